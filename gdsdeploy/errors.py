@@ -141,7 +141,7 @@ class RolloutFailed(GdsError, exit_code=51):
 
 
 class Busy(GdsError, exit_code=52):
-    """Another process works on a rollout of this fleet, or changes a host."""
+    """Another process works on a rollout of this fleet, changes a host, or writes the same mirror."""
 
 
 class JournalUnusable(GdsError, exit_code=53):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from gdsdeploy.lock.resolve.explain import Explanation, explainable_names
 from gdsdeploy.lock.resolve.target import Pieces
 from gdsdeploy.lock.resolve_fleet import Resolved, Upgrade
 from gdsdeploy.mirror import writing
-from gdsdeploy.mirror.fill import KEYRING, mirror, work
+from gdsdeploy.mirror.fill import KEYRING, mirror
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.hostnames import words
 from gdsdeploy.model.lock import Lock
@@ -441,11 +440,14 @@ def mirror_lock(
     """
     content, logins = _read(lock, fleet, allow_file_repositories=allow_file_repositories)
     fingerprint = writing.signing_key(key)
-    unfinished = work(directory)
-    with Fetcher(logins=logins) as indices, Fetcher(cache=unfinished, logins=logins) as files:
+    with (
+        writing.opened(directory) as folder,
+        Fetcher(logins=logins) as indices,
+        Fetcher(cache=folder.work, logins=logins) as files,
+    ):
         result = mirror(
             content,
-            directory,
+            folder,
             fingerprint,
             indices=indices,
             files=files,
@@ -455,7 +457,6 @@ def mirror_lock(
             step=console.step,
             progress=console.say,
         )
-    shutil.rmtree(unfinished)
     if as_json:
         console.json({**asdict(result), "directory": str(result.directory), "keyring": str(result.keyring)})
         return

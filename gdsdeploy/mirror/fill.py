@@ -26,11 +26,11 @@ from typing import Any, Final
 
 import yaml
 
-from gdsdeploy.errors import GdsError, LockStale, NoSolution, RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.errors import LockStale, NoSolution, RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.files import yamlfile
 from gdsdeploy.mirror import writing
 from gdsdeploy.mirror.host_vars import STACK, SYSTEM, rpm_folder
-from gdsdeploy.mirror.writing import MirroredPackage, write
+from gdsdeploy.mirror.writing import Folder, MirroredPackage
 from gdsdeploy.model.lock import Index, Lock, Package, Target
 from gdsdeploy.platform import StackPlatform, stack_platform_for
 from gdsdeploy.repo import apt, packagefile, rpm
@@ -201,11 +201,29 @@ class RpmContent:
     modules: str
     date: datetime
 
-    def publish(self, directory: Path, fingerprint: str, keyring: Path) -> None:
+    def places(self) -> dict[str, str | None]:
+        """Places of its index, for ``Folder.require``; the lists have their sha256 in their names."""
+        return {f"{self.folder}/repodata/{name}": None for name in ("repomd.xml", "repomd.xml.asc")}
+
+    def publish(self, folder: Folder, fingerprint: str, keyring: Path) -> None:
         """Write and sign the metadata, unless what is there is the same; the packages are all there."""
-        with tempfile.TemporaryDirectory(dir=directory, prefix=".repodata-") as scratch:
-            metadata = self._metadata(directory, Path(scratch))
-            _put(metadata, directory / self.folder / "repodata", fingerprint, keyring)
+        with tempfile.TemporaryDirectory(prefix="gdsdeploy-") as scratch:
+            metadata = self._metadata(folder.path, Path(scratch))
+            lists = {path.name: path.read_bytes() for path in metadata.iterdir()}
+        self._put(lists, folder, fingerprint, keyring)
+
+    def _put(self, lists: dict[str, bytes], folder: Folder, fingerprint: str, keyring: Path) -> None:
+        """Lists first, then the index with its signature; then what neither names goes."""
+        repodata, text = f"{self.folder}/repodata", lists.pop("repomd.xml")
+        for name, data in lists.items():
+            folder.write(f"{repodata}/{name}", data)
+        index, signature = f"{repodata}/repomd.xml", f"{repodata}/repomd.xml.asc"
+        has_signature = writing.has_signature(text, folder.read(signature), fingerprint, keyring)
+        if folder.read(index) != text or not has_signature:
+            fresh = writing.sign(fingerprint, text, "repomd.xml", clear=False)
+            folder.write(index, text)
+            folder.write(signature, fresh)
+        folder.keep_only(repodata, {*lists, "repomd.xml", "repomd.xml.asc"})
 
     def _metadata(self, directory: Path, scratch: Path) -> Path:
         """The unsigned metadata of exactly these files; the same files give the same bytes."""
@@ -344,30 +362,9 @@ def _file(candidate: Candidate, folder: str, origin: Repository) -> File:
     return File(uri, candidate.sha256, candidate.size, place, check if origin.unsigned else None)
 
 
-def _put(metadata: Path, repodata: Path, fingerprint: str, keyring: Path) -> None:
-    """Move metadata into place: lists first, then the index with its signature, then what neither names goes."""
-    new_index, index = metadata / "repomd.xml", repodata / "repomd.xml"
-    for path in metadata.iterdir():
-        if path != new_index:
-            write(repodata / path.name, path.read_bytes())
-    signature = repodata / "repomd.xml.asc"
-    text = new_index.read_bytes()
-    same = index.is_file() and index.read_bytes() == text
-    if not same or not writing.has_signature(text, signature, fingerprint, keyring):
-        fresh = metadata / "repomd.xml.asc"
-        writing.sign(fingerprint, new_index, fresh, clear=False)
-        write(index, text)
-        write(signature, fresh.read_bytes())
-    names = {path.name for path in metadata.iterdir()} | {signature.name}
-    for path in repodata.iterdir():
-        if path.name not in names:
-            path.unlink()
-
-
 #: The public key, beside it armoured as ``.asc``, for the fleet file's ``mirror.keyring``.
-KEYRING = "gdsdeploy-mirror.gpg"
-#: Unfinished downloads, on the file system of the mirror.
-_WORK = ".part"
+KEYRING: Final = "gdsdeploy-mirror.gpg"
+KEYRING_ARMOURED: Final = "gdsdeploy-mirror.asc"
 
 
 @dataclass(frozen=True)
@@ -393,16 +390,37 @@ class AptContent:
     files: list[File]
     date: datetime
 
-    def publish(self, directory: Path, fingerprint: str, keyring: Path) -> None:
-        """Write and sign the suite, whose files are all there."""
+    def index(self) -> dict[str, bytes]:
+        """Place → content of the lists and, at last, of the Release file."""
         lists = {component: writing.package_list(entries) for component, entries in self.lists.items()}
-        release = writing.write_suite(directory, self.suite.os, self.suite.architecture, lists, self.date)
-        _sign(release, fingerprint, keyring)
+        return writing.suite_files(self.suite.os, self.suite.architecture, lists, self.date)
+
+    def places(self) -> dict[str, str | None]:
+        """Places of its index, for ``Folder.require``."""
+        digests = {place: hashlib.sha256(data).hexdigest() for place, data in self.index().items()}
+        return {**digests, **{f"dists/{self.suite.os}/{name}": None for name in ("InRelease", "Release.gpg")}}
+
+    def publish(self, folder: Folder, fingerprint: str, keyring: Path) -> None:
+        """Write and sign the suite, whose files are all there, unless good signatures of the same text are there."""
+        index = self.index()
+        release, text = list(index.items())[-1]
+        for place, data in index.items():
+            folder.write(place, data)
+        clear, detached = release.replace("Release", "InRelease"), f"{release}.gpg"
+        try:
+            name, pinned = str(folder.path / clear), [fingerprint]
+            signed = verify(folder.read(clear) or b"", keyring=keyring, fingerprints=pinned, name=name)
+            if signed.text == text and writing.has_signature(text, folder.read(detached), fingerprint, keyring):
+                return
+        except RepositoryUntrusted:
+            pass
+        folder.write(detached, writing.sign(fingerprint, text, "Release", clear=False))
+        folder.write(clear, writing.sign(fingerprint, text, "Release", clear=True))
 
 
 def mirror(
     lock: Lock,
-    directory: Path,
+    folder: Folder,
     fingerprint: str,
     *,
     indices: Fetcher,
@@ -413,13 +431,14 @@ def mirror(
     step: Callable[[str], AbstractContextManager[None]],
     progress: Callable[[str], None],
 ) -> Mirrored:
-    """Write a mirror of ``lock`` to ``directory``, signed with the user's secret key ``fingerprint``.
+    """Write a mirror of ``lock`` to ``folder``, signed with the user's secret key ``fingerprint``.
 
-    indices: fetches the original indices.  files: fetches packages into :func:`work`, from where they are moved.
+    indices: fetches the original indices.  files: fetches packages into ``folder.work``, from where they are moved.
     dependencies: also carry the system packages that the locked packages need.
     keyrings: for original indices whose keyring is not on this machine.
     A second run downloads missing or damaged files and signs changed indices.  Raises LockStale when a repository no
-    longer lists a locked file, RepositoryUntrusted, RepositoryUnusable, and GdsError for the key.
+    longer lists a locked file, RepositoryUntrusted, RepositoryUnusable, and GdsError for the key, or for what is in the
+    way; then nothing was changed.
     """
     groups: dict[tuple[str, str], list[Target]] = {}
     for target in lock.targets.values():
@@ -430,25 +449,31 @@ def mirror(
             of_rpm = stack_platform_for(name).kind == "rpm"
             read = rpm_content if of_rpm else apt_content
             contents.append(read(name, arch, targets, indices, keyrings, dependencies=dependencies))
-    by_place = {file.place: file for content in contents for file in content.files}
-    downloaded, size = _download(list(by_place.values()), directory, files, jobs, progress)
-    keyring = directory / KEYRING
-    writing.export(fingerprint, keyring)
-    writing.export(fingerprint, keyring.with_suffix(".asc"), armour=True)
+    files_by_place = _by_place(file for content in contents for file in content.files)
+    keys = {KEYRING: writing.export(fingerprint), KEYRING_ARMOURED: writing.export(fingerprint, armour=True)}
+    places: dict[str, str | None] = {place: hashlib.sha256(key).hexdigest() for place, key in keys.items()}
     for content in contents:
-        content.publish(directory, fingerprint, keyring)
+        places |= content.places()
+    folder.require({**places, **{place: file.sha256 for place, file in files_by_place.items()}})
+    downloaded, size = _download(list(files_by_place.values()), folder, files, jobs, progress)
+    for place, key in keys.items():
+        folder.write(place, key)
+    keyring = folder.path / KEYRING
+    for content in contents:
+        content.publish(folder, fingerprint, keyring)
     suites = tuple(content.suite for content in contents)
-    return Mirrored(directory, keyring, fingerprint, suites, downloaded, size, len(by_place) - downloaded)
+    return Mirrored(folder.path, keyring, fingerprint, suites, downloaded, size, len(files_by_place) - downloaded)
 
 
-def work(directory: Path) -> Path:
-    """Where a fetcher for this mirror keeps unfinished files; raises GdsError when it cannot be made."""
-    try:
-        (directory / _WORK).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        hint = "Name a folder that you may write to"
-        raise GdsError(f"{directory}: cannot be created: {error.strerror}", hint=hint) from None
-    return directory / _WORK
+def _by_place(files: Iterable[File]) -> dict[str, File]:
+    """Raises RepositoryUnusable where two different files would have one place."""
+    placed: dict[str, File] = {}
+    for file in files:
+        other = placed.setdefault(file.place, file)
+        if other.sha256 != file.sha256:
+            problem = f"{file.uri} and {other.uri} have one place in the mirror, {file.place}, and aren't the same file"
+            raise RepositoryUnusable(problem, hint="Leave one of their suites or repositories out of the profile")
+    return placed
 
 
 def apt_content(
@@ -494,19 +519,19 @@ def _stanzas(each: PackageList, candidates: Sequence[Candidate]) -> Iterable[tup
 
 
 def _download(
-    files: Sequence[File], directory: Path, fetcher: Fetcher, jobs: int, progress: Callable[[str], None]
+    files: Sequence[File], folder: Folder, fetcher: Fetcher, jobs: int, progress: Callable[[str], None]
 ) -> tuple[int, int]:
     """Have every file; returns the number and the bytes of those that were downloaded."""
     stopped = threading.Event()
     done: list[int] = []
 
     def have(file: File) -> None:
-        target = directory / file.place
-        if stopped.is_set() or _is(target, file):
-            if file.check is not None and not stopped.is_set():
-                file.check(target)
+        present = None if stopped.is_set() else folder.has(file.place, file.sha256, file.size)
+        if stopped.is_set() or present:
+            if file.check is not None and present:
+                file.check(folder.path / file.place)
             return
-        if target.exists():
+        if present is not None:
             progress(f"  {file.place}: damaged; fetching it again")
         try:
             download = fetcher.file(file.uri, sha256=file.sha256, size=file.size)
@@ -515,11 +540,9 @@ def _download(
             raise LockStale(str(error), hint=hint) from None
         if file.check is not None:
             file.check(download)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        download.chmod(0o644)
-        download.replace(target)
+        folder.take(download, file.place)
         done.append(file.size)
-        progress(f"  {target.name} ({file.size / 1e6:.1f} MB; {len(done)})")
+        progress(f"  {file.place.rpartition('/')[2]} ({file.size / 1e6:.1f} MB; {len(done)})")
 
     pool = ThreadPoolExecutor(jobs)
     try:
@@ -527,36 +550,8 @@ def _download(
         finished, _ = wait(waiting, return_when=FIRST_EXCEPTION)
         for future in finished:
             future.result()
-    except OSError as error:
-        problem = f"{error.filename or directory}: cannot be written: {error.strerror}"
-        raise RepositoryUnusable(problem, hint="Free some space there") from error
     finally:
         # Also after Ctrl-C: running downloads end, and no new one starts.
         stopped.set()
         pool.shutdown(wait=True, cancel_futures=True)
     return len(done), sum(done)
-
-
-def _is(path: Path, file: File) -> bool:
-    """Whether ``path`` has this file's content."""
-    try:
-        if path.stat().st_size != file.size:
-            return False
-        with path.open("rb") as opened:
-            return hashlib.file_digest(opened, "sha256").hexdigest() == file.sha256
-    except OSError:
-        return False
-
-
-def _sign(release: Path, fingerprint: str, keyring: Path) -> None:
-    """Sign a Release file in both ways, unless what is there is a good signature of the same text."""
-    clear, detached = release.with_name("InRelease"), release.with_name("Release.gpg")
-    text = release.read_bytes()
-    try:
-        signed = verify(clear.read_bytes(), keyring=keyring, fingerprints=[fingerprint], name=str(clear))
-        if signed.text == text and writing.has_signature(text, detached, fingerprint, keyring):
-            return
-    except (OSError, RepositoryUntrusted):
-        pass
-    writing.sign(fingerprint, release, detached, clear=False)
-    writing.sign(fingerprint, release, clear, clear=True)

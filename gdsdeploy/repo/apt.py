@@ -5,31 +5,23 @@ A pinned key signs the Release file; that has each list's sha256, which has each
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
 import re
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 from typing import Final
 
 from gdsdeploy.errors import RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.model.lock import Index
+from gdsdeploy.repo import names, unpack
 from gdsdeploy.repo.fetch import BETWEEN_UPDATES, Fetcher, MissingFile
 from gdsdeploy.repo.packages import NVIDIA, Origin, PackageList, Universe
 from gdsdeploy.repo.repository import FETCHES_AT_ONCE, Repository, Signed, require_past, rfc3339, verify
 
-#: Ending → decompression, best first.
-_COMPRESSIONS: Final[dict[str, Callable[[bytes], bytes]]] = {
-    ".xz": lzma.decompress, ".gz": gzip.decompress, ".bz2": bz2.decompress, "": bytes,
-}  # fmt: skip
-#: Bytes of a file; Python refuses to convert more than some thousand digits.
-_SIZE: Final = re.compile(r"[0-9]{1,15}")
+#: Endings of compressed lists, best first.
+_ENDINGS: Final = (".xz", ".zst", ".gz", ".bz2", "")
 
 #: A package that no repository has but NVIDIA's and those of distributions.
 _NVIDIA_PACKAGE: Final = re.compile(
@@ -97,16 +89,16 @@ def release(fetcher: Fetcher, repository: Repository, suite: str, *, now: dateti
                 hint=f"Check `uri` and `suites` of repository {repository.name}; an unsigned repository is not used",
             ) from error
         signed = _verified(repository, uri, text, signature)
-    fields, files = parse_release(signed.text.decode("utf-8", "replace"))
+    fields, files = parse_release(signed.text.decode("utf-8", "replace"), uri)
     date = _date(fields.get("date"), uri, "Date")
     if date is None:
         raise RepositoryUntrusted(f"{uri}: it has no Date")
     valid_until = _date(fields.get("valid-until"), uri, "Valid-Until")
     _check_time(uri, date, valid_until, now)
-    names = {fields.get("suite"), fields.get("codename")}
-    if not suite.endswith("/") and suite not in names:
+    own = {fields.get("suite"), fields.get("codename")}
+    if not suite.endswith("/") and suite not in own:
         raise RepositoryUntrusted(
-            f"{uri}: this is the index of {' or '.join(sorted(filter(None, names)))}, not of {suite}",
+            f"{uri}: this is the index of {' or '.join(sorted(filter(None, own)))}, not of {suite}",
             hint="The mirror serves another suite's index under this name; use another mirror",
         )
     return Release(repository, suite, base, fields, files, date, valid_until, signed.fingerprints)
@@ -121,7 +113,7 @@ def package_list(fetcher: Fetcher, release: Release, component: str, architectur
             hint=f"Correct `components` of repository {release.repository.name}",
         )
     stem = f"{component}/binary-{architecture}/Packages" if component else "Packages"
-    paths = [stem + ending for ending in _COMPRESSIONS if stem + ending in release.files]
+    paths = [stem + ending for ending in _ENDINGS if stem + ending in release.files]
     if not paths:
         raise RepositoryUnusable(
             f"{where}: {release.suite} lists no {stem}",
@@ -137,9 +129,11 @@ def package_list(fetcher: Fetcher, release: Release, component: str, architectur
     )
     # Unpacking Debian's list takes longer than everything else together; the signed index has its sha256 as well.
     plain = release.files.get(stem)
+    declared = plain[1] if plain else None
+    unpack.require_size(where_from.uri, release.files[paths[0]][1], declared)
     unpacked = fetcher.find_cached(*plain) if plain else None
     if unpacked is not None:
-        return _read_list(unpacked.read_bytes(), release, where_from)
+        return _read_list(unpack.index(unpacked, release.base + stem, declared), release, where_from)
     missing: MissingFile | None = None
     for path in paths:
         sha256, size = release.files[path]
@@ -149,7 +143,7 @@ def package_list(fetcher: Fetcher, release: Release, component: str, architectur
             except MissingFile as error:
                 missing = error
                 continue
-            data = _decompress(file.read_bytes(), path, release.base + path)
+            data = unpack.index(file, release.base + path, declared)
             if plain and path != stem:
                 fetcher.keep(data, plain[0])
             return _read_list(data, release, where_from)
@@ -175,16 +169,23 @@ def _maker(release: Release, data: bytes) -> str:
     return NVIDIA if release.flat and is_nvidia else origin
 
 
-def parse_release(text: str) -> tuple[dict[str, str], dict[str, tuple[str, int]]]:
-    """A Release file's one-line fields by lower-case name, and its SHA256 section: path → (sha256, bytes)."""
+def parse_release(text: str, uri: str) -> tuple[dict[str, str], dict[str, tuple[str, int]]]:
+    """A Release file's one-line fields by lower-case name, and its SHA256 section: path → (sha256, bytes).
+
+    Raises RepositoryUnusable naming the line of a checksum, size or path that is none, or too large.
+    """
     fields: dict[str, str] = {}
     files: dict[str, tuple[str, int]] = {}
     section = ""
-    for line in text.splitlines():
+    for number, line in enumerate(text.split("\n"), 1):
         if line.startswith((" ", "\t")):
             words = line.split() if section == "sha256" else []
-            if len(words) == 3 and _SIZE.fullmatch(words[1]):
-                files[words[2]] = (words[0], int(words[1]))
+            if len(words) == 3:
+                try:
+                    digest, size = names.sha256(words[0]), names.size(words[1])
+                    files[names.path(words[2])] = digest, size
+                except ValueError as error:
+                    raise RepositoryUnusable(f"{uri}: line {number}: {error}") from error
         elif ":" in line:
             section, _, value = line.partition(":")
             section = section.lower()
@@ -207,13 +208,6 @@ def _addresses(release: Release, path: str, sha256: str) -> Iterator[str]:
         folder, slash, _ = path.rpartition("/")
         yield f"{release.base}{folder}{slash}by-hash/SHA256/{sha256}"
     yield release.base + path
-
-
-def _decompress(data: bytes, path: str, uri: str) -> bytes:
-    try:
-        return _COMPRESSIONS[Path(path).suffix](data)
-    except (lzma.LZMAError, OSError, EOFError, zlib.error) as error:
-        raise RepositoryUnusable(f"{uri}: cannot be decompressed: {error}") from error
 
 
 def _date(text: str | None, uri: str, field: str) -> datetime | None:

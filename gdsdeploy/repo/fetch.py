@@ -12,14 +12,17 @@ import os
 import re
 import shutil
 import ssl
+import stat
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Final
+from typing import IO, Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
 import certifi
@@ -28,12 +31,18 @@ import httpx
 from gdsdeploy import atomic
 from gdsdeploy import paths as folders
 from gdsdeploy.errors import ProgramFailed, RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.host.rootdir import open_file
+from gdsdeploy.repo import names
 from gdsdeploy.repo.credentials import Logins
 from gdsdeploy.run import run
 
 TRIES: Final = 3
 #: Seconds for a connection and for each read.
 TIMEOUT: Final = httpx.Timeout(20.0, connect=10.0)
+#: Seconds for a whole answer, and bytes per second beyond them: a server that sends a byte at a time ends.
+PATIENCE: Final = 120.0
+SLOWEST: Final = 32 * 1024
+REDIRECTS: Final = 20
 #: Bytes; a Release file of Debian's has 0.4 MB.
 SMALL: Final = 16 * 1024 * 1024
 #: Files that no lock has used for this long are removed.
@@ -84,7 +93,6 @@ class Fetcher:
                 auth=logins,
                 transport=transport,
                 timeout=TIMEOUT,
-                follow_redirects=True,
                 headers={"User-Agent": "gdsdeploy", "Accept-Encoding": "identity"},
             )
         except (ValueError, ImportError, httpx.InvalidURL) as error:
@@ -139,21 +147,36 @@ class Fetcher:
             atomic.write(path, data, mode=0o600)
 
     def _place(self, sha256: str) -> Path:
-        return self.cache / sha256[:2] / sha256
+        return self.cache / sha256[:2] / names.sha256(sha256)
 
     def has(self, uri: str) -> bool:
         """Whether the repository has the file behind ``uri``, without fetching it; raises as ``small`` does."""
         try:
             if urlsplit(uri).scheme == "file":
-                return Path(unquote(urlsplit(uri).path)).is_file()
-            self._retrying(uri, lambda: self._head(uri))
+                return _local(uri).is_file()
+            self._retrying(uri, lambda: _in_time(uri, PATIENCE, lambda: self._head(uri)))
         except MissingFile:
             return False
         return True
 
     def _head(self, uri: str) -> None:
-        with _translated_errors(uri):
-            _check_status(uri, self._client.head(uri).status_code)
+        with _translated_errors(uri), self._answer("HEAD", uri):
+            pass
+
+    @contextmanager
+    def _answer(self, method: str, uri: str) -> Iterator[httpx.Response]:
+        """The answer that is no redirect; httpx itself would read a redirect's body to its end, into memory."""
+        request = self._client.build_request(method, uri)
+        logins: Any = httpx.USE_CLIENT_DEFAULT
+        for _ in range(REDIRECTS + 1):
+            with contextlib.closing(self._client.send(request, stream=True, auth=logins)) as answer:
+                if answer.next_request is None:
+                    _check_status(uri, answer.status_code)
+                    yield answer
+                    return
+                # A server can't have logins sent to another one; to itself, the header stays.
+                request, logins = answer.next_request, None
+        raise RepositoryUnusable(f"{uri}: more than {REDIRECTS} redirects")
 
     def _store(self, uri: str, path: Path, sha256: str, size: int) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -184,7 +207,7 @@ class Fetcher:
             return
         if scheme not in ("http", "https"):
             raise RepositoryUnusable(f"{uri}: cannot fetch {scheme}: addresses", hint="Use http, https or file")
-        self._retrying(uri, lambda: self._get(uri, sink, limit))
+        self._retrying(uri, lambda: _in_time(uri, PATIENCE + limit / SLOWEST, lambda: self._get(uri, sink, limit)))
 
     def _retrying(self, uri: str, request: Callable[[], None]) -> None:
         for attempt in range(1, TRIES + 1):
@@ -204,20 +227,22 @@ class Fetcher:
         # An earlier try may have left a part.
         sink.seek(0)
         sink.truncate()
-        with _translated_errors(uri), self._client.stream("GET", uri) as answer:
-            _check_status(uri, answer.status_code)
+        with _translated_errors(uri), self._answer("GET", uri) as answer:
             # Raw: a Packages.gz served as "Content-Encoding: gzip" has to stay what was signed.
-            _pour(answer.iter_raw(_CHUNK), sink, limit, uri)
+            _pour(answer.iter_raw(), sink, limit, uri)
 
     @staticmethod
     def _copy(uri: str, sink: IO[bytes], limit: int) -> None:
         try:
-            with Path(unquote(urlsplit(uri).path)).open("rb") as source:
+            # A pipe would be waited for, and a device never ends.
+            with open_file(str(_local(uri))) as source:
+                if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
+                    raise RepositoryUnusable(f"{uri}: not a regular file")
                 _pour(iter(lambda: source.read(_CHUNK), b""), sink, limit, uri)
         except FileNotFoundError as error:
             raise MissingFile(f"{uri}: no such file") from error
-        except OSError as error:
-            raise RepositoryUnusable(f"{uri}: {error.strerror}") from error
+        except (OSError, ValueError) as error:
+            raise RepositoryUnusable(f"{uri}: {getattr(error, 'strerror', error)}") from error
 
     def _prune(self) -> None:
         oldest = time.time() - KEEP_DAYS * 86400
@@ -230,6 +255,32 @@ class Fetcher:
 
 class _RetryableError(Exception):
     """Worth another try."""
+
+
+def _local(uri: str) -> Path:
+    return Path(unquote(urlsplit(uri).path))
+
+
+def _in_time(uri: str, seconds: float, request: Callable[[], None]) -> None:
+    """Do ``request``; raises what it raises, and RepositoryUnusable if it hasn't ended after so many seconds.
+
+    What waits for a name server or for the next byte of a header can't be interrupted: its thread is left behind.
+    """
+    outcome: Future[None] = Future()
+
+    def work() -> None:
+        try:
+            request()
+            outcome.set_result(None)
+        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+            outcome.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    if not wait([outcome], seconds).done:
+        raise RepositoryUnusable(
+            f"{uri}: not here after {seconds:.0f} seconds", hint="Use a faster server, or ask why this one is slow"
+        )
+    outcome.result()
 
 
 @contextmanager
@@ -249,7 +300,7 @@ def _translated_errors(uri: str) -> Iterator[None]:
     """Report the client's errors as RepositoryUnusable, or as worth another try."""
     try:
         yield
-    except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.TooManyRedirects) as error:
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
         raise RepositoryUnusable(f"{uri}: {error}") from error
     except httpx.HTTPError as error:
         raise _RetryableError(str(error) or type(error).__name__) from error

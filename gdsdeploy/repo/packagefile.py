@@ -9,24 +9,19 @@ from __future__ import annotations
 
 import base64
 import binascii
-import bz2
-import gzip
 import hashlib
-import importlib
 import io
-import lzma
 import re
 import stat
 import struct
 import tarfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Final
 
 from gdsdeploy.errors import RepositoryUntrusted
-from gdsdeploy.host.kmod import files
+from gdsdeploy.repo import unpack
 from gdsdeploy.repo.repository import verify
 
 #: Bytes before the first header, and what they begin with.
@@ -96,7 +91,6 @@ UNPACKED_LIMIT: Final = 2 << 30
 #: Bytes of one file that is read, if the caller doesn't say.
 FILE_LIMIT: Final = 1 << 20
 _NAME_LIMIT: Final = 4096
-_XZ_MEMORY: Final = 256 << 20
 _CHUNK: Final = 1 << 18
 _PAYLOAD_COMPRESSOR: Final = 1125
 
@@ -118,10 +112,10 @@ def find_files(path: Path, pattern: re.Pattern[str], limit: int = FILE_LIMIT) ->
                 return _matches(_tar_entries(_deb_data(file)), pattern, limit)
             if magic[:4] == LEAD_MAGIC:
                 return _matches(_cpio_entries(_rpm_payload(file)), pattern, limit)
-    except (OSError, EOFError, ValueError, struct.error, zlib.error, lzma.LZMAError, tarfile.TarError) as error:
+    except unpack.UnknownCompressionError as error:
+        raise UnreadablePackageError(str(error)) from error
+    except (*unpack.DAMAGED, ValueError, struct.error, tarfile.TarError) as error:
         raise UnreadablePackageError(f"it is damaged: {error or type(error).__name__}") from error
-    except files.ZstdError as error:
-        raise UnreadablePackageError(f"it is damaged: zstd data: {error}") from error
     raise UnreadablePackageError("it is neither a .deb nor an .rpm")
 
 
@@ -174,46 +168,9 @@ def _exactly(file: IO[bytes], size: int) -> bytes:
     return data
 
 
-# Compression
-
-
 def _opened(file: IO[bytes], compression: str) -> IO[bytes]:
     """The uncompressed content of ``file`` from its position on, read from front to back."""
-    readers: dict[str, Callable[[IO[bytes]], Iterator[bytes]]] = {
-        "": lambda source: iter(lambda: source.read(_CHUNK), b""),
-        "gz": lambda source: _pieces(gzip.GzipFile(fileobj=source)),
-        "bz2": lambda source: _pieces(bz2.BZ2File(source)),
-        "xz": _unxz,
-        "zst": _unzstd,
-    }
-    if compression not in readers:
-        raise UnreadablePackageError(f"it is compressed with {compression!r}, which is not read")
-    return io.BufferedReader(_Stream(readers[compression](file)), _CHUNK)
-
-
-def _pieces(plain: Any) -> Iterator[bytes]:
-    return iter(lambda: plain.read(_CHUNK), b"")
-
-
-def _unxz(source: IO[bytes]) -> Iterator[bytes]:
-    """Both .xz and the older .lzma; dpkg-deb and rpm write one stream."""
-    decoder = lzma.LZMADecompressor(memlimit=_XZ_MEMORY)
-    while not decoder.eof:
-        data = source.read(_CHUNK) if decoder.needs_input else b""
-        if decoder.needs_input and not data:
-            raise EOFError("its xz data ends early")
-        yield decoder.decompress(data, _CHUNK)
-
-
-def _unzstd(source: IO[bytes]) -> Iterator[bytes]:
-    try:
-        library: Any = importlib.import_module("compression.zstd")
-    except ImportError:
-        # Python has it from 3.14 on.
-        if files.zstd_library() is None:
-            raise UnreadablePackageError("it is packed with zstd, and libzstd is not installed here") from None
-        return files.zstd_chunks(source)
-    return _pieces(library.open(source, "rb"))
+    return io.BufferedReader(_Stream(unpack.pieces(file, compression)), _CHUNK)
 
 
 # .deb

@@ -7,18 +7,22 @@ only on demand.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import operator
 import re
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from debian.debian_support import NativeVersion
 
 from gdsdeploy.errors import RepositoryUnusable
 from gdsdeploy.host.apply.packages.versions import rpm
+from gdsdeploy.repo import names
 
 #: A family of package managers, as a fleet file's ``kind`` names it.
 Kind = Literal["apt", "rpm"]
@@ -217,16 +221,16 @@ def relations(field: str) -> tuple[Group, ...]:
             match = _RELATION.match(word.strip())
             if match is None:
                 raise ValueError(f"not a package relation: {word.strip()!r}")
-            relation = Relation(match["name"], match["relation"] or "", match["version"] or "")
-            if relation not in group:
-                group.append(relation)
-        groups.append(tuple(group))
+            version = names.version(match["version"], "apt") if match["version"] else ""
+            group.append(Relation(match["name"], match["relation"] or "", version))
+        groups.append(tuple(dict.fromkeys(group)))
     return tuple(groups)
 
 
 #: The maker of NVIDIA's own repositories, as their Release files name it, in lower case.
 NVIDIA = "nvidia"
-_PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]*")
+#: Names, capabilities and files that one list may have; those of a distribution with its history have some millions.
+MOST_NAMES: Final = 10_000_000
 _SOURCE = re.compile(r"^(\S+)(?:\s+\(([^)]+)\))?$")
 
 
@@ -248,16 +252,43 @@ class Origin:
     prefix: str = ""
 
 
+T = TypeVar("T")
+
+
+def places_of(words: bytes, text: bytes) -> Iterator[int]:
+    """Every place of ``words`` in ``text``."""
+    at = text.find(words)
+    while at >= 0:
+        yield at
+        at = text.find(words, at + len(words))
+
+
+def counted(found: Iterable[T], uri: str) -> Iterator[T]:
+    """The names that an index of a list has; raises RepositoryUnusable where they would fill the memory."""
+    for count, each in enumerate(found):
+        if count == MOST_NAMES:
+            raise RepositoryUnusable(f"{uri}: more than {MOST_NAMES} names")
+        yield each
+
+
 class IndexedList(ABC):
     """A package list of either family, in which a package is parsed when it is first asked for.
 
     text: the verified, decompressed file.
     """
 
+    #: how messages call a package of the list, before its number
+    entry: str
+
     def __init__(self, text: bytes, where: Origin) -> None:
         self._text = text
         self.where = where
         self._parsed: dict[int, Candidate] = {}
+
+    @property
+    @abstractmethod
+    def _starts(self) -> array[int]:
+        """Where packages begin, in their order."""
 
     @property
     @abstractmethod
@@ -269,12 +300,8 @@ class IndexedList(ABC):
         """Offsets inside the packages that may provide ``name``."""
 
     @abstractmethod
-    def _start(self, offset: int) -> int:
-        """Where the package around ``offset`` begins."""
-
-    @abstractmethod
     def _parse(self, start: int, offset: int) -> Candidate:
-        """The package from ``start`` that ``offset`` is in; raises RepositoryUnusable if it cannot be read."""
+        """The package from ``start`` that ``offset`` is in; raises ValueError that says what is wrong with it."""
 
     def names(self) -> Iterable[str]:
         """Every package name in the list."""
@@ -290,10 +317,16 @@ class IndexedList(ABC):
         return [c for c in candidates if any(offer.package == name for offer in c.provides)]
 
     def _at(self, offsets: Iterable[int]) -> Iterator[Candidate]:
-        starts = {self._start(offset): offset for offset in offsets}
+        # Looked up, because a search back to the beginning of a long package takes its time for each name in it.
+        numbers = ((bisect.bisect_right(self._starts, offset), offset) for offset in offsets)
+        starts = {self._starts[number - 1] if number else offset: offset for number, offset in numbers}
         for start, offset in starts.items():
             if start not in self._parsed:
-                self._parsed[start] = self._parse(start, offset)
+                try:
+                    self._parsed[start] = self._parse(start, offset)
+                except ValueError as error:
+                    number = bisect.bisect_right(self._starts, offset)
+                    raise RepositoryUnusable(f"{self.where.uri}: {self.entry} {number}: {error}") from error
             if self._parsed[start].architecture in self.where.architectures:
                 yield self._parsed[start]
 
@@ -301,10 +334,18 @@ class IndexedList(ABC):
 class PackageList(IndexedList):
     """The stanzas of one ``Packages`` file."""
 
+    entry = "stanza"
+
+    @cached_property
+    def _starts(self) -> array[int]:
+        # A stanza need not begin with its name.
+        ends = counted(places_of(b"\n\n", self._text), self.where.uri)
+        return array("Q", itertools.chain((0,), (end + 2 for end in ends)))
+
     @cached_property
     def _offsets(self) -> dict[str, list[int]]:
         offsets: dict[str, list[int]] = {}
-        for offset, value in _lines(self._text, b"Package:"):
+        for offset, value in counted(_lines(self._text, b"Package:"), self.where.uri):
             offsets.setdefault(value.decode("ascii", "replace").strip(), []).append(offset)
         return offsets
 
@@ -312,9 +353,10 @@ class PackageList(IndexedList):
     def _provided(self) -> dict[str, list[int]]:
         """Virtual name → offsets inside the stanzas that provide it."""
         offsets: dict[str, list[int]] = {}
-        for offset, value in _lines(self._text, b"Provides:"):
-            for word in value.decode("ascii", "replace").split(","):
-                offsets.setdefault(word.split("(", 1)[0].strip(), []).append(offset)
+        fields = _lines(self._text, b"Provides:")
+        words = ((at, word) for at, value in fields for word in value.decode("ascii", "replace").split(","))
+        for offset, word in counted(words, self.where.uri):
+            offsets.setdefault(word.split("(", 1)[0].strip(), []).append(offset)
         return offsets
 
     def _provider_offsets(self, name: str) -> Sequence[int]:
@@ -323,15 +365,10 @@ class PackageList(IndexedList):
     def stanza(self, candidate: Candidate) -> str:
         """The text of a candidate of this list, as the list has it; raises KeyError for any other."""
         for offset in self._offsets[candidate.package]:
-            start = self._start(offset)
+            start = self._starts[bisect.bisect_right(self._starts, offset) - 1]
             if self._parsed.get(start) == candidate:
                 return self._stanza(start, offset)
         raise KeyError(candidate.package)
-
-    def _start(self, offset: int) -> int:
-        # A stanza need not begin with its name.
-        before = self._text.rfind(b"\n\n", 0, offset)
-        return 0 if before < 0 else before + 2
 
     def _stanza(self, start: int, offset: int) -> str:
         end = self._text.find(b"\n\n", offset)
@@ -359,51 +396,49 @@ def _lines(text: bytes, field: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _fields(stanza: str) -> dict[str, str]:
     """Field → value of one stanza; continuation lines are kept but for their indentation."""
-    fields: dict[str, str] = {}
+    fields: dict[str, list[str]] = {}
     last = ""
-    for line in stanza.splitlines():
+    for line in stanza.split("\n"):
         if line[:1] in (" ", "\t"):
             if last:
-                fields[last] += "\n" + line.strip()
+                fields[last].append(line.strip())
         else:
             name, _, value = line.partition(":")
             last = name.strip().lower()
-            fields[last] = value.strip()
-    return fields
+            fields[last] = [value.strip()]
+    return {name: "\n".join(lines) for name, lines in fields.items()}
 
 
 def _candidate(fields: dict[str, str], where: Origin) -> Candidate:
-    name = fields.get("package", "?")
-    if not _PACKAGE.fullmatch(name):
-        raise RepositoryUnusable(f"{where.uri}: not the name of a package: {name[:80]!r}")
+    """Raises ValueError with the package's name and what is wrong with it."""
+    name = names.package(fields.get("package", ""))
+    try:
+        return _read(fields, name, where)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def _read(fields: dict[str, str], name: str, where: Origin) -> Candidate:
     missing = [key for key in ("version", "architecture", "filename", "size", "sha256") if not fields.get(key)]
     if missing:
-        raise RepositoryUnusable(f"{where.uri}: package {name} has no {', '.join(missing)}")
-    try:
-        depends, pre_depends = relations(fields.get("depends", "")), relations(fields.get("pre-depends", ""))
-        provides = relations(fields.get("provides", ""))
-        conflicts = relations(fields.get("conflicts", "")) + relations(fields.get("breaks", ""))
-        size = int(fields["size"])
-    except ValueError as error:
-        raise RepositoryUnusable(f"{where.uri}: package {name}: {error}") from error
+        raise ValueError(f"it has no {', '.join(missing)}")
     source = _SOURCE.match(fields.get("source", name))
     if source is None:
-        raise RepositoryUnusable(f"{where.uri}: package {name}: not a source: {fields.get('source', name)[:80]!r}")
-    if not re.fullmatch(r"[0-9a-f]{64}", fields["sha256"]):
-        raise RepositoryUnusable(f"{where.uri}: package {name}: not a sha256: {fields['sha256']!r}")
+        raise ValueError(f"not a source: {fields.get('source', name)[:80]!r}")
+    version = names.version(fields["version"], "apt")
     return Candidate(
         package=name,
-        version=fields["version"],
-        architecture=fields["architecture"],
-        source=source[1],
-        source_version=source[2] or fields["version"],
-        depends=depends,
-        pre_depends=pre_depends,
-        provides=_flat(provides),
-        conflicts=_flat(conflicts),
-        filename=where.prefix + fields["filename"].removeprefix("./"),
-        size=size,
-        sha256=fields["sha256"],
+        version=version,
+        architecture=names.architecture(fields["architecture"]),
+        source=names.package(source[1]),
+        source_version=names.version(source[2], "apt") if source[2] else version,
+        depends=relations(fields.get("depends", "")),
+        pre_depends=relations(fields.get("pre-depends", "")),
+        provides=_flat(relations(fields.get("provides", ""))),
+        conflicts=_flat(relations(fields.get("conflicts", "")) + relations(fields.get("breaks", ""))),
+        filename=where.prefix + names.path(fields["filename"]),
+        size=names.size(fields["size"]),
+        sha256=names.sha256(fields["sha256"]),
         repository=where.repository,
         suite=where.suite,
         component=where.component,

@@ -20,34 +20,38 @@ XML is read without what it is feared for: no document types, so no entities and
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import itertools
-import lzma
 import re
-import tempfile
-import zlib
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from html import unescape
-from pathlib import Path
 from typing import Any, Final
 from xml.etree import ElementTree as ET  # nosec B405 # check_xml() comes first
 
 import yaml
 
-from gdsdeploy.errors import NoSolution, ProgramFailed, RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.errors import NoSolution, RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.files import yamlfile
-from gdsdeploy.host.apply.packages.versions import rpm
 from gdsdeploy.model.lock import Index, Package
-from gdsdeploy.repo import packagefile
+from gdsdeploy.repo import names, packagefile, unpack
 from gdsdeploy.repo.fetch import BETWEEN_UPDATES, Fetcher, MissingFile, address
-from gdsdeploy.repo.packages import RPM, RPM_RELATIONS, Candidate, Group, IndexedList, Origin, Relation, Universe
+from gdsdeploy.repo.packages import (
+    RPM,
+    RPM_RELATIONS,
+    Candidate,
+    Group,
+    IndexedList,
+    Origin,
+    Relation,
+    Universe,
+    counted,
+    places_of,
+)
 from gdsdeploy.repo.repository import FETCHES_AT_ONCE, Repository, Signed, require_past, verify
-from gdsdeploy.run import run, which
 
 #: In these, and in no other encoding that the parser knows, a document type reads as ASCII.
 _ENCODINGS: Final = {b"utf-8", b"us-ascii", b"ascii"}
@@ -99,9 +103,7 @@ def rpm_relation(name: str, sign: str = "", version: str = "") -> Relation:
     """One plain relation; raises ValueError for a sign or a version that rpm does not have."""
     if sign and sign not in RPM_RELATIONS:
         raise ValueError(f"not a relation: {name} {sign} {version}")
-    if sign:
-        rpm(version)
-    return Relation(name, sign, version, order=RPM)
+    return Relation(name, sign, names.version(version, "rpm") if sign else version, order=RPM)
 
 
 def rich_groups(expression: str, *, negate: bool = False) -> tuple[Group, ...]:
@@ -216,11 +218,11 @@ def _with(node: _Node, text: str) -> Relation:
     return replace(leaves[0], also=tuple(leaves[1:]))
 
 
-_COUNT = re.compile(rb'<metadata\b[^>]*\bpackages="(\d{1,9})"')
+# None of these goes on beyond a tag: a text of nothing but beginnings would be searched to its end for each.
+_COUNT = re.compile(rb'<metadata\b[^<>]*\bpackages="(\d{1,9})"')
 _NAME = re.compile(rb"<name>([^<]+)</name>")
-_PROVIDES = re.compile(rb"<rpm:provides>(.*?)</rpm:provides>", re.DOTALL)
-_ENTRY = re.compile(rb'<rpm:entry\b[^>]*?\bname="([^"]*)"')
-_FILE = re.compile(rb"<file\b[^>]*>([^<]*)</file>")
+_ENTRY = re.compile(rb'<rpm:entry\b[^<>]*?\bname="([^"<]*)"')
+_FILE = re.compile(rb"<file\b[^<>]*>([^<]*)</file>")
 _PKGID = re.compile(rb'\bpkgid="([0-9a-f]+)"')
 _START, _END = b"<package ", b"</package>"
 
@@ -229,7 +231,6 @@ _R: Final = "{http://linux.duke.edu/metadata/rpm}"
 _HEAD: Final = b'<m xmlns="http://linux.duke.edu/metadata/common" xmlns:rpm="http://linux.duke.edu/metadata/rpm">'
 _SIGNS: Final = {"EQ": "=", "LT": "<", "GT": ">", "LE": "<=", "GE": ">="}
 _SOURCE = re.compile(r"^(?P<name>.+)-(?P<version>[^-]+-[^-]+)\.(?:no)?src\.rpm$")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Primary(IndexedList):
@@ -238,6 +239,8 @@ class Primary(IndexedList):
     text: the verified, decompressed primary.xml.  filelists: returns the verified, decompressed filelists.xml.
     Raises RepositoryUnusable unless it looks as createrepo writes it.
     """
+
+    entry = "package"
 
     def __init__(self, text: bytes, where: Origin, filelists: Callable[[], bytes]) -> None:
         super().__init__(check_xml(text, where.uri), where)
@@ -248,24 +251,39 @@ class Primary(IndexedList):
             raise RepositoryUnusable(f"{where.uri}: not a primary list: it says {expected} packages and has {count}")
 
     @cached_property
+    def _starts(self) -> array[int]:
+        return array("Q", counted(places_of(_START, self._text), self.where.uri))
+
+    @cached_property
     def _offsets(self) -> dict[str, list[int]]:
         offsets: dict[str, list[int]] = {}
-        for match in _NAME.finditer(self._text):
+        for match in counted(_NAME.finditer(self._text), self.where.uri):
             offsets.setdefault(_decode(match[1]), []).append(match.start())
         return offsets
 
     @cached_property
-    def _provided(self) -> dict[bytes, tuple[int, ...]]:
+    def _provided(self) -> dict[bytes, Sequence[int]]:
         """Capability, or file, as it is written → offsets inside the packages that provide it."""
-        offsets: dict[bytes, tuple[int, ...]] = {}
-        for section in _PROVIDES.finditer(self._text):
-            start = section.start()
-            for name in _ENTRY.findall(self._text, *section.span(1)):
-                offsets[name] = (*offsets.get(name, ()), start)
-        for match in _FILE.finditer(self._text):
-            offsets[match[1]] = (*offsets.get(match[1], ()), match.start())
+        offsets: dict[bytes, Sequence[int]] = {}
+        for name, start in counted(self._capabilities(), self.where.uri):
+            known = offsets.get(name)
+            if isinstance(known, list):
+                known.append(start)
+            else:
+                # Of some millions, nearly all have one: a tuple takes half of a list.
+                offsets[name] = (start,) if known is None else [*known, start]
         escaped = [name for name in offsets if b"&" in name]
         return offsets | {_decode(name).encode(): offsets[name] for name in escaped}
+
+    def _capabilities(self) -> Iterator[tuple[bytes, int]]:
+        text, end = self._text, 0
+        for start in places_of(b"<rpm:provides>", text):
+            # One that never ends ends the search, too.
+            end = text.find(b"</rpm:provides>", start) if start >= end >= 0 else end
+            for match in _ENTRY.finditer(text, start, max(end, 0)):
+                yield match[1], start
+        for match in _FILE.finditer(text):
+            yield match[1], match.start()
 
     @cached_property
     def _filelists(self) -> bytes:
@@ -284,24 +302,20 @@ class Primary(IndexedList):
         return [*super().providing(name), *(self._containing(name) if in_filelists else ())]
 
     def _containing(self, path: str) -> Iterator[Candidate]:
-        text = self._filelists
-        needle = f">{path}</file>".encode()
-        at = text.find(needle)
-        while at >= 0:
-            match = _PKGID.search(text, max(text.rfind(_START, 0, at), 0), at)
+        text, begin = self._filelists, 0
+        for at in places_of(f">{path}</file>".encode(), text):
+            start = text.rfind(_START, begin, at)
+            match = _PKGID.search(text, start, at) if start >= 0 else None
             owner = self._by_checksum.get(match[1].decode()) if match else None
             if owner is not None:
                 yield replace(owner, provides=(*owner.provides, rpm_relation(path)))
-            at = text.find(needle, at + 1)
-
-    def _start(self, offset: int) -> int:
-        return self._text.rfind(_START, 0, offset)
+            begin = at
 
     def _parse(self, start: int, offset: int) -> Candidate:
         end = self._text.find(_END, offset) + len(_END)
         root = parse_xml(_HEAD + self._text[start:end] + b"</m>", self.where.uri)
         if len(root) != 1:
-            raise RepositoryUnusable(f"{self.where.uri}: byte {offset} is in no package")
+            raise ValueError(f"byte {offset} is in no package")
         return _candidate(root[0], self.where)
 
 
@@ -315,36 +329,34 @@ def _decode(name: bytes) -> str:
 
 
 def _candidate(package: Element, where: Origin) -> Candidate:
-    name = package.findtext(f"{_C}name", "?")
+    """Raises ValueError with the package's name and what is wrong with it."""
+    name = names.package(package.findtext(f"{_C}name", ""))
     try:
         return _read(package, name, where)
     except ValueError as error:
-        raise RepositoryUnusable(f"{where.uri}: package {name}: {error}") from error
+        raise ValueError(f"{name}: {error}") from error
 
 
 def _read(package: Element, name: str, where: Origin) -> Candidate:
     form = _child(package, f"{_C}format")
     checksum = _child(package, f"{_C}checksum")
-    sha256 = (checksum.text or "").strip()
-    if checksum.get("type") != "sha256" or not _SHA256.fullmatch(sha256):
-        raise ValueError(f"its checksum is a {checksum.get('type')}, not a sha256")
     # Most packages have their source's version; a source package has no sourcerpm.
-    version = _evr(_child(package, f"{_C}version"))
+    version = names.version(_evr(_child(package, f"{_C}version")), "rpm")
     source = _SOURCE.match(form.findtext(f"{_R}sourcerpm") or "")
     return Candidate(
         package=name,
         version=version,
-        architecture=package.findtext(f"{_C}arch", ""),
-        source=source["name"] if source else name,
-        source_version=source["version"] if source else version,
+        architecture=names.architecture(package.findtext(f"{_C}arch", "")),
+        source=names.package(source["name"]) if source else name,
+        source_version=names.version(source["version"], "rpm") if source else version,
         depends=_needs(form),
         pre_depends=(),
         provides=_provides(form),
         conflicts=tuple(_plain(form, "conflicts")),
         obsoletes=tuple(_plain(form, "obsoletes")),
         filename=_path(_child(package, f"{_C}location")),
-        size=int(_child(package, f"{_C}size").get("package", "")),
-        sha256=sha256,
+        size=names.size(_child(package, f"{_C}size").get("package", "")),
+        sha256=_sha256(checksum),
         repository=where.repository,
         suite=where.suite,
         component=where.component,
@@ -366,13 +378,18 @@ def _evr(element: Element) -> str:
     return f"{epoch}:{text}" if epoch not in ("", "0") else text
 
 
-def _path(location: Element) -> str:
+def _path(location: Element | None) -> str:
     """Relative to the repository's base address, and inside it."""
-    path = location.get("href", "").removeprefix("./")
-    outside = path.startswith("/") or "://" in path or ".." in path.split("/")
-    if not path or outside or location.get("{http://www.w3.org/XML/1998/namespace}base"):
-        raise ValueError(f"its file is not inside the repository: {dict(location.attrib)}")
-    return path
+    if location is None or location.get("{http://www.w3.org/XML/1998/namespace}base"):
+        raise ValueError("its file is not inside the repository")
+    return names.path(location.get("href", ""))
+
+
+def _sha256(checksum: Element | None) -> str:
+    kind = None if checksum is None else checksum.get("type")
+    if checksum is None or kind != "sha256":
+        raise ValueError(f"its checksum is a {kind}, not a sha256")
+    return names.sha256((checksum.text or "").strip())
 
 
 def _entries(form: Element, section: str) -> Iterator[tuple[str, str, str]]:
@@ -420,20 +437,21 @@ class Modules:
 
     def add(self, text: bytes, uri: str) -> None:
         """Add one modules.yaml; raises RepositoryUnusable naming ``uri`` if it cannot be read."""
+        number = 1
         try:
-            for document in yamlfile.documents(text):
+            for number, document in enumerate(yamlfile.documents(text), 1):  # noqa: B007 - the error names it
                 self._document(document or {})
-        except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
-            raise RepositoryUnusable(f"{uri}: not module metadata: {error!r}") from error
+        except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
+            raise RepositoryUnusable(f"{uri}: document {number}: not module metadata: {error!r}") from error
 
     def _document(self, document: Mapping[str, Any]) -> None:
         data = document.get("data") or {}
         if document.get("document") == "modulemd":
-            streams = self.artifacts.setdefault(_stream_name(data["name"]), {})
+            streams = self.artifacts.setdefault(_name(data["name"]), {})
             rpms = (data.get("artifacts") or {}).get("rpms") or ()
-            streams.setdefault(_stream_name(data["stream"]), set()).update(map(_stream_name, rpms))
+            streams.setdefault(_name(data["stream"]), set()).update(names.nevra(_text_of(rpm)) for rpm in rpms)
         elif document.get("document") == "modulemd-defaults" and data.get("stream"):
-            self.defaults[_stream_name(data["module"])] = _stream_name(data["stream"])
+            self.defaults[_name(data["module"])] = _name(data["stream"])
 
     def enable(self, streams: Mapping[str, str]) -> Callable[[Candidate], bool]:
         """The filter with ``streams`` enabled: whether dnf would see a package.
@@ -467,7 +485,11 @@ class Modules:
         return visible
 
 
-def _stream_name(value: object) -> str:
+def _name(value: object) -> str:
+    return names.package(_text_of(value))
+
+
+def _text_of(value: object) -> str:
     """A name or a stream; raises TypeError for a list or mapping.  An unquoted stream may look like a number."""
     if isinstance(value, (str, int, float)):
         return str(value)
@@ -513,10 +535,9 @@ class ModularUniverse(Universe):
         return candidates if self._visible is None else [c for c in candidates if self._visible(c)]
 
 
-#: Bytes that a list may have, compressed or not; the largest of a distribution's has some hundred megabytes.
-MAX_LIST: Final = 2 * 1024**3
+#: Bytes of unpacked module metadata: YAML takes more time and memory than other lists do; distributions have ten MB.
+LARGEST_MODULES: Final = 32 << 20
 _REPO: Final = "{http://linux.duke.edu/metadata/repo}"
-_FORMATS: Final = {".gz": gzip.GzipFile, ".xz": lzma.LZMAFile, ".bz2": bz2.BZ2File}
 
 
 @dataclass(frozen=True)
@@ -527,8 +548,8 @@ class Listed:
     sha256: str
     #: bytes, as it lies in the repository
     size: int
-    #: bytes, decompressed
-    open_size: int
+    #: bytes, decompressed; None: repomd.xml doesn't say
+    open_size: int | None
 
 
 @dataclass(frozen=True)
@@ -655,17 +676,13 @@ def _check_package(fetcher: Fetcher, repository: Repository, package: Package) -
 
 
 def _listed(data: Element, base: str) -> Listed:
-    checksum, location = data.find(f"{_REPO}checksum"), data.find(f"{_REPO}location")
-    path = location.get("href", "") if location is not None else ""
-    if not path or path.startswith("/") or "://" in path or ".." in path.split("/"):
-        raise ValueError(f"it is not inside the repository: {path!r}")
-    if checksum is None or checksum.get("type") != "sha256":
-        raise ValueError(f"its checksum is a {checksum.get('type') if checksum is not None else None}, not a sha256")
-    size = int(data.findtext(f"{_REPO}size") or 0)
-    open_size = int(data.findtext(f"{_REPO}open-size") or size)
-    if not 0 < size <= MAX_LIST or not 0 < open_size <= MAX_LIST:
-        raise ValueError(f"{size} bytes, {open_size} decompressed, are not what a list can have")
-    return Listed(base + path, (checksum.text or "").strip(), size, open_size)
+    sizes = data.findtext(f"{_REPO}size", ""), data.findtext(f"{_REPO}open-size")
+    return Listed(
+        base + _path(data.find(f"{_REPO}location")),
+        _sha256(data.find(f"{_REPO}checksum")),
+        names.size(sizes[0]),
+        None if sizes[1] is None else names.size(sizes[1]),
+    )
 
 
 def _primary(fetcher: Fetcher, index: Repomd, architecture: str) -> Primary:
@@ -679,6 +696,8 @@ def _text(fetcher: Fetcher, index: Repomd, kind: str) -> bytes:
     listed = index.files.get(kind)
     if listed is None:
         raise RepositoryUnusable(f"{index.uri}: it lists no {kind}, which a package's file dependency needs")
+    most = LARGEST_MODULES if kind == "modules" else unpack.LARGEST_INDEX
+    unpack.require_size(listed.uri, listed.size, listed.open_size, most=most)
     try:
         path = fetcher.file(listed.uri, sha256=listed.sha256, size=listed.size)
     except MissingFile as error:
@@ -686,36 +705,4 @@ def _text(fetcher: Fetcher, index: Repomd, kind: str) -> bytes:
             f"{listed.uri}: the signed index names this list, but the repository does not have it",
             hint=BETWEEN_UPDATES,
         ) from error
-    text = _decompress(path, listed)
-    if len(text) != listed.open_size:
-        raise RepositoryUntrusted(f"{listed.uri}: it does not decompress to the {listed.open_size} bytes it may have")
-    return text
-
-
-def _decompress(path: Path, listed: Listed) -> bytes:
-    """At most one byte more than the index allows."""
-    ending = Path(listed.uri).suffix
-    if ending == ".zst":
-        return _zstd(path, listed)
-    reader = _FORMATS.get(ending)
-    if reader is None:
-        return path.read_bytes()
-    try:
-        with reader(path) as file:
-            text: bytes = file.read(listed.open_size + 1)
-            return text
-    except (lzma.LZMAError, OSError, EOFError, zlib.error) as error:
-        raise RepositoryUnusable(f"{listed.uri}: cannot be decompressed: {error}") from error
-
-
-def _zstd(path: Path, listed: Listed) -> bytes:
-    """By the zstd program, as Python's own library has zstd from 3.14 on only."""
-    zstd = which("zstd", hint=f"Install the package zstd: {listed.uri} is compressed with it")
-    with tempfile.TemporaryDirectory(prefix="gdsdeploy-") as folder:
-        plain = Path(folder) / "plain"
-        try:
-            run([zstd, "-d", "-q", "-o", plain, path], doing=f"decompress {listed.uri}", timeout=300)
-        except ProgramFailed as error:
-            raise RepositoryUnusable(f"{listed.uri}: cannot be decompressed: {error.message}") from error
-        with plain.open("rb") as file:
-            return file.read(listed.open_size + 1)
+    return unpack.index(path, listed.uri, listed.open_size, most)

@@ -107,6 +107,8 @@ def offer_packages(target: Target, files: Mapping[Package, Path]) -> Iterator[Of
     folder = Path(tempfile.mkdtemp(prefix="gds-restore-"))
     try:
         yield _write_files(folder, files) if _is_rpm(target) else _write_repository(folder, target, files)
+    except ValueError as error:
+        raise RollbackFailed(f"the lock names a file outside of its repository: {error}") from None
     except OSError as error:
         raise RollbackFailed(
             f"{error.filename or folder}: cannot be written: {error.strerror}", hint="Make room for some packages there"
@@ -130,17 +132,21 @@ def _write_files(folder: Path, files: Mapping[Package, Path]) -> Offer:
 def _write_repository(folder: Path, target: Target, files: Mapping[Package, Path]) -> Offer:
     root, home = folder / "repository", folder / "key"
     entries = [_entry(package, file) for package, file in files.items()]
-    for package, file in files.items():
-        place = root / writing.place(package.repository, package.file)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, place)
     architecture = stack_platform_for(target.os).architecture(target.arch)
-    lists = {COMPONENT: writing.package_list(entries)}
-    release = writing.write_suite(root, SUITE, architecture, lists, datetime.now(UTC))
+    written = writing.suite_files(SUITE, architecture, {COMPONENT: writing.package_list(entries)}, datetime.now(UTC))
+    release, text = list(written.items())[-1]
     keyring = folder / "restore.gpg"
     with _key(home) as fingerprint:
-        writing.sign(fingerprint, release, release.with_name("InRelease"), clear=True, home=home)
-        writing.export(fingerprint, keyring, home=home)
+        written[release.replace("Release", "InRelease")] = writing.sign(
+            fingerprint, text, "Release", clear=True, home=home
+        )
+        keyring.write_bytes(writing.export(fingerprint, home=home))
+    for place, data in written.items():
+        (root / place).parent.mkdir(parents=True, exist_ok=True)
+        (root / place).write_bytes(data)
+    for entry, file in zip(entries, files.values(), strict=True):
+        (root / entry.filename).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, root / entry.filename)
     archive = folder / "repository.tar"
     with tarfile.open(archive, "w") as tar:
         tar.add(root, ".")

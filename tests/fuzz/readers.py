@@ -501,6 +501,14 @@ READERS = (
     Reader("modules.yaml", seeds(repositories.MODULES), repositories.module_metadata, REPOSITORY_ERRORS),
     Reader("Release", seeds(repositories.RELEASE), repositories.release, REPOSITORY_ERRORS),
     Reader("Packages", seeds(repositories.PACKAGES), repositories.package_list, REPOSITORY_ERRORS),
+    Reader("order of versions", seeds(repositories.VERSIONS), repositories.version_order, ()),
+    Reader(
+        "packed lists",
+        seeds(*repositories.PACKED),
+        of_file("packed", repositories.unpacked),
+        REPOSITORY_ERRORS,
+        lambda data, random: (damaged if random.random() < 0.5 else flip)(data, random),
+    ),
     Reader("statistics of libcufile", watching.statistics, watching.read_statistics, (), damaged_module),
     Reader("list of shared memory", seeds(watching.LIST), watching.read_list, ()),
 )

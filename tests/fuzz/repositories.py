@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import bz2
+import contextlib
+import gzip
+import itertools
+import lzma
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from gdsdeploy.repo import apt, packages, rpm
+from gdsdeploy.repo import apt, names, packages, rpm, unpack
 from gdsdeploy.repo.repository import Signed
 from gdsdeploy.repo.rpm import Modules
+from tests.unit.host.kmod.test_kmod_unreadable import zst
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 REPOSITORY = {"uri": "https://r.example", "keyring": Path("/k"), "fingerprints": (), "host_keyring": "/k"}
@@ -76,6 +82,36 @@ Filename: pool/d.deb
 Size: 1
 SHA256: %s
 """ % (b"0" * 64, b"1" * 64)
+
+
+#: One a line: of Debian's and of rpm's.
+VERSIONS = b"""1:2.3-4~deb13u1+b2
+3:550.1-1.el9
+0~rc1^git20261121-0ubuntu1
+6.12.94+deb13-1.09
+"""
+#: The ending and, after a line end, the data.
+PACKED = [ending + b"\n" + pack(PACKAGES) for ending, pack in (
+    (b"xz", lzma.compress), (b"gz", gzip.compress), (b"bz2", bz2.compress), (b"zst", zst), (b"", bytes),
+)]  # fmt: skip
+
+
+def version_order(data: bytes) -> None:
+    """Those that pass for a version have one order, whatever they are."""
+    texts = data.decode("utf-8", "replace").split("\n")[:40]
+    for order in (packages.DEB, packages.RPM):
+        keys = []
+        for text in texts:
+            with contextlib.suppress(ValueError):
+                keys.append(order.key(names.version(text, order.kind)))
+        keys.sort()
+        assert all(one <= other and not other < one for one, other in itertools.pairwise(keys))
+
+
+def unpacked(path: Path) -> None:
+    ending, _, packed = path.read_bytes().partition(b"\n")
+    path.write_bytes(packed)
+    unpack.index(path, f"https://r.example/Packages.{ending.decode('ascii', 'replace')}", None)
 
 
 def fetching(data: bytes) -> Any:

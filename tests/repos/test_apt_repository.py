@@ -16,6 +16,7 @@ from gdsdeploy.errors import RepositoryUntrusted, RepositoryUnusable, RollbackFa
 from gdsdeploy.host.apply.packages import dnf, managers
 from gdsdeploy.host.apply.packages.managers import RETURNING
 from gdsdeploy.model.lock import Component, Index, Kernel, LockedDriver, Package, Target
+from gdsdeploy.repo import unpack
 from gdsdeploy.repo.apt import Repository, read
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.packages import Universe
@@ -137,7 +138,7 @@ def test_a_damaged_cache_is_fetched_anew(archive: Archive, server: Server, key: 
 def test_a_list_is_unpacked_once(archive: Archive, server: Server, key: Key, monkeypatch: pytest.MonkeyPatch) -> None:
     archive.publish(suite(), key)
     assert fetch(server, key).named("hello")
-    monkeypatch.setattr("gdsdeploy.repo.apt._decompress", None)
+    monkeypatch.setitem(unpack._READERS, "xz", None)
     assert fetch(server, key).named("hello")
 
 

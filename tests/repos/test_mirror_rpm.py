@@ -20,6 +20,7 @@ from gdsdeploy.host.apply.packages.managers import Index
 from gdsdeploy.lock import lockfile
 from gdsdeploy.mirror import host_vars
 from gdsdeploy.mirror.fill import closure
+from gdsdeploy.mirror.writing import RECORD
 from gdsdeploy.model.lock import Target
 from gdsdeploy.model.repository import Mirror
 from gdsdeploy.repo.fetch import Fetcher
@@ -153,6 +154,8 @@ def test_damaged_metadata_is_made_anew(what: str, run: Run, tmp_path: Path) -> N
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     (repodata / "old-primary.xml.gz").touch()
+    record = tmp_path / "mirror" / RECORD
+    record.write_text(record.read_text().replace('"files": [', f'"files": ["{FOLDER}/repodata/old-primary.xml.gz",'))
     assert run() == 0
     after = files(tmp_path / "mirror")
     signature = f"{FOLDER}/repodata/repomd.xml.asc"

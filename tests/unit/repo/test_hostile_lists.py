@@ -7,7 +7,6 @@ import re
 import pytest
 
 from gdsdeploy.errors import RepositoryUnusable
-from gdsdeploy.repo import apt
 from gdsdeploy.repo.rpm import Modules
 from tests.fuzz import repositories
 
@@ -20,10 +19,22 @@ def test_a_count_of_packages_with_thousands_of_digits() -> None:
         repositories.primary(text)
 
 
-@pytest.mark.parametrize("size", [DIGITS, "²", "-1"])
-def test_a_file_of_a_release_whose_size_is_no_number_of_bytes(size: str) -> None:
-    text = f"Suite: stable\nSHA256:\n {'0' * 64} {size} main/a\n {'1' * 64} 12 main/b\n"
-    assert apt.parse_release(text) == ({"suite": "stable", "sha256": ""}, {"main/b": ("1" * 64, 12)})
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (" 1234 ", f" {DIGITS} ", "not a number of bytes"),
+        (" 1234 ", " ² ", "not a number of bytes"),
+        (" 1234 ", " -1 ", "not a number of bytes"),
+        (" 1234 ", " 99999999999 ", "more than the 10000000000"),
+        ("0" * 64, "../../../../../../tmp/x", "not a sha256"),
+        ("main/binary-amd64", "../../binary-amd64", "not a path inside the repository"),
+        ("main/binary-amd64", "/main/binary-amd64", "not a path inside the repository"),
+    ],
+)
+def test_a_file_of_a_release_that_is_none(old: str, new: str, words: str) -> None:
+    text = repositories.RELEASE.decode().replace(old, new).encode()
+    with pytest.raises(RepositoryUnusable, match=rf"^https://r\.example/dists/trixie/InRelease: line 9: .*{words}"):
+        repositories.release(text)
 
 
 @pytest.mark.parametrize(

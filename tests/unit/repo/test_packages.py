@@ -91,10 +91,10 @@ def test_the_same_version_counts_once_and_comes_from_the_first_list() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("Package: x\nVersion: 1\nArchitecture: amd64\n", "package x has no filename, size, sha256"),
-        (stanza("x", "1", "Depends: a (=> 1)\n"), "package x: not a package relation"),
-        (stanza("x", "1").replace(SHA, "abc"), "package x: not a sha256: 'abc'"),
-        (stanza("x", "1").replace("Size: 7", "Size: seven"), "package x: invalid literal"),
+        ("Package: x\nVersion: 1\nArchitecture: amd64\n", "stanza 1: x: it has no filename, size, sha256"),
+        (stanza("x", "1", "Depends: a (=> 1)\n"), "stanza 1: x: not a package relation"),
+        (stanza("x", "1").replace(SHA, "abc"), "stanza 1: x: not a sha256: 'abc'"),
+        (stanza("x", "1").replace("Size: 7", "Size: seven"), "stanza 1: x: not a number of bytes"),
     ],
 )
 def test_a_stanza_that_cannot_be_used_is_named(text: str, words: str) -> None:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gdsdeploy.repo import packagefile
+from gdsdeploy.repo import packagefile, unpack
 from gdsdeploy.repo.packagefile import UnreadablePackageError, find_files
 from tests.repos.dkmspackages import deb
 from tests.unit.host.kmod.test_kmod_unreadable import zst
@@ -132,7 +132,7 @@ def test_a_bomb_stops_at_the_limit(tmp_path: Path, ending: str, monkeypatch: pyt
 
 
 def test_zstd_needs_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packagefile.files, "zstd_library", lambda: None)
+    monkeypatch.setattr(unpack.files, "zstd_library", lambda: None)
     with pytest.raises(UnreadablePackageError, match="libzstd is not installed here"):
         find_files(write(tmp_path, deb(FILES, ".zst", zst)), CONF)
 

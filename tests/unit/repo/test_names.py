@@ -1,0 +1,146 @@
+"""Names that a repository gives: whatever passes is harmless as a path, and versions that pass can be put in order."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import time
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gdsdeploy.errors import RepositoryUnusable
+from gdsdeploy.repo import names
+from gdsdeploy.repo.packages import DEB, RPM, Order
+from gdsdeploy.repo.rpm import Modules
+from tests.fuzz import repositories
+
+HOSTILE = st.text(st.sampled_from("../\\\0\n\r\t :%~^-aZ0é\u202e\x1b$`'\"*{}"), max_size=40)
+
+
+@settings(max_examples=1000)
+@given(text=st.one_of(st.text(max_size=60), HOSTILE))
+@example("x/../../../home/.ssh/authorized_keys")
+@example("..")
+@example("a//b")
+@example("a/./b")
+@example(".htaccess")
+@example("a/b\n")
+def test_a_path_that_passes_stays_below_and_is_one_printable_word(text: str) -> None:
+    try:
+        place = names.path(text)
+    except ValueError as error:
+        place, text = "", str(error)
+    if not place:
+        assert text.isprintable()
+        return
+    assert os.path.normpath(f"/m/{place}") == f"/m/{place}"
+    assert re.fullmatch(r"[!-~]+", place)
+    assert "\\" not in place
+    assert not any(part.startswith(".") for part in place.split("/"))
+
+
+@settings(max_examples=500)
+@given(text=st.one_of(st.text(max_size=60), HOSTILE))
+@example("550.1 x$(id)")
+@example("1\n")
+@example("\u0663:1")
+def test_other_names_have_no_character_of_a_path_a_shell_or_a_line(text: str) -> None:
+    for check in (names.package, names.architecture, names.nevra, names.sha256):
+        with contextlib.suppress(ValueError):
+            assert re.fullmatch(r"[A-Za-z0-9._+~^:-]+", check(text))
+
+
+@pytest.mark.parametrize("text", ["²", "-1", "", "1_000", "9" * 5000, "99999999999", " 1", "1\n"])
+def test_a_size_is_a_number_of_bytes_that_a_package_can_have(text: str) -> None:
+    with pytest.raises(ValueError):
+        names.size(text)
+
+
+VERSION = st.text(st.sampled_from("0019az.+~^-:"), min_size=1, max_size=8)
+
+
+@settings(max_examples=1000)
+@given(order=st.sampled_from([DEB, RPM]), texts=st.lists(st.one_of(VERSION, st.text(max_size=8)), max_size=5))
+@example(order=DEB, texts=["1" * 200, "a", "~", "1:"])
+@example(order=RPM, texts=["1" * 200, "a", "~", "1-", "-"])
+def test_every_two_versions_that_pass_have_an_order(order: Order, texts: list[str]) -> None:
+    versions = []
+    for text in texts:
+        with contextlib.suppress(ValueError):
+            versions.append(names.version(text, order.kind))
+    keys = [order.key(version) for version in versions]
+    for one, other in itertools.product(keys, keys):
+        assert (one < other) + (one == other) + (one > other) == 1
+    for one, two, three in itertools.product(keys, repeat=3):
+        assert not (one <= two and two <= three) or one <= three
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("Version: 3.2.2-1~deb13u1", "Version: 550.1 x$(id)", "dkms: not a version: '550.1 x$(id)'"),
+        ("Version: 3.2.2-1~deb13u1", f"Version: {'9' * 5000}", "dkms: not a version"),
+        ("Filename: pool/d.deb", "Filename: x/../../home/.ssh/authorized_keys", "dkms: not a path inside"),
+        ("Filename: pool/d.deb", "Filename: /etc/passwd", "dkms: not a path inside"),
+        ("Filename: pool/d.deb", "Filename: file:///etc/passwd", "dkms: not a path inside"),
+        ("Architecture: all", "Architecture: ../x", "dkms: not an architecture: '../x'"),
+        ("Package: dkms", "Package: ../dkms", "not a name: '../dkms'"),
+        ("Size: 1\n", "Size: 1_0\n", "dkms: not a number of bytes: '1_0'"),
+        ("Architecture: all", "Architecture: all\nDepends: a (>= 1:x:$)", "dkms: not a version: '1:x:$'"),
+        ("Architecture: all", "Architecture: all\nSource: d (1/2)", "dkms: not a version: '1/2'"),
+    ],
+)
+def test_a_stanza_is_refused_with_its_number(old: str, new: str, words: str) -> None:
+    text = repositories.PACKAGES.decode().replace(old, new).encode()
+    with pytest.raises(RepositoryUnusable, match=re.escape(f"https://r.example/Packages: stanza 2: {words}")) as error:
+        repositories.package_list(text)
+    assert error.value.exit_code == 14
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('ver="550.1"', 'ver="550.1 x$(id)"', "nvidia-driver: not a version"),
+        ('href="Packages/n.rpm"', 'href="x/../../y"', "nvidia-driver: not a path inside"),
+        ("<arch>x86_64", "<arch>../x", "nvidia-driver: not an architecture"),
+        ("<name>nvidia-driver", "<name>../nvidia-driver", "not a name: '../nvidia-driver'"),
+        ('size package="1"', 'size package="-1"', "nvidia-driver: not a number of bytes"),
+    ],
+)
+def test_a_package_of_rpm_is_refused_with_its_number(old: str, new: str, words: str) -> None:
+    text = repositories.LISTS.decode().replace(old, new, 1).encode()
+    with pytest.raises(RepositoryUnusable, match=re.escape(f"https://r.example/p: package 1: {words}")):
+        repositories.primary(text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("stream: 550-open,", "stream: ../x,"), ("name: nvidia-driver", "name: '../x'"), ("x86_64]", "x86_64, 'a b']"),
+     ("module: nvidia-driver", "module: 'a/b'")],
+)  # fmt: skip
+def test_a_module_is_refused_with_the_number_of_its_document(old: str, new: str) -> None:
+    text = repositories.MODULES.decode().replace('.x86_64"]', ".x86_64]").replace('["n', "[n").replace(old, new)
+    number = 2 if "module:" in old else 1
+    with pytest.raises(RepositoryUnusable, match=f"modules.yaml: document {number}: not module metadata: ValueError"):
+        Modules().add(text.encode(), "https://r.example/modules.yaml")
+
+
+def test_many_names_and_beginnings_take_no_time() -> None:
+    """Each was searched back to its package's beginning, or to the end of the list: minutes."""
+    many, begin = 200_000, time.process_time()
+    stanza = repositories.PACKAGES.decode().split("\n\n")[1]
+    texts = [stanza + "Package: dkms\n" * many, stanza + "Depends: " + "a | " * many + "$\n"]
+    head, tail = repositories.PRIMARY.split(b"</package>", 1)
+    for text in texts:
+        with contextlib.suppress(RepositoryUnusable):
+            repositories.package_list(text.encode())
+    for each in ("<rpm:provides>", "<name>", "<name>dkms</name>", "<rpm:entry name=", "<file ", "<metadata "):
+        with contextlib.suppress(RepositoryUnusable):
+            repositories.primary(
+                head + each.encode() * many + b"</package>" + tail + b"\0\0\0" + repositories.FILELISTS
+            )
+    assert time.process_time() - begin < 20
