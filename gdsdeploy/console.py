@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gdsdeploy.board import Board
-from gdsdeploy.host.io.wording import line, printable, span
+from gdsdeploy.host.io.wording import joined, line, printable, span
 from gdsdeploy.report import model
 from gdsdeploy.report.model import FEW
 
@@ -141,7 +141,7 @@ def live(
     """
 
     def drawn() -> Text:
-        return Text("\n".join(render(_talk.width, _talk.height)), no_wrap=True, overflow="ellipsis")
+        return Text(joined(render(_talk.width, _talk.height)), no_wrap=True, overflow="ellipsis")
 
     if not _drawing.acquire(blocking=False):
         yield
