@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from docs.gen import table_row
-from gdsdeploy.host.logs.signs import Sign, signs
+from gdsdeploy.host.logs.parts import Sign, signs
 from gdsdeploy.host.model import causes
 from gdsdeploy.host.model.causes import KnownCause
 

@@ -16,8 +16,8 @@ from gdsdeploy.cli import options
 from gdsdeploy.cli.verbs import Verbs
 from gdsdeploy.errors import ChecksFailed, ChecksUnknown, GdsError
 from gdsdeploy.host.errors import UsageError
-from gdsdeploy.host.gdscheck import UNKNOWN, document, runs
-from gdsdeploy.host.gdscheck.report import DIRECT
+from gdsdeploy.host.gdscheck import UNKNOWN, document, reader
+from gdsdeploy.host.gdscheck.reader import DIRECT
 from gdsdeploy.host.io import reading
 from gdsdeploy.ssh.endpoint import TIMEOUT
 
@@ -127,16 +127,17 @@ def _answer(facts: HostFacts, host: str, path: str) -> tuple[Any, str]:
 
 def _process(facts: HostFacts, host: str, pid: int) -> tuple[Any, str]:
     """The document and the text about one process."""
-    from gdsdeploy.host.explain import process
+    from gdsdeploy.host.explain import processes
+    from gdsdeploy.host.explain.text import render_process
     from gdsdeploy.ssh import reply_schema
 
     with reply_schema.unexpected_errors(host):
         try:
-            explained = process.explain_process(facts, pid)
-        except process.NoSuchProcessError as reason:
+            explained = processes.explain_process(facts, pid)
+        except processes.NoSuchProcessError as reason:
             hint = "See which processes there are: gdsdeploy watch HOST --once"
             raise GdsError(f"{host}: {reason}", hint=hint) from None
-        return process.as_document(explained), process.render(explained)
+        return processes.process_document(explained), render_process(explained)
 
 
 def _print(as_json: bool, document: Any, text: str) -> None:
@@ -151,7 +152,7 @@ def _facts(
 ) -> HostFacts:
     """The facts of saved evidence, of a host, or of this machine; ``host`` is their name where it's known."""
     from gdsdeploy.fleetfile.load import confined
-    from gdsdeploy.host.facts.evidence_file import is_bundle
+    from gdsdeploy.host.facts.document import is_bundle
     from gdsdeploy.ssh import evidence_file
     from gdsdeploy.validate.facts import facts_of_host, facts_of_this_machine
 
@@ -180,13 +181,14 @@ def _error(code: str) -> tuple[Any, str]:
 
 
 def _logs(names: list[str], as_json: bool) -> None:
-    from gdsdeploy.host.logs import document, files, text
+    from gdsdeploy.host.logs import files
+    from gdsdeploy.host.logs.answer import as_document, render
 
     try:
-        answer = files.answer_to(files.read(names))
+        answer = files.answer_to(files.read_texts(names))
     except UsageError as error:
         raise GdsError(str(error)) from None
-    _print(as_json, document.document(answer), text.render(answer))
+    _print(as_json, as_document(answer), render(answer))
     if not answer.recognised:
         hint = "Add more of it: what the kernel says (dmesg), cufile.log, or the whole output of gdscheck -p"
         raise ChecksUnknown("nothing in this text is known here", hint=hint)
@@ -249,7 +251,7 @@ def parse(files: tuple[Path, ...], exit_status: int | None, require: str | None,
     others: list[str] = []
     for file in files or (Path(STDIN),):
         name = str(file)
-        recording = runs.read(_bytes(file), exit_status)
+        recording = reader.read_recording(_bytes(file), exit_status)
         verdict = recording.report.verdict
         unknown += [name] * (verdict == UNKNOWN)
         others += [f"{name}: {verdict}"] * (verdict not in (UNKNOWN, require))
@@ -269,9 +271,9 @@ def parse(files: tuple[Path, ...], exit_status: int | None, require: str | None,
 def _bytes(file: Path) -> bytes:
     """The beginning of a file: up to one byte more than is parsed."""
     if str(file) == STDIN:
-        return sys.stdin.buffer.read(runs.LIMIT + 1)
+        return sys.stdin.buffer.read(reader.LIMIT + 1)
     try:
-        return reading.beginning(str(file), runs.LIMIT)
+        return reading.beginning(str(file), reader.LIMIT)
     except OSError as error:
         raise click.FileError(str(file), hint=error.strerror or str(error)) from None
 

@@ -16,7 +16,7 @@ from gdsdeploy.cli.verbs import Verbs
 from gdsdeploy.errors import ChecksFailed, GdsError, Interrupted
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import TRUSTED, load_fleet
-from gdsdeploy.host.facts.evidence_file import UNNAMED
+from gdsdeploy.host.facts.document import UNNAMED
 from gdsdeploy.host.facts.pci import Topology
 from gdsdeploy.host.io.wording import joined, line
 from gdsdeploy.host.topology import text as view

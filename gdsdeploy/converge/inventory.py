@@ -18,8 +18,7 @@ from gdsdeploy.converge import boot, p2pdma
 from gdsdeploy.converge.image import Image
 from gdsdeploy.cufile.render import log_dir
 from gdsdeploy.fleetfile import selection
-from gdsdeploy.host.gate.gate import Settings
-from gdsdeploy.host.gate.metrics import FILE
+from gdsdeploy.host.gate.gate import FILE, Settings
 from gdsdeploy.host.io.prometheus import places
 from gdsdeploy.host.model.system import services_of
 from gdsdeploy.lock import repo_settings

@@ -189,7 +189,7 @@ def _explained(arguments: argparse.Namespace, mount: Optional[str]) -> Any:
 
 
 def _hello(_arguments: argparse.Namespace) -> int:
-    from .boot.identity import identity
+    from .boot.present import identity
 
     uname = os.uname()
     version = ".".join(map(str, sys.version_info[:3]))
@@ -221,7 +221,7 @@ def _facts(arguments: argparse.Namespace) -> int:
 
 def _validate(arguments: argparse.Namespace) -> int:
     from . import checks, facts
-    from .checks import report
+    from .checks import registry
     from .model.finding import FAIL, PASS, worst
 
     expectation = _expectation(arguments.expectation, needed=True)
@@ -230,12 +230,12 @@ def _validate(arguments: argparse.Namespace) -> int:
     host_facts = facts.facts_from(evidence)
     findings = checks.run(host_facts, expectation)
     if arguments.json:
-        document = report.document(expectation, host_facts, findings)
+        document = registry.document(expectation, host_facts, findings)
         if arguments.with_evidence:
             document["evidence"] = evidence
         _print(document)
     else:
-        print(report.text(expectation, host_facts, findings))
+        print(registry.text(expectation, host_facts, findings))
     verdict = worst(findings)
     return OK if verdict == PASS else FAILED if verdict == FAIL else UNDECIDED
 
@@ -249,7 +249,7 @@ def _document(path: Optional[str], expectation: Optional[Expectation], load: boo
 
 
 def _read_evidence(path: str) -> Dict[str, Any]:
-    from .facts.evidence_file import EvidenceFileError, one
+    from .facts.document import EvidenceFileError, one
 
     try:
         return one(path)

@@ -18,7 +18,7 @@ from typing import Final
 
 from gdsdeploy import run
 from gdsdeploy.errors import Busy, HostUnfit
-from gdsdeploy.host.boot.loader import loader
+from gdsdeploy.host.boot.arguments import loader
 from gdsdeploy.host.model.system import system_of, without_minor
 from gdsdeploy.host.rootdir import LoopError, inside, read_text
 

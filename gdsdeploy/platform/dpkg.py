@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from gdsdeploy.host.kmod.flavour import flavour_of
+from gdsdeploy.host.kmod.kernel import flavour_of
 from gdsdeploy.platform import nvidia, presets
 from gdsdeploy.platform.base import NVLSM, KernelImage, Preset, Rdma, StackPackage, StackPlatform
 from gdsdeploy.repo.packages import Candidate, Universe, upstream

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gdsdeploy import atomic, paths
-from gdsdeploy.host.kmod.findings import ERROR, UNKNOWN, outcome_of
+from gdsdeploy.host.kmod.module import ERROR, UNKNOWN, outcome_of
 from gdsdeploy.lock.compat import ingredients
 from gdsdeploy.model.lock import Target
 
@@ -48,7 +48,7 @@ class ModuleResult:
     module: str
     builds: Answer
     loads: Answer
-    #: findings of its audit (host/kmod/findings.py)
+    #: findings of its audit (host/kmod/module.py)
     findings: tuple[dict[str, str], ...] = ()
     #: the compiler's first error line, with tree and kernel
     error: str = ""

@@ -1,4 +1,4 @@
-"""Saved evidence for the verbs with ``--evidence FILE``; :mod:`gdsdeploy.host.facts.evidence_file` reads it."""
+"""Saved evidence for the verbs with ``--evidence FILE``; :mod:`gdsdeploy.host.facts.document` reads it."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gdsdeploy.errors import GdsError
-from gdsdeploy.host.facts import HostFacts, evidence_file, facts_from
-from gdsdeploy.host.facts.evidence_file import EvidenceFileError
+from gdsdeploy.host.facts import HostFacts, facts_from
+from gdsdeploy.host.facts.document import EvidenceFileError, one, read
 
 
 def of_hosts(file: Path) -> dict[str, HostFacts]:
     """Host → its facts; UNNAMED where the file is of one host and does not say which.  Raises GdsError."""
     with evidence_errors():
-        return {host: facts_from(document) for host, document in evidence_file.read(str(file)).items()}
+        return {host: facts_from(document) for host, document in read(str(file)).items()}
 
 
 def of_host(file: Path, host: str = "") -> HostFacts:
     """The facts of one host.  host: which one of a bundle with several.  Raises GdsError."""
     with evidence_errors():
-        return facts_from(evidence_file.one(str(file), host))
+        return facts_from(one(str(file), host))
 
 
 @contextmanager

@@ -24,7 +24,7 @@ _HINT = "Remove one of the names from the fleet file, or correct its address"
 
 @dataclass(frozen=True)
 class Identity:
-    """As host/boot/identity.py has it; each is empty where the host doesn't know it."""
+    """As host/boot/present.py has it; each is empty where the host doesn't know it."""
 
     boot_id: str = ""
     #: a digest of it

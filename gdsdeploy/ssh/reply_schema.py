@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from gdsdeploy.errors import GdsError, HostUnfit
-from gdsdeploy.host.facts.stack import STACK
+from gdsdeploy.host.facts.host_facts import STACK
 from gdsdeploy.host.gate.gate import CLOSED, OPEN
 from gdsdeploy.host.io.wording import line
 from gdsdeploy.host.model.finding import HOST_VERDICTS, PATHS, VERDICTS

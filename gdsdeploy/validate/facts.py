@@ -16,8 +16,8 @@ from gdsdeploy.fleetfile.selection import require_host
 from gdsdeploy.host import evidence
 from gdsdeploy.host.explain import Explanation, NoSuchMountError, explain
 from gdsdeploy.host.facts import HostFacts, Unknown, facts_from
+from gdsdeploy.host.facts.host_facts import stack
 from gdsdeploy.host.facts.pci import Topology
-from gdsdeploy.host.facts.stack import stack
 from gdsdeploy.host.topology import golden
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.paths import DEFAULT_FLEET

@@ -30,7 +30,7 @@ from gdsdeploy.fleetfile import selection
 from gdsdeploy.host import checks
 from gdsdeploy.host.evidence import longest, request_for
 from gdsdeploy.host.facts import Unknown, facts_from
-from gdsdeploy.host.facts.stack import stack
+from gdsdeploy.host.facts.host_facts import stack
 from gdsdeploy.host.gate import gate
 from gdsdeploy.host.io import jsontext
 from gdsdeploy.host.io.wording import count

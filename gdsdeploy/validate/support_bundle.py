@@ -35,8 +35,8 @@ from gdsdeploy.errors import GdsError, HostUnreachable
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.masking import mask_fleet
 from gdsdeploy.host.errors import DesiredError
-from gdsdeploy.host.facts import evidence_file
-from gdsdeploy.host.facts.evidence_file import FOLDER, VERSION
+from gdsdeploy.host.facts import document
+from gdsdeploy.host.facts.document import FOLDER, VERSION
 from gdsdeploy.host.model import schema
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.expectation import from_json as expectation_from
@@ -183,20 +183,20 @@ def pack(bundle: Bundle, taken_out: Mapping[str, int]) -> bytes:
 def read(path: Path) -> Bundle:
     """Read a bundle, packed or not, without unpacking it to disk; raises GdsError for anything else."""
     with evidence_errors():
-        manifest, files = evidence_file.bundle(str(path))
+        manifest, files = document.bundle(str(path))
         try:
             values = {field.name: manifest.get(field.name) for field in fields(_Manifest)}
             contents = schema.load(_Manifest, values, "manifest.json", lines=True)
             hosts = {name: _host(name, host, files) for name, host in contents.hosts.items()}
             time.strptime(contents.when, "%Y-%m-%dT%H:%M:%SZ")
         except (KeyError, ValueError, DesiredError) as error:
-            raise evidence_file.damaged(str(path), error) from None
+            raise document.damaged(str(path), error) from None
         return Bundle(contents.fleet, contents.lock, contents.when, hosts)
 
 
 def _host(name: str, host: _ManifestHost, files: Mapping[str, str]) -> BundleHost:
     expected, file = expectation_from(files[f"hosts/{name}/expectation.json"]), f"hosts/{name}/evidence.json"
-    evidence = evidence_file.document(file, files[file]) if file in files else None
+    evidence = document.document(file, files[file]) if file in files else None
     return BundleHost(expected, evidence, host.error, tuple(host.waivers), float(host.seconds))
 
 

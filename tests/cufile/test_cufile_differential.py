@@ -16,8 +16,8 @@ from gdsdeploy.cufile.model import EXAMINED_RELEASES, P2PDMA, Release, release_o
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.host import gdscheck
 from gdsdeploy.host.explain.config import LAST_WITH_ALLOW_COMPAT, P2PDMA_VARIABLE
+from gdsdeploy.host.explain.mechanisms import VARIABLE
 from gdsdeploy.host.explain.p2pdma import LIBRARY
-from gdsdeploy.host.explain.userspace_rdma import VARIABLE
 from gdsdeploy.host.libcufile import p2pdma
 from gdsdeploy.model.fleet import Profile
 from tests.cufile.compare import differences, look

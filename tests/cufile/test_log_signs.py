@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy import console
-from gdsdeploy.host.logs import signs
+from gdsdeploy.host.logs.parts import Sign, signs
 from tests.cufile import libraries
 from tests.cufile.messages import VALUE, messages
 
@@ -68,10 +68,10 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> str:
     return re.sub(r'"\s*\n?\s*"', "", "\n".join(text))
 
 
-def sign_of(text: str) -> signs.Sign | None:
+def sign_of(text: str) -> Sign | None:
     """The first sign of the library's log that a message has, with values in their places."""
     filled = text.replace(VALUE, "0")
-    return next((row for row in signs.signs() if row.part == "cufile" and re.search(row.pattern, filled)), None)
+    return next((row for row in signs() if row.part == "cufile" and re.search(row.pattern, filled)), None)
 
 
 def pieces(pattern: str) -> Iterator[str]:
@@ -115,7 +115,7 @@ def test_faults_of_the_library_are_classified(logged: dict[str, set[str]]) -> No
 def test_every_piece_of_the_library_s_patterns_is_in_a_library(library_texts: str) -> None:
     missing = {
         (row.id, piece)
-        for row in signs.signs()
+        for row in signs()
         if row.part == "cufile"
         for piece in pieces(row.pattern)
         if piece not in library_texts
@@ -126,7 +126,7 @@ def test_every_piece_of_the_library_s_patterns_is_in_a_library(library_texts: st
 def test_every_other_pattern_is_in_the_sources_or_names_where_it_comes_from(sources: str, library_texts: str) -> None:
     missing = {
         (row.id, piece)
-        for row in signs.signs()
+        for row in signs()
         if row.part != "cufile" and not row.source
         for piece in pieces(row.pattern)
         if piece not in sources and piece not in library_texts

@@ -20,7 +20,8 @@ import pytest
 
 from gdsdeploy.cufile.render import render
 from gdsdeploy.host.evidence import processes
-from gdsdeploy.host.libcufile import counters, segments
+from gdsdeploy.host.libcufile import counters
+from gdsdeploy.host.libcufile.counters import listed, remove, stat, within
 from gdsdeploy.host.watch import service
 from gdsdeploy.host.watch.look import Entry, Look, Watcher
 from gdsdeploy.host.watch.service import FILE
@@ -178,9 +179,9 @@ def test_a_segment_of_another_maker_is_not_the_process_s_own() -> None:
             assert process.stdout.readline() == "on\n"
             (entry,) = (entry for entry in Watcher().look().programs if entry.program.pid == pid)
             assert (entry.route.path, entry.route.reason) == (counters.NOT_COUNTED, counters.NOT_ITS_OWN)
-            assert segments.stat(number).creator == os.getpid()
+            assert stat(number).creator == os.getpid()
         finally:
-            segments.remove(number)
+            remove(number)
             process.kill()
 
 
@@ -200,7 +201,7 @@ def test_dead_segments_are_collected_and_no_other(folder: Path) -> None:
         namespace = f"/proc/self/fd/{opened.fileno()}"
 
         def collected() -> int:
-            return segments.within(namespace, processes.collect_statistics)
+            return within(namespace, processes.collect_statistics)
 
         # One whose creator lives, one of another size, and one with another key than its creator.
         make = "import ctypes, os; n = ctypes.CDLL(None).shmget({}, {}, 0o1644); print(n)"
@@ -210,9 +211,9 @@ def test_dead_segments_are_collected_and_no_other(folder: Path) -> None:
         assert collected() == 0
         running.process.kill()
         running.process.wait()
-        assert segments.within(namespace, lambda: len(processes.dead_segments())) == 1
+        assert within(namespace, lambda: len(processes.dead_segments())) == 1
         assert (collected(), collected()) == (1, 0)
-        left = segments.within(namespace, lambda: segments.listed(Path("/proc/sysvipc/shm").read_text()))
+        left = within(namespace, lambda: listed(Path("/proc/sysvipc/shm").read_text()))
         assert sorted(segment.size for segment in left) == [4096, 32256]
 
 
@@ -254,7 +255,7 @@ def test_nothing_is_left_in_the_shared_memory_of_the_machine(folder: Path) -> No
     with job("1.20.0.107", folder, config(3), *IPC) as running:
         running.tell("read", 1, 4096)
         Watcher().look()
-        rows = segments.listed(Path("/proc/sysvipc/shm").read_text())
+        rows = listed(Path("/proc/sysvipc/shm").read_text())
     assert running.pid not in [segment.key for segment in rows]
 
 

@@ -8,10 +8,9 @@ import re
 from pathlib import Path
 from random import Random
 
-from gdsdeploy.host.logs import document, text
-from gdsdeploy.host.logs.answer import DIRECT, POSSIBLE
+from gdsdeploy.host.logs.answer import DIRECT, POSSIBLE, as_document, render
 from gdsdeploy.host.logs.files import answer_to
-from gdsdeploy.host.logs.signs import signs
+from gdsdeploy.host.logs.parts import signs
 from tests.fuzz.mutation import damaged
 
 EVIDENCE = Path(__file__).parents[1] / "evidence"
@@ -83,8 +82,8 @@ def _marked(lines: list[bytes], random: Random) -> list[bytes]:
 def read(data: bytes) -> None:
     """Answer in every form; raises AssertionError for a path that the whole text contradicts."""
     answer = answer_to([("paste", data)])
-    json.dumps(document.document(answer))
-    shown = text.render(answer)
+    json.dumps(as_document(answer))
+    shown = render(answer)
     assert shown
     if answer.path == DIRECT:
         whole = data.decode("utf-8", "replace")

@@ -38,15 +38,14 @@ from gdsdeploy.host.archive.archive import FORMAT
 from gdsdeploy.host.archive.provenance import Builder
 from gdsdeploy.host.errors import ElfError, PackError
 from gdsdeploy.host.explain.mechanisms import choose
-from gdsdeploy.host.facts import Unknown, evidence_file, facts_from
+from gdsdeploy.host.facts import Unknown, document, facts_from
 from gdsdeploy.host.facts.cufile import cufile_facts
-from gdsdeploy.host.facts.document import Document
-from gdsdeploy.host.facts.evidence_file import EvidenceFileError
+from gdsdeploy.host.facts.document import Document, EvidenceFileError
 from gdsdeploy.host.gate import gate
 from gdsdeploy.host.gdscheck import document as gdscheck_document
-from gdsdeploy.host.gdscheck import runs
+from gdsdeploy.host.gdscheck import reader
 from gdsdeploy.host.kmod.module import read_module
-from gdsdeploy.host.kmod.vouch import sha256
+from gdsdeploy.host.kmod.packaged import sha256
 from gdsdeploy.host.model import expectation
 from gdsdeploy.host.topology import golden
 from gdsdeploy.host.topology import text as shown
@@ -221,13 +220,13 @@ def report_in_a_format(report: Report, number: int) -> None:
 
 
 def read_judgement(data: bytes) -> None:
-    evidence = evidence_file.document("x", data.decode("utf-8", "replace"))
+    evidence = document.document("x", data.decode("utf-8", "replace"))
     host = fleet_validation.host_report(expected(), evidence, fleet_validation.ValidateOptions(day="2026-11-22"), ())
     report_in_a_format(Report("f.yml", "", "2026-11-22T00:00:00Z", (host,)), len(data))
 
 
 def explain_host(data: bytes) -> None:
-    facts = facts_from(evidence_file.document("x", data.decode("utf-8", "replace")))
+    facts = facts_from(document.document("x", data.decode("utf-8", "replace")))
     choose(facts)
     explain_facts(facts, "")
     if not isinstance(facts.topology, Unknown):
@@ -415,7 +414,7 @@ def cufile(data: bytes) -> None:
 
 
 def gdscheck(data: bytes) -> None:
-    result = runs.read(data)
+    result = reader.read_recording(data)
     json.dumps(gdscheck_document.document(result, "x"))
     gdscheck_document.text(result, "x")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from gdsdeploy.host.libcufile import counters, segments
+from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.watch.document import document
 from gdsdeploy.host.watch.look import Entry, Look
 from gdsdeploy.validate.watch import Watched
@@ -31,4 +31,4 @@ def read_statistics(data: bytes) -> None:
 
 
 def read_list(data: bytes) -> None:
-    segments.listed(data.decode("ascii", "replace"))
+    counters.listed(data.decode("ascii", "replace"))

@@ -101,7 +101,7 @@ sys.path.insert(0, "/usr/lib/gdsdeploy/gdsdeploy-host.pyz")
 from gdsdeploy.host.build.kbuild import BuildContext, BuildRequest
 from gdsdeploy.host.build.kbuild import Log
 from gdsdeploy.host.kmod.kernel import Kernel
-from gdsdeploy.host.kmod.tree import find_trees, select
+from gdsdeploy.host.kmod.files import find_trees, select
 release, sources = sys.argv[1:]
 request = BuildRequest(Kernel(release), select(find_trees(sources), "535.261.03", "open"), jobs=2, ahead=True)
 found = BuildContext(request, "/build/unit").versions(Log("/build/unit.log")).extra

@@ -229,11 +229,11 @@ SOURCE = '#include <linux/module.h>\nMODULE_LICENSE("GPL");\nMODULE_DESCRIPTION(
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the owner's key, made as a user makes it, and another one."""
-    from gdsdeploy.host.secure_boot import mok
+    from gdsdeploy.host.secure_boot import signing
 
     folder = tmp_path_factory.mktemp("keys")
     for name in ("owner", "other"):
-        mok.make_key(str(folder / f"{name}.key"), str(folder / f"{name}.der"), f"{name} of a fleet", 2)
+        signing.make_key(str(folder / f"{name}.key"), str(folder / f"{name}.der"), f"{name} of a fleet", 2)
         files = ("-in", folder / f"{name}.der", "-out", folder / f"{name}.pem")
         subprocess.run(("openssl", "x509", "-inform", "DER", *files), check=True)
     return folder

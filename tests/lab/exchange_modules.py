@@ -21,11 +21,11 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 
 from gdsdeploy.host.apply import gpu
-from gdsdeploy.host.archive import keep
+from gdsdeploy.host.archive import pack
 from gdsdeploy.host.boot import needed
 from gdsdeploy.host.boot.present import boot_id
 from gdsdeploy.host.errors import HostError
-from gdsdeploy.host.kmod.vouch import sha256
+from gdsdeploy.host.kmod.packaged import sha256
 from gdsdeploy.host.rollout import reload
 
 IDENT, DEVICE, UNIT = "lab-exchange", "/dev/uinput", "lab-exchange.service"
@@ -76,7 +76,7 @@ def put_aside():
     manifest = {"format": 1, "kernel_release": os.uname().release, "modules": rows}
     manifest.update({"vermagic": "", "symvers": "", "compiler": ""})
     text = json.dumps(manifest).encode()
-    place = Path(keep.path(IDENT, os.uname().release))
+    place = Path(pack.kept_path(IDENT, os.uname().release))
     place.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(place, "w") as archive:
         member = tarfile.TarInfo("manifest.json")
@@ -160,6 +160,6 @@ finally:
         subprocess.run(["rmmod", module["name"]], check=False)
     # What they brought along; it stays where it is in use.
     subprocess.run(["modprobe", "--remove", "--quiet", "dm_mod"], check=False)
-    keep.forget(IDENT)
+    pack.forget_kept(IDENT)
     subprocess.run(["rm", "-r", folder], check=False)
 json.dump(results, sys.stdout)

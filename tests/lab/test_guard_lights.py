@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import gdslab as labs
-from gdsdeploy.host.boot.grubmenu import entries
+from gdsdeploy.host.boot.bls import menu_entries
 from gdsdeploy.zipapp import hostapp
 from gdslab import guest
 from gdslab.host import LabHost
@@ -155,7 +155,7 @@ def test_a_kernel_without_modules_does_not_become_the_default(host: LabHost, pac
 def test_a_default_that_others_moved_is_brought_back(host: LabHost, packages: None) -> None:
     """As an administrator does who wants the newest kernel."""
     menu = host.ssh(["sudo", "cat", "/boot/grub/grub.cfg"]).stdout
-    entry = next(entry for entry in entries(menu) if entry.release == NEWER and "advanced" in entry.path)
+    entry = next(entry for entry in menu_entries(menu) if entry.release == NEWER and "advanced" in entry.path)
     host.ssh(["sudo", "grub-set-default", entry.path])
     assert default(host) == NEWER
     status = host.ssh([*PROGRAM, "guard", "status"], ok=(1,)).stdout.splitlines()

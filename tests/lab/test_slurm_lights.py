@@ -21,8 +21,7 @@ import pytest
 
 import gdslab as labs
 from gdsdeploy.host import checks
-from gdsdeploy.host.gate.gate import Settings
-from gdsdeploy.host.gate.slurm import Node, node_from
+from gdsdeploy.host.gate.gate import Node, Settings, node_from
 from gdsdeploy.model.rollout_settings import Drain
 from gdsdeploy.rollout import drain
 from gdsdeploy.rollout.drain import Drainer, State, reason_of

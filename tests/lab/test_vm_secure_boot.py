@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import gdslab as labs
-from gdsdeploy.host.secure_boot.mok import ONE_TIME
+from gdsdeploy.host.secure_boot.signing import ONE_TIME
 from gdsdeploy.zipapp import hostapp
 from gdslab import Lab, LabHost, guest, lifecycle, mokmanager
 from gdslab import archive as archives

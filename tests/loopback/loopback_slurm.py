@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gdsdeploy.host.gate import slurm
+from gdsdeploy.host.gate import gate
 from gdsdeploy.host.io.scontrol import FORMAT
 from gdsdeploy.run import as_root, which
 from tests.loopback.loopback_sshd import free_port
@@ -63,8 +63,8 @@ class Slurm:
         """The program that daemons start for their node's health."""
         return self.folder / "slurm-health"
 
-    def show(self, node: str = "") -> slurm.Node:
-        return slurm.node_from(self.scontrol("--oneliner", "show", "node", node or self.node))
+    def show(self, node: str = "") -> gate.Node:
+        return gate.node_from(self.scontrol("--oneliner", "show", "node", node or self.node))
 
     def scontrol(self, *argv: str) -> str:
         env = {**os.environ, **FORMAT}
@@ -74,7 +74,7 @@ class Slurm:
         words = [f"Reason={reason}"] if reason else []
         self.scontrol("update", f"NodeName={node or self.node}", f"State={state}", *words)
 
-    def until(self, ready: Callable[[slurm.Node], bool], node: str = "") -> slurm.Node:
+    def until(self, ready: Callable[[gate.Node], bool], node: str = "") -> gate.Node:
         end = time.monotonic() + 90
         while not ready(state := self.show(node)):
             log = self.folder / f"slurmd-{node or self.node}.log"

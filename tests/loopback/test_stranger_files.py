@@ -16,7 +16,7 @@ import yaml
 from gdsdeploy.converge.desired import Files
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.host.gdscheck import runs
+from gdsdeploy.host.gdscheck import reader
 from gdsdeploy.host.io import reading
 from gdsdeploy.model.rollout_settings import Notify
 from gdsdeploy.rollout.notify import Notifier
@@ -163,7 +163,7 @@ print(done.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 
 def test_the_largest_recording_takes_less_than_the_bound(tmp_path: Path) -> None:
     file = tmp_path / "log"
-    file.write_bytes(b"\n" * (runs.LIMIT + 1))
+    file.write_bytes(b"\n" * (reader.LIMIT + 1))
     parse = [sys.executable, "-m", "gdsdeploy", "gdscheck", "parse", str(file)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     measured = subprocess.check_output([sys.executable, "-c", MEASURE, *parse], env=environment, text=True)

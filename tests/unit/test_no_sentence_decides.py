@@ -14,14 +14,15 @@ import pytest
 
 from gdsdeploy.cufile import render as fitting
 from gdsdeploy.host import checks
-from gdsdeploy.host.audit import audit, expected
+from gdsdeploy.host.audit import audit
+from gdsdeploy.host.audit.audit import objections
 from gdsdeploy.host.checks import storage as storage_check
-from gdsdeploy.host.explain import cause, mounts
+from gdsdeploy.host.explain import cause, explanation
 from gdsdeploy.host.facts import facts_from
-from gdsdeploy.host.facts import proof as proofs
+from gdsdeploy.host.facts import processes as proofs
 from gdsdeploy.host.facts.document import Document, Ran
 from gdsdeploy.host.facts.kernel import audit_facts
-from gdsdeploy.host.kmod import findings
+from gdsdeploy.host.kmod import module
 from gdsdeploy.host.model import finding
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.model.fleet import Profile
@@ -42,7 +43,7 @@ def test_the_words_about_a_path_decide_nothing_of_a_cufile_json(
     profile = Profile.model_validate({"os": "debian-13", "fit": {}, "storage": [{"mount": "/"}]})
     host = fitting.FitTarget("gpu1", facts_from(rdma_host()))
     before = fitting.fit(profile, host, (1, 20))
-    monkeypatch.setattr(fitting, "description", lambda mount: spelling(mounts.description(mount)))
+    monkeypatch.setattr(fitting, "description", lambda mount: spelling(explanation.description(mount)))
     assert fitting.fit(profile, host, (1, 20)).values == before.values
 
 
@@ -50,10 +51,10 @@ def test_the_finding_of_a_mount_has_its_path_as_a_value(monkeypatch: pytest.Monk
     expectation = _expectation([{"mount": "/", "path": "direct"}, {"mount": "/nowhere", "path": "direct"}])
     monkeypatch.setattr(storage_check, "description", lambda _: "in other words")
     by_check = {entry.check: entry for entry in checks.run(facts_from(rdma_host()), expectation)}
-    assert by_check["storage.path:/nowhere"].path == mounts.NONE
+    assert by_check["storage.path:/nowhere"].path == explanation.NONE
     assert by_check["storage.path:/"].found.startswith("in other words")
     assert by_check["storage.path:/"].path in ("", *finding.PATHS)
-    assert set(finding.PATHS) == {*cause.DIRECT, cause.COMPAT, cause.BROKEN, mounts.NONE}
+    assert set(finding.PATHS) == {*cause.DIRECT, cause.COMPAT, cause.BROKEN, explanation.NONE}
 
 
 def test_a_report_from_before_the_field_shows_no_path() -> None:
@@ -74,10 +75,10 @@ def test_findings_of_either_age_are_read() -> None:
 
 @pytest.mark.parametrize("ident", ["symbol-unknown", "not-decided", "renamed"])
 def test_an_undecided_finding_is_one_by_its_outcome(ident: str) -> None:
-    row = findings.unknown_finding(ident, "words")
+    row = module.unknown_finding(ident, "words")
     assert audit._verdict([row]) is None
-    assert audit._verdict([row, findings.finding("x", findings.ERROR, "words")]) is False
-    assert expected.objections([{"module": "m", "file": "", "ok": None, "findings": [row]}]) == ["m: words"]
+    assert audit._verdict([row, module.finding("x", module.ERROR, "words")]) is False
+    assert objections([{"module": "m", "file": "", "ok": None, "findings": [row]}]) == ["m: words"]
     assert row["severity"] == "warning", "older programs know no other"
 
 
@@ -93,7 +94,7 @@ def test_an_undecided_finding_is_one_by_its_outcome(ident: str) -> None:
     ],
 )
 def test_recorded_findings_without_an_outcome_are_read(recorded: dict[str, Any], outcome: str) -> None:
-    assert findings.outcome_of(recorded) == outcome
+    assert module.outcome_of(recorded) == outcome
     evidence = {"audits": {"running": {"release": "6.12", "results": [{"module": "m", "findings": [recorded]}]}}}
     read: Any = audit_facts(Document(copy.deepcopy(evidence))).running
     assert read.modules[0].findings[0].outcome == outcome

@@ -43,7 +43,7 @@ sys.path.insert(0, "{PROGRAM}")
 from gdsdeploy.host.build.kbuild import BuildContext, BuildRequest
 from gdsdeploy.host.build.kbuild import Log, cores
 from gdsdeploy.host.kmod.kernel import Kernel
-from gdsdeploy.host.kmod.tree import find_trees, select
+from gdsdeploy.host.kmod.files import find_trees, select
 release, version, flavour = sys.argv[1:]
 job = BuildRequest(Kernel(release), select(find_trees(), version, flavour), jobs=cores(), ahead=True)
 found = BuildContext(job, "/build").versions(Log("/build/unit.log")).extra

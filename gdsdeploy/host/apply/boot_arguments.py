@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Dict, List, NamedTuple, Sequence, Tuple
 
-from ..boot import argument_record, arguments, loader
-from ..boot.argument_record import ArgumentRecord
+from ..boot import arguments
+from ..boot.arguments import ArgumentRecord
 from ..boot.grub import GRUB_CFG
 from ..boot.present import boot_id
 from ..errors import ApplyError, CannotTellError, DesiredError
@@ -72,18 +72,18 @@ class BootArguments(FileResource[Desired]):
     def observe(self, host: ManagedHost, desired: Desired) -> Any:
         """What the boot loader has.  Raises DesiredError, CannotTellError, and ApplyError for a damaged record."""
         _check(desired.arguments)
-        record = argument_record.read(host.root)
-        observed: Dict[str, Any] = {"record": record, "way": loader.Loader(loader.UNKNOWN), "idle": False}
+        record = arguments.read(host.root)
+        observed: Dict[str, Any] = {"record": record, "way": arguments.Loader(arguments.UNKNOWN), "idle": False}
         if not desired.arguments and not record.arguments and host.entry(DROP_IN) is None:
             # Nothing is desired, and nothing is to be taken back: the boot loader doesn't matter.
             self._files = []
             return {**observed, "idle": True}
-        way = loader.loader(host.root)
+        way = arguments.loader(host.root)
         observed["way"] = way
-        if way.kind == loader.GRUB:
+        if way.kind == arguments.GRUB:
             # A run that was killed has recorded its arguments and may have left the drop-in behind.
             ours = list(dict.fromkeys([*record.arguments, *drop_in_words(host.text(DROP_IN))]))
-            lines = loader.grub_lines(read_text(host.root, GRUB_CFG), desired.kernel_release)
+            lines = arguments.grub_lines(read_text(host.root, GRUB_CFG), desired.kernel_release)
             observed["places"] = [_Place(GRUB_CFG, "", words, [w for w in ours if w in words]) for words in lines]
             mine = _mine(desired, observed)
             self._files = [_drop_in(mine)]
@@ -99,7 +99,7 @@ class BootArguments(FileResource[Desired]):
         if observed["idle"]:
             return []
         way = observed["way"]
-        if way.kind == loader.UNKNOWN:
+        if way.kind == arguments.UNKNOWN:
             return [Refusal("boot-loader", f"kernel arguments can't be set: {way.problem}", way.hint)]
         broken = [place for place in observed["places"] if _is_broken(way, place)]
         if broken:
@@ -112,15 +112,15 @@ class BootArguments(FileResource[Desired]):
             for word in [arguments.conflict(place.others, argument)]
             if word
         }
-        pairs = [(self._files[0], observed["drop_in"])] if way.kind == loader.GRUB else []
+        pairs = [(self._files[0], observed["drop_in"])] if way.kind == arguments.GRUB else []
         return [*files.refusals(pairs), *(_conflict(*entry) for entry in conflicts.items())]
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         """One for each file that differs; a kernel that is installed later gets its entry with these arguments."""
         way = observed["way"]
-        if observed["idle"] or way.kind == loader.UNKNOWN:
+        if observed["idle"] or way.kind == arguments.UNKNOWN:
             return []
-        if way.kind == loader.ENTRIES:
+        if way.kind == arguments.ENTRIES:
             edits = _edits(desired, observed)
             return [_change(place.path, place.ours, after) for place, after, _ in edits]
         mine = _mine(desired, observed)
@@ -141,7 +141,7 @@ class BootArguments(FileResource[Desired]):
             _write_record(host, interim)
         if change.subject == DROP_IN:
             host.write(_drop_in(mine))
-        elif observed["way"].kind == loader.GRUB:
+        elif observed["way"].kind == arguments.GRUB:
             host.run(_UPDATE, _SECONDS)
             self._verify(host, desired)
         else:
@@ -152,11 +152,11 @@ class BootArguments(FileResource[Desired]):
     def settle(self, host: ManagedHost, desired: Desired, changes: Sequence[Change]) -> None:
         """Record what is set now, and what was taken out while the running kernel still has it."""
         observed = self.observe(host, desired)
-        if observed["idle"] or observed["way"].kind == loader.UNKNOWN:
+        if observed["idle"] or observed["way"].kind == arguments.UNKNOWN:
             return
         before = observed["record"]
         # grub.cfg alone doesn't show whose an argument is, once the drop-in is gone.
-        is_grub = observed["way"].kind == loader.GRUB
+        is_grub = observed["way"].kind == arguments.GRUB
         ours = drop_in_words(host.text(DROP_IN)) if is_grub else _mine(desired, observed)
         running = read_text(host.root, "/proc/cmdline").split()
         boot = boot_id(host.root)
@@ -172,7 +172,7 @@ class BootArguments(FileResource[Desired]):
         nothing = Desired("")
         observed = self.observe(host, nothing)
         changes = self.changes(nothing, observed)
-        if observed["way"].kind == loader.UNKNOWN and not observed["idle"]:
+        if observed["way"].kind == arguments.UNKNOWN and not observed["idle"]:
             host.notes.append(f"kernel arguments that gdsdeploy set stay: {observed['way'].problem}")
         for change in changes if not host.check else []:
             self.apply(host, nothing, change)
@@ -180,11 +180,11 @@ class BootArguments(FileResource[Desired]):
         subjects = {change.subject for change in changes}
         changes += [change for change in restore(host, self.reverts) if change.subject not in subjects]
         if not host.check:
-            host.remove_tree(argument_record.PATH)
+            host.remove_tree(arguments.PATH)
         return changes
 
     def _verify(self, host: ManagedHost, desired: Desired) -> None:
-        lines = loader.grub_lines(read_text(host.root, GRUB_CFG), desired.kernel_release)
+        lines = arguments.grub_lines(read_text(host.root, GRUB_CFG), desired.kernel_release)
         missing = [word for words in lines for word in arguments.unmet(words, desired.arguments)]
         if missing:
             message = f"update-grub left {missing[0]} out of {GRUB_CFG}"
@@ -243,8 +243,8 @@ def _exceptions(observed: Any, words: Sequence[str]) -> Dict[str, List[str]]:
     """Of each entry, those of ``words`` that it has from another writer: an argument that is new was there before."""
     before: ArgumentRecord = observed["record"]
     exceptions: Dict[str, List[str]] = {}
-    for place in observed["places"] if observed["way"].kind == loader.ENTRIES else []:
-        path = argument_record.key(place.path)
+    for place in observed["places"] if observed["way"].kind == arguments.ENTRIES else []:
+        path = arguments.key(place.path)
         own = [
             w for w in words if w in place.words and (w not in before.arguments or w in before.exceptions.get(path, ()))
         ]
@@ -269,8 +269,8 @@ def _conflict(conflicts: str, argument: str) -> Refusal:
     return Refusal("other-value", f"{conflicts} isn't gdsdeploy's, and {argument} is expected", hint.format(name))
 
 
-def _is_broken(way: loader.Loader, place: _Place) -> bool:
-    return way.kind == loader.ENTRIES and arguments.insert(place.path, place.text, []) is None
+def _is_broken(way: arguments.Loader, place: _Place) -> bool:
+    return way.kind == arguments.ENTRIES and arguments.insert(place.path, place.text, []) is None
 
 
 def _read(host: ManagedHost, path: str, record: ArgumentRecord) -> _Place:
@@ -305,9 +305,9 @@ def _write_entry(host: ManagedHost, path: str, text: str) -> None:
 
 def _write_record(host: ManagedHost, record: ArgumentRecord) -> None:
     host.forget()
-    with writing(argument_record.PATH):
+    with writing(arguments.PATH):
         if record == ArgumentRecord():
-            atomic.remove(inside(host.root, argument_record.PATH))
+            atomic.remove(inside(host.root, arguments.PATH))
         else:
-            place = inside(host.root, argument_record.PATH)
+            place = inside(host.root, arguments.PATH)
             files.replace(place, record.to_json().encode("utf-8", "surrogateescape"), 0o600)

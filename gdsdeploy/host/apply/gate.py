@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, List, Sequence
 
 from ..errors import CannotTellError
-from ..gate import metrics
+from ..gate import gate
 from ..gate.gate import LOCK, PATH, RECORD, RUN_FOLDER, STATE_FOLDER, Settings, settings_from
 from ..io.prometheus import places
 from ..model.schema import LINES
@@ -155,7 +155,7 @@ def _places(host: ManagedHost) -> List[str]:
         folder, file = str(settings.metrics or ""), str(settings.file)
     except (ValueError, TypeError, AttributeError, RecursionError):
         folder, file = "", ""
-    return [*places(folder, metrics.FILE), *filter(None, [file])]
+    return [*places(folder, gate.FILE), *filter(None, [file])]
 
 
 def _leftovers(host: ManagedHost, paths: Sequence[str]) -> List[str]:
@@ -167,6 +167,6 @@ def _is_the_gates(host: ManagedHost, path: str) -> bool:
     try:
         # Not its digest: others may have put anything there, of any size.
         text = host.text(path) if path.startswith("/") else ""
-        return bool(text) and (os.path.basename(path) == metrics.FILE or _FIRST_LINE.match(text[:40]) is not None)
+        return bool(text) and (os.path.basename(path) == gate.FILE or _FIRST_LINE.match(text[:40]) is not None)
     except CannotTellError:
         return False

@@ -13,20 +13,18 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence
 
 from ..archive import key, pack, provenance
-from ..audit.audit import audit
-from ..audit.packaged import audit_packaged
+from ..audit.audit import audit, audit_packaged
 from ..build import dkms
 from ..build.dkms import TIMEOUT
 from ..errors import ApplyError, CannotTellError, HostError, KernelError, PackError
 from ..io import atomic
 from ..kmod import driver as drivers
-from ..kmod import tree
+from ..kmod import files
 from ..kmod.driver import Expected
-from ..kmod.findings import ERROR, UNKNOWN, outcome_of
 from ..kmod.kernel import Kernel, run_depmod
-from ..kmod.packaged import STALE, dkms_version, problems, shadows
+from ..kmod.module import ERROR, UNKNOWN, outcome_of
+from ..kmod.packaged import FOLDER, STALE, dkms_version, installed_manifest, problems, received_parts, shadows
 from ..kmod.packaged_file import PackagedFile
-from ..kmod.vouch import FOLDER, installed_manifest, received_parts
 from ..model.schema import LINES
 from ..rootdir import inside, list_folder
 from ..secure_boot import signing as signatures
@@ -264,7 +262,7 @@ def packages(desired: Desired) -> List[dkms.Package]:
 
 def objections(kernel: Kernel, desired: Desired) -> Dict[str, Any]:
     """``audited`` modules and ``objections`` to them: ``{"module", "id", "message"}``."""
-    digest = tree.digest(tree.expect(inside(kernel.root, desired.driver_tree)))
+    digest = files.digest(files.expect(inside(kernel.root, desired.driver_tree)))
     results = audit(kernel, (), drivers.Expected(desired.driver_version, desired.driver_flavour, digest, False))
     return {
         "audited": [result["module"] for result in results],
@@ -346,7 +344,7 @@ def _dkms(host: ManagedHost, desired: Desired) -> Dict[str, Any]:
 
 
 def _dkms_request(host: ManagedHost, desired: Desired) -> dkms.DkmsRequest:
-    source = tree.expect(inside(host.root, desired.driver_tree), desired.driver_version, desired.driver_flavour)
+    source = files.expect(inside(host.root, desired.driver_tree), desired.driver_version, desired.driver_flavour)
     peermem = "nvidia-peermem" in desired.names
     return dkms.DkmsRequest(desired.kernel_release, packages(desired), source, peermem, host.root, desired.target_only)
 

@@ -18,10 +18,9 @@ from ..evidence.recorder import Recorder
 from ..facts.document import Document
 from ..facts.foreign import foreign_facts
 from ..facts.packages import Package
-from ..foreign import ForeignInstall, Locked, findings, words
+from ..foreign import ForeignInstall, Locked, findings, model
 from ..io import reading
-from ..kmod.flavour import flavour_of
-from ..kmod.kernel import Kernel
+from ..kmod.kernel import Kernel, flavour_of
 from ..model.system import FABRIC, NVSWITCH, services_of, system_of
 from ..paths import IMAGE, IMEX_NODES, PCI
 from ..rootdir import LoopError, inside, list_folder
@@ -185,7 +184,7 @@ def _packages(installed: Mapping[str, Installed]) -> Dict[str, Tuple[Package, ..
 def foreign_refusals(observed: Mapping[str, Any], release: str) -> List[Refusal]:
     """One for each kind that would break a provision; release: of the locked kernel."""
     return [
-        Refusal(REFUSAL + install.kind, words.sentence(install), words.way_out(install, release))
+        Refusal(REFUSAL + install.kind, model.sentence(install), model.way_out(install, release))
         for install in observed["installs"]
         if install.breaks
     ]

@@ -14,7 +14,7 @@ import tarfile
 from dataclasses import dataclass, field
 from typing import Any, List, Sequence, Tuple
 
-from ..archive import keep, pack
+from ..archive import pack
 from ..errors import ApplyError, DesiredError
 from ..io import atomic
 from ..rootdir import inside
@@ -155,7 +155,7 @@ def _check(desired: Desired) -> None:
     for file in desired.files:
         if not written.is_known(file.path):
             raise DesiredError(f"restore.files: {file.path!r} is not a file that gdsdeploy writes")
-    is_kept = desired.modules.startswith(keep.PLACE + "/") and ".." not in desired.modules.split("/")
+    is_kept = desired.modules.startswith(pack.PLACE + "/") and ".." not in desired.modules.split("/")
     if desired.modules and not (desired.kernel_release and is_kept):
         raise DesiredError(f"restore.modules: {desired.modules!r} is not an archive that a rollout kept")
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence
 from ..errors import ApplyError, CannotTellError, HostError
 from ..model.schema import LINES
 from ..rootdir import inside
-from ..secure_boot import mok
+from ..secure_boot import signing
 from ..secure_boot.firmware import firmware
 from ..secure_boot.signing import SETTINGS, parse_certificate, read_certificate_file
 from .file_resource import FileResource
@@ -69,7 +69,7 @@ class Signing(FileResource[Desired]):
     desired_type = Desired
     removal_rank = 110
     kinds: ClassVar[Words] = {"sign": "sign {}", "enrol": "have the key {} enrolled, by a person at the console"}
-    reverts = (SETTINGS, RECEIVED, SIGN_FILE, FRAMEWORK, mok.ONE_TIME)
+    reverts = (SETTINGS, RECEIVED, SIGN_FILE, FRAMEWORK, signing.ONE_TIME)
 
     def desired_files(self, desired: Desired) -> List[File]:
         """The files of a machine that signs, or the certificate of one that receives; none without a certificate."""
@@ -138,7 +138,7 @@ class Signing(FileResource[Desired]):
             return
         with with_kind("failed"):
             owners = read_certificate_file(inside(host.root, certificate_path(desired)))
-            answer = mok.enrol(owners, host.root, where_needed=True)
+            answer = signing.enrol(owners, host.root, where_needed=True)
         if answer["state"] == "pending":
             # The request stands, so the files that belong to it stay.
             host.begin()
@@ -184,7 +184,7 @@ def _enrolment(host: ManagedHost, desired: Desired, data: bytes) -> Dict[str, st
         return answer
     try:
         certificate = parse_certificate(data, certificate_path(desired))
-        answer["state"] = mok.enrolment(certificate, firmware(host.root), where_needed=True)
+        answer["state"] = signing.enrolment(certificate, firmware(host.root), where_needed=True)
     except HostError as error:
         answer.update(error=error.message, hint=error.hint)
     return answer

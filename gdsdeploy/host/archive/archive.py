@@ -17,7 +17,7 @@ from ..io import jsontext, tarball
 from ..io.tarball import Member
 from ..kmod.files import SIZE_LIMIT
 from ..kmod.module import name_of
-from ..kmod.vouch import MANIFEST, MANIFEST_LIMIT, sha256
+from ..kmod.packaged import MANIFEST, MANIFEST_LIMIT, sha256
 from . import provenance
 from .provenance import Origin
 

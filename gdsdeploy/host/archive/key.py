@@ -14,13 +14,12 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from .. import process
 from ..kmod import ofed
 from ..kmod.driver import flavour as driver_flavour
+from ..kmod.files import Tree, digest
 from ..kmod.kernel import Kernel
 from ..kmod.module import Module
-from ..kmod.tree import Tree, digest
-from ..kmod.vouch import identity, is_same_build
+from ..kmod.packaged import identity, is_same_build
 from ..rootdir import inside
-from ..secure_boot.certificate import read_certificate
-from ..secure_boot.der import DerError
+from ..secure_boot.certificate import DerError, read_certificate
 from ..secure_boot.signature import signer_of
 from ..secure_boot.trust import trust_of
 

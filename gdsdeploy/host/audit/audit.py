@@ -2,24 +2,41 @@
 
 A result is ``{"module": in-kernel name, "file": path in the root, "ok": true|false|null, "findings": [finding, …]}``, a
 finding as in ``findings.py``.  ``ok`` is false with an error, null without one and with an unknown, else true.
+
+The audit of modules that locked packages bring: also whether they are the packages' files, and who signed them.
+
+The audit against a host's expectation, for the kernel guard and for evidence.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import os
+from dataclasses import replace
 from typing import Any, Container, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..errors import ElfError
 from ..kmod import driver as drivers
-from ..kmod import ofed
+from ..kmod import files, ofed
 from ..kmod.driver import Expected
-from ..kmod.findings import ERROR, INCOMPLETE, UNKNOWN, Finding, finding, outcome_of, some, unknown_finding
-from ..kmod.flavour import large_pages
-from ..kmod.kernel import GPL_COMPATIBLE, Export, Kernel, Symbols, digest_name
-from ..kmod.module import Module
-from ..kmod.vouch import vouched_files
+from ..kmod.kernel import GPL_COMPATIBLE, Export, Kernel, Symbols, digest_name, large_pages
+from ..kmod.module import (
+    ERROR,
+    INCOMPLETE,
+    UNKNOWN,
+    Finding,
+    Module,
+    decisive,
+    finding,
+    outcome_of,
+    some,
+    unknown_finding,
+)
+from ..kmod.packaged import problems, vouched_files, whole
+from ..kmod.packaged_file import PackagedFile
+from ..model.expectation import Expectation
 from ..secure_boot import signature
+from ..secure_boot.signature import signed_by
 
 #: What a GPUDirect Storage host loads, in the order of their dependencies.
 STACK = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem", "nvidia_fs")
@@ -246,3 +263,56 @@ def _is_named(module: str, namespace: str) -> bool:
     kind, _, names = namespace.partition(":")
     patterns = [name.replace("-", "_") for name in names.split(",")]
     return kind == "module" and any(fnmatch.fnmatchcase(module, pattern) for pattern in patterns)
+
+
+def audit_packaged(
+    kernel: Kernel, modules: Sequence[str], expected: Expected, files: Sequence[PackagedFile]
+) -> List[Result]:
+    """As ``audit``, with ``package``, ``signer`` and ``keyring`` in the results of modules that packages bring.
+
+    ``package``: NAME VERSION where the module is as that package has it; else empty, and a finding says why.
+    ``signer``: as the signature names it; ``keyring``: where its key is, one of ``signature.KEYRINGS``, or empty.
+    """
+    intact = whole(kernel, files)
+    results = audit(kernel, modules, replace(expected, packaged=intact))
+    wrong = {problem.file.module: problem for problem in problems(kernel, files)}
+    names = {kernel.path(file.file): file.origin for file in intact.values()}
+    for result in results:
+        problem = wrong.get(result["module"])
+        if problem is not None:
+            result["findings"].insert(0, finding("packaged-file", ERROR, problem.message, problem.hint))
+            result["ok"] = False
+        path = kernel.path(result["file"].partition(f"/lib/modules/{kernel.release}/")[2])
+        signer, keyring = signed_by(kernel, path) if result["file"] else ("", "")
+        result.update(package=names.get(path, ""), signer=signer, keyring=keyring)
+    return results
+
+
+def audit_expected(kernel: Kernel, expectation: Optional[Expectation]) -> List[Result]:
+    """Audit the modules that ``expectation`` needs on ``kernel``; without one, NVIDIA's that are there."""
+    if expectation is None:
+        return audit(kernel)
+    digest = ""
+    # Hosts that get their modules from a builder have no driver source.
+    if kernel.root == "/" and os.path.isdir(expectation.driver_tree):
+        digest = files.digest(files.expect(expectation.driver_tree))
+    expected = Expected(
+        expectation.driver_version,
+        expectation.driver_flavour,
+        digest,
+        peermem=expectation.rdma == "peermem",
+        nvidia_fs_version=expectation.nvidia_fs_version,
+    )
+    # Of another kernel, the lock knows no packages.
+    if expectation.packaged and kernel.release == expectation.kernel_release:
+        return audit_packaged(kernel, expectation.modules(), expected, expectation.packaged)
+    return audit(kernel, expectation.modules(), expected)
+
+
+def objections(results: List[Result]) -> List[str]:
+    """Why the modules are unreliable: ``module: message`` of every decisive finding."""
+    return [
+        f"{result['module'] or result['file']}: {finding['message']}"
+        for result in results
+        for finding in decisive(result["findings"])
+    ]

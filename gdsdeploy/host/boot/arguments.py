@@ -2,12 +2,98 @@
 
 The kernel reads ``-`` and ``_`` in a name as one (parameq in kernel/params.c).  Of a parameter that stands there twice
 the last value counts, except for those of REPEATABLE.
+
+Which kernel arguments are gdsdeploy's, in ``/var/lib/gdsdeploy/boot-arguments.json``.
+
+::
+
+    {"version": 1, "arguments": [WORD], "exceptions": {PATH: [WORD]}, "left": {"boot_id": ID, "arguments": [WORD]}}
+
+``exceptions``: files that had a word before gdsdeploy set it elsewhere; it stays there.
+``left``: what was taken out in this boot, whose kernel still has it.
+
+Where this host's boot loader has the arguments of its kernels.
+
+Debian and Ubuntu: ``update-grub`` puts GRUB_CMDLINE_LINUX into every entry of grub.cfg.  The RHEL family and
+systemd-boot: each entry of the Boot Loader Specification has lines ``options``, which neither grub2-mkconfig nor an
+upgrade changes; kernel-install reads /etc/kernel/cmdline for the entries of later kernels.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
-from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
+
+from ..errors import ApplyError
+from ..rootdir import inside, list_folder, read_text
+from . import bls, sdboot
+from .grub import GRUB_CFG
+
+PATH = "/var/lib/gdsdeploy/boot-arguments.json"
+VERSION = 1
+#: systemd-boot counts attempts in the names of entries: NAME+LEFT-DONE.conf.
+_COUNTER = re.compile(r"\+\d+(-\d+)?(?=\.conf\Z)")
+
+
+@dataclass(frozen=True)
+class ArgumentRecord:
+    """See the module."""
+
+    arguments: List[str] = field(default_factory=list)
+    exceptions: Dict[str, List[str]] = field(default_factory=dict)
+    left_boot: str = ""
+    left: List[str] = field(default_factory=list)
+
+    def ours(self, path: str, words: List[str]) -> List[str]:
+        """Those of ``words`` in the file ``path`` that gdsdeploy has set."""
+        return [word for word in self.arguments if word in words and word not in self.exceptions.get(key(path), ())]
+
+    def to_json(self) -> str:
+        """The text of the file."""
+        left = {"boot_id": self.left_boot, "arguments": self.left}
+        value = {"version": VERSION, "arguments": self.arguments, "exceptions": self.exceptions, "left": left}
+        return json.dumps(value, sort_keys=True, indent=1) + "\n"
+
+
+def key(path: str) -> str:
+    """What stays of the name of an entry while its attempts are counted."""
+    return _COUNTER.sub("", path)
+
+
+def read(root: str = "/") -> ArgumentRecord:
+    """The record of a host; empty where there is none.  Raises ApplyError where it is damaged."""
+    text = read_text(root, PATH)
+    if not text:
+        return ArgumentRecord()
+    try:
+        return _from_json(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        hint = f"look at it, and take the arguments out of the boot loader yourself: mv {PATH} {PATH}.damaged"
+        raise ApplyError(f"{PATH}: the record of kernel arguments can't be read: {error}", hint, "io") from None
+
+
+def _from_json(value: Any) -> ArgumentRecord:
+    if not isinstance(value, dict) or value.get("version") != VERSION:
+        raise ValueError(f"not a record of version {VERSION}")
+    left, exceptions = value.get("left"), value.get("exceptions")
+    if not isinstance(left, dict) or not isinstance(left.get("boot_id"), str) or not isinstance(exceptions, dict):
+        raise ValueError("left or exceptions is missing")
+    return ArgumentRecord(
+        _words(value.get("arguments")),
+        {str(path): _words(words) for path, words in exceptions.items()},
+        left["boot_id"],
+        _words(left.get("arguments")),
+    )
+
+
+def _words(value: Any) -> List[str]:
+    if not isinstance(value, list) or not all(isinstance(word, str) and word for word in value):
+        raise ValueError("a list of arguments is malformed")
+    return list(value)
+
 
 #: A name, and a value without anything that has a meaning in a shell, in grub.cfg or in the kernel's own splitting.
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(=[A-Za-z0-9_.,:=@/+%~-]*)?\Z")
@@ -152,3 +238,80 @@ def differing(shown: Mapping[str, Optional[str]], values: Mapping[str, str]) -> 
     """Names in ``values`` whose parameter is shown with another value; None: it isn't there, which tells nothing."""
     pairs = ((key, shown.get(key)) for key in sorted(values))
     return [key for key, text in pairs if text is not None and not same_value(text, values[key])]
+
+
+GRUB, ENTRIES, UNKNOWN = "grub", "entries", ""
+COMMAND_LINE = "/etc/kernel/cmdline"
+_GRUB2 = ("/boot/grub2/grub.cfg", "/etc/grub2.cfg", "/etc/grub2-efi.cfg")
+_PROGRAMS = ("/usr/sbin/update-grub", "/sbin/update-grub")
+_LINE = re.compile(r"^\s*linux(?:16|efi)?\s+(\S+)[ \t]*(.*)$", re.MULTILINE)
+_IMAGE = re.compile(r"(?:vmlinuz|vmlinux|linux|kernel|Image)-(\S+)")
+
+
+@dataclass(frozen=True)
+class Loader:
+    """``kind``: GRUB, ENTRIES, or UNKNOWN with the reason in ``problem``.
+
+    ``places``: with ENTRIES, the files that have arguments.
+    """
+
+    kind: str
+    places: Tuple[str, ...] = ()
+    problem: str = ""
+    hint: str = ""
+
+
+def loader(root: str = "/") -> Loader:
+    """How this host's kernels get their arguments."""
+    if sdboot.present(root):
+        return _systemd_boot(root)
+    if bls.present(root):
+        texts = [read_text(root, path) for path in _GRUB2]
+        if any("blscfg" in text for text in texts):
+            return _entries(root, bls.ENTRIES)
+        problem = f"no grub.cfg reads {bls.ENTRIES} (blscfg), so arguments there would have no effect"
+        return Loader(UNKNOWN, (), problem, "switch GRUB to these entries: grub2-switch-to-blscfg")
+    if read_text(root, GRUB_CFG):
+        if any(os.path.exists(inside(root, program)) for program in _PROGRAMS):
+            return Loader(GRUB)
+        return Loader(UNKNOWN, (), f"{GRUB_CFG} is there, but no update-grub", "install grub2-common")
+    return _systemd_boot(root)
+
+
+def _systemd_boot(root: str) -> Loader:
+    for partition in sdboot.PARTITIONS:
+        images = [name for name in list_folder(root, f"{partition}/EFI/Linux") if name.lower().endswith(".efi")]
+        if images:
+            problem = f"{partition}/EFI/Linux/{images[0]} is a unified kernel image, which has its arguments inside"
+            return Loader(UNKNOWN, (), problem, "build it with these arguments, and leave boot out of the profile")
+    for partition in sdboot.PARTITIONS:
+        folder = f"{partition}/loader/entries"
+        if _kernels(root, folder) and read_text(root, f"{partition}/loader/loader.conf"):
+            return _entries(root, folder)
+    problem = "no boot loader is recognised: no /boot/grub/grub.cfg with update-grub, no /boot/grub2/grubenv with"
+    problem += " /boot/loader/entries, no loader/loader.conf of systemd-boot with entries"
+    return Loader(UNKNOWN, (), problem, "set the arguments yourself, and leave boot out of the profile")
+
+
+def _entries(root: str, folder: str) -> Loader:
+    places = _kernels(root, folder)
+    if read_text(root, COMMAND_LINE).strip():
+        places.append(COMMAND_LINE)
+    return Loader(ENTRIES, tuple(places))
+
+
+def _kernels(root: str, folder: str) -> List[str]:
+    """Entries that start a Linux kernel other than the rescue image."""
+    names = [name for name in list_folder(root, folder) if name.endswith(".conf") and "-0-rescue" not in name]
+    paths = [f"{folder}/{name}" for name in names]
+    return [path for path in paths if re.search(r"^linux[ \t]", read_text(root, path), re.MULTILINE)]
+
+
+def grub_lines(config: str, release: str) -> List[List[str]]:
+    """The arguments of each entry of a grub.cfg that starts kernel ``release``; without such, of every kernel's.
+
+    Entries for recovery are left out.
+    """
+    rows = [(_IMAGE.match(os.path.basename(image)), rest.split()) for image, rest in _LINE.findall(config)]
+    lines = [(match.group(1), words) for match, words in rows if match and not {"single", "recovery"} & set(words)]
+    return [words for kernel, words in lines if kernel == release] or [words for _, words in lines]

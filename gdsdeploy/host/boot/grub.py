@@ -14,7 +14,7 @@ from ..io import atomic
 from ..io.wording import line
 from ..rootdir import inside, read_text
 from . import bls, sdboot
-from .grubmenu import MenuEntry, entries, environment, resolve
+from .bls import MenuEntry, environment, menu_choice, menu_entries
 
 GRUB_CFG = "/boot/grub/grub.cfg"
 GRUB_ENV = "/boot/grub/grubenv"
@@ -36,14 +36,14 @@ def default_kernel(root: str = "/") -> Dict[str, str]:
         kernels: Dict[str, str] = other.default_kernel(root)
         return kernels
     text = _config(root)
-    menu = entries(text)
+    menu = menu_entries(text)
     env = environment(read_text(root, GRUB_ENV))
     choices = re.findall(r'^\s*set default="([^"]*)"', text, re.MULTILINE)
     fixed = next((choice for choice in reversed(choices) if choice != "${next_entry}"), "0")
     choice = env.get("saved_entry", "0") if fixed == "${saved_entry}" else fixed
     # GRUB takes the first entry if the choice matches none.
-    default = resolve(menu, choice) or (menu[0] if menu else None)
-    once = resolve(menu, env["next_entry"]) if env.get("next_entry") else None
+    default = menu_choice(menu, choice) or (menu[0] if menu else None)
+    once = menu_choice(menu, env["next_entry"]) if env.get("next_entry") else None
     following = once or default
     return {
         "default": default.release if default else "",
@@ -174,7 +174,7 @@ def _config(root: str) -> str:
 
 
 def _entry_of(release: str, root: str) -> MenuEntry:
-    menu = entries(_config(root))
+    menu = menu_entries(_config(root))
     matching = [entry for entry in menu if entry.release == release and not entry.recovery]
     if not matching:
         listed = ", ".join(sorted({entry.release for entry in menu if entry.release})) or "none"
@@ -189,7 +189,7 @@ def _is_left_out(release: str, root: str) -> bool:
 
     That is any namespace of processes, also one in which an image is provisioned.
     """
-    listed = any(entry.release == release for entry in entries(_config(root)))
+    listed = any(entry.release == release for entry in menu_entries(_config(root)))
     return not listed and os.path.lexists(inside(root, f"/boot/vmlinuz-{release}"))
 
 

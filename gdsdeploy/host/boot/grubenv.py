@@ -14,7 +14,7 @@ from typing import Dict, List, NamedTuple, Optional
 from ..errors import RolloutError
 from ..rootdir import inside, list_folder, read_text
 from . import bls, grub
-from .grubmenu import environment
+from .bls import environment
 
 #: Filesystems whose file content GRUB overwrites in place.
 FILESYSTEMS = ("ext2", "ext3", "ext4", "xfs", "vfat", "msdos")

@@ -11,7 +11,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Optional, Sequence
 
-from ..audit.expected import audit_expected, objections
+from ..audit.audit import audit_expected, objections
 from ..errors import HostError
 from ..kmod import driver as drivers
 from ..kmod.kernel import Kernel

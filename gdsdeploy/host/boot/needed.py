@@ -12,8 +12,8 @@ from ..errors import guarded
 from ..kmod.module import BUILD_ID, build_id_of, files_to_load, read_module, substitute_of
 from ..paths import parameter_path
 from ..rootdir import read_text
-from . import argument_record
 from . import arguments as words_of_kernel
+from .arguments import read
 
 #: Ids of causes: another kernel runs; a module isn't loaded, has no file, or is loaded from another file.
 KERNEL, UNLOADED, NO_FILE, MODULE = "kernel", "not-loaded", "no-file", "module"
@@ -72,7 +72,7 @@ def booted_otherwise(arguments: Sequence[str], parameters: Mapping[str, str], ro
     of a module that is built into the kernel: it doesn't read modprobe.d, so another boot changes nothing.
     """
     running = read_text(root, "/proc/cmdline").split()
-    record = argument_record.read(root)
+    record = read(root)
     left = record.left if record.left_boot == read_text(root, "/proc/sys/kernel/random/boot_id").strip() else []
     causes = [
         Cause(ARGUMENT, word, f"the running kernel was booted without the argument {word}")

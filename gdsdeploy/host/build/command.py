@@ -12,11 +12,11 @@ from typing import Any, List, Tuple
 from ..errors import BuildError, HostError
 from ..io import atomic
 from ..io.wording import line
-from ..kmod import tree
+from ..kmod import files
 from ..kmod.kernel import Kernel
 from ..rootdir import inside
 from ..secure_boot import signing
-from . import dkms, dkms_backup
+from . import dkms
 from .kbuild import BuildRequest, cores
 from .run import MODULES, Report, build
 
@@ -41,15 +41,15 @@ def _save(kernel: Kernel, name: str) -> List[str]:
     """
     try:
         by = signing.from_settings(settings=inside(kernel.root, signing.SETTINGS))
-        files = dkms_backup.installed_files(kernel, name) if by is not None else []
+        files = dkms.installed_files(kernel, name) if by is not None else []
         if by is not None and files:
             signing.sign(kernel, [kernel.path(file) for file in files], by)
     finally:
-        copied = dkms_backup.save(kernel, name)
+        copied = dkms.save(kernel, name)
     return copied
 
 
-_BACKUP_ACTIONS = {"save": _save, "release": dkms_backup.release, "restore": dkms_backup.restore}
+_BACKUP_ACTIONS = {"save": _save, "release": dkms.release, "restore": dkms.restore}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not report.failures:
         if arguments.kept:
             # DKMS installs next, and refuses to do so beside a file of the same version.
-            dkms_backup.release(Kernel(arguments.kernel), arguments.kept)
+            dkms.release(Kernel(arguments.kernel), arguments.kept)
         return 0
     errors = [outcome.error for outcome in report.failures if outcome.error is not None]
     hint = _join(errors[0].hint, _restore(arguments))
@@ -122,9 +122,9 @@ def _words(words: List[str]) -> Tuple[List[str], List[str]]:
 def _report(arguments: argparse.Namespace, modules: List[str], variables: List[str]) -> Report:
     version, flavour = arguments.driver_version, arguments.driver_flavour or ""
     if arguments.driver_tree:
-        chosen = tree.expect(os.path.abspath(arguments.driver_tree), version, flavour)
+        chosen = files.expect(os.path.abspath(arguments.driver_tree), version, flavour)
     else:
-        chosen = tree.select(tree.find_trees(), version, flavour or "open")
+        chosen = files.select(files.find_trees(), version, flavour or "open")
     kernel = Kernel(arguments.kernel)
     request = BuildRequest(
         kernel,
@@ -150,7 +150,7 @@ def _report(arguments: argparse.Namespace, modules: List[str], variables: List[s
 
 def _restore(arguments: argparse.Namespace) -> str:
     """Put back what DKMS removed before it started the build; returns words for the hint."""
-    files = dkms_backup.restore(Kernel(arguments.kernel), arguments.kept) if arguments.kept else []
+    files = dkms.restore(Kernel(arguments.kernel), arguments.kept) if arguments.kept else []
     return f"the previous modules are back in place: {', '.join(files)}" if files else ""
 
 
@@ -201,7 +201,7 @@ def _dkms(arguments: argparse.Namespace) -> int:
             raise HostError(f"{text!r} isn't NAME/VERSION of DKMS", "give it as dkms status shows it")
         if text:
             packages.append(dkms.Package(name, version, kind))
-    chosen = tree.expect(arguments.driver_tree, arguments.driver_version, arguments.driver_flavour)
+    chosen = files.expect(arguments.driver_tree, arguments.driver_version, arguments.driver_flavour)
     request = dkms.DkmsRequest(arguments.kernel, packages, chosen, arguments.peermem, target_only=arguments.target_only)
     result = dkms.provide(request, arguments.check)
     if arguments.json:

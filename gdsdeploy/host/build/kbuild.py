@@ -23,12 +23,10 @@ from ..errors import BuildError, ElfError, KernelError, SymversError
 from ..io import atomic
 from ..kmod import driver as drivers
 from ..kmod.driver import Expected
-from ..kmod.files import SUFFIXES, Elf
-from ..kmod.findings import ERROR, INCOMPLETE, outcome_of
+from ..kmod.files import SUFFIXES, Elf, Tree, digest
 from ..kmod.kernel import Export, Kernel, digest_name, format_line, from_cmd_files, read_symvers, write_symvers
-from ..kmod.module import PROVENANCE, Module, read_module
+from ..kmod.module import ERROR, INCOMPLETE, PROVENANCE, Module, outcome_of, read_module
 from ..kmod.ofed import Search, search
-from ..kmod.tree import Tree, digest
 from ..paths import DKMS
 from ..rootdir import inside
 

@@ -6,11 +6,10 @@ from typing import List, Mapping
 
 from ..boot import arguments as words_of_kernel
 from ..facts import HostFacts, UndecidedError, Unknown, require
+from ..facts.host_facts import judge, stack
 from ..facts.kernel import configured, shown_parameters
-from ..facts.running_set import judge
-from ..facts.stack import stack
-from ..kmod.findings import NOTE
-from ..kmod.flavour import flavour_of
+from ..kmod.kernel import flavour_of
+from ..kmod.module import NOTE
 from ..model.expectation import Expectation
 from ..paths import parameter_path
 from ..secure_boot.firmware import WORDS

@@ -6,16 +6,15 @@ import re
 import shlex
 from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from ..explain import mechanisms, userspace_rdma
+from ..explain import mechanisms
 from ..explain.cause import DMABUF, Condition, weigh
 from ..facts import HostFacts, UndecidedError, Unknown, require
 from ..facts.driver import ModuleFacts, ModuleFile
-from ..facts.kernel import KernelAudit, ModuleAudit
-from ..facts.kernel_messages import NVIDIA, NVIDIA_FS, PEERMEM, Message
-from ..facts.kernel_messages import messages as logged
+from ..facts.kernel import NVIDIA, NVIDIA_FS, PEERMEM, KernelAudit, Message, ModuleAudit
+from ..facts.kernel import messages as logged
 from ..facts.pci import NVIDIA_VENDOR
 from ..facts.unknown import if_known
-from ..kmod.findings import ERROR, NOTE, UNKNOWN
+from ..kmod.module import ERROR, NOTE, UNKNOWN
 from ..model.expectation import Expectation
 from ..model.system import FABRIC, NVSWITCH, services_of
 from ..paths import IMEX_NODES
@@ -592,9 +591,9 @@ def registration(facts: HostFacts, expectation: Expectation) -> Answer:
 
 def _in_use(facts: HostFacts) -> List[str]:
     """The adapters of cufile.json's lists, else those with an active port; empty where neither is known."""
-    addresses = if_known(userspace_rdma.listed_addresses(facts), ())
+    addresses = if_known(mechanisms.listed_addresses(facts), ())
     active = [entry for entry in if_known(facts.network.rdma, ()) if entry.active]
-    used = if_known(userspace_rdma.adapters_at(facts, addresses), []) or active
+    used = if_known(mechanisms.adapters_at(facts, addresses), []) or active
     return list(dict.fromkeys(entry.device for entry in used))
 
 

@@ -7,7 +7,7 @@ from typing import Iterator, List, Sequence
 
 from ..explain import COMPAT, Cause, MountPath, description, proof_of, storage_paths
 from ..facts import HostFacts, Unknown, storage
-from ..facts.proof import Proof
+from ..facts.processes import Proof
 from ..facts.storage import ALIGNED, BYPASSED, FILESYSTEM, NOT_PROVEN, ON, POSSIBLE, REFUSED, WRONG, Audit, Mount
 from ..facts.unknown import if_known
 from ..libcufile.counters import NOT_COUNTED, Observed, route, route_words

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Dict, Iterator, List, Mapping, Optional, Tuple
 
-from ..explain import userspace_rdma
+from ..explain import mechanisms
 from ..explain.hardware import CACHE_KIB, grace
 from ..explain.p2pdma import STATIC_BYTES
 from ..facts import HostFacts, UndecidedError, Unknown, require
@@ -85,13 +85,13 @@ def _without_addresses(facts: HostFacts, expectation: Expectation) -> List[str]:
     mounts = require(facts.storage.mounts)
     if expectation.mode == "compat":
         return []
-    clients = [(mount, userspace_rdma.CLIENTS.get(mount.filesystem)) for mount in mounts.values()]
+    clients = [(mount, mechanisms.CLIENTS.get(mount.filesystem)) for mount in mounts.values()]
     return [
         f"{mount.mount_point} ({mount.filesystem})"
         for mount, client in clients
         if client is not None
         and not (client.hooks and expectation.mode == "nvidia-fs")
-        and userspace_rdma.listed_addresses(facts, client, mount) == ()
+        and mechanisms.listed_addresses(facts, client, mount) == ()
     ]
 
 

@@ -89,9 +89,9 @@ def _apply_document(arguments: argparse.Namespace, answer: Dict[str, Any]) -> No
     if isinstance(document, dict) and "variants" in document:
         if not arguments.check:
             raise DesiredError("a document with variants can only be checked: pass --check")
-        from ..boot import identity
+        from ..boot import present
 
-        answer["machine"] = identity.identity()
+        answer["machine"] = present.identity()
         with _alone(arguments):
             answer["variants"] = check_variants(document, arguments.resources)
         return

@@ -50,7 +50,7 @@ def print_explanation(evidence: Any, mount: Optional[str], as_json: bool) -> Non
     from ..explain import NoSuchMountError, as_document, explain
     from ..explain.text import render
     from ..facts import facts_from
-    from ..facts.stack import stack
+    from ..facts.host_facts import stack
 
     facts = facts_from(evidence)
     try:
@@ -62,14 +62,15 @@ def print_explanation(evidence: Any, mount: Optional[str], as_json: bool) -> Non
 
 def print_process(evidence: Any, pid: int, as_json: bool) -> None:
     """Print why a process takes the path that it takes.  Raises NothingToExplainError."""
-    from ..explain import process
+    from ..explain import processes
+    from ..explain.text import render_process
     from ..facts import facts_from
 
     try:
-        answer = process.explain_process(facts_from(evidence), pid)
-    except process.NoSuchProcessError as reason:
+        answer = processes.explain_process(facts_from(evidence), pid)
+    except processes.NoSuchProcessError as reason:
         raise NothingToExplainError(str(reason)) from None
-    print(json.dumps(process.as_document(answer), sort_keys=True) if as_json else process.render(answer))
+    print(json.dumps(processes.process_document(answer), sort_keys=True) if as_json else render_process(answer))
 
 
 def print_logs(names: Sequence[str], as_json: bool) -> bool:
@@ -77,8 +78,9 @@ def print_logs(names: Sequence[str], as_json: bool) -> bool:
 
     names: no name stands for standard input.  Raises UsageError.
     """
-    from ..logs import document, files, text
+    from ..logs.answer import as_document, render
+    from ..logs.files import STDIN, answer_to, read_texts
 
-    answer = files.answer_to(files.read(names or (files.STDIN,)))
-    print(json.dumps(document.document(answer), sort_keys=True) if as_json else text.render(answer))
+    answer = answer_to(read_texts(names or (STDIN,)))
+    print(json.dumps(as_document(answer), sort_keys=True) if as_json else render(answer))
     return answer.recognised

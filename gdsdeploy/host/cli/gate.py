@@ -16,7 +16,7 @@ from dataclasses import asdict
 from typing import Any, List, Optional, Tuple
 
 from .. import trail
-from ..gate import gate, metrics
+from ..gate import gate
 from ..io import atomic
 from ..io.prometheus import folders
 from ..io.wording import joined, line
@@ -107,7 +107,7 @@ def _publish(record: gate.Record, settings: gate.Settings, arguments: argparse.N
         lines.append((syslog.LOG_ERR, f"the verdict cannot be written: {error}"))
     for folder in folders(settings.metrics):
         try:
-            atomic.write(os.path.join(folder, metrics.FILE), metrics.render(record), shared=True)
+            atomic.write(os.path.join(folder, gate.FILE), gate.render(record), shared=True)
         except OSError as error:
             lines.append((syslog.LOG_WARNING, f"the metrics cannot be written: {error}"))
     if settings.slurm:
@@ -119,11 +119,10 @@ def _publish(record: gate.Record, settings: gate.Settings, arguments: argparse.N
 
 
 def _slurm(state: str, reason: str, name: str = "") -> Tuple[int, str]:
-    from ..gate import slurm as gate_slurm
     from ..io.scontrol import SlurmError
 
     try:
-        return syslog.LOG_NOTICE, f"slurm: {gate_slurm.apply(state, reason, name)}"
+        return syslog.LOG_NOTICE, f"slurm: {gate.apply_step(state, reason, name)}"
     except SlurmError as error:
         # At boot its controller may be unreachable; the health check that slurmd starts comes later.
         return syslog.LOG_WARNING, f"slurm was not told: {error}"

@@ -22,15 +22,16 @@ from ..audit.audit import STACK, Result, audit, has_errors, is_undecided
 from ..build import command
 from ..errors import HostError, guarded
 from ..io.wording import aligned, joined
-from ..kmod import driver, tree
+from ..kmod import driver, files
 from ..kmod import driver as drivers
 from ..kmod.driver import Expected
 from ..kmod.kernel import Kernel
 from ..kmod.module import read_module
-from ..kmod.vouch import installed_manifest
+from ..kmod.packaged import installed_manifest
 from ..rootdir import list_folder
-from ..secure_boot import mok, signature, signing
+from ..secure_boot import signature, signing
 from ..secure_boot.certificate import Certificate
+from ..secure_boot.signing import ENROLMENTS, enrol, make_key, unenrol, withdraw
 from . import parsers
 from .parsers import Add, Run, add_driver, add_target
 
@@ -83,12 +84,12 @@ def _key(arguments: argparse.Namespace) -> int:
 def _driver_tree(arguments: argparse.Namespace) -> Any:
     """The driver's tree, or None without any; raises TreeError where the arguments don't match one."""
     if arguments.driver_tree:
-        return tree.expect(os.path.abspath(arguments.driver_tree), arguments.driver_version, arguments.driver_flavour)
-    trees = tree.find_trees()
+        return files.expect(os.path.abspath(arguments.driver_tree), arguments.driver_version, arguments.driver_flavour)
+    trees = files.find_trees()
     if not trees:
         return None
     if arguments.driver_version:
-        return tree.select(trees, arguments.driver_version, arguments.driver_flavour)
+        return files.select(trees, arguments.driver_version, arguments.driver_flavour)
     return trees[0] if len(trees) == 1 else None
 
 
@@ -195,7 +196,7 @@ def _files(kernel: Kernel, modules: List[str]) -> List[str]:
 
 
 def _keygen(arguments: argparse.Namespace) -> int:
-    pair = mok.make_key(arguments.key, arguments.certificate, arguments.name, arguments.days)
+    pair = make_key(arguments.key, arguments.certificate, arguments.name, arguments.days)
     value = {"key": arguments.key, "certificate": arguments.certificate, "fingerprint": pair.fingerprint}
     lines = [f"key: {arguments.key} (keep it: it is nowhere else)"]
     lines += [f"certificate: {arguments.certificate}", f"SHA1 fingerprint: {pair.fingerprint}"]
@@ -205,20 +206,20 @@ def _keygen(arguments: argparse.Namespace) -> int:
 
 def _enrol(arguments: argparse.Namespace) -> int:
     if arguments.withdraw:
-        answer = mok.withdraw(arguments.root, arguments.check)
+        answer = withdraw(arguments.root, arguments.check)
         word = "would be withdrawn" if arguments.check else "withdrawn"
         lines = [f"the request for {subject!r}: {word}" for subject in answer["withdrawn"]]
         _print(arguments, answer, lines or ["no request is pending"])
         return 0
     owners = signing.read_certificate_file(arguments.certificate)
-    answer = mok.enrol(owners, arguments.root, arguments.check, arguments.where_needed)
+    answer = enrol(owners, arguments.root, arguments.check, arguments.where_needed)
     _print_state(arguments, answer)
     return 0
 
 
 def _unenrol(arguments: argparse.Namespace) -> int:
     owners = signing.read_certificate_file(arguments.certificate)
-    answer = mok.unenrol(owners, arguments.root, arguments.check, _signed_with(owners, arguments.root))
+    answer = unenrol(owners, arguments.root, arguments.check, _signed_with(owners, arguments.root))
     _print_state(arguments, answer)
     return 0
 
@@ -234,7 +235,7 @@ def _signed_with(owners: Certificate, root: str) -> List[str]:
 
 def _print_state(arguments: argparse.Namespace, answer: Dict[str, Any]) -> None:
     steps = [f"  {number}. {text}" for number, text in enumerate(answer["steps"], 1)]
-    _print(arguments, answer, [mok.ENROLMENTS[answer["state"]], *steps])
+    _print(arguments, answer, [ENROLMENTS[answer["state"]], *steps])
 
 
 def _print(arguments: argparse.Namespace, value: Any, lines: List[str]) -> None:
@@ -278,7 +279,7 @@ def add_parsers(subparsers: Any) -> None:
     add_key(commands, _add)
     add_signing(commands, _add)
     trees = _add(commands, "trees", _trees, "list the driver source trees", _TREES_EXAMPLES)
-    trees.add_argument("--sources", default=tree.SOURCES, metavar="DIR", help="where to look (default: %(default)s)")
+    trees.add_argument("--sources", default=files.SOURCES, metavar="DIR", help="where to look (default: %(default)s)")
     add_driver(trees, version="require exactly one of this version")
 
 
@@ -326,7 +327,7 @@ def _add_archive(commands: Any) -> None:
 
 def _audit(arguments: argparse.Namespace) -> int:
     kernel = _kernel(arguments)
-    digest = tree.digest(tree.expect(arguments.driver_tree)) if arguments.driver_tree else ""
+    digest = files.digest(files.expect(arguments.driver_tree)) if arguments.driver_tree else ""
     expected = Expected(
         arguments.driver_version, arguments.driver_flavour, digest, arguments.peermem, tuple(arguments.storage)
     )
@@ -371,9 +372,9 @@ def _remove(arguments: argparse.Namespace) -> int:
 
 
 def _trees(arguments: argparse.Namespace) -> int:
-    trees = tree.find_trees(arguments.sources)
+    trees = files.find_trees(arguments.sources)
     if arguments.driver_version:
-        trees = [tree.select(trees, arguments.driver_version, arguments.driver_flavour)]
+        trees = [files.select(trees, arguments.driver_version, arguments.driver_flavour)]
     lines = [f"{one.path}: driver {one.version} ({one.flavour})" for one in trees]
     _show(arguments.json, [one.as_dict() for one in trees], lambda: joined(lines) or "no driver source tree")
     return OK

@@ -96,36 +96,36 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def _keep(arguments: argparse.Namespace) -> int:
-    from ..archive import keep
+    from ..archive import pack
 
-    answer = keep.keep(arguments.id, arguments.kernel or "")
+    answer = pack.keep(arguments.id, arguments.kernel or "")
     kernel = f"kernel {answer['kernel']}"
     text = f"{answer['archive']} has {', '.join(answer['modules'])} of {kernel}"
     return _print(arguments, answer, [text if answer["archive"] else f"{kernel} has none of NVIDIA's modules"])
 
 
 def _forget(arguments: argparse.Namespace) -> int:
-    from ..archive import keep
+    from ..archive import pack
 
-    answer = keep.forget(arguments.id)
+    answer = pack.forget_kept(arguments.id)
     return _print(arguments, answer, [f"{answer['folder']} is deleted"])
 
 
 def _enrol(arguments: argparse.Namespace) -> int:
     from ..boot.present import boot_id
-    from ..secure_boot import mok, signing
+    from ..secure_boot import signing
 
     if arguments.certificate == "-":
         owners = signing.parse_certificate(sys.stdin.buffer.read(), "standard input")
     else:
         owners = signing.read_certificate_file(arguments.certificate)
     if arguments.withdraw:
-        mok.withdraw()
-    answer = mok.enrol(owners, check=arguments.check or arguments.withdraw, where_needed=True)
+        signing.withdraw()
+    answer = signing.enrol(owners, check=arguments.check or arguments.withdraw, where_needed=True)
     # For the controller alone, which keeps it for the person at the console.
-    password = mok.one_time_password() if answer["state"] == "pending" and arguments.json else ""
+    password = signing.one_time_password() if answer["state"] == "pending" and arguments.json else ""
     value = {**{name: answer[name] for name in ("state", "fingerprint")}, "boot_id": boot_id(), "password": password}
-    return _print(arguments, value, [mok.ENROLMENTS[answer["state"]], *answer["steps"]])
+    return _print(arguments, value, [signing.ENROLMENTS[answer["state"]], *answer["steps"]])
 
 
 def _space(arguments: argparse.Namespace) -> int:
@@ -137,10 +137,10 @@ def _space(arguments: argparse.Namespace) -> int:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    from ..rollout import status
+    from ..rollout import reboot
 
-    document = status.status()
-    return _print(arguments, document, status.lines(document))
+    document = reboot.status()
+    return _print(arguments, document, reboot.lines(document))
 
 
 def _once(arguments: argparse.Namespace) -> int:

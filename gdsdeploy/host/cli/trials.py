@@ -18,13 +18,13 @@ from ..evidence.storage import inside
 from ..explain import blocks
 from ..facts import as_dict
 from ..facts.document import Document
-from ..facts.proof import Proof, proofs
+from ..facts.processes import Proof, proofs
 from ..facts.rdma import Registration, registrations
 from ..facts.storage import NOT_PROVEN, Audit, Condition, Mount, StorageFacts, audits, conditions, storage_facts
 from ..facts.unknown import Maybe, Unknown
 from ..gdscheck.live import seconds
 from ..io.wording import aligned, joined
-from ..odirect.audit import SECONDS, audit
+from ..odirect.trials import SECONDS, audit
 from ..paths import CUFILE, MOUNTINFO
 from ..proof.proof import REGISTRATION_TIMEOUT, TIMEOUT, prove, register_memory
 from . import parsers

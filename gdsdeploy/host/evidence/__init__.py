@@ -47,7 +47,7 @@ import os
 from typing import Any, Dict
 
 from .. import trail
-from ..odirect.load_limits import longest
+from ..odirect.scratch import longest
 from ..paths import TRAIL
 from .recorder import NOTHING, VERSION, EvidenceRequest, Recorder, request_for
 

@@ -10,12 +10,11 @@ import re
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from ..errors import ElfError, HostError
-from ..io import database
+from ..io import reading
 from ..kmod import driver
 from ..kmod.kernel import Kernel
 from ..kmod.module import read_once
-from ..kmod.packaged import are_equal
-from ..kmod.vouch import FOLDER
+from ..kmod.packaged import FOLDER, are_equal
 from ..paths import (
     APT_PARTS,
     APT_PREFERENCES,
@@ -211,11 +210,11 @@ def _configuration(recorder: Recorder) -> Iterator[str]:
     recorder.document["links"][CUFILE] = place
     if recorder.text(place) is None:
         return
-    if database.manager(recorder.root) == database.DPKG:
+    if reading.package_manager(recorder.root) == reading.DPKG:
         recorder.excerpt("/var/lib/dpkg/status", r"^ /\S*cufile\.json [0-9a-f]{32}")
         for name in recorder.names(_DPKG_INFO, "libcufile*.md5sums"):
             recorder.excerpt(f"{_DPKG_INFO}/{name}", r"cufile\.json$")
-    elif database.manager(recorder.root) == database.RPM:
+    elif reading.package_manager(recorder.root) == reading.RPM:
         argv = ["rpm", "-qf", "--qf", "[%{FILENAMES}\\t%{FILEDIGESTS}\\n]", place]
         recorder.command(CUFILE_RECORDS, argv, pattern=r"cufile\.json\t")
     yield place
@@ -224,8 +223,8 @@ def _configuration(recorder: Recorder) -> Iterator[str]:
 def _package_manager(recorder: Recorder) -> None:
     """Pins, locks, excludes, gdsdeploy's own holds, and repositories that are known to have the driver."""
     pattern = f"{DRIVER_REPOSITORIES}|{_STANZA}"
-    kind = database.manager(recorder.root)
-    if kind == database.DPKG:
+    kind = reading.package_manager(recorder.root)
+    if kind == reading.DPKG:
         recorder.text(HOLDS_RECORD)
         recorder.text(APT_PREFERENCES)
         names = recorder.names(PREFERENCE_PARTS)
@@ -234,7 +233,7 @@ def _package_manager(recorder: Recorder) -> None:
         for name in recorder.names(APT_PARTS):
             if name.endswith((".list", ".sources")):
                 recorder.excerpt(f"{APT_PARTS}/{name}", pattern)
-    elif kind == database.RPM:
+    elif kind == reading.RPM:
         for path in VERSIONLOCKS:
             recorder.text(path)
         paths = [f"{DNF_PARTS}/{name}" for name in recorder.names(DNF_PARTS, "*.repo")]
@@ -264,12 +263,12 @@ def _excludes(place: str) -> List[str]:
 def _owners(recorder: Recorder, paths: Sequence[str]) -> None:
     """Path → the package that has the file, empty where none has; or why that isn't known."""
     owners = recorder.document["owners"]
-    kind = database.manager(recorder.root)
+    kind = reading.package_manager(recorder.root)
     if not paths:
         return
-    if kind == database.DPKG:
+    if kind == reading.DPKG:
         owners.update(_dpkg_owners(recorder, paths))
-    elif kind == database.RPM:
+    elif kind == reading.RPM:
         owners.update(_rpm_owners(recorder, paths))
     else:
         owners.update({path: {"error": "there is no database of packages"} for path in paths})

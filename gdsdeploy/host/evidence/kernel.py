@@ -11,14 +11,14 @@ import re
 from dataclasses import asdict
 from typing import Any, Dict, List, Optional, Tuple
 
-from ..audit.expected import audit_expected
+from ..audit.audit import audit_expected
 from ..boot import grub
-from ..boot.identity import machine_digest
+from ..boot.present import machine_digest
 from ..errors import HostError
 from ..io import cache
+from ..kmod.files import find_trees
 from ..kmod.kernel import Kernel
 from ..kmod.module import files_to_load, read_once, substitute_of
-from ..kmod.tree import find_trees
 from ..paths import (
     EFI,
     ENTRY_FOLDERS,

@@ -11,7 +11,7 @@ import re
 from typing import Dict, Optional
 
 from .. import process
-from ..io import cache, database
+from ..io import cache, reading
 from ..kmod.packaged import dkms_status
 from ..paths import (
     APT_PARTS,
@@ -54,14 +54,14 @@ def installed(recorder: Recorder, request: EvidenceRequest) -> None:
     """The package manager's own list, of packages of interest."""
     exact = "|".join(re.escape(name) for name in request.packages)
     pattern = "^(?:{}{})".format(NAMES, rf"|(?:{exact})\t" if exact else "")
-    if database.manager(recorder.root) == database.DPKG:
+    if reading.package_manager(recorder.root) == reading.DPKG:
         argv = ["dpkg-query", "-W", "-f", DPKG_FORMAT]
         inputs = cache.Inputs(tuple(map(recorder.at, DPKG_INPUTS)))
         is_moved = any(name in os.environ for name in ("DPKG_ADMINDIR", "DPKG_ROOT"))
         recorder.command(
             "dpkg-query", argv, timeout=30, env=ENVIRONMENT, pattern=pattern, inputs=None if is_moved else inputs
         )
-    elif database.manager(recorder.root) == database.RPM:
+    elif reading.package_manager(recorder.root) == reading.RPM:
         recorder.command("rpm", ["rpm", "-qa", "--qf", RPM_FORMAT], timeout=30, pattern=pattern)
 
 
@@ -111,7 +111,7 @@ def collect_drift(recorder: Recorder, request: EvidenceRequest) -> None:
     if not request.packages:
         return
     names = "(?:{})".format("|".join(re.escape(name) for name in request.packages))
-    if database.manager(recorder.root) == database.DPKG:
+    if reading.package_manager(recorder.root) == reading.DPKG:
         argv = ["apt-cache", "policy", *request.packages]
         recorder.command("apt-policy", argv, timeout=60, env=ENVIRONMENT, inputs=apt_inputs(recorder))
         _logs(recorder, "/var/log", DPKG_LOG, rf"^\S+ \S+ (?:install|upgrade|remove|purge) {names}[: ]")

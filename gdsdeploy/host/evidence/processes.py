@@ -18,8 +18,8 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 from ..facts.environment import VARIABLE, WHEEL
 from ..io.reading import plain_name
-from ..libcufile import counters, segments
-from ..libcufile.segments import Segment
+from ..libcufile import counters
+from ..libcufile.counters import Segment
 from ..paths import CUFILE, PROCESSES
 from ..rootdir import list_folder
 from .environment import record_configuration, relevant
@@ -93,7 +93,7 @@ def statistics(folder: str, process: Identity, mapped: Sequence[Tuple[int, int]]
 
         if os.readlink(namespace) == os.readlink("/proc/self/ns/ipc"):
             return read()
-        return segments.within(namespace, read)
+        return counters.within(namespace, read)
     except (OSError, ValueError) as error:
         return {"reason": counters.UNREADABLE, "error": f"{type(error).__name__}: {error}"}
 
@@ -101,19 +101,19 @@ def statistics(folder: str, process: Identity, mapped: Sequence[Tuple[int, int]]
 def _own(pid: int, key: int, ids: Sequence[int], begin: float) -> Dict[str, Any]:
     """In the process's namespace of IPC.  begin: when it started, in seconds since 1970."""
     for number in ids:
-        segment = segments.stat(number)
+        segment = counters.stat(number)
         made_by_it = (segment.key, segment.creator) == (key, pid) and segment.changed >= begin - TOLERANCE
         if not made_by_it or not segment.attached:
             return {"reason": counters.NOT_ITS_OWN}
         if segment.size not in counters.sizes():
             return {"reason": counters.UNKNOWN_LAYOUT, "size": segment.size}
-        content = segments.read(number, segment.size)
+        content = counters.read(number, segment.size)
         result = counters.decode(content)
         if isinstance(result, str):
             return {"reason": result, "size": segment.size, "version": int.from_bytes(content[:4], "little")}
         return {"counters": counters.as_record(result), "at": round(time.monotonic(), 6)}
     try:
-        segments.find(key)
+        counters.find(key)
     except OSError as error:
         if error.errno == errno.ENOENT:
             return {"reason": counters.STATISTICS_OFF}
@@ -205,7 +205,7 @@ def dead_segments() -> List[Segment]:
     """
     with open("/proc/sysvipc/shm", "rb") as file:
         text = read_all(file, SEGMENTS_LIMIT).decode("ascii", "replace")
-    return [segment for segment in segments.listed(text) if _is_dead(segment)]
+    return [segment for segment in counters.listed(text) if _is_dead(segment)]
 
 
 def collect_statistics() -> int:
@@ -213,8 +213,8 @@ def collect_statistics() -> int:
     number = 0
     for segment in dead_segments():
         # Its id may be another segment's by now.
-        if _is_dead(segments.stat(segment.id)):
-            segments.remove(segment.id)
+        if _is_dead(counters.stat(segment.id)):
+            counters.remove(segment.id)
             number += 1
     return number
 

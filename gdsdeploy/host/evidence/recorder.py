@@ -23,7 +23,7 @@ from .. import process
 from ..errors import HostError
 from ..io import cache
 from ..model.expectation import Expectation
-from ..odirect.load_limits import LONGEST, SECONDS
+from ..odirect.scratch import LONGEST, SECONDS
 from ..paths import CUFILE
 
 

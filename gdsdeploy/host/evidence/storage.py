@@ -120,7 +120,7 @@ def collect_odirect(recorder: Recorder, request: EvidenceRequest) -> None:
         # Where nothing is mounted yet, the trial would test the filesystem below.
         if mount_of(path, text) == path:
             # Its modules cost some milliseconds, and many hosts need none of them.
-            from ..odirect.audit import audit
+            from ..odirect.trials import audit
 
             recorder.document["odirect"][path] = audit(path, SECONDS)
 

@@ -6,8 +6,16 @@ Pure: facts in, an explanation out.  ``storage_paths`` feeds the check ``storage
 from __future__ import annotations
 
 from .cause import BROKEN, COMPAT, DIRECT, NVIDIA_FS, P2PDMA, Cause, Path
-from .explanation import Explanation, NoSuchMountError, as_document, explain
-from .mounts import MountPath, description, proof_of, storage_paths
+from .explanation import (
+    Explanation,
+    MountPath,
+    NoSuchMountError,
+    as_document,
+    description,
+    explain,
+    proof_of,
+    storage_paths,
+)
 from .path import path_of
 
 __all__ = [

@@ -23,8 +23,7 @@ from ..libcufile import p2pdma
 from ..paths import CUFILE
 from . import quote, reference
 from .blocks import stack
-from .cause import Cause, Condition, listed_cause, numbers
-from .rules import DIRECT, NOTES, USABLE, rule
+from .cause import DIRECT_PATH, NOTES, USABLE, Cause, Condition, listed_cause, numbers, rule
 
 #: The last release that reads CUFILE_ALLOW_COMPAT_MODE.
 LAST_WITH_ALLOW_COMPAT = (1, 16)
@@ -55,7 +54,7 @@ def usable(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Conditi
     yield Condition(when_known(facts.cufile.acceptance, lambda acceptance: acceptance != REJECTED), cause)
 
 
-@rule(DIRECT, 20)
+@rule(DIRECT_PATH, 20)
 def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     """Settings that rule out either direct path."""
     key = "force_compat_mode"
@@ -152,7 +151,7 @@ def overlay_usable(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator
         yield Condition(False, Cause("cufile.overlay-refused", what, fix, evidence, reference.VARIABLES))
 
 
-@rule(DIRECT, 21)
+@rule(DIRECT_PATH, 21)
 def overlay_direct(facts: HostFacts, _mount: Optional[Mount]) -> Iterator[Condition]:
     """A file that was not seen may set anything."""
     over, named = facts.cufile.overlay, facts.environment.variables.get(VARIABLE)

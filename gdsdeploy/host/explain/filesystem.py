@@ -10,9 +10,8 @@ from ..facts import HostFacts, Maybe
 from ..facts.storage import Device, Mount
 from ..facts.unknown import Unknown, when_known, why_not
 from . import blocks, config, quote, reference
-from .cause import NVIDIA_FS, Cause, Condition, listed_cause, numbers
+from .cause import DIRECT_PATH, NOTES, NVIDIA_FS, USABLE, Cause, Condition, listed_cause, numbers, rule
 from .config import registration_failure
-from .rules import DIRECT, NOTES, USABLE, rule
 
 #: Network filesystem → the stack that may have hooks for nvidia-fs.
 NETWORK = {
@@ -66,7 +65,7 @@ def _flags() -> Tuple[Flag, ...]:
     return data.rows("file_flags", Flag)
 
 
-@rule(DIRECT, 40)
+@rule(DIRECT_PATH, 40)
 def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     """What either direct path requires of a filesystem."""
     if mount is None:

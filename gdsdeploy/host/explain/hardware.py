@@ -13,7 +13,7 @@ from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from ..facts import HostFacts, Maybe, Unknown
 from ..facts.document import Ran
-from ..facts.kernel_messages import NVIDIA, NVIDIA_FS, Message, messages
+from ..facts.kernel import NVIDIA, NVIDIA_FS, Message, messages
 from ..facts.pci import DISK, DISTANCES, GPU, NIC, NODE, REDIRECTS, Function, Topology, bar1, find
 from ..facts.storage import NVME, Mount
 from ..facts.unknown import when_known, why_not
@@ -21,9 +21,8 @@ from ..gdscheck import Gpu, Report
 from ..paths import CUFILE, CUFILE_OPEN, NVFS, PCI
 from . import blocks, cause, quote, reference
 from .blocks import stack
-from .cause import Cause, Condition, listed_cause
+from .cause import DIRECT_PATH, NOTES, USABLE, Cause, Condition, listed_cause, rule
 from .config import requests_p2pdma
-from .rules import DIRECT, NOTES, USABLE, rule
 
 MIB = 1 << 20
 #: GPUs that cuFile serves in compat mode only.
@@ -38,7 +37,7 @@ ARM, X86 = "aarch64", ("x86_64",)
 CACHE_KIB = 131072
 
 
-@rule(DIRECT, 30)
+@rule(DIRECT_PATH, 30)
 def gpus_direct(facts: HostFacts, _mount: Optional[Mount]) -> Iterator[Condition]:
     """What either direct path requires of the GPUs; a host without a GPU passes."""
     gpus = facts.pci.gpus
@@ -222,7 +221,7 @@ def pci_tree_usable(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterato
         yield Condition(False, listed_cause("platform.no-pci-tree", evidence))
 
 
-@rule(DIRECT, 5)
+@rule(DIRECT_PATH, 5)
 def pci_tree_direct(facts: HostFacts, _mount: Optional[Mount]) -> Iterator[Condition]:
     """WSL's kernel names its maker in its version."""
     text = facts.document.text(VERSION)

@@ -13,16 +13,15 @@ from typing import Iterator, Optional, Tuple
 from ..facts import HostFacts, Unknown
 from ..facts.document import Ran
 from ..facts.driver import PROPRIETARY, ModuleFacts, ModuleFile
-from ..facts.running_set import judge
+from ..facts.host_facts import judge
 from ..facts.storage import Mount
 from ..facts.unknown import when_known
 from ..kmod.module import substitute_of
 from ..model import causes
 from ..paths import MODPROBE
 from . import blocks, quote, reference
-from .cause import NVIDIA_FS, Cause, Condition
+from .cause import DIRECT_PATH, NOT_LOADED, NOTES, NVIDIA_FS, Cause, Condition, ranked, rule
 from .config import requests_p2pdma
-from .rules import DIRECT, NOT_LOADED, NOTES, ranked, rule
 
 P2P = "nvidia_p2p_"
 MODULES = "/lib/modules"
@@ -88,7 +87,7 @@ def _absent(subject: Subject) -> Tuple[str, ...]:
     return (f"/proc/modules: no {subject.module.name}",)
 
 
-@rule(DIRECT, 10)
+@rule(DIRECT_PATH, 10)
 def driver_runs(facts: HostFacts, _mount: Optional[Mount]) -> Iterator[Condition]:
     """Both direct paths need a running driver."""
     version = facts.driver.version

@@ -9,14 +9,13 @@ from ..facts.driver import ModuleFile
 from ..facts.storage import Mount
 from ..facts.unknown import when_known
 from ..gdscheck import Report
-from ..kmod.flavour import has_nvme_hooks
+from ..kmod.kernel import has_nvme_hooks
 from ..paths import NVFS, NVFS_DEVICE
 from . import hardware, modules, quote, reference
 from .blocks import stack
-from .cause import NVIDIA_FS, Cause, Condition, listed_cause, numbers
+from .cause import NVIDIA_FS, USABLE, Cause, Condition, listed_cause, numbers, rule
 from .config import p2pdma_enabled
 from .filesystem import NETWORK
-from .rules import USABLE, rule
 
 #: Symbols of a storage driver's hooks for nvidia-fs; one of them is enough (nvfs-dma.c probes the same names).
 HOOKS = {

@@ -18,9 +18,8 @@ from ..facts.unknown import when_known, why_not
 from ..gdscheck import Row
 from . import config, hardware, quote, reference
 from .blocks import stack, storage_of
-from .cause import P2PDMA, Cause, Condition, listed_cause, numbers
+from .cause import NOTES, P2PDMA, Cause, Condition, listed_cause, numbers, rule
 from .config import p2pdma_keys
-from .rules import NOTES, rule
 
 #: First driver whose open modules map BAR1 as PCI P2PDMA memory, first libcufile with the mode, and first kernel whose
 #: P2PDMA memory programs can use; older kernels with a backport of that have PAGES.  compat.yml has the same limits.

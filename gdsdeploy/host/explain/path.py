@@ -9,13 +9,28 @@ from dataclasses import replace
 from typing import List, Optional, Tuple
 
 from ..facts import HostFacts, Maybe, Unknown
-from ..facts.proof import Proof
+from ..facts.processes import Proof
 from ..facts.storage import Mount
 from ..facts.unknown import when_known
-from . import blocks, config, filesystem, userspace_rdma
-from .cause import BROKEN, COMPAT, NVIDIA_FS, P2PDMA, Cause, Condition, Path, Verdict, distinct, weigh
+from . import blocks, config, filesystem, mechanisms
+from .cause import (
+    BROKEN,
+    COMPAT,
+    DIRECT_PATH,
+    NOTES,
+    NVIDIA_FS,
+    P2PDMA,
+    USABLE,
+    Cause,
+    Condition,
+    Path,
+    Verdict,
+    distinct,
+    needs,
+    ranked,
+    weigh,
+)
 from .config import registers_silently, requests_p2pdma
-from .rules import DIRECT, NOTES, USABLE, needs, ranked
 
 
 def path_of(facts: HostFacts, mount: Mount, file: str = "") -> Path:
@@ -60,15 +75,15 @@ def or_compat(facts: HostFacts, causes: Tuple[Cause, ...]) -> Tuple[Maybe[str], 
 
 def _direct(facts: HostFacts, mount: Mount, file: str) -> Tuple[Maybe[Optional[str]], Verdict]:
     """The direct path that is taken, None if there is none.  P2PDMA, where configured, comes first."""
-    shared = [*needs(DIRECT, facts, mount)]
+    shared = [*needs(DIRECT_PATH, facts, mount)]
     if file and mount.filesystem in filesystem.LOCAL:
         unseen = Unknown(f"the evidence doesn't show the flags of {file}")
         shared += filesystem.flag_conditions(file, facts.storage.inodes.get(file, unseen))
     attempts = [(NVIDIA_FS, list(needs(NVIDIA_FS, facts, mount)))]
-    client = userspace_rdma.CLIENTS.get(mount.filesystem)
+    client = mechanisms.CLIENTS.get(mount.filesystem)
     configured = requests_p2pdma(facts, blocks.storage_of(facts, mount))
     if client is not None:
-        attempts = userspace_rdma.attempts(facts, client, mount)
+        attempts = mechanisms.attempts(facts, client, mount)
     elif mount.filesystem == filesystem.PANFS:
         # The rules about DIRECT say what is known: not whether nvidia-fs has a part in it.
         attempts = [(NVIDIA_FS, [])]

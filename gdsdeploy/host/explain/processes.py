@@ -1,17 +1,24 @@
-"""Running programs whose libcufile has another configuration than programs of this host have by default."""
+"""Running programs whose libcufile has another configuration than programs of this host have by default.
+
+Why one running process bounces: what it has counted, its library, its configuration, its files.  Pure.
+
+``gdsdeploy explain HOST PID`` prints it.  The counters are all since the process opened cuFile.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 from ..facts import HostFacts, Maybe, Unknown, as_dict
 from ..facts.environment import VARIABLE, Overlay, Variable
 from ..facts.processes import Program
 from ..facts.storage import Mount
 from ..facts.unknown import all_known, if_known, when_known
-from . import config, userspace_rdma
+from ..libcufile.counters import NOT_COUNTED, REASONS, Observed, Route, route
+from . import config, mechanisms, reference
 from .cause import Cause, Condition, distinct, weigh
+from .path import path_of
 
 #: Variables that choose no path; VARIABLE's file is compared instead of its name.
 NEUTRAL = (VARIABLE, "CUFILE_LOGFILE_PATH", "CUFILE_LOGGING_LEVEL", "CUFILE_LOGFILE_MAX_SIZE_MB", "CUFILE_STATS_LEVEL")
@@ -41,10 +48,10 @@ def explain_program(facts: HostFacts, mounts: Sequence[Mount], program: Program)
     conditions: List[Condition] = [*config.overlay_usable(own), *config.direct(own, None)]
     for mount in mounts:
         conditions += config.direct(own, mount)
-        client = userspace_rdma.CLIENTS.get(mount.filesystem)
+        client = mechanisms.CLIENTS.get(mount.filesystem)
         # Where the program has the host's own choice, the mount's path has the cause.
-        if client and not client.hooks and userspace_rdma.peer_type(own) != userspace_rdma.peer_type(facts):
-            conditions += userspace_rdma.memory(own)
+        if client and not client.hooks and mechanisms.peer_type(own) != mechanisms.peer_type(facts):
+            conditions += mechanisms.memory(own)
     verdict = weigh(conditions)
     return ExplainedProgram(program, _differs(facts, own, program), distinct(verdict.causes), verdict.unseen)
 
@@ -106,6 +113,105 @@ def as_row(explained: ExplainedProgram) -> Dict[str, Any]:
         "libcufile": {path: if_known(version, None) for path, version in program.libraries.items()},
         "configuration": configuration(program),
         "differs": if_known(explained.differs, None),
+        "causes": as_dict(explained.causes),
+        "unseen": list(explained.unseen),
+    }
+
+
+class NoSuchProcessError(Exception):
+    """No process of that id has libcufile loaded, as far as the evidence shows."""
+
+
+@dataclass(frozen=True)
+class ExplainedProcess:
+    """``causes`` keep its I/O off a direct path, or may; the first ones are of the process itself."""
+
+    program: Program
+    route: Route
+    causes: Tuple[Cause, ...]
+    #: path of each of its files on a mount of this host, as the host allows it
+    files: Tuple[Tuple[str, str], ...]
+    unseen: Tuple[str, ...]
+
+
+def explain_process(facts: HostFacts, pid: int) -> ExplainedProcess:
+    """Explain the process; raises NoSuchProcessError."""
+    running = facts.processes.programs
+    if isinstance(running, Unknown):
+        raise NoSuchProcessError(f"running programs are not known: {running.reason}")
+    for program in running:
+        if program.pid == pid:
+            return _explain(facts, program)
+    pids = ", ".join(str(program.pid) for program in running) or "none"
+    raise NoSuchProcessError(f"process {pid} has no libcufile loaded (processes that have: {pids})")
+
+
+def _explain(facts: HostFacts, program: Program) -> ExplainedProcess:
+    # In a container, the same mount point is another mount.
+    mounts = [] if program.container is not False else _mounts(facts, program)
+    own = explain_program(facts, mounts, program)
+    paths = {mount.mount_point: path_of(facts, mount) for mount in mounts}
+    of_mounts = [cause for path in paths.values() for cause in (*path.causes, *path.suspects)]
+    way = route(Observed(program.counters))
+    causes = [*_own(facts, program, way), *own.causes, *of_mounts]
+    files = []
+    for file in program.files:
+        path = paths.get(file.mount)
+        files.append((file.path, "not judged" if path is None else if_known(path.path, "not proven")))
+    return ExplainedProcess(program, way, distinct(causes), tuple(files), own.unseen)
+
+
+def _mounts(facts: HostFacts, program: Program) -> List[Mount]:
+    each = {file.mount: facts.storage.mount_of(file.mount) for file in program.files}
+    return [mount for mount in each.values() if isinstance(mount, Mount)]
+
+
+def _own(facts: HostFacts, program: Program, way: Route) -> Iterator[Cause]:
+    label = f"/proc/{program.pid}"
+    if program.nvidia_fs is False:
+        what = "the process has no /dev/nvidia-fs* open, so its I/O can't take nvidia-fs"
+        fix = "load nvidia-fs, give a container its devices (docs/containers.md), and start it again"
+        yield Cause("process.no-nvidia-fs", what, fix, (f"{label}/fd: no /dev/nvidia-fs*",), reference.COMPATIBILITY)
+    yield from _libraries(facts, program)
+    if way.unaligned:
+        what = f"{way.unaligned} of its operations had an offset, a size or memory that wasn't aligned to 4 KiB"
+        fix = "align them to 4 KiB in the program; see also properties.allow_compat_mode"
+        yield Cause("process.unaligned", what, fix, (f"{label}: statistics of libcufile",), reference.COMPATIBILITY)
+    if way.path == NOT_COUNTED:
+        why, fix = REASONS[way.reason]
+        evidence = (f"{label}: {way.reason}",)
+        yield Cause("process.not-counted", f"which path it takes isn't counted: {why}", fix, evidence)
+
+
+def _libraries(facts: HostFacts, program: Program) -> Iterator[Cause]:
+    """A copy of its own; the release that a host was validated with says nothing about it."""
+    of_host = facts.cufile.library
+    for path, version in program.libraries.items():
+        if isinstance(version, Unknown) or isinstance(of_host, Unknown) or of_host is None:
+            continue
+        if not (version + ".").startswith(of_host + "."):
+            what = f"it runs a libcufile of its own: {version}, and the host's is {of_host}"
+            fix = "install the host's release in that environment or image, or remove the copy there"
+            yield Cause("process.own-libcufile", what, fix, (f"/proc/{program.pid}/maps: {path}",))
+
+
+def process_document(explained: ExplainedProcess) -> Dict[str, Any]:
+    """As JSON values; see docs/explain.md."""
+    program, way = explained.program, explained.route
+    return {
+        "version": 1,
+        "pid": program.pid,
+        "program": program.name,
+        "unit": program.unit,
+        "path": way.path,
+        "reason": way.reason,
+        "operations": dict(way.operations),
+        "read_bytes": way.read,
+        "written_bytes": way.written,
+        "bounced_bytes": way.bounced,
+        "configuration": configuration(program),
+        "libcufile": {path: if_known(version, None) for path, version in program.libraries.items()},
+        "files": [{"path": path, "mount_path": name} for path, name in explained.files],
         "causes": as_dict(explained.causes),
         "unseen": list(explained.unseen),
     }

@@ -6,13 +6,13 @@ import textwrap
 from typing import Iterator, List, Sequence, Set, Tuple
 
 from ..facts import Unknown
-from ..foreign import ForeignInstall, words
+from ..foreign import ForeignInstall, model
 from ..io.wording import joined, line
+from ..libcufile.counters import route_words
 from . import blocks
 from .cause import BROKEN, COMPAT, DMABUF, NVIDIA_FS, P2PDMA, PEERMEM, Cause, Path
-from .explanation import ExplainedMount, Explanation
-from .kinds import Kind
-from .processes import ExplainedProgram, configuration, versions
+from .explanation import ExplainedMount, Explanation, Kind
+from .processes import ExplainedProcess, ExplainedProgram, configuration, versions
 
 WIDTH = 88
 MEANS = {
@@ -74,8 +74,8 @@ def _program(explained: ExplainedProgram, printed: Set[Tuple[str, str]]) -> Iter
 
 
 def _install(install: ForeignInstall, release: str) -> Iterator[str]:
-    yield from wrapped(words.sentence(install), "  - ")
-    yield from wrapped(words.way_out(install, release), "    ")
+    yield from wrapped(model.sentence(install), "  - ")
+    yield from wrapped(model.way_out(install, release), "    ")
 
 
 def _meaning(path: str) -> str:
@@ -128,6 +128,27 @@ def _kind(kind: Kind, explanation: Explanation) -> Iterator[str]:
         for cause in kind.path.causes:
             rest = " (see above)" if cause.id in printed else f": {cause.fix}"
             yield from wrapped(cause.what + rest, "      - ")
+
+
+def render_process(explained: ExplainedProcess) -> str:
+    """Lines of text."""
+    program, way = explained.program, explained.route
+    lines = wrapped(f"{program.label}: {route_words(way.path, way.reason, way.operations)}", "")
+    if way.operations:
+        about = "" if way.exact else "about "
+        moved = f"since it opened cuFile: {way.read} bytes read, {way.written} written"
+        lines += wrapped(f"{moved}, {about}{way.bounced} of them through CPU memory", "  ")
+    lines += wrapped("libcufile: " + ", ".join(versions(program)), "  ")
+    lines += wrapped("configuration: " + configuration(program), "  ")
+    for path, name in explained.files:
+        lines += wrapped(f"file: {path} (its mount allows: {name})", "  ")
+    if not explained.causes and way.operations.get(COMPAT):
+        lines += wrapped("nothing that was examined explains why it goes through CPU memory", "  ")
+    for number, cause in enumerate(explained.causes, 1):
+        lines += wrapped(f"{cause.what} [{cause.id}]", f"{number:>3}. ")
+        for label, texts in (("seen", cause.evidence), ("do", (cause.fix,)), ("read", (cause.reference,))):
+            lines += [row for text in texts if text for row in wrapped(text, f"     {label:<5}")]
+    return joined(lines + [row for reason in explained.unseen for row in wrapped(f"not known: {reason}", "  ")])
 
 
 def wrapped(text: str, first: str) -> List[str]:

@@ -1,14 +1,27 @@
-"""All facts of one host."""
+"""All facts of one host.
+
+The parts of the stack that run on a host, in one line each.
+
+The running kernel, driver, nvidia-fs, OFED and libcufile as the compatibility rules ask about them, and judged.
+
+The report of NVIDIA's gdscheck about the host.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Tuple, Union
+from typing import Any, Dict, List, Optional, Tuple, Union
 
+from .. import gdscheck
+from ..kmod.kernel import flavour_of, has_nvme_hooks
+from ..model import compat
+from ..model.compat import Rule
+from ..model.system import family_of
+from ..paths import CUFILE_OPEN, GDSCHECK
 from .cufile import CufileFacts, cufile_facts
-from .document import Document
+from .document import Document, Ran, once_for_alike
 from .driver import (
     DriverFacts,
     NvidiaFsFacts,
@@ -21,14 +34,179 @@ from .driver import (
 )
 from .environment import VARIABLE, EnvironmentFacts, UserlandFacts, environment_facts, userland_facts
 from .foreign import ForeignFacts, foreign_facts
-from .gdscheck import GdscheckFacts, gdscheck_facts
 from .kernel import AuditFacts, BootFacts, KernelFacts, OsFacts, audit_facts, boot_facts, kernel_facts, os_facts
-from .packages import DriftFacts, PackageFacts, drift_facts, package_facts
+from .packages import DriftFacts, Package, PackageFacts, drift_facts, package_facts
 from .pci import HardwareFacts, PciFacts, Topology, hardware_facts, pci_facts, topology_facts
 from .processes import ProcessFacts, process_facts
 from .rdma import NetworkFacts, Registration, memory, network_facts, registrations
 from .storage import StorageFacts, storage_facts
-from .unknown import Maybe, Unknown
+from .unknown import Maybe, Unknown, when_known
+
+#: Packages of DOCA whose version is that of its kernel modules.
+DOCA = ("doca-ofed", "doca-all", "doca-networking", "doca-roce")
+#: What the names of packages with OFED's or DOCA's nvme begin with, on apt.
+_NVME = "mlnx-nvme"
+#: First libcufile of a CUDA release (the rules gds-1.N-nvidia-fs of compat.yml name the releases).
+CUDA = (((1, 15), "13"), ((1, 5), "12"), ((1, 0), "11"))
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the rules say about a running set."""
+
+    #: rule → what it says and what runs
+    forbidden: Mapping[str, str]
+    warnings: Mapping[str, str]
+    #: rule that would forbid it with some value of an unknown part → why the part is unknown
+    undecided: Mapping[str, str]
+    rules: Mapping[str, Rule]
+
+
+def judge(facts: HostFacts, mode: str, rdma: str) -> Judgement:
+    """Judge what runs.  mode, rdma: the profile's, with compat.yml's names."""
+    return _judge(tuple(_parts(facts, mode, rdma).items()))
+
+
+@once_for_alike
+def _judge(parts: Tuple[Tuple[str, Maybe[Optional[str]]], ...]) -> Judgement:
+    rules = compat.shipped()
+    unknown = {subject: value.reason for subject, value in parts if isinstance(value, Unknown)}
+    combination = {subject: value for subject, value in parts if not isinstance(value, Unknown)}
+    verdicts = compat.judge(combination, rules)
+    return Judgement(
+        forbidden={verdict.rule: verdict.words for verdict in verdicts if not verdict.allowed},
+        warnings={verdict.rule: verdict.words for verdict in verdicts if verdict.warning},
+        undecided={rule: unknown[subject] for rule, subject in compat.undecided(combination, unknown.keys(), rules)},
+        rules={rule.id: rule for rule in rules},
+    )
+
+
+def _parts(facts: HostFacts, mode: str, rdma: str) -> Dict[str, Maybe[Optional[str]]]:
+    """Subject → value; None: this host has no such part.
+
+    Left out, so that no rule about them speaks: the GPU's class, which the check gpu.class judges; and the packages of
+    sources and their makers, because a module that runs has been built.
+    """
+    family = when_known(facts.os.name, family_of)
+    parts: Dict[str, Maybe[Optional[str]]] = {
+        "driver": facts.driver.version,
+        "flavour": facts.driver.flavour,
+        "kernel": _kernel(facts),
+        "kernel_flavour": when_known(facts.kernel.release, _flavour),
+        "nvme_hooks": _nvme_hooks(facts),
+        "nvidia_fs": _nvidia_fs(facts),
+        "libcufile": facts.cufile.library,
+        "cuda": when_known(facts.cufile.library, _cuda),
+        "doca": when_known(facts.packages.installed, _doca),
+        "mode": mode,
+        "rdma": rdma,
+        "arch": facts.os.machine,
+        "dkms": when_known(facts.packages.installed, _dkms),
+        "dkms_signs": facts.packages.dkms_signs,
+        "secure_boot": when_known(facts.kernel.secure_boot, lambda is_on: "on" if is_on else "off"),
+        "os": facts.os.name,
+        "family": family,
+    }
+    if family in ("rhel", "ubuntu"):
+        # The release begins with the package's version, or with the upstream version and the ABI number.
+        parts["kernel_package"] = facts.kernel.release
+    return parts
+
+
+def _dkms(installed: Mapping[str, Tuple[Package, ...]]) -> Maybe[Optional[str]]:
+    """Upstream's version; None without the package."""
+    if not installed.get("dkms"):
+        return None
+    version = installed["dkms"][0].version
+    match = re.match(r"(?:\d{1,9}:)?(\d{1,9}(?:\.\d{1,9})+)", version)
+    return match.group(1) if match else Unknown(f"no version in DKMS's {version!r}")
+
+
+def _kernel(facts: HostFacts) -> Maybe[Optional[str]]:
+    """Upstream's version: Debian's release 6.1.0-50-amd64 is 6.1.176, as ``uname -v`` says."""
+    build = facts.document.host("uname", "version")
+    debian = re.search(r"\bDebian (\d{1,9}(?:\.\d{1,9})+)-", build) if isinstance(build, str) else None
+    if debian:
+        return debian.group(1)
+    release = facts.kernel.release
+    if isinstance(release, Unknown):
+        return release
+    match = re.match(r"\d{1,9}(?:\.\d{1,9})+", release)
+    return match.group(0) if match else Unknown(f"no version in the kernel's release {release!r}")
+
+
+def _flavour(release: str) -> Optional[str]:
+    flavour = flavour_of(release)
+    return flavour.name if flavour else None
+
+
+def _nvme_hooks(facts: HostFacts) -> Maybe[Optional[str]]:
+    """Whose nvme lets nvidia-fs in: that of a kernel which has hooks, or OFED's or DOCA's, which takes its place."""
+    if isinstance(facts.kernel.release, Unknown):
+        return facts.kernel.release
+    if not has_nvme_hooks(facts.kernel.release):
+        return "ofed"
+    return when_known(
+        facts.packages.installed, lambda names: "ofed" if any(name.startswith(_NVME) for name in names) else "kernel"
+    )
+
+
+def _nvidia_fs(facts: HostFacts) -> Maybe[Optional[str]]:
+    module = facts.nvidia_fs.module
+    if module.loaded is not True:
+        return module.loaded if isinstance(module.loaded, Unknown) else None
+    return when_known(module.version, lambda version: version or Unknown("the loaded nvidia-fs shows no version"))
+
+
+def _cuda(library: Optional[str]) -> Maybe[Optional[str]]:
+    """The major release of CUDA that a libcufile belongs to."""
+    if library is None:
+        return None
+    match = re.match(r"(\d{1,9})\.(\d{1,9})", library)
+    number = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
+    return next((cuda for first, cuda in CUDA if number >= first), Unknown(f"no release of CUDA for {library}"))
+
+
+def _doca(installed: Mapping[str, Tuple[Package, ...]]) -> Maybe[Optional[str]]:
+    version = next((installed[name][0].version for name in DOCA if installed.get(name)), None)
+    if version is None:
+        return None
+    match = re.match(r"(?:\d{1,9}:)?(\d{1,9}(?:\.\d{1,9})+)", version)
+    return match.group(1) if match else Unknown(f"no version in DOCA's {version!r}")
+
+
+@dataclass(frozen=True)
+class GdscheckFacts:
+    """``installed``: the host has a gdscheck."""
+
+    installed: Maybe[bool]
+    #: its output
+    report: Maybe[gdscheck.Report]
+    #: the same rows as libcufile logged them when its driver was opened; None: it stopped before it logged them
+    logged: Maybe[Optional[gdscheck.Report]]
+
+    @property
+    def best(self) -> Optional[gdscheck.Report]:
+        """The report in libcufile's log, else that of gdscheck; None without either."""
+        report = self.logged if isinstance(self.logged, gdscheck.Report) else self.report
+        return report if isinstance(report, gdscheck.Report) else None
+
+    def row(self, label: str) -> Optional[gdscheck.Row]:
+        """The library's own row about a kind of storage; None: there is none."""
+        return self.best.storage.get(label) if self.best is not None else None
+
+
+def gdscheck_facts(document: Document) -> GdscheckFacts:
+    return GdscheckFacts(
+        when_known(document.names(GDSCHECK), bool),
+        when_known(document.ran(GDSCHECK), lambda run: gdscheck.parse(run.stdout + "\n" + run.stderr, run.status)),
+        when_known(document.attempted(CUFILE_OPEN), _logged),
+    )
+
+
+def _logged(run: Ran) -> Optional[gdscheck.Report]:
+    report = gdscheck.parse_log(run.log)
+    return report if report.complete else None
 
 
 @dataclass(frozen=True)
@@ -127,3 +305,16 @@ def as_dict(value: Any) -> Any:
     if isinstance(value, (set, frozenset)):
         return sorted(as_dict(entry) for entry in value)
     return value
+
+
+#: Parts of the stack, from the kernel's surroundings up.
+STACK = ("os", "kernel", "driver", "nvidia-fs", "libcufile")
+
+
+def stack(facts: HostFacts) -> List[Tuple[str, str]]:
+    """(part, version) in the order of STACK; without the parts that aren't installed or aren't known."""
+    module = facts.nvidia_fs.module
+    driver = [word for word in (facts.driver.version, facts.driver.flavour) if isinstance(word, str)]
+    nvidia_fs = module.version if module.loaded is True else ""
+    versions = (facts.os.name, facts.kernel.release, " ".join(driver), nvidia_fs, facts.cufile.library)
+    return [(part, version) for part, version in zip(STACK, versions) if isinstance(version, str) and version]

@@ -1,6 +1,8 @@
 """The operating system and the kernel that runs, its messages, arguments and audit; and the kernel of the next boot.
 
 What the kernel's messages mean is data/kernel_messages.json.  The log is that of the journal and of dmesg, as one.
+
+The kernel's messages about faults, with their meanings: data/kernel_messages.json.
 """
 
 from __future__ import annotations
@@ -8,12 +10,14 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
-from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+from functools import lru_cache
+from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
+from .. import data
 from ..boot import bls
-from ..boot.grubmenu import entries, resolve
-from ..boot.grubmenu import environment as variables_of
-from ..kmod.findings import outcome_of
+from ..boot.bls import environment as variables_of
+from ..boot.bls import menu_choice, menu_entries
+from ..kmod.module import outcome_of
 from ..model.system import system_name, without_minor
 from ..paths import (
     EFI,
@@ -29,8 +33,7 @@ from ..paths import (
     parameter_path,
 )
 from ..secure_boot.firmware import NO_EFI, ON, state_of
-from .alike import once_for_alike
-from .document import Document, Ran
+from .document import Document, Ran, once_for_alike
 from .unknown import Maybe, Unknown, if_present, when_known, why_not
 
 #: Program in the evidence → its name in messages and quotes.
@@ -305,7 +308,7 @@ def configured(document: Document, release: str) -> Maybe[Entries]:
     """The arguments of each entry of kernel ``release``; without such, of every kernel's."""
     # Only a check asks: other readers of facts needn't import every boot loader.
     from ..boot import arguments
-    from ..boot.loader import grub_lines
+    from ..boot.arguments import grub_lines
 
     for path in GRUB_FILES:
         lines = document.lines(path)
@@ -484,10 +487,10 @@ def _grub_default(
     if bls_menu:
         first = bls.resolve(bls_menu, chosen)
         return first.release if first is not None else None
-    menu = entries("\n".join(lines))
+    menu = menu_entries("\n".join(lines))
     if not menu:
         return Unknown("grub.cfg has no menu entries of its own")
-    entry = resolve(menu, chosen)
+    entry = menu_choice(menu, chosen)
     if entry is None:
         return Unknown(f"grub.cfg has no entry {chosen!r}")
     return entry.release or Unknown("the default entry of grub.cfg names no kernel")
@@ -563,3 +566,80 @@ def _module(value: Any) -> ModuleAudit:
 def _finding(entry: Mapping[str, Any]) -> AuditFinding:
     ident, severity, message, hint = (str(entry.get(key, "")) for key in ("id", "severity", "message", "hint"))
     return AuditFinding(ident, severity, message, hint, outcome_of(entry))
+
+
+NVIDIA, NVIDIA_FS, PEERMEM = "nvidia", "nvidia-fs", "nvidia-peermem"
+#: Of a GPU's error: the GPU's PCI address and the number.
+XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)[^)]*\): (\d{1,18})")
+#: What the two modules' lines contain, and the kernel's about them.
+_ABOUT = {
+    NVIDIA: re.compile("NVRM"),
+    NVIDIA_FS: re.compile("nvidia[-_]fs|nvfs"),
+    PEERMEM: re.compile("peermem|nv_mem"),
+}
+#: nvidia-fs prints it first whenever it is loaded: what it printed before is over.
+_LOADED_AGAIN = "nvidia_fs: Initializing nvfs driver module"
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """A row of the table; its schema describes the fields."""
+
+    id: str
+    module: str
+    pattern: str
+    sample: str
+    what: str
+    cause: str
+    fault: bool
+    fix: str
+    source: str
+    loading: bool = False
+
+
+#: Of an Xid that the table doesn't have.
+UNLISTED = Meaning(
+    id="xid-unlisted",
+    module=NVIDIA,
+    pattern="",
+    sample="",
+    what="a number without an entry in gdsdeploy's table",
+    cause="hardware",
+    fault=True,
+    fix="look the number up in NVIDIA's catalog of Xid errors; until then treat the GPU as faulty",
+    source="",
+)
+
+
+@dataclass(frozen=True)
+class Message:
+    """A line about a fault, or about something that looks like one."""
+
+    line: str
+    meaning: Meaning
+    #: ``Xid 79 on 0000:3b:00``; empty for other messages
+    xid: str = ""
+
+    @property
+    def what(self) -> str:
+        return f"{self.xid}: {self.meaning.what}" if self.xid else self.meaning.what
+
+
+@lru_cache(maxsize=1)
+def meanings() -> Tuple[Meaning, ...]:
+    return data.rows("kernel_messages", Meaning)
+
+
+def messages(lines: Iterable[str], module: str) -> Iterator[Message]:
+    """The lines about faults that ``module`` printed, in their order; nvidia-fs's since it was last loaded."""
+    lines = list(lines)
+    if module == NVIDIA_FS:
+        loads = [place for place, line in enumerate(lines) if _LOADED_AGAIN in line]
+        lines = lines[loads[-1] :] if loads else lines
+    table = [(re.compile(row.pattern), row) for row in meanings() if row.module == module]
+    for line in filter(_ABOUT[module].search, lines):
+        xid = XID.search(line) if module == NVIDIA else None
+        label = f"Xid {xid.group(2)} on {xid.group(1)}" if xid else ""
+        meaning = next((row for pattern, row in table if pattern.search(line)), UNLISTED if xid else None)
+        if meaning is not None:
+            yield Message(line, meaning, label)

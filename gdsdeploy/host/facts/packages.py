@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Tuple
 
 from ..paths import DKMS_FRAGMENTS, DKMS_RECIPES, DKMS_SETTINGS, VERSIONLOCKS
-from .alike import once_for_alike
-from .document import Document, Ran
+from .document import Document, Ran, once_for_alike
 from .unknown import Maybe, Unknown, when_known
 
 #: No kernel's release is empty: gdsdeploy writes it where the modules are received.

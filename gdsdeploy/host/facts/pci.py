@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..paths import INFINIBAND, INTERFACES, NODES, PCI
-from .alike import once_for_alike
-from .document import Document
+from .document import Document, once_for_alike
 from .driver import DriverFacts
 from .unknown import Maybe, Unknown, all_known, if_present, when_known, why_not, with_default
 

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from ..paths import INFINIBAND, REGISTRATION
 from .document import TIMED_OUT, Document, Ran
 from .pci import addresses as pci_addresses
-from .proof import events
+from .processes import events
 from .unknown import Maybe, Unknown, why_not
 
 NDEV = "/gid_attrs/ndevs/0"

@@ -14,7 +14,7 @@ from ..io.reading import plain_name
 from ..paths import BTRFS, DMSETUP, LFS, LUSTRE_OSC, MOUNTINFO, ZFS_VERSION
 from .document import Document
 from .pci import addresses
-from .proof import Proof, proofs
+from .processes import Proof, proofs
 from .unknown import Maybe, Unknown, all_known, if_known, if_present, when_known, why_not, with_default
 
 

@@ -19,7 +19,7 @@ from .model import (
     kind,
     kinds,
 )
-from .registry import findings
+from .recognizers import findings
 
 __all__ = [
     "ADOPT",

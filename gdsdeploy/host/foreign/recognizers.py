@@ -1,16 +1,53 @@
-"""What others have set up: files and DKMS trees that no record explains, packages, holds, pins, locks, repositories."""
+"""What others have set up: files and DKMS trees that no record explains, packages, holds, pins, locks, repositories.
+
+One recognizer for each kind, registered by existing in a module of this package.
+"""
 
 from __future__ import annotations
 
 import fnmatch
 import re
-from typing import Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ..facts.foreign import File, ForeignFacts, Library, ModuleFile, Source, is_shipped
 from ..facts.packages import Package
 from ..facts.unknown import UndecidedError, require
-from .model import ForeignInstall, Locked, Trace
-from .registry import recognizer
+from ..model.discovery import import_modules
+from .model import ForeignInstall, Locked, Trace, kinds
+
+#: Returns None where the host has nothing of the kind; raises UndecidedError where that isn't known.
+Recognizer = Callable[[ForeignFacts, Locked], Optional[ForeignInstall]]
+
+RECOGNIZERS: Dict[str, Recognizer] = {}
+
+
+def recognizer(ident: str) -> Callable[[Recognizer], Recognizer]:
+    """Register a function for the kind ``ident``; raises ValueError for a second one."""
+
+    def register(function: Recognizer) -> Recognizer:
+        if ident in RECOGNIZERS:
+            raise ValueError(f"two recognizers are for {ident}")
+        RECOGNIZERS[ident] = function
+        return function
+
+    return register
+
+
+def findings(facts: ForeignFacts, locked: Locked) -> Tuple[Tuple[ForeignInstall, ...], Tuple[str, ...]]:
+    """What is on the host, in the order of the table; and why some kinds are unknown, each reason once."""
+    import_modules(__name__.rpartition(".")[0])
+    installs: List[ForeignInstall] = []
+    reasons: Dict[str, None] = {}
+    for ident in kinds():
+        try:
+            result = RECOGNIZERS[ident](facts, locked)
+        except UndecidedError as undecided:
+            reasons[str(undecided)] = None
+            continue
+        if result is not None and result.traces:
+            installs.append(result)
+    return tuple(installs), tuple(reasons)
+
 
 #: The mark of gdsdeploy's own cufile.json, in its first lines.
 OWN_CUFILE = "Rendered by gdsdeploy"

@@ -1,21 +1,35 @@
 """The boot gate: validates this host after each boot, publishes the verdict for schedulers, and keeps a bad host out.
 
 It is closed at first: only a verdict of this boot opens it.  /run has this boot's verdict, and /var/lib the last one.
+
+The gate's verdict in Prometheus' text format, for node_exporter's textfile collector: see docs/prometheus.md.
+
+The labels of a series say what it is about.  They never say how it went, so that a host keeps its series for as long as
+it has its stack.
+
+Slurm's side of the gate: the node of this host is drained while the gate is closed, and resumed when it opens.
+
+The gate only cancels its own drains: another reason stays.
 """
 
 from __future__ import annotations
 
+import calendar
 import contextlib
 import fcntl
 import hashlib
 import json
 import os
+import re
 import time
 import traceback
+from collections import Counter
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from ..io import atomic
+from ..io.prometheus import Metric, Sample, text
+from ..io.scontrol import SlurmError, node_name, scontrol
 from ..io.wording import first_few
 from ..model.expectation import Expectation
 from ..model.expectation import from_json as expectation_from
@@ -23,7 +37,9 @@ from ..model.finding import (
     FAIL,
     NOT_APPLICABLE,
     PASS,
+    PATHS,
     UNKNOWN,
+    VERDICTS,
     WAIVED,
     Finding,
     Waiver,
@@ -212,12 +228,12 @@ def _is_measured(settings: str) -> bool:
 
 def _verdict(expectation: Expectation, settings: Settings) -> Dict[str, Any]:
     from .. import checks, facts
-    from ..checks import report
+    from ..checks import registry
     from ..evidence import collect, request_for
 
     host_facts = facts.facts_from(collect(request_for(expectation), total=settings.seconds))
     findings = apply(checks.run(host_facts, expectation), settings.read_waivers(), today())
-    document = report.document(expectation, host_facts, findings)
+    document = registry.document(expectation, host_facts, findings)
     state, reason = decide(findings)
     keys = ("verdict", "host", "profile", "lock_digest", "stack", "findings", "gaps")
     return {"state": state, "reason": reason, **{key: document[key] for key in keys}}
@@ -272,3 +288,151 @@ def _as_of_today(record: Record) -> Record:
         return record
     state, reason = decide(findings)
     return replace(record, state=state, reason=reason, verdict=worst(findings), findings=rows)
+
+
+FILE = "gdsdeploy.prom"
+
+OPEN_METRIC = "gdsdeploy_gate_open"
+TIMESTAMP = "gdsdeploy_gate_timestamp_seconds"
+BOOT_TIME = "gdsdeploy_gate_boot_time_seconds"
+DURATION = "gdsdeploy_gate_duration_seconds"
+INFO = "gdsdeploy_gate_info"
+CHECKS = "gdsdeploy_gate_checks"
+CHECK = "gdsdeploy_check_verdict"
+PATH_METRIC = "gdsdeploy_mount_path"
+#: Every series that a host exports.
+NAMES = (OPEN_METRIC, TIMESTAMP, BOOT_TIME, DURATION, INFO, CHECKS, CHECK, PATH_METRIC)
+#: The value of CHECK: the larger, the worse.  A check that is not applicable has no sample; CHECKS counts it.
+CODES: Dict[str, int] = {PASS: 0, WAIVED: 1, UNKNOWN: 2, FAIL: 3}
+#: The value of PATH's label ``path`` where no evidence proves a path.
+UNPROVEN = "unknown"
+
+
+def render(record: Record) -> str:
+    """Every metric with its help; pure."""
+    return text(_metrics(record))
+
+
+def _metrics(record: Record) -> Iterator[Metric]:
+    findings = record.read_findings()
+    about = [("boot_id", record.boot_id), ("profile", record.profile), ("lock", record.lock_digest)]
+    about += [(name.replace("-", "_"), value) for name, value in record.stack]
+    yield OPEN_METRIC, "Whether this host may take work.", [([], str(int(record.state == OPEN)))]
+    moment = calendar.timegm(time.strptime(record.when, "%Y-%m-%dT%H:%M:%SZ"))
+    yield TIMESTAMP, "When the gate judged this host.", [([], str(moment))]
+    words = "When the boot began that was judged; node_boot_time_seconds differs in another boot."
+    yield BOOT_TIME, words, [([], str(record.boot_time))]
+    yield DURATION, "How long that took.", [([], str(record.seconds))]
+    yield INFO, "What was judged, and against what.", [(about, "1")]
+    counts = Counter(finding.verdict for finding in findings)
+    yield CHECKS, "Number of checks by verdict.", [([("verdict", each)], str(counts[each])) for each in VERDICTS]
+    results: List[Sample] = []
+    paths: List[Sample] = []
+    for finding in findings:
+        check, _, subject = finding.check.partition(":")
+        if finding.verdict == NOT_APPLICABLE:
+            continue
+        results.append(([("check", check), ("subject", subject)], str(CODES[finding.verdict])))
+        if check == "storage.path" and subject:
+            path = _path(finding)
+            states = (*PATHS, UNPROVEN)
+            paths += [([("mount", subject), ("path", each)], str(int(each == path))) for each in states]
+    yield CHECK, "0 the check passed, 1 it is waived, 2 it could not tell, 3 it failed.", results
+    yield PATH_METRIC, "1 for the path that I/O on a mount takes, 0 for the others.", paths
+
+
+def _path(finding: Finding) -> str:
+    """The path that is proven: that of an undecided check is only expected."""
+    verdict = finding.waiver["was"] if finding.verdict == WAIVED and finding.waiver else finding.verdict
+    return finding.path if finding.path and verdict != UNKNOWN else UNPROVEN
+
+
+#: How the gate's reasons begin.
+OURS = "gdsdeploy: "
+#: Characters of a reason; it is shown in one line of sinfo.
+REASON_LENGTH = 200
+#: Separates the gate's reason from that of a node that was down already.
+WAS = "; was: "
+#: What Slurm adds to the reason of a node that it reboots.
+REBOOTED = re.compile(r"( : reboot (requested|issued|complete))+$")
+#: States that don't end by themselves, as scontrol writes them.
+DRAINED = {"DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING"}
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node as Slurm's controller has it."""
+
+    name: str
+    #: e.g. {"IDLE", "DRAIN"}
+    states: List[str]
+    #: without who set it and when, and what Slurm added; empty: none
+    reason: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """What to do with a node: ``argv`` for scontrol, empty for nothing; and that in words."""
+
+    argv: List[str]
+    says: str
+
+
+def node_from(text: str) -> Node:
+    """Read what ``scontrol --oneliner show node`` prints; raises SlurmError."""
+    name = re.match(r"NodeName=(\S+)", text)
+    state = re.search(r"\sState=(\S+)", text)
+    # What a site has written elsewhere (Comment, Extra) may follow it.
+    reason = re.search(r"\sReason=(.*?)(?: \[[^\[\]\s]*@[0-9-]+T[0-9:]+\]|\s*$)", text, re.DOTALL)
+    if name is None or state is None:
+        raise SlurmError(f"scontrol printed something else than a node: {text.strip()[:200]}")
+    # Flags stand behind a +, marks such as * and ~ behind the state.
+    states = [re.sub(r"[^A-Z_]", "", word) for word in state.group(1).split("+")]
+    return Node(name.group(1), states, REBOOTED.sub("", reason.group(1)) if reason else "")
+
+
+def drain_argv(reason: str, earlier: str) -> List[str]:
+    """What of ``scontrol update`` drains a node; ``earlier``: the reason to restore when the drain ends."""
+    return ["State=DRAIN", "Reason=" + reason[:REASON_LENGTH] + (WAS + earlier if earlier else "")]
+
+
+def undrain_argv(node: Node, earlier: str) -> List[str]:
+    """What of ``scontrol update`` ends our drain; ``earlier``: why the node was down before, empty: it wasn't."""
+    if "DOWN" in node.states and not earlier:
+        # Slurm took it down because it rebooted; UNDRAIN would leave it so.
+        return ["State=RESUME"]
+    # Unlike RESUME it leaves a node down that was down for another reason.
+    return ["State=UNDRAIN", *(["Reason=" + earlier] if earlier else [])]
+
+
+def step(node: Node, state: str, reason: str) -> Step:
+    """How the node gets into the state that the gate decided; pure."""
+    drained, ours = not DRAINED.isdisjoint(node.states), node.reason.startswith(OURS)
+    theirs = node.reason.partition(WAS)[2] if ours else node.reason
+    down = "DOWN" in node.states
+    if state == OPEN:
+        if ours and (drained or (down and not theirs)):
+            return Step(undrain_argv(node, theirs), f"{node.name} is resumed")
+        if drained or down:
+            return Step([], f"{node.name} stays out: {theirs or 'no reason is given'}")
+        return Step([], f"{node.name} is in already")
+    if drained and not ours:
+        return Step([], f"{node.name} is out already, and keeps its reason: {theirs or 'none'}")
+    # Slurm itself takes a node that is only down back as soon as it answers.
+    argv = drain_argv(OURS + reason, theirs if down or ours else "")
+    words = argv[1][len("Reason=") :]
+    if drained and node.reason == words:
+        return Step([], f"{node.name} is drained already")
+    return Step(argv, f"{node.name} is drained: {words}")
+
+
+def apply_step(state: str, reason: str, name: str = "") -> str:
+    """Drain or resume the node of this host; returns the action in words.
+
+    name: of the node, where it is known.  Raises SlurmError.
+    """
+    node = node_from(scontrol(["--oneliner", "show", "node", name or node_name()]))
+    needed = step(node, state, reason)
+    if needed.argv:
+        scontrol(["update", "NodeName=" + node.name, *needed.argv])
+    return needed.says

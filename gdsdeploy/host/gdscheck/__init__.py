@@ -6,9 +6,7 @@
 
 from __future__ import annotations
 
-from .grammar import END
-from .reader import parse, parse_log
-from .report import BROKEN, COMPAT, DIRECT, ERRORS, REFUSED, UNKNOWN, VERDICTS, Gpu, Report, Row
+from .reader import BROKEN, COMPAT, DIRECT, END, ERRORS, REFUSED, UNKNOWN, VERDICTS, Gpu, Report, Row, parse, parse_log
 
 __all__ = [
     "BROKEN",

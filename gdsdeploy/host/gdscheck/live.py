@@ -19,8 +19,8 @@ from ..errors import UsageError
 from ..libcufile import errors as cufile_errors
 from ..libcufile.probe import CHILD, TIMEOUT, libraries, without_cufile
 from ..process import PYTHON, TIMED_OUT, Output, run
-from . import document, runs
-from .report import REFUSED, Report
+from . import document, reader
+from .reader import REFUSED, Report
 
 _LOADED = re.compile(r"gdsdeploy: loaded (.*)")
 _NOT_LOADED = re.compile(r"gdsdeploy: (?:not loaded: )?(.*)")
@@ -41,7 +41,7 @@ class Opened:
     child was killed at its time limit.
     """
 
-    recording: runs.Recording
+    recording: reader.Recording
     library: str
     error: Optional[int]
     cuda_error: Optional[int]
@@ -60,7 +60,7 @@ def open_library(library: Optional[str] = None, timeout: float = TIMEOUT) -> Ope
         result = run([*argv, *PYTHON, "-c", CHILD, *names], timeout=timeout, cwd=folder)
         try:
             with open(log, "rb") as file:
-                return _result(result, file.read(runs.LIMIT))
+                return _result(result, file.read(reader.LIMIT))
         except FileNotFoundError:
             return _result(result, b"")
 
@@ -74,11 +74,13 @@ def _result(result: Output, log: bytes) -> Opened:
     returned = _RETURNED.search(result.stdout)
     error, cuda = (int(returned[1]), int(returned[2])) if returned else (None, None)
     library = next((path for path in loaded[1].split() if "/libcufile" in path), "")
-    recording = runs.read(log)
+    recording = reader.read_recording(log)
     if not recording.report.complete:
         # The refusal of a configuration is on the terminal only: the log isn't open yet.
         lines = (result.stdout + "\n" + result.stderr).splitlines()
-        printed = runs.read("".join(line + "\n" for line in lines if not line.startswith("gdsdeploy:")).encode("utf-8"))
+        printed = reader.read_recording(
+            "".join(line + "\n" for line in lines if not line.startswith("gdsdeploy:")).encode("utf-8")
+        )
         if printed.report.verdict == REFUSED and recording.report.verdict != REFUSED:
             recording = printed
     if error:

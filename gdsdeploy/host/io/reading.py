@@ -1,6 +1,8 @@
 """Reads files of others, inodes, superblocks, configuration spaces, and names as the kernel escapes them.
 
 Reading a file neither waits for a writer nor takes more than a bound.  Nothing here changes anything.
+
+Which package manager a system has, by its database.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import shlex
 import struct
 from typing import Dict
 
-from ..rootdir import open_file
+from ..rootdir import inside, open_file
 
 
 def beginning(path: str, limit: int) -> bytes:
@@ -107,3 +109,20 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 def plain_name(text: str) -> str:
     """A name as the kernel escapes it in /proc: spaces and the like in octal."""
     return _ESCAPE.sub(lambda match: chr(int(match.group(1), 8)), text) if "\\" in text else text
+
+
+DPKG, RPM = "dpkg", "rpm"
+_STATUS = "/var/lib/dpkg/status"
+_RPM = ("/var/lib/rpm", "/usr/lib/sysimage/rpm")
+
+
+def package_manager(root: str = "/") -> str:
+    """``dpkg``, ``rpm``, or nothing where neither has a database.
+
+    Each is also a package of the other's systems, where dpkg's database is empty.
+    """
+    status = inside(root, _STATUS)
+    is_rpm = any(os.path.isdir(inside(root, path)) for path in _RPM)
+    if os.path.exists(status) and (os.path.getsize(status) or not is_rpm):
+        return DPKG
+    return RPM if is_rpm else ""

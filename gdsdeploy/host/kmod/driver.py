@@ -19,12 +19,10 @@ from typing import Container, Dict, Iterable, List, Mapping, NamedTuple, Optiona
 from ..errors import ElfError, TreeError
 from ..paths import DKMS
 from ..rootdir import inside, list_folder, read_text
-from . import ofed, tree
+from . import files, ofed
 from .files import Elf, open_plain
-from .findings import ERROR, NOTE, WARNING, Finding, finding, some, unknown_finding
-from .flavour import has_nvme_hooks
-from .kernel import Kernel
-from .module import Module, name_of
+from .kernel import Kernel, has_nvme_hooks
+from .module import ERROR, NOTE, WARNING, Finding, Module, finding, name_of, some, unknown_finding
 
 #: Storage driver (in-kernel name) → what its pair of symbols begins with (nvfs-dma.c of nvidia-fs 2.7 to 2.28).
 DRIVERS = {
@@ -291,10 +289,10 @@ def _read_log(kernel: Kernel, log: str) -> Optional[Origin]:
     picked = _PICKED.findall(read_text(kernel.root, log))
     # The folder that has nv-p2p.h is one below the tree, or it is the tree's.
     for folder in (os.path.dirname(picked[-1]), picked[-1]) if picked else ():
-        trees = tree.identify(inside(kernel.root, folder))
+        trees = files.identify(inside(kernel.root, folder))
         if len(trees) == 1:
             try:
-                return Origin(trees[0].version, trees[0].flavour, tree.digest(trees[0]), log)
+                return Origin(trees[0].version, trees[0].flavour, files.digest(trees[0]), log)
             except TreeError:
                 return None
     return None

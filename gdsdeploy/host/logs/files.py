@@ -11,13 +11,13 @@ import sys
 from typing import List, Sequence, Tuple
 
 from ..errors import UsageError
-from ..gdscheck.pasted import plain
+from ..gdscheck.reader import plain
 from ..io import reading
 from .answer import Answer
 from .judge import judge
 from .parts import split
 
-__all__ = ["LIMIT", "STDIN", "answer_to", "is_text", "plain", "read"]
+__all__ = ["LIMIT", "STDIN", "answer_to", "is_text", "plain", "read_texts"]
 
 STDIN = "-"
 #: Most bytes of one file.
@@ -28,7 +28,7 @@ _NO_TEXT = re.compile("[\x01-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f\ufffd]")
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def read(names: Sequence[str]) -> List[Tuple[str, bytes]]:
+def read_texts(names: Sequence[str]) -> List[Tuple[str, bytes]]:
     """(name, content) of each file; ``-`` is standard input.
 
     Raises UsageError for what is no text or can't be read.

@@ -7,16 +7,34 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Pattern, Sequence, Tuple
 
-from ..facts.kernel_messages import NVIDIA, XID
-from ..facts.kernel_messages import meanings as kernel_meanings
-from ..gdscheck import meanings
+from ..facts.kernel import NVIDIA, XID
+from ..facts.kernel import meanings as kernel_meanings
+from ..gdscheck import document
 from ..libcufile import errors as cufile_errors
 from ..model import causes, compat
 from . import answer as words
-from . import reports, signs
 from .answer import LIKELY, POSSIBLE, SHOWN, Answer, CauseFound, Quote
-from .parts import BUILD, CUFILE, GDSCHECK, KERNEL, OTHER, PROGRAM, ZEROS, Line, Part
-from .setting import Setting, setting
+from .parts import (
+    BUILD,
+    CUFILE,
+    GDSCHECK,
+    KERNEL,
+    OTHER,
+    PROGRAM,
+    ZEROS,
+    Candidates,
+    Line,
+    Part,
+    Setting,
+    Shown,
+    Sign,
+    causes_of,
+    path_of,
+    remarks,
+    reports,
+    setting,
+    sign_index,
+)
 
 #: Most lines quoted for one cause, most harmless kinds of lines, and most unknown ones.
 QUOTES, HARMLESS_LINES, UNKNOWN_LINES = 4, 20, 20
@@ -48,7 +66,7 @@ class _Match(NamedTuple):
     """One line and what it shows."""
 
     line: Line
-    sign: signs.Sign
+    sign: Sign
     means: str
     certainty: str
 
@@ -106,7 +124,7 @@ def judge(parts: Sequence[Part]) -> Answer:
     env = setting(parts)
     collector = _Collector()
     _read_lines(parts, env, collector)
-    shown = reports.reports(parts)
+    shown = reports(parts)
     causes_found = _ordered(_merged([*_from_signs(collector), *_from_reports(shown), *_from_rules(env, parts)]))
     if not any(cause.certainty != POSSIBLE for cause in causes_found):
         causes_found = _ordered(_merged([*causes_found, *_from_codes(collector)]))
@@ -121,13 +139,13 @@ def judge(parts: Sequence[Part]) -> Answer:
         unknown=tuple(collector.unknown.values()),
         decide="" if path == words.DIRECT else _decide(causes_found, parts),
         path=path,
-        remarks=tuple(dict.fromkeys(text for one in shown for text in reports.remarks(one.report))),
+        remarks=tuple(dict.fromkeys(text for one in shown for text in remarks(one.report))),
     )
 
 
 def _read_lines(parts: Sequence[Part], env: Setting, collector: _Collector) -> None:
     # Of each kind of line: the signs that may match, and whether it tells of an error if none does.
-    cache: Dict[Tuple[str, str, str], Tuple[signs.Candidates[signs.Sign], bool, int]] = {}
+    cache: Dict[Tuple[str, str, str], Tuple[Candidates[Sign], bool, int]] = {}
     for line in (line for part in parts for line in part.lines):
         key = (line.kind, line.level, line.key)
         if key not in cache:
@@ -135,7 +153,7 @@ def _read_lines(parts: Sequence[Part], env: Setting, collector: _Collector) -> N
         candidates, is_error, code = cache[key]
         if not (candidates and _signs_of(line, candidates, env, collector)) and is_error:
             alike = _ZEROS.sub("0", line.key)
-            means = meanings.meaning(line.text).means if line.level and alike not in collector.unknown else ""
+            means = document.meaning(line.text).means if line.level and alike not in collector.unknown else ""
             collector.count(collector.unknown, alike, line, means, UNKNOWN_LINES)
         if line.kind in (PROGRAM, OTHER, CUFILE) and "50" in line.text:
             number = _CODE.search(line.text)
@@ -162,9 +180,9 @@ def _sounds_like_a_fault(line: Line) -> bool:
     return line.kind == KERNEL and _FAULT.search(line.text) is not None
 
 
-def _candidates(line: Line) -> signs.Candidates[signs.Sign]:
+def _candidates(line: Line) -> Candidates[Sign]:
     """The signs that may match lines that differ from this one by numbers alone."""
-    entries = signs.index(line.kind, line.level in FAULT_LEVELS).candidates(line.text)
+    entries = sign_index(line.kind, line.level in FAULT_LEVELS).candidates(line.text)
     text = _words(line).translate(ZEROS)
     return [entry for entry in entries if _any_number(entry[1].pattern).search(text)]
 
@@ -182,7 +200,7 @@ def _words(line: Line) -> str:
     return _BLANKS.sub(" ", line.text) if line.kind == CUFILE and "  " in line.text else line.text
 
 
-def _signs_of(line: Line, candidates: signs.Candidates[signs.Sign], env: Setting, collector: _Collector) -> bool:
+def _signs_of(line: Line, candidates: Candidates[Sign], env: Setting, collector: _Collector) -> bool:
     is_sign = False
     text = _words(line)
     for _, pattern, sign in candidates:
@@ -206,7 +224,7 @@ class _Groups(Dict[str, str]):
         return ""
 
 
-def _kernel_id(sign: signs.Sign, line: Line) -> str:
+def _kernel_id(sign: Sign, line: Line) -> str:
     xid = XID.search(line.text)
     return f"kernel.xid-{xid[2]}" if xid else sign.id
 
@@ -231,9 +249,9 @@ def _from_row(ident: str, quotes: Tuple[Quote, ...], certainty: str) -> CauseFou
     return CauseFound(ident, row.title, quotes, row.fix, row.reference, certainty, row.decide, row.rank, row.path)
 
 
-def _from_reports(shown: Iterable[reports.Shown]) -> Iterator[CauseFound]:
+def _from_reports(shown: Iterable[Shown]) -> Iterator[CauseFound]:
     for one in shown:
-        for says in reports.causes_of(one.report):
+        for says in causes_of(one.report):
             if causes.has(says.cause):
                 yield _from_row(says.cause, (Quote(one.line(says.line), says.means),), SHOWN)
 
@@ -318,9 +336,9 @@ def _last(cause: CauseFound) -> int:
     return max((quote.line.number for quote in cause.quotes), default=0)
 
 
-def _path(ordered: Sequence[CauseFound], shown: Sequence[reports.Shown], clean: bool) -> str:
+def _path(ordered: Sequence[CauseFound], shown: Sequence[Shown], clean: bool) -> str:
     sure = {cause.path for cause in ordered if cause.certainty == SHOWN}
-    by_reports = reports.path_of([one.report for one in shown])
+    by_reports = path_of([one.report for one in shown])
     for path in (words.BROKEN, words.COMPAT):
         if path in sure or by_reports == path:
             return path

@@ -23,10 +23,8 @@ from array import array
 from typing import Any, Dict, List
 
 from ..io.wording import line
-from .audit import in_process
-from .load_limits import FILLING, LONGEST, SECONDS, longest
-from .scratch import reopened, scratch
-from .trials import cache_of
+from .scratch import FILLING, LONGEST, SECONDS, longest, reopened, scratch
+from .trials import cache_of, in_process
 
 MIB = 1024 * 1024
 #: One read.  Large enough for the full rate of an array, small enough for its latency to mean something.

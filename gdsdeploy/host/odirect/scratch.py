@@ -2,6 +2,8 @@
 
 A file without a name (O_TMPFILE) is removed with its last descriptor, and so is one that lost its name while open.  If
 a filesystem has neither, the file keeps its name until the end, and SIGTERM and SIGINT remove it, too.
+
+Time limits of reading under load.
 """
 
 from __future__ import annotations
@@ -95,3 +97,14 @@ def ended_cleanly() -> Iterator[None]:
     finally:
         for number in defaults:
             signal.signal(number, signal.SIG_DFL)
+
+
+#: Seconds of reading under load: the default, and the most; and the limit of writing the file.
+SECONDS, LONGEST, FILLING = 10.0, 60.0, 20.0
+#: For making and removing that file, where a filesystem is slow with it.
+_GRACE = 15.0
+
+
+def longest(seconds: float) -> float:
+    """Seconds that reading for ``seconds`` under load may take in all."""
+    return seconds + FILLING + _GRACE

@@ -44,7 +44,7 @@ def prove(command: Callable[..., Any], folders: Sequence[str], config: Any, time
 
 def complete(output: str) -> bool:
     """Whether every read and write of a try succeeded."""
-    from ..facts.proof import events, is_done
+    from ..facts.processes import events, is_done
 
     records = events(output)
     pairs = [record for record in records if record.get("event") == "pair"]

@@ -22,7 +22,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 from .. import process
 from ..apply import gpu, unload
 from ..apply.host import ManagedHost
-from ..archive import keep, pack
+from ..archive import pack
 from ..boot import needed as pending
 from ..boot.present import boot_id
 from ..errors import HostError, RolloutError
@@ -276,7 +276,7 @@ def _take_back(chosen: Plan, of: Stack, old: Dict[str, str], problem: str) -> No
 def _old_modules(ident: str, names: List[str]) -> Iterator[Dict[str, str]]:
     """Module → a file with what was loaded, for as long as the context lasts."""
     release = os.uname().release
-    archive = keep.path(ident, release)
+    archive = pack.kept_path(ident, release)
     if not os.path.isfile(archive):
         raise RolloutError("unsafe", f"there is no {archive}")
     place = tempfile.mkdtemp(prefix=".back-", dir=os.path.dirname(archive))

@@ -14,7 +14,7 @@ from ..boot.present import boot_id, booting, lock_digest, now
 from ..errors import RolloutError
 from ..kmod import driver as drivers
 from ..kmod.kernel import Kernel, releases
-from ..kmod.vouch import FOLDER, MANIFEST, sha256
+from ..kmod.packaged import FOLDER, MANIFEST, sha256
 from ..rootdir import inside, read_text
 
 VERSION = 1

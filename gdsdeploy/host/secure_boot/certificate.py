@@ -1,16 +1,105 @@
 """X.509 certificates of keys that sign kernel modules, and whether a signature is by such a key.
 
 RSA with PKCS#1 v1.5 padding (RFC 8017) and ECDSA on P-256 and P-384 (FIPS 186-5); verification has no secret values.
+
+Read DER (ITU-T X.690), as in PKCS#7 and X.509, within bounds: definite lengths, one-byte tags, no recursion.
 """
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, FrozenSet, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, FrozenSet, List, NamedTuple, Optional, Tuple
 
-from . import der
-from .der import DerError, Node
+#: Elements in one sequence; a certificate's longest has about 15, a name 10.
+_CHILDREN_LIMIT = 256
+
+INTEGER = 0x02
+BIT_STRING = 0x03
+OCTET_STRING = 0x04
+OID = 0x06
+SEQUENCE = 0x30
+SET = 0x31
+
+
+class DerError(ValueError):
+    """The bytes aren't the expected DER."""
+
+
+def context(number: int, constructed: bool = True) -> int:
+    """The tag ``[number]``."""
+    return 0x80 | number | (0x20 if constructed else 0)
+
+
+class Node(NamedTuple):
+    """One element; ``raw`` is all of it, ``body`` its content."""
+
+    tag: int
+    raw: bytes
+    body: bytes
+
+    def children(self) -> List[Node]:
+        """The elements inside, in their order; raises DerError."""
+        nodes: List[Node] = []
+        rest = self.body
+        while rest:
+            if len(nodes) >= _CHILDREN_LIMIT:
+                raise DerError(f"an element has more than {_CHILDREN_LIMIT} parts")
+            nodes.append(first(rest))
+            rest = rest[len(nodes[-1].raw) :]
+        return nodes
+
+    def expect(self, tag: int) -> Node:
+        """The element itself, if it has ``tag``; else raises DerError."""
+        if self.tag != tag:
+            raise DerError(f"has tag 0x{self.tag:02x} where 0x{tag:02x} should be")
+        return self
+
+    def number(self) -> int:
+        """An INTEGER's value; raises DerError."""
+        if self.tag != INTEGER or not self.body:
+            raise DerError("has no INTEGER where one should be")
+        return int.from_bytes(self.body, "big", signed=True)
+
+    def oid(self) -> str:
+        """An OBJECT IDENTIFIER in dots; raises DerError."""
+        if self.tag != OID or not self.body or self.body[-1] & 0x80:
+            raise DerError("has no OBJECT IDENTIFIER where one should be")
+        numbers: List[int] = []
+        value = 0
+        for byte in self.body:
+            value = value << 7 | byte & 0x7F
+            if not byte & 0x80:
+                numbers.append(value)
+                value = 0
+        top = min(numbers[0] // 40, 2)
+        return ".".join(map(str, (top, numbers[0] - 40 * top, *numbers[1:])))
+
+
+def first(data: bytes) -> Node:
+    """The element that ``data`` begins with; raises DerError if it's incomplete."""
+    if len(data) < 2:
+        raise DerError("ends inside an element")
+    tag, length, start = data[0], data[1], 2
+    if tag & 0x1F == 0x1F:
+        raise DerError("has a tag of several bytes")
+    if length & 0x80:
+        count = length & 0x7F
+        if not 0 < count <= 4 or len(data) < 2 + count:
+            raise DerError(f"has a length of {count} bytes")
+        length, start = int.from_bytes(data[2 : 2 + count], "big"), 2 + count
+    if len(data) < start + length:
+        raise DerError("ends inside an element")
+    return Node(tag, data[: start + length], data[start : start + length])
+
+
+def only(data: bytes) -> Node:
+    """The one element that ``data`` consists of; raises DerError."""
+    node = first(data)
+    if len(node.raw) != len(data):
+        raise DerError(f"has {len(data) - len(node.raw)} bytes after its end")
+    return node
+
 
 #: Hash algorithms that the kernel knows in PKCS#7: OID → name in hashlib.
 HASHES = {
@@ -89,17 +178,17 @@ class Certificate:
 
 def read_certificate(data: bytes) -> Certificate:
     """The certificate that ``data`` (DER) begins with; raises DerError."""
-    outer = der.first(data).expect(der.SEQUENCE)
-    parts = der.first(outer.body).expect(der.SEQUENCE).children()
+    outer = first(data).expect(SEQUENCE)
+    parts = first(outer.body).expect(SEQUENCE).children()
     # The version is left out in those of version 1.
-    if parts and parts[0].tag == der.context(0):
+    if parts and parts[0].tag == context(0):
         parts = parts[1:]
     if len(parts) < 6:
         raise DerError(f"has {len(parts)} parts where a certificate has 6 and more")
     serial, _algorithm, issuer, _validity, subject, key = parts[:6]
     return Certificate(
         raw=outer.raw,
-        issuer=issuer.expect(der.SEQUENCE).raw,
+        issuer=issuer.expect(SEQUENCE).raw,
         serial=serial.number(),
         subject=name(subject),
         key_id=_key_id(parts[6:]),
@@ -110,7 +199,7 @@ def read_certificate(data: bytes) -> Certificate:
 def name(node: Node) -> str:
     """The common name in a Name, or its organization; empty when it has neither."""
     values: Dict[str, str] = {}
-    for group in node.expect(der.SEQUENCE).children():
+    for group in node.expect(SEQUENCE).children():
         for pair in (attribute.children() for attribute in group.children()):
             if len(pair) == 2:
                 values.setdefault(pair[0].oid(), pair[1].body.decode("utf-8", "replace"))
@@ -118,25 +207,25 @@ def name(node: Node) -> str:
 
 
 def _key_id(parts: Any) -> bytes:
-    for part in (part for part in parts if part.tag == der.context(3)):
-        for extension in der.first(part.body).children():
+    for part in (part for part in parts if part.tag == context(3)):
+        for extension in first(part.body).children():
             fields = extension.children()
             if fields and fields[0].oid() == _KEY_ID:
-                return der.first(fields[-1].expect(der.OCTET_STRING).body).expect(der.OCTET_STRING).body
+                return first(fields[-1].expect(OCTET_STRING).body).expect(OCTET_STRING).body
     return b""
 
 
 def _verifier(key: Node) -> Optional[Callable[[str, bytes, bytes], bool]]:
-    algorithm, bits = key.expect(der.SEQUENCE).children()[:2]
+    algorithm, bits = key.expect(SEQUENCE).children()[:2]
     fields = algorithm.children()
-    value = bits.expect(der.BIT_STRING).body[1:]
+    value = bits.expect(BIT_STRING).body[1:]
     if fields and fields[0].oid() == _RSA:
-        numbers = der.first(value).children()
+        numbers = first(value).children()
         modulus, exponent = numbers[0].number(), numbers[1].number()
         if modulus.bit_length() > _RSA_BITS or not 0 < exponent < 1 << 64:
             return None
         return lambda hashed, digest, signature: _rsa(modulus, exponent, hashed, digest, signature)
-    if len(fields) > 1 and fields[0].oid() == _EC and fields[1].tag == der.OID and fields[1].oid() in _CURVES:
+    if len(fields) > 1 and fields[0].oid() == _EC and fields[1].tag == OID and fields[1].oid() in _CURVES:
         curve = _CURVES[fields[1].oid()]
         size = (curve.p.bit_length() + 7) // 8
         if len(value) == 1 + 2 * size and value[0] == 4:
@@ -148,8 +237,8 @@ def _verifier(key: Node) -> Optional[Callable[[str, bytes, bytes], bool]]:
 def _rsa(modulus: int, exponent: int, hashed: str, digest: bytes, signature: bytes) -> bool:
     size = (modulus.bit_length() + 7) // 8
     oid = next(oid for oid, name in HASHES.items() if name == hashed)
-    algorithm = _element(der.SEQUENCE, _encoded(oid) + b"\x05\x00")
-    info = _element(der.SEQUENCE, algorithm + _element(der.OCTET_STRING, digest))
+    algorithm = _element(SEQUENCE, _encoded(oid) + b"\x05\x00")
+    info = _element(SEQUENCE, algorithm + _element(OCTET_STRING, digest))
     if len(signature) != size or size < len(info) + 11:
         return False
     padded = b"\x00\x01" + b"\xff" * (size - len(info) - 3) + b"\x00" + info
@@ -159,7 +248,7 @@ def _rsa(modulus: int, exponent: int, hashed: str, digest: bytes, signature: byt
 
 def _ecdsa(curve: _Curve, key: Tuple[int, int], digest: bytes, signature: bytes) -> bool:
     try:
-        r, s = (node.number() for node in der.only(signature).expect(der.SEQUENCE).children())
+        r, s = (node.number() for node in only(signature).expect(SEQUENCE).children())
     except ValueError:
         return False
     x, y = key
@@ -208,4 +297,4 @@ def _encoded(oid: str) -> bytes:
             number >>= 7
             digits.append(number & 0x7F | 0x80)
         out += bytes(reversed(digits))
-    return _element(der.OID, out)
+    return _element(OID, out)

@@ -16,7 +16,7 @@ import re
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from ..rootdir import list_folder, read_bytes, read_text
-from . import der
+from . import certificate
 from .certificate import Certificate, read_certificate
 
 _EFI = "/sys/firmware/efi"
@@ -125,7 +125,7 @@ def read_lists(data: bytes) -> List[Certificate]:
             break
         if data[:16] == _X509:
             for place in range(_LIST_HEADER + header, size - entry + 1, entry):
-                with contextlib.suppress(der.DerError):
+                with contextlib.suppress(certificate.DerError):
                     keys.append(read_certificate(data[place + _OWNER : place + entry]))
         data = data[size:]
     return keys

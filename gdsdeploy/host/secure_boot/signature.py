@@ -17,11 +17,10 @@ from ..errors import ElfError
 from ..io import cache
 from ..io.wording import first_few
 from ..kmod.files import CHUNK, open_plain
-from ..kmod.findings import Finding, finding, unknown_finding
 from ..kmod.kernel import Kernel
-from . import der
-from .certificate import HASHES, Certificate, name
-from .der import DerError, Node
+from ..kmod.module import Finding, finding, unknown_finding
+from . import certificate
+from .certificate import HASHES, Certificate, DerError, Node, name
 from .firmware import SETUP_MODE, SHIM_OFF, WORDS
 from .trust import Trust, trust_of
 
@@ -326,32 +325,32 @@ def _unverified(why: str) -> Finding:
 
 def _message(data: bytes, size: int) -> Signature:
     """The first signer of a PKCS#7 SignedData (RFC 2315, RFC 5652)."""
-    kind, content = der.only(data).expect(der.SEQUENCE).children()
+    kind, content = certificate.only(data).expect(certificate.SEQUENCE).children()
     if kind.oid() != _SIGNED_DATA:
         raise DerError(f"has content of type {kind.oid()}")
-    parts = der.first(content.expect(der.context(0)).body).expect(der.SEQUENCE).children()
-    signers = parts[-1].expect(der.SET).children()
+    parts = certificate.first(content.expect(certificate.context(0)).body).expect(certificate.SEQUENCE).children()
+    signers = parts[-1].expect(certificate.SET).children()
     if len(parts) < 4 or not signers:
         raise DerError("has no signer")
-    _version, who, hashed, *rest = signers[0].expect(der.SEQUENCE).children()
+    _version, who, hashed, *rest = signers[0].expect(certificate.SEQUENCE).children()
     attributes, digest = b"", b""
-    if rest[0].tag == der.context(0):
+    if rest[0].tag == certificate.context(0):
         # They are signed as a SET, not under their stored tag.
-        attributes = bytes((der.SET,)) + rest[0].raw[1:]
+        attributes = bytes((certificate.SET,)) + rest[0].raw[1:]
         digest = _attribute(rest[0], _MESSAGE_DIGEST)
         rest = rest[1:]
     oid = hashed.children()[0].oid()
     if oid not in HASHES:
         raise UnsupportedError(f"its signature uses a hash that the kernel doesn't know ({oid})")
     issuer, serial, key_id, signer = _signer(who)
-    value = rest[1].expect(der.OCTET_STRING).body
+    value = rest[1].expect(certificate.OCTET_STRING).body
     return Signature(size, HASHES[oid], issuer, serial, key_id, signer, attributes, digest, value)
 
 
 def _signer(node: Node) -> Tuple[bytes, int, bytes, str]:
-    if node.tag == der.context(0, constructed=False):
+    if node.tag == certificate.context(0, constructed=False):
         return b"", 0, node.body, f"the key {node.body.hex()}"
-    issuer, serial = node.expect(der.SEQUENCE).children()
+    issuer, serial = node.expect(certificate.SEQUENCE).children()
     unsigned = serial.number() & ((1 << 8 * len(serial.body)) - 1)
     return issuer.raw, serial.number(), b"", f"{name(issuer) or 'a nameless key'!r} (serial {unsigned:x})"
 
@@ -359,7 +358,7 @@ def _signer(node: Node) -> Tuple[bytes, int, bytes, str]:
 def _attribute(attributes: Node, oid: str) -> bytes:
     for kind, values in (attribute.children() for attribute in attributes.children()):
         if kind.oid() == oid:
-            return der.first(values.expect(der.SET).body).expect(der.OCTET_STRING).body
+            return certificate.first(values.expect(certificate.SET).body).expect(certificate.OCTET_STRING).body
     raise DerError("its signed attributes have no digest")
 
 

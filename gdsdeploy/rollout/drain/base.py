@@ -18,7 +18,7 @@ from gdsdeploy.errors import DrainFailed, FleetInvalid, GdsError, Interrupted
 from gdsdeploy.host.io.scontrol import FORMAT
 from gdsdeploy.host.io.wording import first_few, line, quoted
 
-#: How the reason of a rollout's drain begins; the boot gate's own begin with ``gdsdeploy: `` (host/gate/slurm.py).
+#: How the reason of a rollout's drain begins; the boot gate's own begin with ``gdsdeploy: `` (host/gate/gate.py).
 ROLLOUT = "gdsdeploy rollout "
 #: Gets one line of text at a time.
 Progress = Callable[[str], None]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from gdsdeploy.errors import DrainFailed
-from gdsdeploy.host.gate.slurm import DRAINED, OURS, WAS, Node, drain_argv, node_from, undrain_argv
+from gdsdeploy.host.gate.gate import DRAINED, OURS, WAS, Node, drain_argv, node_from, undrain_argv
 from gdsdeploy.host.io.scontrol import SlurmError
 from gdsdeploy.host.io.wording import first_few
 from gdsdeploy.rollout.drain.base import (

@@ -11,7 +11,7 @@ from gdsdeploy.converge.diff import DISRUPTIONS
 from gdsdeploy.converge.inventory import FREE_MIB, packages_for
 from gdsdeploy.errors import DrainFailed, HostUnfit, HostUnreachable, RebootFailed, RollbackFailed, RolloutRefused
 from gdsdeploy.host.apply.model import INSTALLS
-from gdsdeploy.host.archive import keep
+from gdsdeploy.host.archive import pack
 from gdsdeploy.lock import releases
 from gdsdeploy.lock.releases import Release
 from gdsdeploy.model.lock import Package
@@ -182,7 +182,7 @@ def _kept_archive(work: Work, back: Work, look: Look, document: answers.Snapshot
     """Where the host keeps the modules that it has received; empty where the cache has them."""
     kernel = back.target.kernel.release
     if kernel in document.kernels and work.ask(answers.KEEP, "--id", work.rollout, "--kernel", kernel).archive:
-        return keep.path(work.rollout, kernel)
+        return pack.kept_path(work.rollout, kernel)
     if not look.supply.cached:
         raise RollbackFailed(
             f"{work.name}: its modules for kernel {kernel} could not be put back: it has received them, and they are"

@@ -14,7 +14,7 @@ from gdsdeploy.host.explain.cause import numbers
 from gdsdeploy.host.explain.config import registration_error
 from gdsdeploy.host.facts.cufile import SHOWN, differences, effective_values, given_keys, same
 from gdsdeploy.host.facts.environment import merged
-from gdsdeploy.host.gdscheck import document, runs
+from gdsdeploy.host.gdscheck import document, reader
 from tests.cufile import libraries, standin
 from tests.cufile.effective import effective
 from tests.cufile.gdschecks import HOOKS, SYSFS, program, started
@@ -118,7 +118,7 @@ def ask(version: str, base: str, over: str, folder: Path) -> tuple[int, dict[str
     named.write_text(over)
     argv = ["/usr/bin/env", f"CUFILE_ENV_PATH_JSON={named}", str(program("debian-13")), "-p"]
     printed = started(argv, version, config=base, proc=HOOKS, sys_files=SYSFS)
-    return printed.status, document.document(runs.read(printed.text.encode(), printed.status), "live")
+    return printed.status, document.document(reader.read_recording(printed.text.encode(), printed.status), "live")
 
 
 @pytest.mark.parametrize("version", RELEASES)

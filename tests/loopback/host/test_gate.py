@@ -15,7 +15,7 @@ import pytest
 from gdsdeploy.host import __main__ as program
 from gdsdeploy.host import checks
 from gdsdeploy.host.cli import gate as cli_gate
-from gdsdeploy.host.gate import gate, metrics
+from gdsdeploy.host.gate import gate
 from gdsdeploy.host.io import prometheus
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, WAIVED, Finding
 
@@ -221,7 +221,7 @@ def test_metrics_are_in_the_text_format() -> None:
     findings = [finding("kernel.running", PASS), finding(f"storage.path:/mnt/{evil}", FAIL)]
     record = gate.Record(gate.CLOSED, evil, FAIL, "boot", "2026-11-21T08:00:00Z", 1.5, profile=evil,
                          stack=[["nvidia-fs", "2.19.7"]], findings=[entry.as_dict() for entry in findings])  # fmt: skip
-    text = metrics.render(record)
+    text = gate.render(record)
     values: dict[str, str] = {}
     declared = set()
     for line in text.splitlines():

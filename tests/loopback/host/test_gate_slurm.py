@@ -11,7 +11,7 @@ import pytest
 
 from gdsdeploy.host.cli.gate import NPD_LENGTH
 from gdsdeploy.host.gate import gate
-from gdsdeploy.host.gate import slurm as gate_slurm
+from gdsdeploy.host.gate import gate as gate_slurm
 from gdsdeploy.host.io.scontrol import SlurmError
 from gdsdeploy.run import which
 from tests.loopback import loopback_slurm
@@ -47,17 +47,17 @@ def is_in(node: gate_slurm.Node) -> bool:
 
 
 def test_a_closed_gate_drains_and_an_open_one_resumes(slurm: Slurm) -> None:
-    answer = gate_slurm.apply(gate.CLOSED, "driver.flavour failed")
+    answer = gate_slurm.apply_step(gate.CLOSED, "driver.flavour failed")
     assert answer == "node7 is drained: gdsdeploy: driver.flavour failed"
     node = slurm.show()
     assert "DRAIN" in node.states
     assert node.reason == "gdsdeploy: driver.flavour failed"
-    assert gate_slurm.apply(gate.CLOSED, "driver.flavour failed") == "node7 is drained already"
-    gate_slurm.apply(gate.CLOSED, "storage.path:/mnt/nvme failed")
+    assert gate_slurm.apply_step(gate.CLOSED, "driver.flavour failed") == "node7 is drained already"
+    gate_slurm.apply_step(gate.CLOSED, "storage.path:/mnt/nvme failed")
     assert slurm.show().reason == "gdsdeploy: storage.path:/mnt/nvme failed"
-    assert gate_slurm.apply(gate.OPEN, "24 checks passed") == "node7 is resumed"
+    assert gate_slurm.apply_step(gate.OPEN, "24 checks passed") == "node7 is resumed"
     assert is_in(slurm.show())
-    assert gate_slurm.apply(gate.OPEN, "24 checks passed") == "node7 is in already"
+    assert gate_slurm.apply_step(gate.OPEN, "24 checks passed") == "node7 is in already"
 
 
 def test_a_reason_that_somebody_else_gave_is_kept(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,9 +66,9 @@ def test_a_reason_that_somebody_else_gave_is_kept(slurm: Slurm, monkeypatch: pyt
     slurm.set("DRAIN", "DIMM in slot [3] is bad, ask ops@site")
     before = slurm.show()
     assert before.reason == "DIMM in slot [3] is bad, ask ops@site"
-    assert "keeps its reason: DIMM" in gate_slurm.apply(gate.CLOSED, "driver.flavour failed")
+    assert "keeps its reason: DIMM" in gate_slurm.apply_step(gate.CLOSED, "driver.flavour failed")
     stays = "node7 stays out: DIMM in slot [3] is bad, ask ops@site"
-    assert gate_slurm.apply(gate.OPEN, "24 checks passed") == stays
+    assert gate_slurm.apply_step(gate.OPEN, "24 checks passed") == stays
     after = slurm.show()
     assert after.reason == before.reason
     assert "DRAIN" in after.states
@@ -77,12 +77,12 @@ def test_a_reason_that_somebody_else_gave_is_kept(slurm: Slurm, monkeypatch: pyt
 def test_a_node_that_is_down_is_drained_too_and_gets_its_reason_back(slurm: Slurm) -> None:
     """Slurm takes a node that is only down back by itself when it answers, as it does after a boot."""
     slurm.set("DOWN", "fan 3 has stopped")
-    gate_slurm.apply(gate.CLOSED, "driver.flavour failed")
-    gate_slurm.apply(gate.CLOSED, "kernel.running failed")
+    gate_slurm.apply_step(gate.CLOSED, "driver.flavour failed")
+    gate_slurm.apply_step(gate.CLOSED, "kernel.running failed")
     node = slurm.show()
     assert node.reason == "gdsdeploy: kernel.running failed; was: fan 3 has stopped"
     assert set(node.states) >= {"DRAIN"}
-    gate_slurm.apply(gate.OPEN, "24 checks passed")
+    gate_slurm.apply_step(gate.OPEN, "24 checks passed")
     node = slurm.show()
     assert "DRAIN" not in node.states
     assert "DOWN" in node.states
@@ -96,13 +96,13 @@ def test_slurm_reboots_and_the_gate_decides(slurm: Slurm) -> None:
         node = slurm.until(lambda node: "REBOOT_ISSUED" in node.states)
         assert node.reason == "gdsdeploy: reboot"
         if moment == "before":
-            gate_slurm.apply(gate.CLOSED, "driver.flavour failed")
+            gate_slurm.apply_step(gate.CLOSED, "driver.flavour failed")
         slurm.reboot_node(NODE)
         node = slurm.until(lambda node: node.states == ["DOWN"])
-        gate_slurm.apply(gate.CLOSED, "driver.flavour failed")
+        gate_slurm.apply_step(gate.CLOSED, "driver.flavour failed")
         assert set(slurm.show().states) == {"DOWN", "DRAIN"}
         assert slurm.show().reason == "gdsdeploy: driver.flavour failed"
-        assert gate_slurm.apply(gate.OPEN, "24 checks passed") == "node7 is resumed"
+        assert gate_slurm.apply_step(gate.OPEN, "24 checks passed") == "node7 is resumed"
         slurm.until(takes_jobs)
         slurm.settle()
 
@@ -112,7 +112,7 @@ def test_an_open_gate_takes_a_node_back_that_slurm_rebooted_for_it(slurm: Slurm)
     slurm.until(lambda node: "REBOOT_ISSUED" in node.states)
     slurm.reboot_node(NODE)
     slurm.until(lambda node: node.states == ["DOWN"])
-    assert gate_slurm.apply(gate.OPEN, "24 checks passed") == "node7 is resumed"
+    assert gate_slurm.apply_step(gate.OPEN, "24 checks passed") == "node7 is resumed"
     assert is_in(slurm.show())
     # One that somebody had rebooted for a reason of theirs is theirs to take back.
     slurm.until(takes_jobs)
@@ -120,14 +120,14 @@ def test_an_open_gate_takes_a_node_back_that_slurm_rebooted_for_it(slurm: Slurm)
     slurm.until(lambda node: "REBOOT_ISSUED" in node.states)
     slurm.reboot_node(NODE)
     slurm.until(lambda node: node.states == ["DOWN"])
-    assert gate_slurm.apply(gate.OPEN, "24 checks passed") == "node7 stays out: firmware"
+    assert gate_slurm.apply_step(gate.OPEN, "24 checks passed") == "node7 stays out: firmware"
 
 
 def test_a_job_is_not_started_while_the_gate_is_closed(slurm: Slurm) -> None:
-    gate_slurm.apply(gate.CLOSED, "driver.flavour failed")
+    gate_slurm.apply_step(gate.CLOSED, "driver.flavour failed")
     refused = subprocess.run(["srun", "--immediate=1", "true"], capture_output=True, text=True)
     assert refused.returncode != 0
-    gate_slurm.apply(gate.OPEN, "24 checks passed")
+    gate_slurm.apply_step(gate.OPEN, "24 checks passed")
     slurm.until(takes_jobs)
     subprocess.run(["srun", "--immediate=15", "true"], check=True, capture_output=True, text=True)
 
@@ -154,7 +154,7 @@ def test_slurmd_itself_asks_the_gate(slurm: Slurm, tmp_path: Path) -> None:
         # What was started before may drain the node yet.
         slurm.until(lambda _: mark.exists() and not running(str(run)))
         health.write_text(idle)
-    gate_slurm.apply(gate.OPEN, "over")
+    gate_slurm.apply_step(gate.OPEN, "over")
 
 
 def running(word: str) -> bool:
@@ -164,13 +164,13 @@ def running(word: str) -> bool:
 
 def test_a_controller_that_is_away_and_a_node_that_is_unknown(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SlurmError, match="Node nobody not found"):
-        gate_slurm.apply(gate.CLOSED, "kernel.running failed", "nobody")
+        gate_slurm.apply_step(gate.CLOSED, "kernel.running failed", "nobody")
     text = (slurm.folder / "slurm.conf").read_text()
     other = slurm.folder / "other.conf"
     other.write_text(re.sub("SlurmctldPort=.*", f"SlurmctldPort={free_port()}", text) + "MessageTimeout=1\n")
     monkeypatch.setenv("SLURM_CONF", str(other))
     with pytest.raises(SlurmError, match="Unable to contact slurm controller"):
-        gate_slurm.apply(gate.CLOSED, "kernel.running failed", NODE)
+        gate_slurm.apply_step(gate.CLOSED, "kernel.running failed", NODE)
 
 
 def test_what_is_no_node_is_an_error() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.gdscheck import document, runs
-from gdsdeploy.host.gdscheck.release import ROWS, release_of
+from gdsdeploy.host.gdscheck import document, reader
+from gdsdeploy.host.gdscheck.document import FROM_ROWS, release_of
 from tests.cufile import gdschecks, libraries
 from tests.cufile.gdschecks import (
     DIRECT_ONLY,
@@ -29,7 +29,7 @@ DEBIAN = tuple(VERSIONS)
 
 def parsed(printed: Printed) -> dict[str, Any]:
     """The JSON object of the run, as the command line makes it."""
-    return document.document(runs.read(printed.text.encode(), printed.status), "live")
+    return document.document(reader.read_recording(printed.text.encode(), printed.status), "live")
 
 
 @pytest.mark.parametrize("debian", DEBIAN)
@@ -117,14 +117,14 @@ def test_every_release_in_every_state(version: str) -> None:
 @pytest.mark.parametrize("version", libraries.RELEASES)
 def test_forced_compat_mode_has_no_header_and_its_rows_bound_the_release(version: str) -> None:
     printed = gdscheck("debian-13", version, config=FORCED, proc=HOOKS, sys_files=SYSFS)
-    recording = runs.read(printed.text.encode(), printed.status)
+    recording = reader.read_recording(printed.text.encode(), printed.status)
     assert (recording.report.release, recording.report.verdict) == ("", "compat")
     bounds, source = release_of(recording.report)
     assert bounds is not None
     low, _, high = bounds.partition("-")
     numbers = [tuple(int(part) for part in words.split(".")) for words in (low, high or low)]
     release = tuple(int(part) for part in version.split(".")[:2])
-    assert (source, numbers[0] <= release <= numbers[1]) == (ROWS, True), bounds
+    assert (source, numbers[0] <= release <= numbers[1]) == (FROM_ROWS, True), bounds
     assert parsed(printed)["reasons"] == ["the configuration forces compat mode (properties.force_compat_mode)"]
 
 
@@ -150,7 +150,7 @@ def test_mount_tables_and_rdma_are_typed(version: str) -> None:
 def test_the_librarys_log_holds_the_same_report(version: str) -> None:
     printed = parsed(gdscheck("debian-13", version))
     answer = libraries.library(version).ask(gdschecks.SECTIONS)
-    logged = document.document(runs.read(answer.log.encode()), "log")
+    logged = document.document(reader.read_recording(answer.log.encode()), "log")
     assert logged["kind"] == "cufile.log"
     for key in ("release", "nvidia_fs_version", "storage", "rdma", "config", "verdict", "complete"):
         assert logged[key] == printed[key], key

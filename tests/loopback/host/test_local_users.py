@@ -32,7 +32,7 @@ from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.gate import gate
 from gdsdeploy.host.io import atomic
 from gdsdeploy.host.libcufile import probe
-from gdsdeploy.host.secure_boot.mok import make_key
+from gdsdeploy.host.secure_boot.signing import make_key
 
 NOBODY = 65534
 SECRET = "root's own\n"

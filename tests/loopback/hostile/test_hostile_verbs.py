@@ -20,8 +20,8 @@ import yaml
 
 from gdsdeploy.converge import ansible
 from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.host.facts.host_facts import STACK
 from gdsdeploy.host.facts.processes import Program
-from gdsdeploy.host.facts.stack import STACK
 from gdsdeploy.host.gate.gate import Record
 from gdsdeploy.host.io.wording import HIDDEN
 from gdsdeploy.host.libcufile import counters

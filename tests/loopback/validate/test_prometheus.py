@@ -16,7 +16,7 @@ import yaml
 
 from gdsdeploy import resources
 from gdsdeploy.host.facts.processes import Program
-from gdsdeploy.host.gate import gate, metrics
+from gdsdeploy.host.gate import gate
 from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.libcufile.counters import Counters, Direction, Gpu
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, Finding
@@ -80,7 +80,7 @@ class Site:
         }  # fmt: skip
         folder, port = self.folder / f"textfile-{host}", free_port()
         folder.mkdir()
-        (folder / metrics.FILE).write_text(metrics.render(gate.Record(**{**fields, **changes})))
+        (folder / gate.FILE).write_text(gate.render(gate.Record(**{**fields, **changes})))
         listen, textfile = f"--web.listen-address=127.0.0.1:{port}", f"--collector.textfile.directory={folder}"
         collectors = ("--collector.disable-defaults", "--collector.stat", "--collector.textfile")
         self.start_program("prometheus-node-exporter", listen, textfile, *collectors)
@@ -101,7 +101,7 @@ class Site:
         end = time.monotonic() + 60
         while time.monotonic() < end:
             try:
-                instances = {entry["metric"]["instance"] for entry in self.ask(metrics.PATH)}
+                instances = {entry["metric"]["instance"] for entry in self.ask(gate.PATH_METRIC)}
             except httpx.HTTPError:
                 instances = set()
             if instances == {f"{host}:9100" for host in waited_for}:
@@ -148,7 +148,7 @@ def test_each_query_of_the_page_finds_its_hosts(site: Site) -> None:
     failed = Finding("boot.autoload", FAIL, "title", "this", "that", "do").as_dict()
     site.add("gpu3", state=gate.CLOSED, verdict=FAIL, findings=[failed])
     site.add("gpu4")
-    (site.folder / "textfile-gpu4" / metrics.FILE).unlink()
+    (site.folder / "textfile-gpu4" / gate.FILE).unlink()
     mounts = {"gpu1:9100", "gpu2:9100"}
     every = {*mounts, "gpu3:9100"}
     expected = [{"gpu3:9100"}, {"gpu1:9100"}, {"gpu2:9100"}, {"gpu4:9100"}, {"gpu3:9100"}, mounts, every, {""}]
@@ -209,10 +209,10 @@ def test_series_keep_to_the_conventions(tmp_path: Path) -> None:
     record = gate.Record(
         gate.OPEN, "fine", PASS, "b", "2026-11-21T08:00:00Z", 1.0, stack=[["kernel", RUNNING]], findings=[finding]
     )
-    text = metrics.render(record) + watched()
+    text = gate.render(record) + watched()
     ended = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout + ended.stderr) == (0, "")
-    assert set(re.findall(r"^# TYPE (\S+)", metrics.render(record), re.MULTILINE)) == set(metrics.NAMES)
+    assert set(re.findall(r"^# TYPE (\S+)", gate.render(record), re.MULTILINE)) == set(gate.NAMES)
 
 
 def page_queries() -> list[str]:
@@ -230,7 +230,7 @@ def test_rules_and_dashboard_name_only_series_that_hosts_export() -> None:
     rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
     texts = [*(rule["expr"] for rule in rules), DASHBOARD.read_text(), *page_queries()]
     names = {name for text in texts for name in re.findall(r"\b(?:gdsdeploy|node)_\w+\b|\bup\b", text)}
-    assert names - FOREIGN == {*metrics.NAMES, *watch_metrics.NAMES}
+    assert names - FOREIGN == {*gate.NAMES, *watch_metrics.NAMES}
 
 
 @pytest.mark.parametrize(("verb", "file"), [("alerts", RULES), ("dashboard", DASHBOARD)])

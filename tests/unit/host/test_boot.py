@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.boot import grub, present
+from gdsdeploy.host.boot import bls, grub, present
 from gdsdeploy.host.boot.grub import BootError
 
 EVIDENCE = Path(__file__).parents[2] / "evidence" / "kmod" / "grub"
@@ -30,7 +30,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_entries_of_a_real_menu() -> None:
-    result = grub.entries(text("debian-13.cfg"))
+    result = bls.menu_entries(text("debian-13.cfg"))
     assert [(entry.path, entry.release, entry.recovery, entry.numbers) for entry in result] == [
         ("gnulinux-simple-/dev/vda", NEW, False, (0,)),
         (f"{SUBMENU}>gnulinux-{NEW}-advanced-/dev/vda", NEW, False, (1, 0)),
@@ -53,7 +53,7 @@ def test_entries_of_a_real_menu() -> None:
     ],
 )
 def test_grub_takes_numbers_ids_and_titles(choice: str, release: str) -> None:
-    result = grub.resolve(grub.entries(text("debian-13.cfg")), choice)
+    result = bls.menu_choice(bls.menu_entries(text("debian-13.cfg")), choice)
     assert result is not None
     assert result.release == release
     assert not result.recovery
@@ -61,7 +61,7 @@ def test_grub_takes_numbers_ids_and_titles(choice: str, release: str) -> None:
 
 @pytest.mark.parametrize("choice", ["7", "1>9", "gone", ""])
 def test_what_is_not_in_the_menu_is_nothing(choice: str) -> None:
-    assert grub.resolve(grub.entries(text("debian-13.cfg")), choice) is None
+    assert bls.menu_choice(bls.menu_entries(text("debian-13.cfg")), choice) is None
 
 
 def test_without_a_choice_the_first_entry_boots(root: Path) -> None:
@@ -132,9 +132,9 @@ def test_another_root_is_never_changed(root: Path) -> None:
 def test_damaged_menus_are_read_as_far_as_they_go() -> None:
     whole = text("debian-13.cfg")
     for size in range(0, len(whole), 97):
-        grub.entries(whole[:size])
-    assert [entry.release for entry in grub.entries("menuentry 'open quote {\n}\n}\n}")] == [""]
-    assert grub.entries("menuentry\nsubmenu\n}\n{\n") == []
+        bls.menu_entries(whole[:size])
+    assert [entry.release for entry in bls.menu_entries("menuentry 'open quote {\n}\n}\n}")] == [""]
+    assert bls.menu_entries("menuentry\nsubmenu\n}\n{\n") == []
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:

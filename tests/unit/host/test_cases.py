@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import checks
-from gdsdeploy.host.explain import as_document, explain, process
+from gdsdeploy.host.explain import as_document, explain, processes
 from gdsdeploy.host.explain.text import render
 from gdsdeploy.host.facts import as_dict, facts_from, require, storage
-from gdsdeploy.host.facts.stack import stack
+from gdsdeploy.host.facts.host_facts import stack
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, UNKNOWN
 from tests.unit.host import cases, hosts
@@ -50,7 +50,7 @@ def _kinds(look: Look, _: Any) -> dict[str, Any]:
 
 def _processes(look: Look, expected: Mapping[int, Any]) -> dict[int, Any]:
     facts = facts_from(look.document)
-    return {pid: process.as_document(process.explain_process(facts, pid)) for pid in expected}
+    return {pid: processes.process_document(processes.explain_process(facts, pid)) for pid in expected}
 
 
 def _conditions(look: Look, expected: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from hypothesis import given, settings
 from hypothesis.strategies import binary, integers
 
-from gdsdeploy.host.archive import ed25519
+from gdsdeploy.host.archive import provenance
 
 #: Section 7.1: private key, public key, message, signature.
 VECTORS = [
@@ -30,42 +30,42 @@ ORDER = 2**252 + 27742317777372353535851937790883648493
 
 @pytest.mark.parametrize(("seed", "public", "message", "signature"), VECTORS)
 def test_the_vectors_of_the_standard(seed: str, public: str, message: str, signature: str) -> None:
-    assert ed25519.public_key(bytes.fromhex(seed)).hex() == public
-    assert ed25519.sign(bytes.fromhex(seed), bytes.fromhex(message)).hex() == signature
-    assert ed25519.verify(bytes.fromhex(public), bytes.fromhex(signature), bytes.fromhex(message))
+    assert provenance.public_key(bytes.fromhex(seed)).hex() == public
+    assert provenance.ed25519_sign(bytes.fromhex(seed), bytes.fromhex(message)).hex() == signature
+    assert provenance.ed25519_verify(bytes.fromhex(public), bytes.fromhex(signature), bytes.fromhex(message))
 
 
 @given(seed=binary(min_size=32, max_size=32), message=binary(max_size=200))
 @settings(max_examples=60, deadline=None)
 def test_it_signs_what_openssl_signs(seed: bytes, message: bytes) -> None:
     theirs = Ed25519PrivateKey.from_private_bytes(seed)
-    assert ed25519.public_key(seed) == theirs.public_key().public_bytes_raw()
-    assert ed25519.sign(seed, message) == theirs.sign(message)
+    assert provenance.public_key(seed) == theirs.public_key().public_bytes_raw()
+    assert provenance.ed25519_sign(seed, message) == theirs.sign(message)
 
 
 @given(where=integers(0, 32 + 64 + 20 - 1), bit=integers(0, 7))
 @settings(max_examples=200, deadline=None)
 def test_a_flipped_bit_is_refused_wherever_it_is(where: int, bit: int) -> None:
     seed, message = b"s" * 32, b"twenty bytes of text"
-    whole = bytearray(ed25519.public_key(seed) + ed25519.sign(seed, message) + message)
+    whole = bytearray(provenance.public_key(seed) + provenance.ed25519_sign(seed, message) + message)
     whole[where] ^= 1 << bit
     parts = bytes(whole[:32]), bytes(whole[32:96]), bytes(whole[96:])
-    assert not ed25519.verify(*parts)
+    assert not provenance.ed25519_verify(*parts)
     with pytest.raises((InvalidSignature, ValueError)):
         Ed25519PublicKey.from_public_bytes(parts[0]).verify(parts[1], parts[2])
 
 
 def test_other_encodings_of_the_same_signature_are_refused() -> None:
     seed, message = b"s" * 32, b"text"
-    public, signature = ed25519.public_key(seed), ed25519.sign(seed, message)
+    public, signature = provenance.public_key(seed), provenance.ed25519_sign(seed, message)
     answer = int.from_bytes(signature[32:], "little")
-    assert not ed25519.verify(public, signature[:32] + (answer + ORDER).to_bytes(32, "little"), message)
+    assert not provenance.ed25519_verify(public, signature[:32] + (answer + ORDER).to_bytes(32, "little"), message)
     for wrong in (b"", signature[:-1], signature + b"\0"):
-        assert not ed25519.verify(public, wrong, message)
+        assert not provenance.ed25519_verify(public, wrong, message)
     for point in (b"", public[:-1], b"\xff" * 32, (1 | 1 << 255).to_bytes(32, "little")):
-        assert not ed25519.verify(point, signature, message)
+        assert not provenance.ed25519_verify(point, signature, message)
 
 
 def test_a_private_key_has_32_bytes() -> None:
     with pytest.raises(ValueError, match="32 bytes"):
-        ed25519.sign(b"short", b"")
+        provenance.ed25519_sign(b"short", b"")

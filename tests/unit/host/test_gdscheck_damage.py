@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsdeploy.host.gdscheck import COMPAT, DIRECT, UNKNOWN, document, runs
-from gdsdeploy.host.gdscheck.runs import LIMIT
+from gdsdeploy.host.gdscheck import COMPAT, DIRECT, UNKNOWN, document, reader
+from gdsdeploy.host.gdscheck.reader import LIMIT
 
 EVIDENCE = Path(__file__).parents[2] / "evidence"
 FILES = sorted(
@@ -35,7 +35,7 @@ PLACE = st.floats(0, 1, exclude_max=True)
 
 def typed(data: bytes) -> dict[str, Any]:
     """As the command line makes it, as text and as JSON."""
-    recording = runs.read(data)
+    recording = reader.read_recording(data)
     assert document.text(recording, "damaged")
     report = document.document(recording, "damaged")
     json.dumps(report)
@@ -300,6 +300,6 @@ def test_a_long_log_is_read_and_a_larger_one_only_in_part() -> None:
     assert "udev property not found: ID_FS_USAGE vda" in [error["line"] for error in report["later_errors"]]
     assert {error["code"] for error in report["later_errors"]} >= {5027}
     whole = DATA[PRINTED[0]]
-    recording = runs.read(whole + b"x" * (LIMIT + 1 - len(whole)))
+    recording = reader.read_recording(whole + b"x" * (LIMIT + 1 - len(whole)))
     assert recording.cut
     assert document.document(recording, "huge")["warnings"][0].startswith("the file is too large")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.gdscheck import document, runs
+from gdsdeploy.host.gdscheck import document, reader
 
 TESTS = Path(__file__).parents[2]
 GOLDEN = TESTS / "golden" / "gdscheck"
@@ -24,7 +24,7 @@ LIVE = sorted((TESTS / "evidence").glob("gdscheck-*/gdscheck-p.*"))
 
 
 def read_report(path: Path) -> dict[str, Any]:
-    return document.document(runs.read(path.read_bytes()), path.name)
+    return document.document(reader.read_recording(path.read_bytes()), path.name)
 
 
 def golden(path: Path) -> str:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.gdscheck import COMPAT, DIRECT, ERRORS, REFUSED, UNKNOWN, document, runs
-from gdsdeploy.host.gdscheck.meanings import meaning
-from gdsdeploy.host.gdscheck.pasted import plain
+from gdsdeploy.host.gdscheck import COMPAT, DIRECT, ERRORS, REFUSED, UNKNOWN, document, reader
+from gdsdeploy.host.gdscheck.document import meaning
+from gdsdeploy.host.gdscheck.reader import plain
 
 EVIDENCE = Path(__file__).parents[2] / "evidence"
 OPEN_1_9 = EVIDENCE / "gdscheck" / "gdscheck-p.libcufile-1.9.1.ngpu1.nvfs-2.28.open-driver.txt"
@@ -25,7 +25,7 @@ def log(*messages: tuple[int, str]) -> bytes:
 
 
 def typed(data: bytes) -> dict[str, Any]:
-    return document.document(runs.read(data), "-")
+    return document.document(reader.read_recording(data), "-")
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_the_errors_of_all_processes_count_in_the_order_of_the_file() -> None:
 
 
 def test_a_refusal_among_processes_with_errors_stays_a_run_of_its_own() -> None:
-    recording = runs.read(
+    recording = reader.read_recording(
         log((1, "cuFile read failed"), (2, "nvidia-fs.ko driver not loaded"), (3, "cuFile read failed"))
     )
     assert [report.verdict for report in recording.runs] == [REFUSED, ERRORS]
@@ -105,7 +105,7 @@ def test_a_result_has_the_code_of_its_words(line: str, code: int | None) -> None
 
 
 def test_text_shows_the_errors_after_a_report() -> None:
-    recording = runs.read(TRACE.read_bytes())
+    recording = reader.read_recording(TRACE.read_bytes())
     text = document.text(recording, "-")
     assert recording.report.verdict == COMPAT
     assert "udev property not found: ID_FS_USAGE vda" in text

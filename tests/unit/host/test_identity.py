@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.boot import identity
+from gdsdeploy.host.boot import present
 
 ID = "0123456789abcdef0123456789abcdef"
 #: As OpenSSL computes it: openssl dgst -sha256 -mac HMAC -macopt hexkey:ID, of the text that the module has.
@@ -18,15 +18,15 @@ def root(folder: Path, text: str) -> str:
 
 
 def test_a_digest_stands_for_the_machine_id(tmp_path: Path) -> None:
-    assert identity.machine_digest(root(tmp_path, ID + "\n")) == DIGEST
+    assert present.machine_digest(root(tmp_path, ID + "\n")) == DIGEST
 
 
 @pytest.mark.parametrize("text", ["", "uninitialized\n", ID.upper(), ID + "0", ID[:-1]])
 def test_what_is_not_an_id_has_no_digest(tmp_path: Path, text: str) -> None:
-    assert identity.machine_digest(root(tmp_path, text)) == ""
+    assert present.machine_digest(root(tmp_path, text)) == ""
 
 
 def test_links_in_a_circle_are_no_id(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/machine-id").symlink_to("machine-id")
-    assert identity.machine_digest(str(tmp_path)) == ""
+    assert present.machine_digest(str(tmp_path)) == ""

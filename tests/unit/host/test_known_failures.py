@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from gdsdeploy.host.build.known_failures import refusing, subject
+from gdsdeploy.host.build.run import refusing, subject
 from gdsdeploy.host.model import compat
 
 FS: Mapping[str, str] = {

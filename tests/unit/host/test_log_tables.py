@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import data
-from gdsdeploy.host.logs import signs
 from gdsdeploy.host.logs.files import answer_to
-from gdsdeploy.host.logs.parts import split
+from gdsdeploy.host.logs.parts import Index, key_word, split
 from gdsdeploy.host.model import causes
 from gdsdeploy.host.model.compat import VERSIONS, parse_versions
 
@@ -70,7 +69,7 @@ def test_a_sample_is_of_its_kind(row: dict[str, Any]) -> None:
     "row", [*SIGNS, *table("kernel_messages"), *table("log_facts")], ids=lambda row: row["pattern"]
 )
 def test_a_row_is_found_by_its_words(row: dict[str, Any]) -> None:
-    index = signs.Index([row], lambda one: one["pattern"])
+    index = Index([row], lambda one: one["pattern"])
     assert [match for _, _, match in index.candidates(row["sample"])] == [row]
 
 
@@ -86,4 +85,4 @@ def test_a_row_is_found_by_its_words(row: dict[str, Any]) -> None:
     ],
 )
 def test_a_word_is_a_key_only_where_every_match_has_it(pattern: str, word: str) -> None:
-    assert signs.key_word(pattern) == word
+    assert key_word(pattern) == word

@@ -10,10 +10,10 @@ import pytest
 
 from gdsdeploy.host.errors import UsageError
 from gdsdeploy.host.logs import answer as words
-from gdsdeploy.host.logs import document, files, parts, reports, text
-from gdsdeploy.host.logs.answer import Answer
+from gdsdeploy.host.logs import files, parts
+from gdsdeploy.host.logs.answer import Answer, as_document, render
 from gdsdeploy.host.logs.files import answer_to
-from gdsdeploy.host.logs.parts import split
+from gdsdeploy.host.logs.parts import reports, split
 from tests.unit.host import cases, expect
 
 EVIDENCE = Path(__file__).parents[2] / "evidence"
@@ -48,7 +48,7 @@ def test_case(name: str) -> None:
     case = CASES[name]
     assert set(case) <= {"texts", "recordings", "answer"}
     texts = [(EVIDENCE / path).read_text() for path in case.get("recordings", [])] + case.get("texts", [])
-    for difference in expect.differences(case["answer"], document.document(ask(*texts)), ""):
+    for difference in expect.differences(case["answer"], as_document(ask(*texts)), ""):
         pytest.fail(f"tests/cases/logs/answers.yml: {difference}", pytrace=False)
 
 
@@ -111,7 +111,7 @@ def test_a_direct_report_with_any_contradiction_is_not_direct(other: str) -> Non
 
 
 def test_reports_of_one_file_share_its_lines() -> None:
-    shown = reports.reports(split((TRACE * 3).encode(), "paste"))
+    shown = reports(split((TRACE * 3).encode(), "paste"))
     assert len(shown) == 3
     assert len({id(one.lines) for one in shown}) == 1
 
@@ -154,7 +154,7 @@ def test_unknown_errors_are_listed_once_with_their_number() -> None:
 def test_prose_is_not_recognised() -> None:
     answer = ask("Dear all,\n\nit is raining.\n")
     assert not answer.recognised
-    assert "Nothing in this text is known here." in text.render(answer)
+    assert "Nothing in this text is known here." in render(answer)
 
 
 # ── output ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -162,13 +162,13 @@ def test_prose_is_not_recognised() -> None:
 
 @pytest.mark.parametrize("texts", [(TRACE, XID, MAKE), (DIRECT,), ("nothing\n",)], ids=["faults", "direct", "nothing"])
 def test_the_document_follows_its_schema(texts: tuple[str, ...]) -> None:
-    value = json.loads(json.dumps(document.document(ask(*texts))))
+    value = json.loads(json.dumps(as_document(ask(*texts))))
     jsonschema.validate(value, json.loads((cases.FOLDER / "logs" / "answer.schema.json").read_text()))
 
 
 def test_the_text_begins_with_the_first_cause_and_its_line() -> None:
     answer = ask(TRACE)
-    rendered = text.render(answer)
+    rendered = render(answer)
     first = answer.causes[0]
     assert rendered.startswith("1. ")
     assert rendered.index(first.quotes[0].line.text) < rendered.index("   do    ") < rendered.index("   read  ")
@@ -177,7 +177,7 @@ def test_the_text_begins_with_the_first_cause_and_its_line() -> None:
 
 def test_what_a_text_says_cannot_drive_a_terminal() -> None:
     hostile = UDEV.replace("vda", "vda\x07\u202e\x9b31m")
-    assert not set(text.render(ask(hostile))) & set("\x07\u202e\x9b\x1b")
+    assert not set(render(ask(hostile))) & set("\x07\u202e\x9b\x1b")
 
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -196,23 +196,23 @@ def test_what_is_no_text_is_one_error(content: bytes, words_of: str, tmp_path: P
     file = tmp_path / "paste"
     file.write_bytes(content)
     with pytest.raises(UsageError, match=words_of) as raised:
-        files.read([str(file)])
+        files.read_texts([str(file)])
     assert "\n" not in str(raised.value)
 
 
 def test_folders_missing_files_and_large_files_are_one_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is a folder"):
-        files.read([str(tmp_path)])
+        files.read_texts([str(tmp_path)])
     with pytest.raises(UsageError, match="No such file"):
-        files.read([str(tmp_path / "none")])
+        files.read_texts([str(tmp_path / "none")])
     large = tmp_path / "large"
     with large.open("wb") as file:
         file.truncate(files.LIMIT + 1)
     with pytest.raises(UsageError, match="more than 32 MiB"):
-        files.read([str(large)])
+        files.read_texts([str(large)])
 
 
 def test_zeros_of_a_crashed_host_do_not_hide_a_log(tmp_path: Path) -> None:
     file = tmp_path / "kern.log"
     file.write_bytes(XID.encode() * 20 + b"\0" * 512 + GPL.encode())
-    assert "kernel.xid-79" in ids(answer_to(files.read([str(file)])))
+    assert "kernel.xid-79" in ids(answer_to(files.read_texts([str(file)])))

@@ -14,7 +14,7 @@ from docs.gen import audit
 from gdsdeploy.host import data
 from gdsdeploy.host.explain import filesystem
 from gdsdeploy.host.facts import storage
-from gdsdeploy.host.gdscheck import meanings
+from gdsdeploy.host.gdscheck import document
 
 FOLDER = Path(data.__file__).parent
 #: Table → its file and its schema.  Only documentation uses the audit's findings, so hosts don't get them.
@@ -95,8 +95,8 @@ def test_patterns_compile_and_have_the_groups_that_are_shown(row: dict[str, Any]
 
 def test_code_has_the_rows_in_their_order() -> None:
     rows = table("gdscheck_errors")
-    assert [error.pattern.pattern for error in meanings._errors()] == [row["pattern"] for row in rows]
-    assert {error.points for error in meanings._errors()} == {"", meanings.BACK, meanings.ON}
+    assert [error.pattern.pattern for error in document._known_errors()] == [row["pattern"] for row in rows]
+    assert {error.points for error in document._known_errors()} == {"", document.BACK, document.ON}
 
 
 def test_flags_are_those_that_facts_have() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gdsdeploy.errors import HostUnreachable
-from gdsdeploy.host.facts import evidence_file
+from gdsdeploy.host.facts import document
 from gdsdeploy.host.model import expectation
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
 from gdsdeploy.report.model import HostReport, Report, trouble_from
@@ -26,7 +26,7 @@ def recorded() -> HostReport:
     text = (RECORDED / "lab-vm-provisioned.json").read_text()
     expected = expectation.from_json((RECORDED / "lab-vm.expectation.json").read_text())
     options = fleet_validation.ValidateOptions(day="2026-11-22")
-    host = fleet_validation.host_report(expected, evidence_file.document("gpu", text), options, ())
+    host = fleet_validation.host_report(expected, document.document("gpu", text), options, ())
     findings = tuple(replace(one, verdict=PASS, hint="") if one.verdict == UNKNOWN else one for one in host.findings)
     return replace(host, findings=findings, gaps=(), topology=tree())
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from gdsdeploy.errors import GdsError
-from gdsdeploy.host.facts import evidence_file
-from gdsdeploy.host.facts.evidence_file import EvidenceFileError
+from gdsdeploy.host.facts import document
+from gdsdeploy.host.facts.document import EvidenceFileError
 from gdsdeploy.host.io import tarball
 from gdsdeploy.validate import support_bundle
 from gdsdeploy.validate.support_bundle import judge
@@ -102,7 +102,7 @@ def test_archives_that_are_refused(tmp_path: Path, content: bytes, words: str) -
     file = tmp_path / "case.tar.gz"
     file.write_bytes(content)
     with pytest.raises(EvidenceFileError) as caught:
-        evidence_file.bundle(str(file))
+        document.bundle(str(file))
     assert caught.value.message.startswith(f"{file}: isn't a support bundle, or is a damaged one ({words}")
     assert caught.value.hint
 

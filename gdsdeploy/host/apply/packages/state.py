@@ -10,11 +10,11 @@ from typing import Any, Dict, List, Optional
 
 from ... import process
 from ...errors import RolloutError
-from ...io import database
+from ...io import reading
 from ...rootdir import inside, list_folder, read_text
 
-#: Of :mod:`~gdsdeploy.host.io.database`.
-DPKG, RPM, manager = database.DPKG, database.RPM, database.manager
+#: Of :mod:`~gdsdeploy.host.io.reading`.
+DPKG, RPM, manager = reading.DPKG, reading.RPM, reading.package_manager
 #: dpkg writes what it is about to do there, and merges it into its status when it ends.
 _UPDATES = "/var/lib/dpkg/updates"
 #: Files that package managers lock with fcntl(2) for as long as they work.

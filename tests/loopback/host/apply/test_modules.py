@@ -18,7 +18,7 @@ from gdsdeploy.host.archive import pack
 from gdsdeploy.host.archive.provenance import KEY, PUBLIC, Builder, Origin, own_key, public_pem
 from gdsdeploy.host.build import dkms
 from gdsdeploy.host.errors import ApplyError, BuildError, PackError
-from gdsdeploy.host.kmod import tree
+from gdsdeploy.host.kmod import files
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.process import Output
 from tests.unit.host.apply.kernel_hosts import KERNEL_COMES, apply, check, desired_resource, predicted, short, tree_of
@@ -57,7 +57,7 @@ def sources(root: Path) -> str:
     }.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    return tree.digest(tree.expect(str(folder)))
+    return files.digest(files.expect(str(folder)))
 
 
 def built_by_dkms(root: Root, package: str, file: str) -> None:
@@ -102,9 +102,9 @@ def builder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dkms:
     machine = Dkms(Root(tmp_path / "builder"), sources(tmp_path / "builder"))
     monkeypatch.setattr(dkms.process, "run", machine.run)
     monkeypatch.setattr(dkms, "LOGS", str(tmp_path / "logs"))
-    monkeypatch.setattr(dkms.dkms_backup, "restore", lambda *_: [])
-    monkeypatch.setattr(dkms.dkms_backup, "restored_files", lambda *_: [])
-    monkeypatch.setattr(dkms.dkms_backup, "save", lambda *_: [])
+    monkeypatch.setattr(dkms, "restore", lambda *_: [])
+    monkeypatch.setattr(dkms, "restored_files", lambda *_: [])
+    monkeypatch.setattr(dkms, "save", lambda *_: [])
     return machine
 
 

@@ -13,7 +13,7 @@ import pytest
 from gdsdeploy.host.apply import signing
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.errors import ApplyError
-from gdsdeploy.host.secure_boot import mok
+from gdsdeploy.host.secure_boot import signing as mok
 from tests.unit.host.apply.kernel_hosts import apply, check, short
 from tests.unit.host.kmod.kmod_keys import Pair, efi, pair, signature_list
 

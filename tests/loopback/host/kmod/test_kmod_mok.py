@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.secure_boot import mok
-from gdsdeploy.host.secure_boot.mok import MokError
-from gdsdeploy.host.secure_boot.signing import read_certificate_file
+from gdsdeploy.host.secure_boot import signing
+from gdsdeploy.host.secure_boot.signing import MokError, read_certificate_file
 from tests.unit.host.kmod.kmod_keys import Pair, efi, pair, signature_list
 
 MOKUTIL = """#!/bin/sh
@@ -27,7 +26,7 @@ def owner(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(mok, "ONE_TIME", str(tmp_path / "password"))
+    monkeypatch.setattr(signing, "ONE_TIME", str(tmp_path / "password"))
     (tmp_path / "root").mkdir()
     return tmp_path / "root"
 
@@ -41,7 +40,7 @@ def imitate(folder: Path, monkeypatch: pytest.MonkeyPatch, status: int = 0) -> N
 
 def test_a_key_is_its_owners_alone_and_is_never_overwritten(tmp_path: Path) -> None:
     key, certificate = tmp_path / "keys/a.key", tmp_path / "keys/a.der"
-    result = mok.make_key(str(key), str(certificate), "fleet 7", 30)
+    result = signing.make_key(str(key), str(certificate), "fleet 7", 30)
     assert (key.stat().st_mode & 0o777, key.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     shown = subprocess.run(
         ["openssl", "x509", "-inform", "DER", "-in", str(certificate), "-noout", "-text", "-fingerprint"],
@@ -53,9 +52,9 @@ def test_a_key_is_its_owners_alone_and_is_never_overwritten(tmp_path: Path) -> N
     assert "CA:FALSE" in shown
     before = key.read_bytes()
     with pytest.raises(MokError, match=r"a\.key already exists"):
-        mok.make_key(str(key), str(tmp_path / "b.der"), "fleet 7", 30)
+        signing.make_key(str(key), str(tmp_path / "b.der"), "fleet 7", 30)
     with pytest.raises(MokError, match=r"a\.der already exists"):
-        mok.make_key(str(tmp_path / "b.key"), str(certificate), "fleet 7", 30)
+        signing.make_key(str(tmp_path / "b.key"), str(certificate), "fleet 7", 30)
     assert key.read_bytes() == before
     assert not (tmp_path / "b.key").exists()
     assert sorted(path.name for path in key.parent.iterdir()) == ["a.der", "a.key"]
@@ -64,7 +63,7 @@ def test_a_key_is_its_owners_alone_and_is_never_overwritten(tmp_path: Path) -> N
 @pytest.mark.parametrize(("name", "days"), [("", 1), ("a\nb", 1), ("$ENV::HOME", 1), ("a", 0)])
 def test_names_that_openssl_would_take_for_more_are_refused(tmp_path: Path, name: str, days: int) -> None:
     with pytest.raises(MokError, match="makes no certificate"):
-        mok.make_key(str(tmp_path / "k"), str(tmp_path / "c"), name, days)
+        signing.make_key(str(tmp_path / "k"), str(tmp_path / "c"), name, days)
 
 
 def test_the_request_and_what_a_person_has_to_do(
@@ -72,9 +71,9 @@ def test_the_request_and_what_a_person_has_to_do(
 ) -> None:
     efi(root)
     imitate(tmp_path, monkeypatch)
-    assert mok.enrol(read_certificate_file(str(owner.pem)), str(root), check=True)["state"] == "absent"
+    assert signing.enrol(read_certificate_file(str(owner.pem)), str(root), check=True)["state"] == "absent"
     assert not (tmp_path / "words").exists()
-    answer = mok.enrol(read_certificate_file(str(owner.pem)), str(root))
+    answer = signing.enrol(read_certificate_file(str(owner.pem)), str(root))
     assert (answer["state"], answer["changed"], answer["secure_boot"]) == ("pending", True, True)
     assert any(answer["fingerprint"] in text for text in answer["steps"])
     assert (tmp_path / "certificate").read_bytes() == owner.der.read_bytes(), "as DER, whatever it was given"
@@ -96,18 +95,18 @@ def test_a_request_is_made_once_and_is_done_when_the_key_is_enrolled(
     imitate(tmp_path, monkeypatch)
     listed = signature_list(owner.der.read_bytes())
     efi(root, MokNew=listed)
-    answer = mok.enrol(read_certificate_file(str(owner.der)), str(root))
+    answer = signing.enrol(read_certificate_file(str(owner.der)), str(root))
     assert (answer["state"], answer["changed"], bool(answer["steps"])) == ("pending", False, True)
     efi(root, mok=listed)
-    answer = mok.enrol(read_certificate_file(str(owner.der)), str(root))
+    answer = signing.enrol(read_certificate_file(str(owner.der)), str(root))
     assert (answer["state"], answer["changed"], answer["steps"]) == ("enrolled", False, [])
     assert not (tmp_path / "words").exists()
 
 
 def test_where_there_is_nothing_to_do(root: Path, owner: Pair) -> None:
-    assert mok.enrol(read_certificate_file(str(owner.der)), str(root))["state"] == "no-efi"
+    assert signing.enrol(read_certificate_file(str(owner.der)), str(root))["state"] == "no-efi"
     efi(root, secure_boot=0)
-    answer = mok.enrol(read_certificate_file(str(owner.der)), str(root), where_needed=True)
+    answer = signing.enrol(read_certificate_file(str(owner.der)), str(root), where_needed=True)
     assert (answer["state"], answer["changed"]) == ("not-needed", False)
 
 
@@ -117,7 +116,7 @@ def test_a_request_that_is_not_taken_leaves_no_password_behind(
     efi(root)
     imitate(tmp_path, monkeypatch, status=1)
     with pytest.raises(MokError, match="refused the request"):
-        mok.enrol(read_certificate_file(str(owner.der)), str(root))
+        signing.enrol(read_certificate_file(str(owner.der)), str(root))
     assert not (tmp_path / "password").exists()
 
 
@@ -127,33 +126,33 @@ def test_a_key_that_no_module_needs_is_deleted_by_a_person(
     owners, listed = read_certificate_file(str(owner.der)), signature_list(owner.der.read_bytes())
     imitate(tmp_path, monkeypatch)
     efi(root, mok=listed)
-    assert mok.unenrol(owners, str(root), check=True)["state"] == "enrolled"
+    assert signing.unenrol(owners, str(root), check=True)["state"] == "enrolled"
     with pytest.raises(MokError, match=r"would no longer load without it: /lib/modules/a/nvidia\.ko"):
-        mok.unenrol(owners, str(root), in_use=["/lib/modules/a/nvidia.ko"])
+        signing.unenrol(owners, str(root), in_use=["/lib/modules/a/nvidia.ko"])
     assert not (tmp_path / "words").exists()
-    answer = mok.unenrol(owners, str(root))
+    answer = signing.unenrol(owners, str(root))
     assert (answer["state"], answer["changed"]) == ("leaving", True)
     assert any("Delete MOK" in text and answer["fingerprint"] in text for text in answer["steps"])
     assert (tmp_path / "words").read_text().startswith("--delete ")
     efi(root, mok=listed, MokDel=listed)
-    assert mok.unenrol(owners, str(root))["changed"] is False
+    assert signing.unenrol(owners, str(root))["changed"] is False
 
 
 def test_a_key_that_is_not_enrolled_needs_no_deletion(root: Path, owner: Pair) -> None:
     owners, listed = read_certificate_file(str(owner.der)), signature_list(owner.der.read_bytes())
-    assert mok.unenrol(owners, str(root))["state"] == "no-efi"
+    assert signing.unenrol(owners, str(root))["state"] == "no-efi"
     efi(root)
-    assert mok.unenrol(owners, str(root))["state"] == "absent"
+    assert signing.unenrol(owners, str(root))["state"] == "absent"
     efi(root, MokNew=listed)
     with pytest.raises(MokError, match="its enrolment is pending"):
-        mok.unenrol(owners, str(root))
+        signing.unenrol(owners, str(root))
 
 
 def test_one_request_at_a_time_has_a_password(root: Path, owner: Pair, tmp_path: Path) -> None:
     other = pair(tmp_path, "another")
     efi(root, mok=signature_list(owner.der.read_bytes()), MokNew=signature_list(other.der.read_bytes()))
     with pytest.raises(MokError, match="a request to enrol another key is pending"):
-        mok.unenrol(read_certificate_file(str(owner.der)), str(root))
+        signing.unenrol(read_certificate_file(str(owner.der)), str(root))
 
 
 def test_requests_are_withdrawn(root: Path, owner: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,21 +161,21 @@ def test_requests_are_withdrawn(root: Path, owner: Pair, tmp_path: Path, monkeyp
     (tmp_path / "bin/mokutil").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     efi(root)
-    assert mok.withdraw(str(root)) == {"changed": False, "withdrawn": []}
+    assert signing.withdraw(str(root)) == {"changed": False, "withdrawn": []}
     listed = signature_list(owner.der.read_bytes())
     efi(root, MokNew=listed, MokDel=listed)
-    assert mok.withdraw(str(root), check=True)["changed"] is True
+    assert signing.withdraw(str(root), check=True)["changed"] is True
     assert not (tmp_path / "words").exists()
-    assert mok.withdraw(str(root)) == {"changed": True, "withdrawn": ["owner", "owner"]}
+    assert signing.withdraw(str(root)) == {"changed": True, "withdrawn": ["owner", "owner"]}
     assert (tmp_path / "words").read_text().split() == ["--revoke-import", "--revoke-delete"]
 
 
 def test_a_key_that_the_host_has_revoked_is_not_enrolled(root: Path, owner: Pair) -> None:
     efi(root, MokListXRT=signature_list(owner.der.read_bytes()))
     with pytest.raises(MokError, match="has revoked the key"):
-        mok.enrol(read_certificate_file(str(owner.der)), str(root))
+        signing.enrol(read_certificate_file(str(owner.der)), str(root))
 
 
 def test_a_key_of_the_firmware_needs_no_enrolment(root: Path, owner: Pair) -> None:
     efi(root, db=signature_list(owner.der.read_bytes()))
-    assert mok.enrol(read_certificate_file(str(owner.der)), str(root))["state"] == "firmware"
+    assert signing.enrol(read_certificate_file(str(owner.der)), str(root))["state"] == "firmware"

@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import checks
-from gdsdeploy.host.audit.audit import audit
-from gdsdeploy.host.audit.expected import audit_expected
-from gdsdeploy.host.audit.packaged import audit_packaged
+from gdsdeploy.host.audit.audit import audit, audit_expected, audit_packaged
 from gdsdeploy.host.evidence import kernel as audits
 from gdsdeploy.host.evidence.recorder import Recorder, request_for
 from gdsdeploy.host.facts import facts_from

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.kmod.kernel import Kernel
-from gdsdeploy.host.secure_boot import image, signature
+from gdsdeploy.host.secure_boot import signature, trust
 from gdsdeploy.host.secure_boot.certificate import read_certificate
 from gdsdeploy.host.secure_boot.firmware import read_lists
 from gdsdeploy.host.secure_boot.signature import MalformedError, UnsupportedError, read_signature, verifies
@@ -354,9 +354,9 @@ def test_an_efi_zboot_image_and_a_plain_one(tmp_path: Path, keys: dict[str, Pair
     (tmp_path / "plain").write_bytes(b"kernel" + keys["rsa"].der.read_bytes() * 2)
     (tmp_path / "other").write_bytes((b"MZ\0\0zimg" + sizes).ljust(64, b"\0") + b"LZ4?" + payload)
     for name in ("zboot", "plain"):
-        assert [entry.subject for entry in image.certificates(str(tmp_path / name))] == ["owner rsa"]
-    with pytest.raises(image.ImageError, match="packed in an unknown way"):
-        image.certificates(str(tmp_path / "other"))
+        assert [entry.subject for entry in trust.certificates(str(tmp_path / name))] == ["owner rsa"]
+    with pytest.raises(trust.ImageError, match="packed in an unknown way"):
+        trust.certificates(str(tmp_path / "other"))
 
 
 def test_the_key_of_a_kernel_that_was_built_here(root: Root, keys: dict[str, Pair]) -> None:

@@ -69,7 +69,7 @@ def test_a_mount_that_may_not_be_written_to_is_not(tmp_path: Path, monkeypatch: 
         paths.append(path)
         return {}
 
-    monkeypatch.setattr("gdsdeploy.host.odirect.audit.audit", audited)
+    monkeypatch.setattr("gdsdeploy.host.odirect.trials.audit", audited)
     for scratch in (("/",), (), (str(tmp_path),)):
         evidence.collect(EvidenceRequest(mounts=("/",), scratch=scratch))
     assert paths == ["/"], "a folder that nothing is mounted on is not tried either"

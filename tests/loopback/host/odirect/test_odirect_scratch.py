@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.odirect import audit as odirect
 from gdsdeploy.host.odirect import scratch, trials
+from gdsdeploy.host.odirect import trials as odirect
 from gdsdeploy.host.process import TIMED_OUT, apart
 
 

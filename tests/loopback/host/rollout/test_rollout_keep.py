@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.archive import keep, pack
+from gdsdeploy.host.archive import pack
 from gdsdeploy.host.errors import AuditError
 from gdsdeploy.host.kmod.kernel import Kernel
 from tests.unit.host.kmod.kmod_root import KERNEL_EXPORTS, RELEASE, Root
@@ -33,7 +33,7 @@ def kernel(host: Root) -> Kernel:
 
 
 def keep_modules(host: Root) -> tuple[bool, str]:
-    answer = keep.keep("plan-1", RELEASE, str(host.path))
+    answer = pack.keep("plan-1", RELEASE, str(host.path))
     assert answer["modules"] == FILES
     assert answer["archive"] == "/" + PLACE
     return answer["changed"], answer["from"]
@@ -97,14 +97,14 @@ def test_what_was_kept_is_taken_back(host: Root) -> None:
     keep_modules(host)
     shutil.rmtree(host.modules / "updates/dkms")
     pack.install(str(host.path / PLACE), kernel(host))
-    assert sorted(keep.module_digests(kernel(host))) == FILES
+    assert sorted(pack.module_digests(kernel(host))) == FILES
 
 
 def test_a_kernel_without_nvidias_modules_has_nothing_to_keep(host: Root) -> None:
     shutil.rmtree(host.modules / "updates")
-    answer = keep.keep("plan-1", RELEASE, str(host.path))
+    answer = pack.keep("plan-1", RELEASE, str(host.path))
     assert (answer["changed"], answer["archive"], answer["modules"]) == (False, "", [])
-    assert keep.keep("plan-1", "9.9.9", str(host.path))["archive"] == "", "nor one that is not installed"
+    assert pack.keep("plan-1", "9.9.9", str(host.path))["archive"] == "", "nor one that is not installed"
 
 
 def test_a_full_disk_leaves_nothing_behind(host: Root, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,13 +120,13 @@ def test_a_full_disk_leaves_nothing_behind(host: Root, monkeypatch: pytest.Monke
 
 
 def test_what_an_earlier_rollout_kept_goes_once_there_is_newer(host: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = keep.keep("plan-1", RELEASE, str(host.path))["archive"]
+    first = pack.keep("plan-1", RELEASE, str(host.path))["archive"]
     with monkeypatch.context() as patch:
-        patch.setattr(keep.pack, "pack", _fails)
+        patch.setattr(pack, "pack", _fails)
         with pytest.raises(OSError, match="full"):
-            keep.keep("plan-2", RELEASE, str(host.path))
+            pack.keep("plan-2", RELEASE, str(host.path))
     assert (host.path / first[1:]).is_file(), "nothing newer was kept"
-    second = keep.keep("plan-2", RELEASE, str(host.path))["archive"]
+    second = pack.keep("plan-2", RELEASE, str(host.path))["archive"]
     assert (host.path / second[1:]).is_file()
     assert not (host.path / first[1:]).parent.exists()
 
@@ -137,6 +137,6 @@ def _fails(*_: object) -> None:
 
 def test_forget(host: Root) -> None:
     keep_modules(host)
-    assert keep.forget("plan-1", str(host.path))["changed"]
+    assert pack.forget_kept("plan-1", str(host.path))["changed"]
     assert not (host.path / PLACE).parent.exists()
-    assert keep.forget("plan-1", str(host.path))["changed"] is False
+    assert pack.forget_kept("plan-1", str(host.path))["changed"] is False

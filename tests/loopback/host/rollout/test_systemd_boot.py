@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host.boot import grub, once, sdboot
-from gdsdeploy.host.boot.loader import ENTRIES, loader
+from gdsdeploy.host.boot.arguments import ENTRIES, loader
 from gdsdeploy.host.boot.sdboot import SystemdBootError
 from gdsdeploy.host.errors import RolloutError
 

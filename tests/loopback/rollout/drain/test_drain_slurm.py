@@ -13,8 +13,8 @@ import pytest
 from gdsdeploy.cancel import Stop
 from gdsdeploy.errors import DrainFailed, FleetInvalid, Interrupted
 from gdsdeploy.host.gate import gate
-from gdsdeploy.host.gate import slurm as gate_slurm
-from gdsdeploy.host.gate.slurm import Node, node_from
+from gdsdeploy.host.gate import gate as gate_slurm
+from gdsdeploy.host.gate.gate import Node, node_from
 from gdsdeploy.model.rollout_settings import Drain
 from gdsdeploy.rollout import drain
 from gdsdeploy.rollout.drain import State, reason_of
@@ -229,7 +229,7 @@ def test_a_reboot_that_slurm_was_asked_for_comes_first(slurm: Slurm, drainer: dr
 
 def test_the_gate_and_a_rollout_keep_out_of_each_others_way(slurm: Slurm, drainer: draining.Slurm) -> None:
     node = "node-gpu1"
-    gate_slurm.apply(gate.CLOSED, "driver.flavour failed", node)
+    gate_slurm.apply_step(gate.CLOSED, "driver.flavour failed", node)
     was = "gdsdeploy: driver.flavour failed"
     assert drainer.drain("gpu1", REASON, timeout=60, progress=Lines()) == {
         "drained": True,
@@ -237,20 +237,20 @@ def test_the_gate_and_a_rollout_keep_out_of_each_others_way(slurm: Slurm, draine
         "was": was,
     }
     # The host boots, and its gate opens: the rollout has yet to validate it.
-    assert "keeps its reason" in gate_slurm.apply(gate.CLOSED, "the gate has not judged this boot", node)
-    assert gate_slurm.apply(gate.OPEN, "24 checks passed", node) == f"{node} stays out: {REASON}"
+    assert "keeps its reason" in gate_slurm.apply_step(gate.CLOSED, "the gate has not judged this boot", node)
+    assert gate_slurm.apply_step(gate.OPEN, "24 checks passed", node) == f"{node} stays out: {REASON}"
     assert "DRAIN" in slurm.show(node).states
     assert drainer.undrain("gpu1", REASON, progress=Lines()) == {"returned": True, "reason": ""}
     # What the gate finds from then on is its own, also if this is the second try to return the node.
-    gate_slurm.apply(gate.CLOSED, "storage.path:/mnt/nvme failed", node)
+    gate_slurm.apply_step(gate.CLOSED, "storage.path:/mnt/nvme failed", node)
     answer = {"returned": False, "reason": "gdsdeploy: storage.path:/mnt/nvme failed"}
     assert drainer.undrain("gpu1", REASON, progress=Lines()) == answer
-    assert gate_slurm.apply(gate.OPEN, "24 checks passed", node) == f"{node} is resumed"
+    assert gate_slurm.apply_step(gate.OPEN, "24 checks passed", node) == f"{node} is resumed"
 
 
 def test_the_gate_on_a_node_that_was_down_before_either(slurm: Slurm, drainer: draining.Slurm) -> None:
     slurm.set("DOWN", "fan 3 has stopped", "node-gpu1")
-    gate_slurm.apply(gate.CLOSED, "driver.flavour failed", "node-gpu1")
+    gate_slurm.apply_step(gate.CLOSED, "driver.flavour failed", "node-gpu1")
     drainer.drain("gpu1", REASON, timeout=60, progress=Lines())
     assert slurm.show("node-gpu1").reason == f"{REASON}; was: fan 3 has stopped"
     assert drainer.undrain("gpu1", REASON, progress=Lines()) == {"returned": False, "reason": "fan 3 has stopped"}

@@ -14,7 +14,7 @@ from gdsdeploy.host.apply import removal
 from gdsdeploy.host.apply.boot_arguments import DROP_IN, BootArguments, Desired
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.model import Change
-from gdsdeploy.host.boot import argument_record
+from gdsdeploy.host.boot import arguments
 from gdsdeploy.host.errors import ApplyError, DesiredError
 from tests.unit.host.apply.apply_tree import apply, check, differing, tree
 from tests.unit.host.apply.boot_hosts import (
@@ -34,7 +34,7 @@ WORDS = ["iommu=pt", "nvme_core.multipath=N"]
 DESIRED, NOTHING = Desired(RELEASE, WORDS), Desired(RELEASE)
 ENTRY = f"/boot/loader/entries/{TOKEN}-{RELEASE}.conf"
 OTHER_ENTRY = f"/boot/loader/entries/{TOKEN}-{OLDER}.conf"
-RECORD = argument_record.PATH
+RECORD = arguments.PATH
 Host = Callable[[Path], Path]
 
 
@@ -86,8 +86,8 @@ def remove(root: Path) -> list[Change]:
     return changes
 
 
-def record(root: Path) -> argument_record.ArgumentRecord:
-    return argument_record.read(str(root))
+def record(root: Path) -> arguments.ArgumentRecord:
+    return arguments.read(str(root))
 
 
 @pytest.mark.parametrize("host", HOSTS)

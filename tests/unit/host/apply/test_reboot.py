@@ -12,7 +12,7 @@ from gdsdeploy.host.apply import reboot
 from gdsdeploy.host.apply.engine import run
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.model import Change
-from gdsdeploy.host.boot import argument_record, needed
+from gdsdeploy.host.boot import arguments, needed
 from gdsdeploy.host.errors import ApplyError
 from tests.unit.host.apply.kernel_hosts import check, desired_resource, predicted, short
 
@@ -153,9 +153,9 @@ def test_what_the_kernel_was_booted_with(
 
 
 def test_an_argument_that_was_taken_out_in_this_boot(booted: Path) -> None:
-    place = booted / argument_record.PATH[1:]
+    place = booted / arguments.PATH[1:]
     place.parent.mkdir(parents=True)
-    place.write_text(argument_record.ArgumentRecord([], {}, "this-boot", ["iommu=pt", "gone=1"]).to_json())
+    place.write_text(arguments.ArgumentRecord([], {}, "this-boot", ["iommu=pt", "gone=1"]).to_json())
     (cause,) = needed.booted_otherwise([], {}, str(booted))
     assert (cause.id, cause.subject) == (needed.ARGUMENT, "iommu=pt")
     assert needed.booted_otherwise(["iommu=pt"], {}, str(booted)) == []

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from gdsdeploy.host.evidence.kernel import MESSAGES
-from gdsdeploy.host.facts import facts_from, kernel_messages
-from gdsdeploy.host.facts.kernel_messages import Meaning, meanings
+from gdsdeploy.host.facts import facts_from, kernel
+from gdsdeploy.host.facts.kernel import Meaning, meanings
 from gdsdeploy.host.model.finding import FAIL, PASS, Finding
 from tests.unit.host.checks.changes import EXPECTATION, GOOD, findings
 from tests.unit.host.patches import patched
@@ -26,7 +26,7 @@ def finding(ident: str, *lines: str) -> Finding:
 def test_a_sample_matches_its_row_only_and_is_collected(row: Meaning) -> None:
     assert [other.id for other in meanings() if re.search(other.pattern, row.sample)] == [row.id]
     assert re.search(MESSAGES, row.sample)
-    (message,) = kernel_messages.messages([row.sample], row.module)
+    (message,) = kernel.messages([row.sample], row.module)
     assert message.meaning is row
     assert bool(message.xid) == row.id.startswith("xid-")
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from gdsdeploy.host.checks import registry
-from gdsdeploy.host.checks.report import text
+from gdsdeploy.host.checks.registry import text
 from gdsdeploy.host.facts import facts_from
-from gdsdeploy.host.gate import gate, metrics
+from gdsdeploy.host.gate import gate
 from gdsdeploy.host.model.finding import (
     FAIL,
     NOT_APPLICABLE,
@@ -69,7 +69,7 @@ def test_the_metrics_of_the_gate_count_it_and_do_not_call_it_passed_or_failed() 
         boot_id="b", when="2026-01-01T00:00:00Z", seconds=1.0, basis="x", state=gate.OPEN, reason="r", verdict=PASS,
         findings=rows,
     )  # fmt: skip
-    output = metrics.render(record)
+    output = gate.render(record)
     assert 'gdsdeploy_gate_checks{verdict="not-applicable"} 1' in output
     assert [line for line in output.splitlines() if line.startswith("gdsdeploy_check_verdict{")] == [
         'gdsdeploy_check_verdict{check="x.1",subject=""} 0'

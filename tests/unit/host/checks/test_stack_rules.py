@@ -9,7 +9,7 @@ import pytest
 from docs.gen import compat_rules
 from gdsdeploy.host import data
 from gdsdeploy.host.facts import Unknown, facts_from
-from gdsdeploy.host.facts.running_set import DOCA, judge
+from gdsdeploy.host.facts.host_facts import DOCA, judge
 from gdsdeploy.host.model import compat
 from gdsdeploy.host.model.compat import Rule
 from gdsdeploy.host.model.system import family_of

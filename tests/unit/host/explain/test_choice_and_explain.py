@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gdsdeploy.host.explain import COMPAT, DIRECT
-from gdsdeploy.host.explain.cause import NVIDIA_FS, P2PDMA, Cause
+from gdsdeploy.host.explain.cause import NVIDIA_FS, P2PDMA, Cause, needs
 from gdsdeploy.host.explain.mechanisms import Mechanism, choose, mechanisms
-from gdsdeploy.host.explain.rules import needs
 from gdsdeploy.host.facts import HostFacts, Unknown, facts_from
 from tests.unit.host import hosts
 from tests.unit.host.explain.capable_host import GPU, Document

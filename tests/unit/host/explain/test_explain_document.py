@@ -7,7 +7,7 @@ import json
 from gdsdeploy.host.explain import as_document, explain
 from gdsdeploy.host.explain.text import render
 from gdsdeploy.host.facts import Unknown, facts_from
-from gdsdeploy.host.facts.stack import stack
+from gdsdeploy.host.facts.host_facts import stack
 from tests.unit.host import cases
 from tests.unit.host.explain.capable_host import (
     BARE,

@@ -24,9 +24,9 @@ from tests.unit.host.explain.faults import FALLING_BACK, FAULTS
 @pytest.fixture(autouse=True, scope="module")
 def _one_menu_is_read_once() -> Iterator[None]:
     """Nearly all these documents have the same boot menu, whose words cost as much as all checks together."""
-    read = functools.cache(kernel.entries)
+    read = functools.cache(kernel.menu_entries)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel, "entries", lambda text: list(read(text)))
+        patch.setattr(kernel, "menu_entries", lambda text: list(read(text)))
         yield
 
 

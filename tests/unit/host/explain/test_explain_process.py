@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.explain import process
+from gdsdeploy.host.explain import processes
+from gdsdeploy.host.explain.text import render_process
 from gdsdeploy.host.facts import facts_from
 from tests.unit.host import cases
 from tests.unit.host.checks.changes import GOOD
@@ -31,17 +32,17 @@ PID = 4711
 )
 def test_as_text(case: str, words: tuple[str, ...]) -> None:
     document = cases.read("explain/process")[case].document()
-    text = process.render(process.explain_process(facts_from(document), PID))
+    text = render_process(processes.explain_process(facts_from(document), PID))
     assert text.startswith("process 4711 (train) of /system.slice/train.service: ")
     assert all(word in text for word in words), text
 
 
 @pytest.mark.parametrize("known", [{"processes": {"$set": {}}}, {"processes": {"libcufile": {"$set": {}}}}])
 def test_processes_that_are_not_known(known: Any) -> None:
-    with pytest.raises(process.NoSuchProcessError):
-        process.explain_process(facts_from(patched(GOOD, known)), PID)
+    with pytest.raises(processes.NoSuchProcessError):
+        processes.explain_process(facts_from(patched(GOOD, known)), PID)
 
 
 def test_another_process() -> None:
-    with pytest.raises(process.NoSuchProcessError, match=r"process 1 has no libcufile loaded .*4711"):
-        process.explain_process(facts_from(GOOD), 1)
+    with pytest.raises(processes.NoSuchProcessError, match=r"process 1 has no libcufile loaded .*4711"):
+        processes.explain_process(facts_from(GOOD), 1)

@@ -17,7 +17,7 @@ from gdsdeploy.host.explain import BROKEN, COMPAT, NVIDIA_FS, P2PDMA, as_documen
 from gdsdeploy.host.explain.text import render
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.document import Document
-from gdsdeploy.host.facts.proof import Proof, counters, proofs
+from gdsdeploy.host.facts.processes import Proof, proof_counters, proofs
 from gdsdeploy.host.model.expectation import from_json
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
 from tests.unit.host.explain.capable_host import MOUNT, capable, with_gpu
@@ -70,8 +70,8 @@ def proof(strict: dict[str, Any], allowed: dict[str, Any] | None = None) -> Proo
 
 
 def test_the_counters_of_a_real_nvidia_fs_are_read() -> None:
-    assert counters(STATS) == {"read errors": 0, "mapped": 0, "map errors": 0, "processes": 0}
-    assert counters(counted(3, 4)) == {"reads": 3, "read errors": 0, "mapped": 4, "map errors": 0, "processes": 0}
+    assert proof_counters(STATS) == {"read errors": 0, "mapped": 0, "map errors": 0, "processes": 0}
+    assert proof_counters(counted(3, 4)) == {"reads": 3, "read errors": 0, "mapped": 4, "map errors": 0, "processes": 0}
 
 
 def test_memory_was_mapped_and_the_read_succeeded_without_compat_mode() -> None:

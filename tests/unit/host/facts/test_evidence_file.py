@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host import __main__ as program
-from gdsdeploy.host.facts import evidence_file
-from gdsdeploy.host.facts.evidence_file import UNNAMED, EvidenceFileError, one, read
+from gdsdeploy.host.facts import document
+from gdsdeploy.host.facts.document import UNNAMED, EvidenceFileError, one, read
 from gdsdeploy.host.model.expectation import Expectation, from_json
 from gdsdeploy.report.model import Trouble
 from gdsdeploy.validate import support_bundle
@@ -63,7 +63,7 @@ def saved(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         case "folder":
             return unpacked(tmp_path / "case", "gpu1")
         case _:
-            return unpacked(tmp_path / "case", "gpu1") / evidence_file.FOLDER
+            return unpacked(tmp_path / "case", "gpu1") / document.FOLDER
 
 
 def test_every_kind_holds_the_same_evidence(saved: Path) -> None:
@@ -171,7 +171,7 @@ def test_every_verb_says_alike_why_a_file_is_none(
 @pytest.mark.parametrize("manifest", ["{", "[]", "{}", '{"version": 2}'])
 def test_a_bundle_with_a_bad_manifest(manifest: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = unpacked(tmp_path / "case", "gpu1")
-    (folder / evidence_file.FOLDER / "manifest.json").write_text(manifest)
+    (folder / document.FOLDER / "manifest.json").write_text(manifest)
     for verb in ("topology", "validate"):
         assert run(verb, "--evidence", folder) == 1
         assert "bundle" in plain(capsys.readouterr().err)
@@ -179,7 +179,7 @@ def test_a_bundle_with_a_bad_manifest(manifest: str, tmp_path: Path, capsys: pyt
 
 def test_links_in_a_folder_are_not_followed(tmp_path: Path) -> None:
     folder = unpacked(tmp_path / "case", "gpu1")
-    file = folder / evidence_file.FOLDER / "hosts/gpu1/evidence.json"
+    file = folder / document.FOLDER / "hosts/gpu1/evidence.json"
     file.unlink()
     file.symlink_to(H100)
     with pytest.raises(EvidenceFileError, match="this support bundle has no host's evidence"):

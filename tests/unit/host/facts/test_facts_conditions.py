@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gdsdeploy.host.facts.document import Document
-from gdsdeploy.host.facts.proof import proofs
+from gdsdeploy.host.facts.processes import proofs
 from gdsdeploy.host.facts.storage import (
     RAID,
     SERVED,

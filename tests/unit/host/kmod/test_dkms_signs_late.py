@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.build import command, dkms_backup
+from gdsdeploy.host.build import command, dkms
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.secure_boot import signing
 from gdsdeploy.host.secure_boot.signing import SigningError
@@ -24,8 +24,8 @@ class Recipe:
         self.fails = fails
         monkeypatch.setattr(signing, "from_settings", lambda **_: signer)
         monkeypatch.setattr(signing, "sign", self.sign)
-        monkeypatch.setattr(dkms_backup, "installed_files", lambda *_: FILES)
-        monkeypatch.setattr(dkms_backup, "save", self.save)
+        monkeypatch.setattr(dkms, "installed_files", lambda *_: FILES)
+        monkeypatch.setattr(dkms, "save", self.save)
 
     def sign(self, _kernel: Any, paths: list[str], by: Any) -> None:
         self.done.append((by, [Path(path).name for path in paths]))

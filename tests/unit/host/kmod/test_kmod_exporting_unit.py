@@ -10,8 +10,8 @@ import pytest
 
 from gdsdeploy.host.build.kbuild import Log, compile_unit
 from gdsdeploy.host.errors import BuildError
+from gdsdeploy.host.kmod.files import Tree
 from gdsdeploy.host.kmod.kernel import Kernel
-from gdsdeploy.host.kmod.tree import Tree
 from gdsdeploy.host.process import Output
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from docs.gen import audit
-from gdsdeploy.host.kmod import findings
+from gdsdeploy.host.kmod import module
 
 MEANINGS = audit.meanings()
-HOST = Path(findings.__file__).parents[1]
+HOST = Path(module.__file__).parents[1]
 #: Every module of the rooms that make findings.
 CODE = sorted(
     path for room in ("archive", "audit", "build", "kmod", "secure_boot") for path in (HOST / room).glob("*.py")
@@ -22,7 +22,7 @@ CODE = sorted(
 MAKERS = ("finding",)
 #: What makes a finding that could not be decided, with the id first: always a warning.
 UNDECIDED = ("unknown_finding",)
-CONSTANTS = {name: getattr(findings, name) for name in ("ERROR", "WARNING", "NOTE", "INCOMPLETE")}
+CONSTANTS = {name: getattr(module, name) for name in ("ERROR", "WARNING", "NOTE", "INCOMPLETE")}
 
 
 @functools.cache
@@ -67,7 +67,7 @@ def test_severities_are_those_that_are_documented(meaning: object) -> None:
     severities_in_code = {
         severity for ident, severities in decided_findings() if ident == row.id for severity in severities
     }
-    severities_in_code |= {findings.WARNING} if row.id in undecided_ids() else set()
+    severities_in_code |= {module.WARNING} if row.id in undecided_ids() else set()
     assert severities_in_code <= set(row.severities), row.id
     assert len(set(row.severities)) == len(row.severities)
 
@@ -76,5 +76,5 @@ def test_ids_are_unique_and_what_cannot_be_told_is_no_error() -> None:
     names = [row.id for row in MEANINGS]
     assert len(set(names)) == len(names)
     assert undecided_ids() == {name for name in names if name.endswith("-unknown")}, "older programs go by it"
-    assert all(row.severities == (findings.WARNING,) for row in MEANINGS if row.id in undecided_ids())
+    assert all(row.severities == (module.WARNING,) for row in MEANINGS if row.id in undecided_ids())
     assert all(row.means and row.fix for row in MEANINGS)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host.errors import TreeError
-from gdsdeploy.host.kmod import tree
+from gdsdeploy.host.kmod import files
 
 LICENSES = {"open": "Dual MIT/GPL", "proprietary": "NVIDIA"}
 
@@ -47,7 +47,7 @@ def sources(tmp_path: Path) -> Path:
 def test_trees_are_known_by_what_is_in_them(sources: Path) -> None:
     result = [
         (Path(entry.path).name, entry.version, entry.flavour, entry.dkms_name)
-        for entry in tree.find_trees(str(sources))
+        for entry in files.find_trees(str(sources))
     ]
     assert result == [
         ("nvidia-current-550.163.01", "550.163.01", "proprietary", "nvidia-current"),
@@ -62,50 +62,50 @@ def test_its_modules_are_the_folders_that_name_their_parts(tmp_path: Path) -> No
     for name in ("nvidia-uvm/nvidia-uvm.Kbuild", "nvidia/nvidia.Kbuild", "nvidia-drm/other.Kbuild"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
-    (source,) = tree.identify(str(make_tree(tmp_path)))
+    (source,) = files.identify(str(make_tree(tmp_path)))
     assert source.modules() == ["nvidia", "nvidia-uvm"]
 
 
 def test_the_folders_name_does_not_matter(tmp_path: Path) -> None:
     make_tree(tmp_path / "nvidia-535.1", "550.163.01")
-    assert [entry.version for entry in tree.find_trees(str(tmp_path))] == ["550.163.01"]
+    assert [entry.version for entry in files.find_trees(str(tmp_path))] == ["550.163.01"]
 
 
 def test_an_unpacked_installer_has_both_flavours(tmp_path: Path) -> None:
     make_tree(tmp_path / "NVIDIA-Linux" / "kernel", flavour="proprietary")
     make_tree(tmp_path / "NVIDIA-Linux" / "kernel-open")
-    result = tree.find_trees(str(tmp_path))
+    result = files.find_trees(str(tmp_path))
     assert [entry.flavour for entry in result] == ["proprietary", "open"]
-    assert tree.expect(str(tmp_path / "NVIDIA-Linux"), "550.163.01", "open").path.endswith("kernel-open")
+    assert files.expect(str(tmp_path / "NVIDIA-Linux"), "550.163.01", "open").path.endswith("kernel-open")
     with pytest.raises(TreeError, match=r"kernel-open is 550\.163\.01 \(open\)"):
-        tree.expect(str(tmp_path / "NVIDIA-Linux"), "550.163.01")
+        files.expect(str(tmp_path / "NVIDIA-Linux"), "550.163.01")
 
 
 def test_one_tree_under_two_names_is_one(sources: Path) -> None:
     (sources / "nvidia-550.163.01").symlink_to("nvidia-current-open-550.163.01")
-    assert len(tree.find_trees(str(sources))) == 4
+    assert len(files.find_trees(str(sources))) == 4
 
 
 def test_selecting_one(sources: Path) -> None:
-    chosen = tree.select(tree.find_trees(str(sources)), "550.163.01", "open")
+    chosen = files.select(files.find_trees(str(sources)), "550.163.01", "open")
     assert chosen.path.endswith("/nvidia-current-open-550.163.01")
     assert chosen.headers.endswith("/nvidia-current-open-550.163.01/nvidia")
 
 
 def test_none_fits_and_all_are_listed(sources: Path) -> None:
     with pytest.raises(TreeError) as caught:
-        tree.select(tree.find_trees(str(sources)), "580.65.06", "open")
+        files.select(files.find_trees(str(sources)), "580.65.06", "open")
     for name in ("nvidia-current-550.163.01", "nvidia-srv-570.133.20", "nvidia-tesla-535-535.274.02"):
         assert name in caught.value.message
     assert "there is no source tree of driver 580.65.06 (open)" in caught.value.message
     with pytest.raises(TreeError, match="none at all"):
-        tree.select([], "1", "open")
+        files.select([], "1", "open")
 
 
 def test_several_fit_and_all_are_listed(sources: Path) -> None:
     make_tree(sources / "nvidia-550.163.01")
     with pytest.raises(TreeError) as caught:
-        tree.select(tree.find_trees(str(sources)), "550.163.01", "open")
+        files.select(files.find_trees(str(sources)), "550.163.01", "open")
     assert "there are 2 source trees" in caught.value.message
     assert "/nvidia-550.163.01 is" in caught.value.message
     assert "/nvidia-current-open-550.163.01 is" in caught.value.message
@@ -114,32 +114,32 @@ def test_several_fit_and_all_are_listed(sources: Path) -> None:
 
 def test_a_named_tree_has_to_be_the_one_asked_for(sources: Path) -> None:
     with pytest.raises(TreeError, match=r"is not the source of driver 550\.163\.01 \(open\)"):
-        tree.expect(str(sources / "nvidia-current-550.163.01"), "550.163.01", "open")
+        files.expect(str(sources / "nvidia-current-550.163.01"), "550.163.01", "open")
     with pytest.raises(TreeError, match="is not a driver source tree"):
-        tree.expect(str(sources / "nvidia-fs-2.19.7"))
+        files.expect(str(sources / "nvidia-fs-2.19.7"))
 
 
 def test_the_digest_changes_with_what_is_compiled_and_with_nothing_else(sources: Path) -> None:
     folder = sources / "nvidia-current-open-550.163.01"
-    chosen = tree.expect(str(folder))
-    before = tree.digest(chosen)
+    chosen = files.expect(str(folder))
+    before = files.digest(chosen)
     assert before.startswith("sha256:")
     (folder / "nvidia" / "nv-kernel.o_binary").write_bytes(b"x" * 1000)
     (folder / "nvidia" / "nv-p2p.o").write_bytes(b"x")
     (folder / "nvidia" / "nvidia.mod.c").write_bytes(b"x")
     (folder / "Module.symvers").write_text("")
     (folder / "dkms.conf").write_text("# changed by someone\n")
-    assert tree.digest(chosen) == before
+    assert files.digest(chosen) == before
     for name in ("nvidia/nv-p2p.h", "common/inc/nv.h", "conftest.sh", "Kbuild", "nvidia/nv.c"):
         text = (folder / name).read_text()
         (folder / name).write_text(text + "\n")
-        assert tree.digest(chosen) != before, name
+        assert files.digest(chosen) != before, name
         (folder / name).write_text(text)
     (folder / "nvidia" / "new.h").write_text("")
-    assert tree.digest(chosen) != before
+    assert files.digest(chosen) != before
 
 
 def test_equal_headers_in_two_drivers_still_give_two_digests(sources: Path) -> None:
     """nv-p2p.h is the same, byte for byte, in Debian's 535 and 550, open and proprietary."""
-    digests = {tree.digest(entry) for entry in tree.find_trees(str(sources))}
+    digests = {files.digest(entry) for entry in files.find_trees(str(sources))}
     assert len(digests) == 4

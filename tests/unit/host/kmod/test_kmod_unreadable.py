@@ -19,7 +19,7 @@ from gdsdeploy.host.archive import key
 from gdsdeploy.host.audit.audit import audit, is_undecided
 from gdsdeploy.host.boot import guard
 from gdsdeploy.host.errors import ElfError, HostError, KernelError, SymversError, TreeError
-from gdsdeploy.host.kmod import driver, files, ofed, tree, vouch
+from gdsdeploy.host.kmod import driver, files, ofed, packaged
 from gdsdeploy.host.kmod.driver import Expected
 from gdsdeploy.host.kmod.files import Elf
 from gdsdeploy.host.kmod.kernel import Kernel, read_symvers
@@ -388,47 +388,47 @@ def replace_folder(path: Path) -> None:
 
 def test_tree(tmp_path: Path) -> None:
     source = make_tree(tmp_path / "nvidia-550.163.01")
-    one = tree.expect(str(source))
+    one = files.expect(str(source))
     replace_folder(source / "nvidia-peermem")
     with pytest.raises(TreeError, match="nvidia-peermem: cannot be read: Not a directory") as caught:
-        tree.digest(one)
+        files.digest(one)
     assert caught.value.hint
     with pytest.raises(TreeError, match="gone: cannot be read"):
-        tree.digest_files(str(source), ["gone"])
+        files.digest_files(str(source), ["gone"])
     damage(source / "Kbuild", "folder")
     with pytest.raises(TreeError, match="is not a driver source tree"):
-        tree.expect(str(source))
+        files.expect(str(source))
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]", b'{"modules": [1]}', b"[" * 100_000])
 def test_vouch(root: Root, content: bytes) -> None:
-    manifest = root.modules / vouch.FOLDER / vouch.MANIFEST
+    manifest = root.modules / packaged.FOLDER / packaged.MANIFEST
     manifest.parent.mkdir(parents=True)
     manifest.write_bytes(content)
     kernel = Kernel(RELEASE, str(root.path))
-    assert vouch.installed_manifest(kernel) == {}
-    assert vouch.vouched_files(kernel) == set()
-    assert vouch.received_parts(kernel) == {}
+    assert packaged.installed_manifest(kernel) == {}
+    assert packaged.vouched_files(kernel) == set()
+    assert packaged.received_parts(kernel) == {}
 
 
 def test_vouch_without_a_readable_module(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = Kernel(RELEASE, str(root.path))
-    build = vouch.identity(kernel)
-    assert vouch.is_same_build(kernel, build) is True
+    build = packaged.identity(kernel)
+    assert packaged.is_same_build(kernel, build) is True
     manifest = {"kernel_build": build, "modules": [{"file": "nvidia.ko", "sha256": "0" * 64}]}
-    folder = root.modules / vouch.FOLDER
+    folder = root.modules / packaged.FOLDER
     folder.mkdir(parents=True)
     (folder / "nvidia.ko").touch()
-    (folder / vouch.MANIFEST).write_text(json.dumps(manifest))
+    (folder / packaged.MANIFEST).write_text(json.dumps(manifest))
 
     def fail(path: str) -> str:
         raise PermissionError(errno.EACCES, "Permission denied", path)
 
-    monkeypatch.setattr(vouch, "sha256", fail)
-    assert vouch.is_same_build(kernel, build) is None
-    assert vouch.vouched_files(kernel) == set()
+    monkeypatch.setattr(packaged, "sha256", fail)
+    assert packaged.is_same_build(kernel, build) is None
+    assert packaged.vouched_files(kernel) == set()
     with pytest.raises(KernelError, match=r"own\.ko: cannot be read"):
-        vouch.identity(kernel)
+        packaged.identity(kernel)
 
 
 def test_a_signature_that_cannot_be_read(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:

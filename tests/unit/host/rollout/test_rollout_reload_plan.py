@@ -10,7 +10,7 @@ import pytest
 
 from gdsdeploy.host import __main__ as program
 from gdsdeploy.host.apply import gpu, unload
-from gdsdeploy.host.archive import keep
+from gdsdeploy.host.archive import pack
 from gdsdeploy.host.boot import needed
 from gdsdeploy.host.boot.present import boot_id
 from gdsdeploy.host.errors import RolloutError
@@ -42,7 +42,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReloadHost:
     monkeypatch.setattr(reload, "_is_other", lambda name, file: not machine.same)
     monkeypatch.setattr(reload, "FOLDER", str(tmp_path / "run"))
     monkeypatch.setattr(reload, "MARKER", str(tmp_path / "run/reload.json"))
-    monkeypatch.setattr(keep, "PLACE", str(tmp_path / "kept"))
+    monkeypatch.setattr(pack, "PLACE", str(tmp_path / "kept"))
     return machine
 
 
