@@ -24,7 +24,7 @@ The document (version 1)::
     inodes    path → inode flags as in linux/fs.h | {"error"}
     features  block device → {compat, incompat, ro_compat} of its ext4 superblock | {"error"}
     opens     path → "ok" | {"error"}: whether this program may open it
-    odirect   mount point → the audit of direct I/O there: see host/odirect/audit.py
+    odirect   mount point → the audit of direct I/O there: see host/odirect/trials.py
     load      mount point → the reading there under load, if requested: see host/odirect/load.py
     insides   path on Btrfs or XFS → {fsid, devices} or {geometry: flags} as the filesystem answers | {"error"}
     acs       PCI address of a bridge → control register of Access Control Services, -1 without one | {"error"}
