@@ -236,7 +236,7 @@ def test_metrics_are_in_the_text_format() -> None:
     assert values["gdsdeploy_gate_timestamp_seconds{}"] == "1795248000"
     assert values['gdsdeploy_gate_checks{verdict="fail"}'] == "1"
     assert values['gdsdeploy_check_verdict{check="kernel.running",subject=""}'] == "0"
-    assert values['gdsdeploy_check_verdict{check="storage.path",subject="/mnt/a\\"b\\\\c\\nd"}'] == "3"
+    assert values['gdsdeploy_check_verdict{check="storage.path",subject="/mnt/a\\"b\\\\c d"}'] == "3"
     assert text.endswith("\n")
 
 
