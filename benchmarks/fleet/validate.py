@@ -26,7 +26,7 @@ from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.ssh import transport
 from gdsdeploy.ssh.endpoint import Answer, Endpoint, Output, document
-from gdsdeploy.ssh.reach import Reach
+from gdsdeploy.ssh.sshconfig import Reach
 from tests.loopback.loopback_fleet import target
 
 RECORDED = Path(__file__).parents[2] / "tests" / "evidence" / "hosts" / "lab-vm-provisioned.json"

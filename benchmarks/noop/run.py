@@ -21,7 +21,7 @@ from pathlib import Path
 
 import gdslab as labs
 from gdsdeploy import console, paths
-from gdsdeploy.builds import run_archives
+from gdsdeploy.builds import assign
 from gdsdeploy.converge import ansible
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.plan_fleet import plan_fleet
@@ -72,7 +72,7 @@ def satisfied(fleet: Path, names: list[str]) -> bool:
 
 def measure(fleet: Path, names: list[str], rounds: int) -> dict[str, object]:
     # What hosts receive lies in a folder of each run; Ansible alone needs one, too.
-    with run_archives.open_run_archives(fleet) as shelf:
+    with assign.open_run_archives(fleet) as shelf:
         plan_fleet(load_fleet(fleet), lockfile.read(lockfile.beside(fleet)), fleet, names, shelf=shelf)
         return _measure(fleet, names, rounds, shelf.folder)
 

@@ -22,7 +22,7 @@ from gdsdeploy import console
 from gdsdeploy.host.apply.packages import aptsources
 from gdsdeploy.host.apply.packages.managers import Pin
 from gdsdeploy.lock import lockfile
-from gdsdeploy.platform.nvidia import KEPT_OUT
+from gdsdeploy.platform.base import KEPT_OUT
 
 LOCK = Path(__file__).parents[2] / "tests" / "golden" / "lab" / "gdsdeploy.lock"
 BARE, PINNED, PATTERNS = "no pins", "gdsdeploy's pins", "patterns in place of names"

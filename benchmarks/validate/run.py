@@ -36,9 +36,9 @@ from gdsdeploy import console  # noqa: E402
 from gdsdeploy.fleetfile.load import load_fleet  # noqa: E402
 from gdsdeploy.lock import lockfile  # noqa: E402
 from gdsdeploy.model.fleet import Fleet  # noqa: E402
-from gdsdeploy.ssh import connections, machines, reach, transport  # noqa: E402
+from gdsdeploy.ssh import connections, machines, sshconfig, transport  # noqa: E402
 from gdsdeploy.ssh.endpoint import Endpoint  # noqa: E402
-from gdsdeploy.ssh.metering import Meter  # noqa: E402
+from gdsdeploy.ssh.transport import Meter  # noqa: E402
 from gdsdeploy.validate.fleet_validation import validate  # noqa: E402
 from tests.loopback import loopback_sshd  # noqa: E402
 from tests.loopback.loopback_fleet import LoopbackFleet  # noqa: E402
@@ -226,7 +226,7 @@ def work_of(kind: str, path: Path) -> Callable[[], None]:
             assert all(len(host.findings) > 50 for host in report.hosts), report.hosts[0]
 
         return judge
-    endpoints = reach.endpoints(fleet, path.parent, names)
+    endpoints = sshconfig.endpoints(fleet, path.parent, names)
     login = bare_true if kind == "paramiko true" else openssh_true
 
     def true() -> None:
@@ -261,7 +261,7 @@ def suites(folder: Path, fleet: Path, number: int, rounds: int) -> dict[str, Any
     path, place = wide(folder, fleet, number), folder / "suite"
     place.mkdir()
     (place / "test_host.py").write_text(SUITE)
-    endpoint = reach.endpoints(read(path), path.parent, ["h000"])[0]
+    endpoint = sshconfig.endpoints(read(path), path.parent, ["h000"])[0]
     settings = {"HostName": endpoint.address, "Port": endpoint.port, "User": endpoint.user,
                 "IdentityFile": endpoint.identity_files[0], "IdentitiesOnly": "yes",
                 "UserKnownHostsFile": endpoint.known_hosts[0], "BatchMode": "yes"}  # fmt: skip

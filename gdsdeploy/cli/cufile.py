@@ -15,8 +15,7 @@ import click
 from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.cli.verbs import Verbs, below
-from gdsdeploy.cufile.check import Report, check, judged_release, unreadable
-from gdsdeploy.cufile.machine import content, this_machine
+from gdsdeploy.cufile.check import Report, check, file_content, judged_release, this_machine, unreadable
 from gdsdeploy.cufile.model import EXAMINED_RELEASES, Release
 from gdsdeploy.cufile.render import PATH, FitTarget, Variant, render_profile
 from gdsdeploy.errors import CufileInvalid, GdsError, HostUnfit
@@ -84,7 +83,7 @@ def check_files(files: tuple[str, ...], version: str | None, on_this_machine: bo
     bad = 0
     for file in files:
         try:
-            report = check(content(file), release, machine)
+            report = check(file_content(file), release, machine)
         except OSError as reason:
             report = unreadable(release, f"cannot be read: {reason.strerror or reason}")
         bad += bool(report.errors)

@@ -153,13 +153,13 @@ def _facts(
     """The facts of saved evidence, of a host, or of this machine; ``host`` is their name where it's known."""
     from gdsdeploy.fleetfile.load import confined
     from gdsdeploy.host.facts.document import is_bundle
-    from gdsdeploy.ssh import evidence_file
+    from gdsdeploy.ssh import reply_schema
     from gdsdeploy.validate.facts import facts_of_host, facts_of_this_machine
 
     if evidence is not None:
-        with evidence_file.evidence_errors():
+        with reply_schema.evidence_errors():
             options.require(host is None or is_bundle(str(evidence)), "--evidence FILE replaces HOST: leave HOST out")
-        facts = evidence_file.of_host(evidence, host or "")
+        facts = reply_schema.saved_facts_of_host(evidence, host or "")
     elif host is not None:
         with console.step(f"Asking {host}"):
             mode = confined(run_inventory=run_inventory)

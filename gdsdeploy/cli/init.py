@@ -21,10 +21,8 @@ from gdsdeploy.host.facts import as_dict
 from gdsdeploy.host.io.wording import aligned, line
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.hostnames import words
-from gdsdeploy.proposal import render
-from gdsdeploy.proposal.model import Observation, Proposal
-from gdsdeploy.proposal.observe import observe
-from gdsdeploy.proposal.propose import Source, propose
+from gdsdeploy.proposal.observe import Observation, Proposal, observe
+from gdsdeploy.proposal.propose import Source, plain_data, propose, yaml_comment, yaml_text
 from gdsdeploy.ssh import reply_schema
 from gdsdeploy.ssh.endpoint import TIMEOUT
 from gdsdeploy.validate.facts import ask_facts
@@ -176,7 +174,7 @@ def _ask(source: Source, output: Path, timeout: float, errors: dict[str, GdsErro
 
 def _write(proposal: Proposal, output: Path, as_json: bool) -> None:
     """Write the keys and the fleet file; raises GdsError, and then no file is replaced."""
-    text = render.text(proposal.nodes)
+    text = yaml_text(proposal.nodes)
     if output == _STDOUT:
         if not as_json:
             console.data(text)
@@ -209,7 +207,7 @@ def _show(
         console.json(
             {
                 "file": None if output == _STDOUT else str(output),
-                "fleet": render.data(proposal.nodes),
+                "fleet": plain_data(proposal.nodes),
                 "profiles": as_dict(proposal.profiles),
                 "hosts": as_dict(observations),
                 "left_out": dict(left_out),
@@ -227,7 +225,7 @@ def _show(
     if proposal.checks:
         show("Check first:")
         for check in proposal.checks:
-            show(f"  {render.comment(check)}")
+            show(f"  {yaml_comment(check)}")
     if output != _STDOUT:
         show(f"Next: gdsdeploy lock {shlex.quote(str(output))}")
 

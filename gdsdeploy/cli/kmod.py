@@ -182,7 +182,7 @@ def builders(fleet: Path, accept: str | None, run_inventory: bool, as_json: bool
       gdsdeploy kmod builders fleet.yml
       gdsdeploy kmod builders fleet.yml --accept build1
     """
-    from gdsdeploy.builds.builder_keys import BuilderKeys
+    from gdsdeploy.builds.cache import BuilderKeys
     from gdsdeploy.fleetfile.load import confined, load_fleet
 
     machines = load_fleet(fleet, confined(run_inventory=run_inventory)).everyone()

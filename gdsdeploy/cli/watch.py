@@ -23,7 +23,7 @@ from gdsdeploy.host.topology import text as view
 from gdsdeploy.model import hostnames
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.report import model
-from gdsdeploy.ssh import evidence_file, reply_schema
+from gdsdeploy.ssh import reply_schema
 from gdsdeploy.ssh.endpoint import TIMEOUT
 from gdsdeploy.validate import watch
 from gdsdeploy.validate.facts import ask_facts, golden_differences, require_topology, write_golden
@@ -193,7 +193,7 @@ def topology(
     """
     if file is not None:
         options.require(not any((fleet, limit, golden)), options.EVIDENCE_ALONE)
-        saved = evidence_file.of_hosts(file)
+        saved = reply_schema.saved_facts(file)
         shapes = {
             name: require_topology(f"{file}: {name}" if name else str(file), facts) for name, facts in saved.items()
         }

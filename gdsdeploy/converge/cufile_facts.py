@@ -11,9 +11,9 @@ from gdsdeploy.errors import GdsError, HostUnfit
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
-from gdsdeploy.ssh import evidence_file, reply_schema
-from gdsdeploy.ssh.ask import ask
+from gdsdeploy.ssh import reply_schema
 from gdsdeploy.ssh.endpoint import TIMEOUT, Answer
+from gdsdeploy.ssh.transport import ask
 
 _EVIDENCE = ("evidence", "--json", "--expectation", "-")
 
@@ -45,6 +45,6 @@ def facts_of(
 def facts_from_file(name: str, file: Path) -> FitTarget:
     """The host ``name`` as saved evidence shows it; raises HostUnfit when the file has none."""
     try:
-        return FitTarget(name, evidence_file.of_host(file, name))
+        return FitTarget(name, reply_schema.saved_facts_of_host(file, name))
     except GdsError as error:
         raise HostUnfit(error.message, hint=error.hint) from None

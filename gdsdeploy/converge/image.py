@@ -17,12 +17,11 @@ from gdsdeploy.converge import boot
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.errors import FleetInvalid, GdsError, HostUnfit
 from gdsdeploy.host.model import expectation
-from gdsdeploy.image.ask import ask, entered
-from gdsdeploy.image.root import ImageRoot, open_root
+from gdsdeploy.image.root import ImageRoot, ask, entered, open_root
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import Lock
-from gdsdeploy.ssh.ask import judged
 from gdsdeploy.ssh.endpoint import Answer
+from gdsdeploy.ssh.transport import judged
 
 T = TypeVar("T")
 
@@ -59,7 +58,7 @@ class Image:
         stdin: Mapping[str, bytes],
         program: bytes,
     ) -> Iterator[tuple[Answer, T | GdsError]]:
-        """As :func:`gdsdeploy.ssh.ask.ask` does with machines."""
+        """As :func:`gdsdeploy.ssh.transport.ask` does with machines."""
         for name in names:
             begin = time.monotonic()
             document = failure = None

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from gdsdeploy import console, paths
-from gdsdeploy.builds import assign, run_archives
-from gdsdeploy.builds.assign import Supply, archive_of
-from gdsdeploy.builds.run_archives import RunArchives
+from gdsdeploy.builds import assign
+from gdsdeploy.builds.assign import RunArchives, Supply, archive_of
 from gdsdeploy.converge import build_facts, cufile_facts, desired
 from gdsdeploy.converge.diff import BUILD, KEEP, PACKAGED, RECEIVE, HostPlan, Variants, plan, variants
 from gdsdeploy.converge.expectation import expectation
@@ -26,8 +25,8 @@ from gdsdeploy.host.apply.modules import NOT_DELIVERED
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.ssh import machines, reply_schema
-from gdsdeploy.ssh.ask import ask
 from gdsdeploy.ssh.endpoint import Answer, malformed, refusal
+from gdsdeploy.ssh.transport import ask
 from gdsdeploy.zipapp import hostapp
 
 #: Seconds for one machine, from the connection to the end of its answer.
@@ -105,7 +104,7 @@ def plan_fleet(
     planned, and Interrupted.
     """
     if shelf is None:
-        with run_archives.open_run_archives(fleet_path) as own:
+        with assign.open_run_archives(fleet_path) as own:
             return plan_fleet(
                 fleet, lock, fleet_path, names, timeout=timeout, progress=progress, shelf=own, warn=warn, image=image
             )

@@ -16,9 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gdsdeploy import console, paths
-from gdsdeploy.builds import run_archives
-from gdsdeploy.builds.assign import Supply, archive_of
-from gdsdeploy.builds.run_archives import RunArchives
+from gdsdeploy.builds import assign
+from gdsdeploy.builds.assign import RunArchives, Supply, archive_of
 from gdsdeploy.converge import ansible
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.image import Image
@@ -33,8 +32,8 @@ from gdsdeploy.model.hostnames import grouped, words
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.report import model
 from gdsdeploy.ssh import machines
-from gdsdeploy.ssh.ask import ask
 from gdsdeploy.ssh.endpoint import Answer
+from gdsdeploy.ssh.transport import ask
 
 #: Seconds that a host may take to show that it has Python and that we may become root.
 CONTACT_TIMEOUT = 60
@@ -84,7 +83,7 @@ def provision(
         refused = first_contact(fleet, fleet_path, names) if image is None else {}
         return _play(_Play(fleet, lock, fleet_path, playbook, extra, identity, image=image), names, refused, progress)
     release = releases.store(fleet_path, lock) if image is None else None
-    with run_archives.open_run_archives(fleet_path) as shelf:
+    with assign.open_run_archives(fleet_path) as shelf:
         planned = plan_fleet(fleet, lock, fleet_path, names, shelf=shelf, image=image)
         refused = {name: plan for name, plan in planned.hosts.items() if isinstance(plan, GdsError)}
         plans = {name: plan for name, plan in planned.hosts.items() if isinstance(plan, HostPlan)}

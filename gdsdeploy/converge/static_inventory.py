@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from gdsdeploy import atomic, resources
-from gdsdeploy.builds import run_archives
+from gdsdeploy.builds import assign
 from gdsdeploy.builds.assign import FindBuild, Supply, by_intent
 from gdsdeploy.converge import desired
 from gdsdeploy.converge.inventory import BUILDERS, CHECKED, FOLDER, HOSTS, dump, inventory
@@ -29,9 +29,9 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.hostnames import words
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.model.text import Model
-from gdsdeploy.ssh import reach
+from gdsdeploy.ssh import sshconfig
 from gdsdeploy.ssh.endpoint import Endpoint
-from gdsdeploy.ssh.known_hosts import known_keys, record_name
+from gdsdeploy.ssh.transport import known_keys, record_name
 from gdsdeploy.zipapp import hostapp
 
 #: Lists the files that were written, so that the next run replaces and removes those and no others.
@@ -83,14 +83,14 @@ def write(
     Raises FleetInvalid (a secret, a keyring, a file that the folder had before, a folder that isn't writable),
     NotProvisioned (no machine builds a host's modules), BuildCacheUnusable, and what :func:`reach.endpoints` raises.
     """
-    with run_archives.open_run_archives(fleet_path) as shelf:
+    with assign.open_run_archives(fleet_path) as shelf:
         supplies = _supplies(fleet, lock, shelf.look)
         run_files = write_run_files(fleet, lock, fleet_path.resolve().parent, fit_targets, shelf)
         values = variables(inventory(fleet, lock, replace(run_files, supplies=supplies)))
         files = _playbooks(run_files.program)
         groups: dict[str, Any] = {BUILDERS: {"hosts": {}}, HOSTS: {"hosts": {}}}
         host_keys, notes, sources = set(), [], desired.Files()
-        for end in reach.endpoints(fleet, run_files.fleet_dir, list(fleet.everyone())):
+        for end in sshconfig.endpoints(fleet, run_files.fleet_dir, list(fleet.everyone())):
             group, own = values[end.host]
             groups[group]["hosts"][end.host] = {}
             own = {key: value for key, value in own.items() if not key.startswith("ansible_")}

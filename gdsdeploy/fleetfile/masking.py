@@ -9,7 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import yaml
 
-from gdsdeploy.files.secretwords import REDACTED
+from gdsdeploy.files.secret import REDACTED
 from gdsdeploy.fleetfile.load import secret_keys
 from gdsdeploy.model.fleet import Fleet
 

@@ -13,9 +13,9 @@ from gdsdeploy.host.model.system import without_minor
 from gdsdeploy.lock.resolve.target import Pieces
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.platform import stack_platform_for
-from gdsdeploy.ssh.ask import ask
 from gdsdeploy.ssh.endpoint import TIMEOUT, Answer, refusal
 from gdsdeploy.ssh.reply_schema import Name, Plain, Shape, Version, parse_reply
+from gdsdeploy.ssh.transport import ask
 
 #: Packages of one host.
 _MANY = 100_000

@@ -26,8 +26,8 @@ from gdsdeploy.files import yamlfile
 from gdsdeploy.fleetfile.load import Problem, parse_document
 from gdsdeploy.host.model import compat
 from gdsdeploy.host.model.compat import SUBJECTS, Combination, Rule, Verdict
+from gdsdeploy.model.fleet import Repository
 from gdsdeploy.model.lock import Index, Target
-from gdsdeploy.model.repository import Repository
 from gdsdeploy.model.text import matching
 
 __all__ = ["SUBJECTS", "Block", "Combination", "Rule", "Verdict", "judge", "load", "shipped"]

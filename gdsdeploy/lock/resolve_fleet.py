@@ -20,8 +20,8 @@ from gdsdeploy.lock.resolve.explain import explain as why
 from gdsdeploy.lock.resolve.target import Keep, LeftOut, leaves
 from gdsdeploy.lock.sources import ModulesReader, PackagedSources
 from gdsdeploy.model.fleet import Fleet, Profile
+from gdsdeploy.model.fleet import Repository as RepositoryEntry
 from gdsdeploy.model.lock import Index, Lock, Target
-from gdsdeploy.model.repository import Repository as RepositoryEntry
 from gdsdeploy.platform import StackPlatform, stack_platform_for
 from gdsdeploy.repo import rpm
 from gdsdeploy.repo.fetch import Fetcher, address

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from gdsdeploy import paths
+from gdsdeploy.model.fleet import Mirror
 from gdsdeploy.model.lock import Target
-from gdsdeploy.model.repository import Mirror
 
 #: Components of a mirror: what the lock holds, and what that needs of the operating system.
 STACK, SYSTEM = "stack", "system"

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from gdsdeploy.model.lock import Part
-from gdsdeploy.platform import nvidia
-from gdsdeploy.platform.base import Flavour, Packaging, Preset, StackPackage, register
-from gdsdeploy.platform.dpkg import ARCHITECTURES, DpkgPlatform
+from gdsdeploy.platform import base
+from gdsdeploy.platform.base import ARCHITECTURES, DpkgPlatform, Flavour, Packaging, Preset, StackPackage, register
 from gdsdeploy.repo.packages import Candidate
 
 KEYRING: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
@@ -66,8 +65,8 @@ class Debian(DpkgPlatform):
         return sorted({self.driver_package(flavour), nvidias}.intersection(names))
 
     def packaging(self, driver: Candidate, flavour: Flavour) -> Packaging:
-        if driver.origin == nvidia.ORIGIN:
-            return nvidia.debian_packaging(flavour)
+        if driver.origin == base.ORIGIN:
+            return base.debian_packaging(flavour)
         # The support package makes `modprobe nvidia` load the file of the chosen flavour (nvidia-modprobe.conf).
         support = "nvidia-open-kernel-support" if flavour == "open" else "nvidia-kernel-support"
         further = (
@@ -75,7 +74,7 @@ class Debian(DpkgPlatform):
             StackPackage("firmware-nvidia-gsp", "companion", "host"),
             StackPackage("dkms", "dkms", "build"),
         )
-        return Packaging(self.driver_module(flavour), further, self.excluded(flavour), (nvidia.UMBRELLAS,))
+        return Packaging(self.driver_module(flavour), further, self.excluded(flavour), (base.UMBRELLAS,))
 
     def excluded(self, flavour: Flavour) -> tuple[re.Pattern[str], ...]:
         """Packages that must not be chosen: the other flavour's, and other driver series'."""
@@ -86,7 +85,7 @@ class Debian(DpkgPlatform):
     def kept_out(self) -> tuple[str, ...]:
         # Not nvidia-*: the container toolkit and CUDA's own packages are the user's to choose.
         return (
-            *nvidia.KEPT_OUT, "nvidia-tesla-*", "nvidia-legacy-*", "nvidia-alternative", "nvidia-smi", "libcuda1*",
+            *base.KEPT_OUT, "nvidia-tesla-*", "nvidia-legacy-*", "nvidia-alternative", "nvidia-smi", "libcuda1*",
             "libcudadebugger1*", "firmware-nvidia-gsp*",
         )  # fmt: skip
 
@@ -96,8 +95,8 @@ class Debian(DpkgPlatform):
     def part(self, candidate: Candidate) -> Part:
         if _KERNEL_SOURCES.fullmatch(candidate.source):
             return "kernel-headers"
-        if candidate.origin == nvidia.ORIGIN:
-            return nvidia.part(candidate) or "support"
+        if candidate.origin == base.ORIGIN:
+            return base.part(candidate) or "support"
         if self.follows_driver(candidate):
             return "companion" if candidate.package.startswith("firmware-") else "driver-userland"
         return "support"

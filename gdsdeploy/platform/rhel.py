@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 
 from gdsdeploy.host.kmod.kernel import flavour_of
 from gdsdeploy.model.lock import Part
-from gdsdeploy.platform import nvidia, presets
+from gdsdeploy.platform import base
 from gdsdeploy.platform.base import (
     NVLSM,
     Flavour,
@@ -71,10 +71,10 @@ class Rhel(StackPlatform):
         return arch
 
     def presets(self) -> dict[str, Preset]:
-        return presets.of_rpm_system(self.os.partition("-")[0], self.release)
+        return base.of_rpm_system(self.os.partition("-")[0], self.release)
 
     def vendor_presets(self) -> dict[str, Preset]:
-        return presets.of_vendors(self.os)
+        return base.of_vendors(self.os)
 
     def kernel_flavours(self, arch: str) -> tuple[str, ...]:
         return tuple(name for name in self.kernels if arch == "aarch64" or name != "64k")
@@ -110,7 +110,7 @@ class Rhel(StackPlatform):
 
     def libcufile_packages(self, names: Iterable[str]) -> list[tuple[str, str]]:
         """One of each for every CUDA release."""
-        return nvidia.libcufile_packages(names)
+        return base.libcufile_packages(names)
 
     def packaging(self, driver: Candidate, flavour: Flavour) -> Packaging:
         has_policy = RPM.holds(self.upstream_version(driver.version), ">=", _FIRST_WITH_POLICY)
@@ -140,7 +140,7 @@ class Rhel(StackPlatform):
         return upstream(version).split("~", 1)[0]
 
     def cuda_version(self, candidate: Candidate) -> str | None:
-        return nvidia.cuda_version(candidate)
+        return base.cuda_version(candidate)
 
     def kept_out(self) -> tuple[str, ...]:
         # Not nvidia-*: the container toolkit and CUDA's own packages are the user's to choose.
@@ -153,7 +153,7 @@ class Rhel(StackPlatform):
         )  # fmt: skip
 
     def may_be_adopted(self, name: str) -> bool:
-        return bool(_DRIVER.fullmatch(name) or nvidia.GDS_UMBRELLAS.fullmatch(name))
+        return bool(_DRIVER.fullmatch(name) or base.GDS_UMBRELLAS.fullmatch(name))
 
     def module_streams(self, driver: str, flavour: Flavour) -> dict[str, str]:
         """NVIDIA's streams: ``580-open`` for a pin within one branch, ``open-dkms`` for any other; 10 has none."""

@@ -10,9 +10,8 @@ from typing import Final
 
 from gdsdeploy.host.kmod.kernel import UBUNTU
 from gdsdeploy.model.lock import Part
-from gdsdeploy.platform import nvidia
-from gdsdeploy.platform.base import BuiltModules, Flavour, Packaging, Preset, StackPackage, register
-from gdsdeploy.platform.dpkg import DpkgPlatform
+from gdsdeploy.platform import base
+from gdsdeploy.platform.base import BuiltModules, DpkgPlatform, Flavour, Packaging, Preset, StackPackage, register
 from gdsdeploy.repo.packages import Candidate, Universe
 
 KEYRING: Final = Path("/usr/share/keyrings/ubuntu-archive-keyring.gpg")
@@ -74,7 +73,7 @@ class Ubuntu(DpkgPlatform):
         return "nvidia-dkms-open" if flavour == "open" else "nvidia-dkms"
 
     def driver_packages(self, flavour: Flavour, names: Iterable[str]) -> list[str]:
-        return nvidia.dkms_packages(flavour, names)
+        return base.dkms_packages(flavour, names)
 
     def no_packaged_modules(self, flavour: Flavour) -> str:
         if flavour == "open":
@@ -117,19 +116,19 @@ class Ubuntu(DpkgPlatform):
         return (*builds, "nvidia-fs-dkms", "nvidia-fs", *firmware)
 
     def stands_for(self, driver: Candidate) -> str:
-        return nvidia.stands_for(driver)
+        return base.stands_for(driver)
 
     def packaging(self, driver: Candidate, flavour: Flavour) -> Packaging:
-        return nvidia.ubuntu_packaging(driver, flavour)
+        return base.ubuntu_packaging(driver, flavour)
 
     def kept_out(self) -> tuple[str, ...]:
         # Ubuntu builds modules of its drivers for each kernel: only those in the lock may come.
-        return (*nvidia.KEPT_OUT, "linux-modules-nvidia-*", "linux-objects-nvidia-*")
+        return (*base.KEPT_OUT, "linux-modules-nvidia-*", "linux-objects-nvidia-*")
 
     def part(self, candidate: Candidate) -> Part:
         if _KERNEL_SOURCES.fullmatch(candidate.source):
             return "kernel-image" if _KERNEL_MODULES.match(candidate.package) else "kernel-headers"
-        return nvidia.part(candidate) or "support"
+        return base.part(candidate) or "support"
 
 
 for _number, _codename in (("22.04", "jammy"), ("24.04", "noble"), ("26.04", "resolute")):

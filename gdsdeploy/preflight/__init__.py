@@ -13,9 +13,9 @@ from gdsdeploy.lock.sources import PackagedSources
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.platform import StackPlatform, stack_platform_for
-from gdsdeploy.preflight import ingredients, record, root, trial
-from gdsdeploy.preflight.choice import StackCandidate, StackChoices, candidates
+from gdsdeploy.preflight import record, trial
 from gdsdeploy.preflight.record import Answer, PreflightRecord
+from gdsdeploy.preflight.trial import StackCandidate, StackChoices, candidates
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.packages import Universe
 from gdsdeploy.repo.read import read
@@ -58,7 +58,7 @@ def preflight(
                 " symbol versions and signatures before they boot the kernel; only that boot proves that they load",
             )
         platform = stack_platform_for(profile.os)
-        root.require(platform.kind)
+        trial.require(platform.kind)
         repositories = repo_settings.repositories(fleet, name, platform)
         with console.step(f"Reading {', '.join(map(str, repositories))}"):
             universe, indices = read(fetcher, repositories, platform.architecture(profile.arch))
@@ -86,7 +86,7 @@ def _cell(
     earlier = None if again else record.find(target)
     if earlier is not None:
         return Cell(candidate, earlier, is_earlier=True)
-    layers = ingredients.layers(target, platform, universe, fetcher)
+    layers = trial.layers(target, platform, universe, fetcher)
     with console.step(f"Trying {candidate.label}"):
         new = trial.trial(candidate, layers)
     record.keep(new)

@@ -1,26 +1,456 @@
-"""Try one stack in its root: the host program builds the modules there and audits them against the kernel."""
+"""Try one stack in a throwaway root: the host program builds the modules there and audits them against the kernel.
+
+What is tried is the lock's, or others of its repositories.  The root has unpacked packages; no package's script runs,
+and user namespaces replace root.  Each set of packages is one read-only layer in the cache, named by its digest, so
+another kernel costs one more layer.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import itertools
 import json
+import os
 import platform as machine
 import re
 import shutil
+import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
-from gdsdeploy import __version__, paths, run
-from gdsdeploy.errors import GdsError
+from gdsdeploy import __version__, console, paths, run
+from gdsdeploy.errors import GdsError, LockStale, NoSolution
+from gdsdeploy.files import folders
 from gdsdeploy.host.errors import StubError
+from gdsdeploy.host.model.compat import parse_versions
 from gdsdeploy.lock import compat
-from gdsdeploy.model.lock import Target
-from gdsdeploy.preflight.choice import StackCandidate
+from gdsdeploy.lock.compat import Verdict, judge
+from gdsdeploy.lock.resolve import options, resolve
+from gdsdeploy.lock.resolve.options import Option, Options
+from gdsdeploy.lock.resolve.target import base
+from gdsdeploy.lock.sources import Sources
+from gdsdeploy.mirror.fill import closure
+from gdsdeploy.model.fleet import Profile
+from gdsdeploy.model.lock import Index, Target
+from gdsdeploy.platform import StackPlatform
 from gdsdeploy.preflight.record import Answer, ModuleResult, PreflightRecord
-from gdsdeploy.preflight.root import Root, root
+from gdsdeploy.repo.fetch import Fetcher, MissingFile, address
+from gdsdeploy.repo.packages import Candidate, Kind, Universe
 from gdsdeploy.zipapp import hostapp
+
+#: Part of every layer's name: change it with unpack.sh or ``_finish``.
+_RECIPE: Final = "2"
+#: Layers that were unused for this long are removed.
+KEEP_DAYS: Final = 14
+#: Older work folders belong to runs that were killed.
+_STALE_SECONDS: Final = 86400.0
+#: Program → its package.
+_PROGRAMS: Final = {"tar": "tar", "unshare": "util-linux", "setpriv": "util-linux", "mount": "mount"}
+_UNPACKERS: Final[dict[Kind, dict[str, str]]] = {"apt": {"dpkg-deb": "dpkg"}, "rpm": {"rpm2archive": "rpm"}}
+#: Links that scripts of packages make, and the programs that they may lead to.
+_ALTERNATIVES: Final = (("sh", ("dash", "bash")), ("awk", ("mawk", "gawk")), ("ld", ("ld.bfd",)))
+_NAMESPACES: Final = ("--mount", "--propagation", "private", "--pid", "--fork", "--kill-child")
+_USER: Final = ("--user", "--map-root-user")
+
+
+@dataclass(frozen=True)
+class Root:
+    """An open root; ``build``: the folder that is ``/build`` inside."""
+
+    build: Path
+    _lower: str
+    _unprivileged: bool
+
+    def run(self, argv: Sequence[str], *, doing: str, ok: Sequence[int] = (0,)) -> run.Completed:
+        """Run a program of the root to its end; raises as run.run does."""
+        options = ",userxattr" if self._unprivileged else ""
+        script = str(resources.files("gdsdeploy") / "preflight" / "enter.sh")
+        work = self.build.parent.relative_to(_place())
+        inner = ["sh", script, str(_place()), self._lower, str(work), options, *argv]
+        # If this process dies, the build dies, too.
+        outer = ["setpriv", "--pdeathsig", "KILL", "unshare", *(_USER if self._unprivileged else ()), *_NAMESPACES]
+        words = [*outer, *inner] if self._unprivileged else run.as_root([*outer, *inner])
+        return run.run(words, doing=doing, ok=ok)
+
+
+def require(kind: Kind) -> None:
+    """Raise MissingProgram, with the command that installs it, for the first program that packages of a kind need."""
+    for program, package in {**_UNPACKERS[kind], **_PROGRAMS}.items():
+        run.which(program, hint=f"apt-get install {package}")
+
+
+def layer(packages: Sequence[Path], *, what: str) -> str:
+    """The layer of these package files, unpacked unless cached: a folder below ``preflight/layers``.
+
+    packages: Fetcher's files, named by sha256.  what: for the user.
+    """
+    names = sorted(path.name for path in packages)
+    name = hashlib.sha256("\n".join([_RECIPE, *names]).encode()).hexdigest()[:20]
+
+    def make(work: Path) -> None:
+        script = str(resources.files("gdsdeploy") / "preflight" / "unpack.sh")
+        argv = ["sh", script, work / "root", work / "archive", *packages]
+        (work / "root").mkdir()
+        with console.step(f"Unpacking {what}"):
+            run.run([str(word) for word in argv], doing=f"unpack {what}")
+        _finish(work / "root")
+
+    entry = folders.cached_folder(_layers(), name, make, what=what)
+    os.utime(entry)
+    return f"{name}/root"
+
+
+@contextmanager
+def throwaway_root(layers: Sequence[str]) -> Iterator[Root]:
+    """A root of these layers, the first on top; removed at the end with all that was written in it."""
+    place = _place() / "work"
+    place.mkdir(parents=True, exist_ok=True)
+    _prune(place)
+    work = Path(tempfile.mkdtemp(prefix="run-", dir=place))
+    try:
+        build = work / "build"
+        build.mkdir()
+        yield Root(build, ":".join(f"layers/{layer}" for layer in layers), _needs_user_namespace())
+    finally:
+        _remove(work, place)
+
+
+def _needs_user_namespace() -> bool:
+    """Whether to use a user namespace: this process isn't root, and the kernel permits it."""
+    if os.geteuid() == 0:
+        return False
+    trial = ["unshare", *_USER, *_NAMESPACES, "true"]
+    if run.run(trial, doing="try a user namespace", ok=range(-64, 256)).status == 0:
+        return True
+    if shutil.which("sudo") is None:
+        raise GdsError(
+            "this machine forbids user namespaces, and there is no sudo",
+            hint="Run as root, or allow unprivileged user namespaces (sysctl user.max_user_namespaces)",
+        )
+    return False
+
+
+def _place() -> Path:
+    return paths.cache() / "preflight"
+
+
+def _layers() -> Path:
+    return _place() / "layers"
+
+
+def _finish(tree: Path) -> None:
+    """Make the links and files that a build needs and that package scripts would have made."""
+    programs = tree / "usr" / "bin"
+    for name, others in _ALTERNATIVES:
+        program = next((other for other in others if (programs / other).exists()), None)
+        if program and not (programs / name).is_symlink() and not (programs / name).exists():
+            (programs / name).symlink_to(program)
+    if (programs / "sh").is_symlink():
+        (tree / "etc").mkdir(exist_ok=True)
+        (tree / "etc" / "passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
+        (tree / "etc" / "group").write_text("root:x:0:\n")
+
+
+def _prune(place: Path) -> None:
+    """Remove unused layers and the work folders of killed runs."""
+    now = time.time()
+    for entry in [entry for entry in place.iterdir() if now - entry.stat().st_mtime > _STALE_SECONDS]:
+        _remove(entry, place)
+    for entry in _layers().iterdir() if _layers().is_dir() else ():
+        if entry.is_dir() and ".tmp-" not in entry.name and now - entry.stat().st_mtime > KEEP_DAYS * 86400:
+            with folders.hold_lock(_layers() / f"{entry.name}.lock", what="an old layer"):
+                folders.remove_tree(entry, within=_layers())
+
+
+def _remove(work: Path, place: Path) -> None:
+    # overlayfs leaves a folder that its owner can't read.
+    locked = work / "work" / "work"
+    if locked.is_dir() and locked.stat().st_uid == os.geteuid():
+        locked.chmod(0o700)
+    folders.remove_tree(work, within=place)
+
+
+#: Packages that the host program and the build scripts of kernels, drivers and nvidia-fs need.
+_COMMON: Final = (
+    "bash",
+    "binutils",
+    "coreutils",
+    "diffutils",
+    "findutils",
+    "gcc",
+    "grep",
+    "kmod",
+    "make",
+    "sed",
+    "zstd",
+)
+_TOOLS: Final[dict[Kind, tuple[str, ...]]] = {
+    "apt": (*_COMMON, "dash", "libpython3-stdlib", "mawk", "python3-minimal", "xz-utils"),
+    # The open driver has parts in C++.
+    "rpm": (*_COMMON, "gawk", "gcc-c++", "xz", "python3"),
+}
+#: A kernel's packages whose dependencies a build needs; an image's are for booting.
+_BUILDS: Final = re.compile(r"linux-(?:headers|kbuild|compiler)-.*|kernel-(?:.+-)?devel")
+_KERNEL: Final = ("kernel-image", "kernel-headers")
+_FETCHES_AT_ONCE: Final = 6
+
+
+def layers(target: Target, platform: StackPlatform, universe: Universe, fetcher: Fetcher) -> list[str]:
+    """The layers of a root for ``target``, the driver's on top; missing packages are fetched, verified and unpacked.
+
+    Raises NoSolution without a compiler in the repositories, LockStale for a missing file, what Fetcher raises.
+    """
+    compilers = toolchain(target, platform, universe)
+    contents = {
+        "the compiler": [_file(c.repository, c.suite, c.filename, c.sha256, c.size, target.indices) for c in compilers]
+    }
+    for what, parts in (
+        (f"kernel {target.kernel.release}", _KERNEL),
+        ("nvidia-fs's source", ("nvidia-fs-source",)),
+        (f"the source of driver {target.driver.version}", ("driver-source",)),
+    ):
+        packages = [package for package in target.packages if package.part in parts]
+        contents[what] = [_file(p.repository, p.suite, p.file, p.sha256, p.size, target.indices) for p in packages]
+    paths = _fetch([file for files in contents.values() for file in files], fetcher)
+    return [layer([paths[file] for file in files], what=what) for what, files in reversed(contents.items()) if files]
+
+
+def toolchain(target: Target, platform: StackPlatform, universe: Universe) -> list[Candidate]:
+    """The packages of a compiler and its tools for this kernel, with all dependencies, one version of each.
+
+    Raises NoSolution with the packages that the repositories don't have.
+    """
+    locked = {package.package: package.sha256 for package in target.packages if package.part in _KERNEL}
+    # A kernel that has left the repositories counts without its dependencies.
+    kernel = {name: c for name, digest in locked.items() for c in universe.named(name) if c.sha256 == digest}
+    roots = [
+        c if _BUILDS.fullmatch(c.package) else dataclasses.replace(c, depends=(), pre_depends=())
+        for c in kernel.values()
+    ]
+    tools = [_newest(name, platform, universe) for name in _TOOLS[platform.kind]]
+    dependencies, missing = closure([*roots, *tools], universe, platform.order)
+    if missing:
+        raise NoSolution("\n".join(["the repositories don't have what a compiler needs:", *missing]))
+    # Two versions may satisfy different packages; a root can have only the newer one.
+    in_order = sorted([*tools, *dependencies], key=lambda c: platform.order.key(c.version))
+    newest = {candidate.package: candidate for candidate in in_order}
+    return [newest[name] for name in sorted(newest.keys() - kernel.keys())]
+
+
+def _newest(name: str, platform: StackPlatform, universe: Universe) -> Candidate:
+    versions = universe.named(name)
+    if not versions:
+        raise NoSolution(
+            f"the repositories have no {name}, which building modules needs",
+            hint="Add the distribution's own repository to the profile",
+        )
+    return max(versions, key=lambda c: platform.order.key(c.version))
+
+
+class _File(NamedTuple):
+    uri: str
+    sha256: str
+    size: int
+
+
+def _file(repository: str, suite: str, name: str, sha256: str, size: int, indices: Iterable[Index]) -> _File:
+    base = next(index.uri for index in indices if (index.repository, index.suite) == (repository, suite))
+    return _File(address(base, name), sha256, size)
+
+
+def _fetch(files: Sequence[_File], fetcher: Fetcher) -> dict[_File, Path]:
+    def fetch(file: _File) -> Path:
+        try:
+            return fetcher.file(file.uri, sha256=file.sha256, size=file.size)
+        except MissingFile as error:
+            raise LockStale(str(error), hint="Run `gdsdeploy lock` on the fleet file, then try again") from None
+
+    paths = {file: path for file in files if (path := fetcher.find_cached(file.sha256, file.size))}
+    missing = [file for file in files if file not in paths]
+    if missing:
+        with console.step(f"Fetching {len(missing)} packages ({sum(file.size for file in missing) / 1e6:.0f} MB)"):
+            pool = ThreadPoolExecutor(_FETCHES_AT_ONCE)
+            try:
+                paths.update(zip(missing, pool.map(fetch, missing), strict=True))
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+    return paths
+
+
+#: Number of versions in an error.
+_LISTED = 12
+#: Index of a subject in ``Options.levels``.
+_LEVEL = {"driver": 0, "kernel": 1, "nvidia-fs": 2}
+
+
+@dataclass(frozen=True)
+class StackChoices:
+    """Version expressions for each subject; empty: the lock's version."""
+
+    kernels: tuple[str, ...] = ()
+    drivers: tuple[str, ...] = ()
+    nvidia_fs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StackCandidate:
+    """One stack to try."""
+
+    profile: str
+    #: as ``uname -r`` prints it
+    kernel: str
+    kernel_package: str
+    driver: str
+    driver_package: str
+    flavour: str
+    #: empty in a mode without nvidia-fs
+    nvidia_fs: str
+    nvidia_fs_package: str
+    #: None where its packages cannot be installed together
+    target: Target | None
+    #: the reason for that
+    problem: str = ""
+    #: rules of compat.yml that forbid this combination
+    against: tuple[Verdict, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """For progress and file names."""
+        nvidia_fs = f", nvidia-fs {self.nvidia_fs}" if self.nvidia_fs else ""
+        return f"kernel {self.kernel}, driver {self.driver}{nvidia_fs}"
+
+
+def candidates(
+    name: str,
+    profile: Profile,
+    platform: StackPlatform,
+    universe: Universe,
+    indices: Sequence[Index],
+    sources: Sources,
+    locked: Target | None,
+    choices: StackChoices,
+) -> list[StackCandidate]:
+    """Every combination in ``choices``, in the order of its words; kernels outermost.
+
+    Raises NoSolution, with the available versions, for one that the repositories don't have.
+    """
+    where = f"profile {name}"
+    offered = options.find(_with_pins(profile), platform, universe)
+    defaults = _defaults(profile, locked)
+    combinations = itertools.product(
+        _pick(where, offered, "kernel", choices.kernels or defaults.kernels),
+        _pick(where, offered, "driver", choices.drivers or defaults.drivers),
+        _pick(where, offered, "nvidia-fs", choices.nvidia_fs or defaults.nvidia_fs),
+    )
+    stacks = []
+    for kernel, driver, source in combinations:
+        facts = {**base(profile, platform), **driver.facts, **kernel.facts, **source.facts}
+        against = tuple(verdict for verdict in judge(facts) if not verdict.allowed)
+        target, problem = _target(name, profile, platform, universe, indices, sources, locked, (kernel, driver, source))
+        stacks.append(
+            StackCandidate(
+                profile=name,
+                kernel=kernel.release,
+                kernel_package=str(kernel.facts["kernel_package"]),
+                driver=str(driver.facts["driver"]),
+                driver_package=str(driver.facts["driver_package"]),
+                flavour=profile.driver.flavour,
+                nvidia_fs=source.facts["nvidia_fs"] or "",
+                nvidia_fs_package=source.facts["nvidia_fs_package"] or "",
+                target=target,
+                problem=problem,
+                against=against,
+            )
+        )
+    return stacks
+
+
+def _with_pins(profile: Profile, kernel: str = "newest", driver: str = "newest", nvidia_fs: str = "newest") -> Profile:
+    kernel_pin = profile.kernel.model_copy(update={"version": kernel})
+    driver_pin = profile.driver.model_copy(update={"version": driver})
+    return profile.model_copy(update={"kernel": kernel_pin, "driver": driver_pin, "nvidia_fs": nvidia_fs})
+
+
+def _defaults(profile: Profile, locked: Target | None) -> StackChoices:
+    if locked is None:
+        return StackChoices((profile.kernel.version,), (profile.driver.version,), (profile.nvidia_fs,))
+    own = {package.part: package.version for package in locked.packages}
+    return StackChoices(
+        (f"=={locked.kernel.release}",),
+        (f"=={own.get('driver-source', locked.driver.version)}",),
+        (f"=={own.get('nvidia-fs-source', '0')}",),
+    )
+
+
+def _pick(where: str, offered: Options, subject: str, texts: Sequence[str]) -> list[Option]:
+    """The newest option that each of ``texts`` admits, each once."""
+    level = offered.levels[_LEVEL[subject]]
+    if subject == "nvidia-fs" and level and not level[0].packages:
+        return level[:1]
+    picked: list[Option] = []
+    for text in texts:
+        try:
+            pin = parse_versions(text)
+        except ValueError as error:
+            raise GdsError(
+                f"{where}: {subject} {text!r}: {error}", hint='Give a release, a version, a branch, or "newest"'
+            ) from None
+        newest = next((option for option in level if pin.admits(*option.names)), None)
+        if newest is None:
+            raise _unavailable(where, offered, subject, text)
+        if newest not in picked:
+            picked.append(newest)
+    return picked
+
+
+def _unavailable(where: str, offered: Options, subject: str, text: str) -> NoSolution:
+    level = offered.levels[_LEVEL[subject]]
+    names = [option.release or option.version for option in level]
+    more = ", …" if len(names) > _LISTED else ""
+    version = text.lstrip("=")
+    refusals = [option.refused for option in offered.incomplete if option.subject == subject]
+    lines = [f"{where}: the repositories have no {subject} {version}"]
+    lines += [f"  - {refusal.what}: {refusal.words}" for refusal in refusals if version in refusal.choice]
+    return NoSolution("\n".join(lines), hint=f"They have {', '.join(names[:_LISTED]) or 'none'}{more}")
+
+
+def _target(
+    name: str,
+    profile: Profile,
+    platform: StackPlatform,
+    universe: Universe,
+    indices: Sequence[Index],
+    sources: Sources,
+    locked: Target | None,
+    choice: tuple[Option, Option, Option],
+) -> tuple[Target | None, str]:
+    """The packages of a choice; the resolver ignores compat.yml, because the preflight tries also forbidden stacks."""
+    kernel, driver, source = choice
+    if locked is not None and _is_locked(locked, choice):
+        return locked, ""
+    nvidia_fs = f"=={source.version}" if source.packages else "newest"
+    pinned = _with_pins(profile, f"=={kernel.release}", f"=={driver.version}", nvidia_fs)
+    if locked:
+        pinned = pinned.model_copy(update={"libcufile": f"=={locked.libcufile.version}"})
+    try:
+        return resolve(name, pinned, platform, universe, indices, sources, rules=()).target, ""
+    except NoSolution as error:
+        return None, error.message
+
+
+def _is_locked(locked: Target, choice: tuple[Option, Option, Option]) -> bool:
+    digests = {(package.package, package.version, package.sha256) for package in locked.packages}
+    packages = (package for option in choice for package in option.packages.values())
+    return all((package.package, package.version, package.sha256) in digests for package in packages)
+
 
 #: All of the driver's modules, where their common build fails.
 DRIVER = "driver"
@@ -42,7 +472,7 @@ def trial(candidate: StackCandidate, layers: Sequence[str]) -> PreflightRecord:
     target = candidate.target
     assert target is not None
     begun = time.monotonic()
-    with root(layers) as throwaway:
+    with throwaway_root(layers) as throwaway:
         report = _build(throwaway, target)
         modules = [module for outcome in report["modules"] for module in modules_of(outcome)]
         if all(module.builds is Answer.YES for module in modules):

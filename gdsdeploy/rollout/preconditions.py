@@ -31,8 +31,8 @@ from gdsdeploy.rollout import journal, status, waves
 from gdsdeploy.rollout.drain import Drainer, drainer, rollout_of
 from gdsdeploy.rollout.steps import answers
 from gdsdeploy.rollout.waves import Candidate, window_opens_at
-from gdsdeploy.ssh.ask import ask
 from gdsdeploy.ssh.endpoint import Answer
+from gdsdeploy.ssh.transport import ask
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The shape of each answer from a host.  An answer with another shape makes that host unfit, and no other.
 
-So does an answer that has the shape and still sets off an unexpected error.  Other keys are dropped.
+So does an answer that has the shape and still sets off an unexpected error.  Other keys are dropped.  Evidence that was
+saved, for the verbs with ``--evidence FILE``, is judged in the same way.
 """
 
 from __future__ import annotations
@@ -8,11 +9,14 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from gdsdeploy.errors import GdsError, HostUnfit
+from gdsdeploy.host.facts import HostFacts, facts_from
+from gdsdeploy.host.facts.document import EvidenceFileError, one, read
 from gdsdeploy.host.facts.host_facts import STACK
 from gdsdeploy.host.gate.gate import CLOSED, OPEN
 from gdsdeploy.host.io.wording import line
@@ -227,3 +231,24 @@ def unexpected_errors(host: str) -> Iterator[None]:
             f"{host}: what it says cannot be judged: {type(error).__name__}: {ascii(str(error))[1:-1][:200]}",
             hint=f"Report this with its evidence: gdsdeploy support-bundle FLEET --limit {host} -o FILE",
         ) from error
+
+
+def saved_facts(file: Path) -> dict[str, HostFacts]:
+    """Host → its facts; UNNAMED where the file is of one host and does not say which.  Raises GdsError."""
+    with evidence_errors():
+        return {host: facts_from(document) for host, document in read(str(file)).items()}
+
+
+def saved_facts_of_host(file: Path, host: str = "") -> HostFacts:
+    """The facts of one host.  host: which one of a bundle with several.  Raises GdsError."""
+    with evidence_errors():
+        return facts_from(one(str(file), host))
+
+
+@contextmanager
+def evidence_errors() -> Iterator[None]:
+    """Turn an EvidenceFileError into a GdsError with the same words."""
+    try:
+        yield
+    except EvidenceFileError as error:
+        raise GdsError(error.message, hint=error.hint or None) from None

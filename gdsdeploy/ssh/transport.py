@@ -2,11 +2,16 @@
 
 The program (a zipapp) travels on the standard input of ``python3 -c``; :mod:`gdsdeploy.zipapp.bootstrap` runs it.
 A host's key is always checked, and a host's failure is only its own answer.  A hostile host can't change that: what it
-sends and its time are bounded below everything that reads its answer.
+sends and its time are bounded below everything that reads its answer.  The format of known_hosts files, and how they
+match names, is in sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT".
 """
 
 from __future__ import annotations
 
+import base64
+import fnmatch
+import hashlib
+import hmac
 import logging
 import queue
 import secrets
@@ -15,22 +20,207 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import paramiko
 
-from gdsdeploy import cancel
+from gdsdeploy import cancel, console
 from gdsdeploy.errors import GdsError, HostKeyMismatch, HostUnfit, HostUnreachable, Interrupted
+from gdsdeploy.host.io import reading
 from gdsdeploy.host.io.atomic import exposure
 from gdsdeploy.host.io.wording import line
+from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.run import Dialled, dial
-from gdsdeploy.ssh import connections
+from gdsdeploy.ssh import connections, machines, sshconfig
 from gdsdeploy.ssh.endpoint import Answer, Endpoint, Files, Installed, Output, document
-from gdsdeploy.ssh.known_hosts import is_recorded, known_keys, refusal
-from gdsdeploy.ssh.metering import Meter
-from gdsdeploy.ssh.reach import Reach
+from gdsdeploy.ssh.sshconfig import Reach
 from gdsdeploy.zipapp import hostapp
+
+#: Bytes of a file: keys of some hundred thousand hosts.
+LIMIT: Final = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class KnownKey:
+    """One line that speaks about a host."""
+
+    file: Path
+    line: int
+    #: e.g. ``ssh-ed25519``
+    type: str
+    blob: bytes
+    #: empty, ``revoked`` or ``cert-authority``
+    marker: str = ""
+
+    def place(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+def record_name(host: Endpoint) -> str:
+    """The name under which a host is on record: the port is part of it unless it is 22 or the name is an alias."""
+    return host.host_key_alias or (host.address if host.port == 22 else f"[{host.address}]:{host.port}")
+
+
+def known_keys(host: Endpoint) -> list[KnownKey]:
+    """Every line of the known_hosts files about ``host``, in order.  Raises OSError for an unreadable file."""
+    name = record_name(host).lower()
+    return [key for file in host.known_hosts if file.exists() for key in _lines(file, name)]
+
+
+def fingerprint(blob: bytes) -> str:
+    """As ``ssh-keygen -l`` prints it."""
+    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
+
+
+def is_recorded(keys: Sequence[KnownKey], blob: bytes) -> bool:
+    """Whether exactly this key is on record and not revoked."""
+    markers = {key.marker for key in keys if key.blob == blob}
+    return "" in markers and "revoked" not in markers
+
+
+def key_refusal(host: Endpoint, keys: Sequence[KnownKey], kind: str, blob: bytes) -> HostKeyMismatch:
+    """Why the key that ``host`` presented is not accepted, where to look, and how to find out which one is right."""
+    presented = f"{kind} {fingerprint(blob)}"
+    word = next((word for word in ("ed25519", "ecdsa", "rsa") if word in kind), "*")
+    verify = f"`ssh-keygen -l -f /etc/ssh/ssh_host_{word}_key.pub` on the host's own console"
+    revoked = [key for key in keys if key.blob == blob and key.marker == "revoked"]
+    if revoked:
+        words = f"{host.where()}: it presented the key {presented}, which {revoked[0].place()} revokes"
+        return HostKeyMismatch(words, hint="Give the host new keys and put one of them on record")
+    others = [key for key in keys if key.type == kind and not key.marker]
+    if others:
+        return HostKeyMismatch(
+            f"{host.where()}: its host key changed: it presented {presented}, "
+            f"but {others[0].place()} has {fingerprint(others[0].blob)}",
+            hint="Another machine may be in between. If the host was installed again, "
+            f"compare with {verify}, then replace line {others[0].line} of {others[0].file}",
+        )
+    files = " or ".join(str(file) + ("" if file.exists() else " (no such file)") for file in host.known_hosts)
+    places = ", ".join(f"{key.place()} ({key.marker or key.type})" for key in keys)
+    line = f"{record_name(host)} {kind} {base64.b64encode(blob).decode()}"
+    return HostKeyMismatch(
+        f"{host.where()}: its host key is not known: {presented} is not in {files}"
+        + (f"; for this host there is only {places}" if places else ""),
+        hint=f"Compare with {verify}, then add this line to {host.known_hosts[0]}:\n  {line}",
+    )
+
+
+def _lines(file: Path, name: str) -> Iterator[KnownKey]:
+    for number, text in enumerate(reading.whole(str(file), LIMIT).decode(errors="replace").splitlines(), start=1):
+        fields = text.split()
+        marker = fields.pop(0)[1:] if fields and fields[0].startswith("@") else ""
+        if len(fields) < 3 or fields[0].startswith("#") or not _speaks_of(fields[0], name):
+            continue
+        try:
+            blob = base64.b64decode(fields[2], validate=True)
+        except ValueError:
+            continue
+        yield KnownKey(file, number, fields[1], blob, marker)
+
+
+def _speaks_of(patterns: str, name: str) -> bool:
+    if patterns.startswith("|1|"):
+        return _hashed(patterns, name)
+    matching = [pattern for pattern in patterns.lower().split(",") if _matches(pattern.removeprefix("!"), name)]
+    return bool(matching) and not any(pattern.startswith("!") for pattern in matching)
+
+
+def _hashed(text: str, name: str) -> bool:
+    try:
+        salt, digest = (base64.b64decode(part, validate=True) for part in text.split("|")[2:4])
+    except ValueError:
+        return False
+    return hmac.compare_digest(hmac.new(salt, name.encode(), hashlib.sha1).digest(), digest)
+
+
+def _matches(pattern: str, name: str) -> bool:
+    """``*`` and ``?`` are the only wildcards; brackets belong to a name with a port."""
+    return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))
+
+
+#: Bytes of all hosts together that are not parsed yet; without room for more, hosts wait.
+IN_FLIGHT = 256 * 2**20
+
+
+class Room:
+    """Memory that many share.  size: bytes."""
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> bool:
+        """Whether there was room, which then is taken."""
+        with self._lock:
+            fits = size <= self._left
+            self._left -= size if fits else 0
+        return fits
+
+    def give(self, size: int) -> None:
+        """Make room again."""
+        with self._lock:
+            self._left += size
+
+
+_ROOM = Room(IN_FLIGHT)
+
+
+class Meter:
+    """A connection's socket, as an SSH library reads it: counts what the host sends and ends at ``limit`` bytes.
+
+    The library keeps all that comes, also what a server sends before it is asked, or beyond the window that it has.
+    """
+
+    def __init__(self, limit: int, room: Room = _ROOM) -> None:
+        self._socket: socket.socket
+        self._limit, self._room = limit, room
+        self._received = 0
+        self._lock = threading.Lock()
+        #: whether the host has sent more
+        self.full = False
+
+    def around(self, connected: socket.socket) -> Meter:
+        """The same, for this socket."""
+        self._socket = connected
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+    def recv(self, size: int) -> bytes:
+        """As a socket's; raises TimeoutError, "nothing yet", where there is no room, and EOFError at the limit."""
+        room, size = self._room, min(size, 1 << 16)
+        if not room.take(size):
+            time.sleep(0.05)
+            raise TimeoutError
+        data = b""
+        try:
+            data = self._socket.recv(size)
+        finally:
+            room.give(size - len(data))
+            self._keep(len(data), room)
+        self.full = self._received > self._limit
+        if self.full:
+            raise EOFError
+        return data
+
+    def done(self) -> None:
+        """Release the room of what was received; nothing more is received."""
+        with self._lock:
+            self._room.give(self._received)
+            self._room = Room(0)
+
+    def _keep(self, size: int, room: Room) -> None:
+        """Count what was received; the library's thread may still be at it when all is done."""
+        with self._lock:
+            self._received += size
+            if self._room is not room:
+                room.give(size)
+
 
 #: Bytes that one host may send, everything counted; one that sends more is cut off.  Real evidence is below 1 MiB.
 ANSWER_LIMIT = 8 * 2**20
@@ -299,7 +489,7 @@ class _OnRecord(paramiko.MissingHostKeyPolicy):
     def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:  # noqa: ARG002
         """Raise HostKeyMismatch unless ``key`` is on record."""
         if not is_recorded(self._known, key.asbytes()):
-            raise refusal(self._host, self._known, key.get_name(), key.asbytes())
+            raise key_refusal(self._host, self._known, key.get_name(), key.asbytes())
 
 
 def _payload(
@@ -395,3 +585,57 @@ def _receive(channel: paramiko.Channel, stdout: bytearray, stderr: bytearray) ->
         del stderr[:-ERROR_LIMIT]
         has_more = True
     return has_more
+
+
+T = TypeVar("T")
+
+
+def ask(
+    fleet: Fleet,
+    fleet_path: Path,
+    names: Sequence[str],
+    argv: Sequence[str],
+    judge: Callable[[Answer], T],
+    *,
+    timeout: float,
+    stdin: bytes | Mapping[str, bytes] = b"",
+    program: bytes | Files | None = None,
+    read_only: bool = False,
+) -> Iterator[tuple[Answer, T | GdsError]]:
+    """Run the host program with ``argv`` on the machines ``names``; each answer with its result or error, as it comes.
+
+    judge: makes the result; ``Answer.require_document`` takes the document as it is.  timeout: seconds for each.
+    stdin: the same for all, or by machine.  program: the zipapp, where it was packed before;
+    or files that are read without it.  read_only: of transport.fan_out.
+    Raises what transport.fan_out raises, and FleetInvalid where two names are one endpoint, before it connects to the
+    second of them.
+    """
+    distinct = machines.Distinct(names, fleet_path)
+    ways = sshconfig.reaches(fleet, fleet_path.resolve().parent, names)
+    hosts = [Reach(way.host, partial(_find, way, distinct)) for way in ways]
+    answers = fan_out(hosts, program or hostapp.build(), argv, timeout=timeout, stdin=stdin, read_only=read_only)
+    return ((answer, judged(judge, answer)) for answer in _on_board(names, answers))
+
+
+def _on_board(names: Sequence[str], answers: Iterator[Answer]) -> Iterator[Answer]:
+    for name in names:
+        console.board.begin(name, "hasn't answered yet,", timed=False)
+    try:
+        for answer in answers:
+            console.board.end(answer.host)
+            yield answer
+    finally:
+        for name in names:
+            console.board.end(name)
+
+
+def _find(way: Reach, distinct: machines.Distinct) -> Endpoint:
+    return distinct.add(way.find())
+
+
+def judged(judge: Callable[[Answer], T], answer: Answer) -> T | GdsError:
+    """The result that ``judge`` makes of an answer, or the error that it raises."""
+    try:
+        return judge(answer)
+    except GdsError as error:
+        return error

@@ -22,8 +22,8 @@ from gdsdeploy.host.topology import golden
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.paths import DEFAULT_FLEET
 from gdsdeploy.ssh import reply_schema
-from gdsdeploy.ssh.ask import ask
 from gdsdeploy.ssh.endpoint import TIMEOUT
+from gdsdeploy.ssh.transport import ask
 from gdsdeploy.validate.output import write
 
 

@@ -42,9 +42,9 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.report.model import SYMBOLS, WORDS, HostReport, Report, WaiverUse, check_id, examined, trouble_from
 from gdsdeploy.ssh import machines, reply_schema
-from gdsdeploy.ssh.ask import ask
 from gdsdeploy.ssh.endpoint import TIMEOUT, VALUES, Answer, Endpoint, Files, malformed
 from gdsdeploy.ssh.machines import Identity
+from gdsdeploy.ssh.transport import ask
 
 GATE_QUESTION = "cat gate.json"
 _NEVER = "the gate has not judged this host yet"

@@ -13,7 +13,7 @@ from gdsdeploy import resources, run
 from gdsdeploy.errors import ChecksFailed, ProgramFailed
 from gdsdeploy.host.io.wording import joined
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.ssh import machines, reach
+from gdsdeploy.ssh import machines, sshconfig
 from gdsdeploy.ssh.endpoint import Endpoint
 
 #: pytest's exit status for tests that failed.
@@ -34,7 +34,7 @@ def run_suite(
     and FleetInvalid where two names are one endpoint.
     """
     fleet_dir = fleet_path.resolve().parent
-    endpoints = reach.endpoints(fleet, fleet_dir, names)
+    endpoints = sshconfig.endpoints(fleet, fleet_dir, names)
     machines.require_distinct_endpoints(endpoints, fleet_path)
     with tempfile.TemporaryDirectory(prefix="gdsdeploy-") as folder:
         config = Path(folder) / "ssh_config"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from gdsdeploy.files.secretwords import REDACTED, hide, names_secret
+from gdsdeploy.files.secret import REDACTED, hide, names_secret
 from gdsdeploy.host.paths import SECURE_BOOT, SHIM_STATE
 
 _IPV4 = re.compile(r"(?<![\w.+~])(?:\d{1,3}\.){3}\d{1,3}(?![\w+~]|\.\d)")

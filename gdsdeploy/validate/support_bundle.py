@@ -47,9 +47,9 @@ from gdsdeploy.model.lock import Lock
 from gdsdeploy.report import formats
 from gdsdeploy.report.model import HostReport, Report, Trouble, trouble_from
 from gdsdeploy.ssh import reply_schema
-from gdsdeploy.ssh.ask import ask
 from gdsdeploy.ssh.endpoint import TIMEOUT
-from gdsdeploy.ssh.evidence_file import evidence_errors
+from gdsdeploy.ssh.reply_schema import evidence_errors
+from gdsdeploy.ssh.transport import ask
 from gdsdeploy.validate import fleet_validation
 from gdsdeploy.validate.fleet_validation import (
     EVIDENCE,

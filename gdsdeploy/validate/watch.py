@@ -17,8 +17,8 @@ from gdsdeploy.host.watch.table import lines, order, total
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.report import model
 from gdsdeploy.ssh import reply_schema
-from gdsdeploy.ssh.ask import ask
 from gdsdeploy.ssh.reply_schema import Plain, Shape
+from gdsdeploy.ssh.transport import ask
 
 #: Seconds for a host's answer, beside the interval.
 TIMEOUT = 60.0

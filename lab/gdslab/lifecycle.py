@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gdsdeploy import console, paths
-from gdsdeploy.builds.builder_keys import BuilderKeys
+from gdsdeploy.builds.cache import BuilderKeys
 from gdsdeploy.files import folders
 from gdslab import archive as archives
 from gdslab import (

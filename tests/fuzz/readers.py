@@ -58,7 +58,7 @@ from gdsdeploy.report import formats, html, text
 from gdsdeploy.report.model import Report, Trouble
 from gdsdeploy.rollout import journal, status
 from gdsdeploy.rollout.report import progress
-from gdsdeploy.ssh import endpoint, known_hosts
+from gdsdeploy.ssh import endpoint, transport
 from gdsdeploy.ssh.endpoint import Answer, Endpoint, Output
 from gdsdeploy.validate import fleet_validation, support_bundle
 from gdsdeploy.validate.facts import explain_facts
@@ -319,9 +319,9 @@ def redact_and_read(data: bytes) -> None:
 
 def keys_on_record(path: Path) -> None:
     host = replace(HOST, known_hosts=(path,))
-    recorded_keys = known_hosts.known_keys(host)
-    known_hosts.is_recorded(recorded_keys, b"key")
-    known_hosts.refusal(host, recorded_keys, "ssh-ed25519", b"key")
+    recorded_keys = transport.known_keys(host)
+    transport.is_recorded(recorded_keys, b"key")
+    transport.key_refusal(host, recorded_keys, "ssh-ed25519", b"key")
 
 
 KNOWN_HOSTS = b"""# comment

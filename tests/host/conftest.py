@@ -22,9 +22,8 @@ from gdsdeploy.fleetfile.load import TRUSTED, load_fleet
 from gdsdeploy.host.model import finding
 from gdsdeploy.host.model.finding import Finding
 from gdsdeploy.lock import lockfile
-from gdsdeploy.testing import carrying
-from gdsdeploy.testing.carrying import NoFindingsError
-from gdsdeploy.testing.hosts import usage_error
+from gdsdeploy.testing import hosts
+from gdsdeploy.testing.hosts import NoFindingsError, usage_error
 
 USAGE = "say which hosts: pytest tests/host --hosts=ssh://HOST[,ssh://HOST…] [--ssh-config FILE] [--fleet fleet.yml]"
 
@@ -64,7 +63,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def _findings(host: Host, fleet: str | None) -> list[Finding | NoFindingsError]:
     try:
         expectation = _expectation(Path(fleet), host.backend.hostname) if fleet else None
-        rows = carrying.findings(host, expectation)
+        rows = hosts.carried_findings(host, expectation)
         host_waivers = selection.waivers_of(load_fleet(Path(fleet)), host.backend.hostname) if fleet else []
         return [*finding.apply(rows, host_waivers, finding.today())] or [
             NoFindingsError("no check applies to this host")

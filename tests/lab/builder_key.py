@@ -5,7 +5,7 @@ The key is public, so only the tests' fleets accept it.
 
 from __future__ import annotations
 
-from gdsdeploy.builds.builder_keys import BuilderKeys
+from gdsdeploy.builds.cache import BuilderKeys
 from gdsdeploy.host.archive import provenance
 from gdslab.state import Lab
 

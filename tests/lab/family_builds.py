@@ -22,7 +22,7 @@ import yaml
 import gdslab as labs
 from gdsdeploy.builds import cache
 from gdsdeploy.builds.assign import BuildFacts, want
-from gdsdeploy.builds.builder_keys import BuilderKeys
+from gdsdeploy.builds.cache import BuilderKeys
 from gdsdeploy.host.archive.provenance import Origin
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Target

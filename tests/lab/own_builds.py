@@ -12,7 +12,7 @@ import pytest
 from gdsdeploy import host, paths, run
 from gdsdeploy.builds import cache
 from gdsdeploy.builds.assign import BuildFacts, want
-from gdsdeploy.builds.builder_keys import BuilderKeys
+from gdsdeploy.builds.cache import BuilderKeys
 from gdsdeploy.files import folders
 from gdsdeploy.model.lock import Target
 from gdslab import cloning

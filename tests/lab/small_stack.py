@@ -16,7 +16,7 @@ import yaml
 
 from gdsdeploy.builds import cache
 from gdsdeploy.builds.assign import BuildFacts, want
-from gdsdeploy.builds.builder_keys import BuilderKeys
+from gdsdeploy.builds.cache import BuilderKeys
 from gdsdeploy.host.archive import pack
 from gdsdeploy.host.archive.provenance import Builder, Origin, public_pem
 from gdsdeploy.host.kmod.kernel import Kernel

@@ -22,9 +22,9 @@ import yaml
 
 import gdslab as labs
 from gdsdeploy import resources
-from gdsdeploy.builds import cache, run_archives
+from gdsdeploy.builds import assign, cache
 from gdsdeploy.builds.assign import Supply, archive_of
-from gdsdeploy.builds.builder_keys import BuilderKeys
+from gdsdeploy.builds.cache import BuilderKeys
 from gdsdeploy.converge.plan_fleet import plan_fleet
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.archive.provenance import PUBLIC, public_pem
@@ -151,7 +151,7 @@ def test_what_one_has_built_the_other_receives(
     before = supplies(fleet)
     key = fetch(first, PUBLIC)
     BuilderKeys.of(fleet).path("build1").write_bytes(key)
-    with run_archives.open_run_archives(fleet) as shelf:
+    with assign.open_run_archives(fleet) as shelf:
         archive_of(before["build2"].want, shelf.folder).write_bytes(fetch(first, ARCHIVE))
         assert shelf.keep(lockfile.read(lockfile.beside(fleet)), load_fleet(fleet), before) == []
     (entry,) = cache.default(print).entries()
@@ -160,7 +160,7 @@ def test_what_one_has_built_the_other_receives(
     after = supplies(fleet)
     assert {name: supply.source for name, supply in after.items()} == {"build1": "build", "build2": "cache"}
     assert after["build2"].origin == "build1"
-    with run_archives.open_run_archives(fleet) as shelf:
+    with assign.open_run_archives(fleet) as shelf:
         shelved = shelf.look(after["build2"].want, ["build1"])
         assert shelved is not None
         assert (shelved.builder, shelved.manifest) == ("build1", packed)

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from gdsdeploy import paths, resources
 from gdsdeploy.builds import cache as buildcache
 from gdsdeploy.builds.assign import by_intent
-from gdsdeploy.builds.builder_keys import BuilderKeys
+from gdsdeploy.builds.cache import BuilderKeys
 from gdsdeploy.cli import group
 from gdsdeploy.converge import plan_fleet
 from gdsdeploy.converge.inventory import FOLDER, dump, inventory

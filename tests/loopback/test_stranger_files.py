@@ -21,7 +21,7 @@ from gdsdeploy.host.io import reading
 from gdsdeploy.model.rollout_settings import Notify
 from gdsdeploy.rollout.notify import Notifier
 from gdsdeploy.ssh.endpoint import Endpoint
-from gdsdeploy.ssh.known_hosts import known_keys
+from gdsdeploy.ssh.transport import known_keys
 from tests import commandline
 
 MIB = 1024 * 1024

@@ -18,7 +18,7 @@ from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import repo_settings
 from gdsdeploy.lock.resolve_fleet import resolve_fleet
 from gdsdeploy.platform import stack_platform_for
-from gdsdeploy.preflight import ingredients
+from gdsdeploy.preflight import trial
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.read import read
 from tests.preflight.conftest import _driver
@@ -89,7 +89,7 @@ def debian_trees(fleet: Path) -> tuple[Path, Path]:
     with Fetcher() as fetcher:
         target = resolve_fleet(loaded, fetcher).lock.targets["gds"]
         universe, _ = read(fetcher, repo_settings.repositories(loaded, "gds", platform), "amd64")
-        *_, kernel, compiler = ingredients.layers(target, platform, universe, fetcher)
+        *_, kernel, compiler = trial.layers(target, platform, universe, fetcher)
     layers = paths.cache() / "preflight/layers"
     return layers / kernel, layers / compiler
 

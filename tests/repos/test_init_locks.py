@@ -6,8 +6,7 @@ from pathlib import Path
 
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
-from gdsdeploy.proposal import render
-from gdsdeploy.proposal.propose import Source, propose
+from gdsdeploy.proposal.propose import Source, propose, yaml_text
 from tests.commandline import run
 from tests.repos.archive import Key
 from tests.repos.conftest import Debian, Ubuntu, serve_rhel
@@ -75,7 +74,7 @@ def test_a_mixed_fleet_locks_without_an_edit(
         for name, content in proposal.keys.items():
             (tmp_path / "keys" / name).write_bytes(content)
         path = tmp_path / "proposed.yml"
-        path.write_text(render.text(proposal.nodes))
+        path.write_text(yaml_text(proposal.nodes))
         assert run("lock", path) == 0
         assert run("lock", "--check", path) == 0
     # One key, one file.

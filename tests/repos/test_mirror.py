@@ -18,7 +18,7 @@ from gdsdeploy.lock import lockfile
 from gdsdeploy.mirror import fill as mirror
 from gdsdeploy.mirror import host_vars
 from gdsdeploy.mirror.fill import closure
-from gdsdeploy.model.repository import Mirror
+from gdsdeploy.model.fleet import Mirror
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.packages import DEB, Candidate, Origin, PackageList, Universe
 from gdsdeploy.repo.repository import verify

@@ -21,8 +21,8 @@ from gdsdeploy.lock import lockfile
 from gdsdeploy.mirror import host_vars
 from gdsdeploy.mirror.fill import closure
 from gdsdeploy.mirror.writing import RECORD
+from gdsdeploy.model.fleet import Mirror
 from gdsdeploy.model.lock import Target
-from gdsdeploy.model.repository import Mirror
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.packages import RPM
 from gdsdeploy.repo.repository import verify

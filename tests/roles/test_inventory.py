@@ -20,10 +20,9 @@ from gdsdeploy.host.model import schema
 from gdsdeploy.lock import lockfile
 from gdsdeploy.mirror import host_vars
 from gdsdeploy.mirror.host_vars import HOST_KEY, HOST_KEYRING
-from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.fleet import Fleet, Mirror, Repository
 from gdsdeploy.model.lock import Lock, Target
 from gdsdeploy.model.profile_parts import ImexNode
-from gdsdeploy.model.repository import Mirror, Repository
 
 ROOT = Path(__file__).parents[2]
 #: Used alone, or with what only a rollout knows.

@@ -27,9 +27,8 @@ from gdsdeploy.lock import repo_settings
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Target
 from gdsdeploy.platform import stack_platform_for
-from gdsdeploy.preflight import ingredients
-from gdsdeploy.preflight.choice import StackChoices, candidates
-from gdsdeploy.preflight.root import Layer, Root, root
+from gdsdeploy.preflight import trial
+from gdsdeploy.preflight.trial import Layer, Root, StackChoices, candidates, throwaway_root
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.read import read
 from gdsdeploy.zipapp import hostapp
@@ -83,7 +82,7 @@ def in_root(options: argparse.Namespace) -> dict[str, Any]:
 
 def built(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     target, layers = stack(options)
-    with root(layers) as place:
+    with throwaway_root(layers) as place:
         hostapp.build(place.build / PROGRAM)
         shutil.copy(MEASURE, place.build)
         with console.step("Building the driver and nvidia-fs"):
@@ -105,7 +104,7 @@ def stack(options: argparse.Namespace) -> tuple[Target, list[Layer]]:
         (choice,) = candidates("gds", profile, platform, universe, indices, None, choices)
         if choice.target is None:
             sys.exit(choice.problem)
-        return choice.target, list(ingredients.layers(choice.target, platform, universe, fetcher, console.step))
+        return choice.target, list(trial.layers(choice.target, platform, universe, fetcher, console.step))
 
 
 def build(place: Root, target: Target) -> None:

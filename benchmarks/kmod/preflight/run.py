@@ -28,9 +28,8 @@ from gdsdeploy.lock.sources import PackagedSources
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Target
 from gdsdeploy.platform import stack_platform_for
-from gdsdeploy.preflight import ingredients
-from gdsdeploy.preflight.choice import StackChoices, candidates
-from gdsdeploy.preflight.root import Root, root
+from gdsdeploy.preflight import trial
+from gdsdeploy.preflight.trial import Root, StackChoices, candidates, throwaway_root
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.read import read
 from gdsdeploy.zipapp import hostapp
@@ -115,7 +114,7 @@ def stack(arguments: argparse.Namespace) -> tuple[Target, list[str]]:
         if candidate.target is None:
             sys.exit(candidate.problem)
         console.say(f"{candidate.label}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
-        return candidate.target, ingredients.layers(candidate.target, platform, universe, fetcher)
+        return candidate.target, trial.layers(candidate.target, platform, universe, fetcher)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -133,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         steps = {"unit": by_unit, "driver": by_driver}
         answers = {}
         for what in (*steps,) if number % 2 == 0 else (*reversed(steps),):
-            with root(layers) as throwaway:
+            with throwaway_root(layers) as throwaway:
                 hostapp.build(throwaway.build / Path(PROGRAM).name)
                 with Watch(what) as watch:
                     answers[what] = steps[what](throwaway, target)

@@ -24,9 +24,9 @@ import yaml
 
 import gdslab as labs
 from gdsdeploy import console
-from gdsdeploy.builds import run_archives
+from gdsdeploy.builds import assign
 from gdsdeploy.builds.assign import Supply, archive_of
-from gdsdeploy.builds.builder_keys import BuilderKeys
+from gdsdeploy.builds.cache import BuilderKeys
 from gdsdeploy.converge.plan_fleet import plan_fleet
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.archive.provenance import PUBLIC
@@ -106,7 +106,7 @@ def measure(lab: Lab, cache: str, builders: int) -> dict[str, object]:
     bare = sources(fleet)
     copy[-1] = PUBLIC
     BuilderKeys.of(fleet).path(first.name).write_bytes(subprocess.run(copy, check=True, capture_output=True).stdout)
-    with run_archives.open_run_archives(fleet) as shelf:
+    with assign.open_run_archives(fleet) as shelf:
         archive_of(next(iter(bare.values()))[1], shelf.folder).write_bytes(packed)
         assert shelf.keep(lockfile.read(lockfile.beside(fleet)), load_fleet(fleet), supplies(fleet)) == []
     sources_of = sources(fleet)
@@ -194,7 +194,7 @@ def time_command(host: LabHost, *argv: str, data: bytes | None = None) -> tuple[
 def receive(host: LabHost, fleet: Path, want: str, target: Target) -> tuple[float, float]:
     """Take the build out of the cache, bring it, audit and install it: processor seconds of both sides, and seconds."""
     begin, cpu = time.perf_counter(), time.process_time()
-    with run_archives.open_run_archives(fleet) as shelf:
+    with assign.open_run_archives(fleet) as shelf:
         assert shelf.look(want, load_fleet(fleet).suppliers(host.name)) is not None
         data = archive_of(want, shelf.folder).read_bytes()
     controller = time.process_time() - cpu

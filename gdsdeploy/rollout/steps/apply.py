@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from gdsdeploy import paths
-from gdsdeploy.builds import run_archives
-from gdsdeploy.builds.assign import Supply
-from gdsdeploy.builds.run_archives import RunArchives
+from gdsdeploy.builds import assign
+from gdsdeploy.builds.assign import RunArchives, Supply
 from gdsdeploy.converge import ansible
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.inventory import dump, inventory
@@ -153,7 +152,7 @@ def apply(work: Work) -> dict[str, Any]:
     """
     wait_until_free(work)
     _keep_default(work)
-    with run_archives.open_run_archives(work.fleet_path) as shelf:
+    with assign.open_run_archives(work.fleet_path) as shelf:
         look = look_at(work, shelf)
         refuse(work, look)
         if look.sure and not look.lacks("apply"):
@@ -197,13 +196,13 @@ def modules(work: Work) -> dict[str, Any]:
 def _look(work: Work) -> Iterator[tuple[RunArchives, Look]]:
     """A look at the machine; while one builds what others may receive, the others wait and look again."""
     with ExitStack() as stack:
-        shelf = stack.enter_context(run_archives.open_run_archives(work.fleet_path))
+        shelf = stack.enter_context(assign.open_run_archives(work.fleet_path))
         look = look_at(work, shelf)
         if look.supply.mode == "build" and work.fleet.modules(work.name) == "auto" and look.lacks("modules"):
             with _GUARD:
                 lock = _BUILDING[look.supply.want]
             stack.enter_context(lock)
-            shelf = stack.enter_context(run_archives.open_run_archives(work.fleet_path))
+            shelf = stack.enter_context(assign.open_run_archives(work.fleet_path))
             look = look_at(work, shelf)
         yield shelf, look
 

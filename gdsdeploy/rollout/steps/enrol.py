@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gdsdeploy import atomic
-from gdsdeploy.builds import run_archives
+from gdsdeploy.builds import assign
 from gdsdeploy.converge.plan_fleet import variables
 from gdsdeploy.errors import HostUnfit, HostUnreachable, RolloutRefused
 from gdsdeploy.model.rollout import Step
@@ -62,7 +62,7 @@ def enrol(work: Work) -> dict[str, Any]:
 
 def _certificate(work: Work) -> tuple[str, bytes]:
     """The certificate as an option's value, and what the host gets on its standard input."""
-    with run_archives.open_run_archives(work.fleet_path) as shelf:
+    with assign.open_run_archives(work.fleet_path) as shelf:
         look = apply.look_at(work, shelf)
         document = apply.render_inventory(work, shelf, look.supply, look.fit)
     values = variables(document)[work.name][1]

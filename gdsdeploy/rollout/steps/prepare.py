@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from gdsdeploy.builds import run_archives
+from gdsdeploy.builds import assign
 from gdsdeploy.converge.diff import DISRUPTIONS
 from gdsdeploy.converge.inventory import FREE_MIB, packages_for
 from gdsdeploy.errors import DrainFailed, HostUnfit, HostUnreachable, RebootFailed, RollbackFailed, RolloutRefused
@@ -47,7 +47,7 @@ def preflight(work: Work) -> dict[str, Any]:
             f"{work.name}: packages are half-installed: {names}",
             hint="On the host: dpkg --configure -a, or dnf check; see what fails, and begin again",
         )
-    with run_archives.open_run_archives(work.fleet_path) as shelf:
+    with assign.open_run_archives(work.fleet_path) as shelf:
         look = apply.look_at(work, shelf)
     disruption = _disruption(work, status, look)
     if not look.plan.satisfied:
@@ -157,7 +157,7 @@ def snapshot(work: Work) -> dict[str, Any]:
         document = work.ask(answers.SNAPSHOT)
         return {"snapshot": document.model_dump(), "boot_id": document.boot_id}
     back = work.towards(release)
-    with run_archives.open_run_archives(work.fleet_path) as shelf:
+    with assign.open_run_archives(work.fleet_path) as shelf:
         look = apply.look_at(back, shelf)
     builds = look.supply.mode == "build"
     was, becomes = packages(back, builds=builds), packages(work, builds=True)

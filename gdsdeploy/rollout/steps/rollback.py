@@ -6,9 +6,8 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from gdsdeploy.builds import run_archives
-from gdsdeploy.builds.assign import Supply
-from gdsdeploy.builds.run_archives import RunArchives
+from gdsdeploy.builds import assign
+from gdsdeploy.builds.assign import RunArchives, Supply
 from gdsdeploy.converge import change_words, cufile_facts, desired
 from gdsdeploy.converge.inventory import leaving, packages_for
 from gdsdeploy.converge.plan_fleet import variables
@@ -54,7 +53,7 @@ def undo(work: Work) -> dict[str, Any]:
     wait_until_free(work)
     if back.has_kernel:
         work.ask(answers.ONCE, "--clear")
-    with run_archives.open_run_archives(back.fleet_path) as shelf:
+    with assign.open_run_archives(back.fleet_path) as shelf:
         supply, fit = _supply(back, shelf), _fit(back)
         modules = work.facts.modules_before
         builds = modules.mode == "build" if modules is not None else work.is_builder
@@ -176,7 +175,7 @@ def undo_validate(work: Work) -> dict[str, Any]:
     """Every check with the earlier lock, and the snapshot; removes what still ran during the rollback."""
     back = towards_before(work)
     if work.facts.snapshot is not None:
-        with run_archives.open_run_archives(back.fleet_path) as shelf:
+        with assign.open_run_archives(back.fleet_path) as shelf:
             supply, fit = _supply(back, shelf), _fit(back)
             if _differences(work, back, shelf, supply, fit, leftovers=False):
                 # The kernel that ran during the rollback.

@@ -33,8 +33,8 @@ from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout.drain import Drainer
 from gdsdeploy.rollout.steps import answers
 from gdsdeploy.rollout.steps.answers import Question, S, Status
-from gdsdeploy.ssh.ask import ask
 from gdsdeploy.ssh.endpoint import Answer, refusal
+from gdsdeploy.ssh.transport import ask
 from gdsdeploy.zipapp import hostapp
 
 #: Seconds for one question to the program on a host; some answers digest several hundred megabytes.

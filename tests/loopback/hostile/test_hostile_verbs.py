@@ -28,7 +28,7 @@ from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.watch.document import document
 from gdsdeploy.host.watch.look import Entry, Look
 from gdsdeploy.lock import lockfile
-from gdsdeploy.ssh import reach
+from gdsdeploy.ssh import sshconfig
 from gdsdeploy.zipapp import hostapp
 from tests import commandline
 from tests.loopback.hostile.hostile_server import Question, Server
@@ -191,9 +191,9 @@ def served(make: Callable[[Path], Any], tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(hostapp, "keep", lambda folder: program(folder))
     # ssh -G for each host of each verb is another test's subject.
     monkeypatch.setattr(
-        reach,
+        sshconfig,
         "reaches",
-        lambda _f, _d, names: [reach.Reach(name, partial(fleet.hostile.endpoint, name)) for name in names],
+        lambda _f, _d, names: [sshconfig.Reach(name, partial(fleet.hostile.endpoint, name)) for name in names],
     )
     yield fleet
     fleet.hostile.close()

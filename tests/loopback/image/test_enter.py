@@ -28,8 +28,7 @@ from gdsdeploy.converge.inventory import dump
 from gdsdeploy.errors import HostUnfit
 from gdsdeploy.host.paths import EXPECTATION
 from gdsdeploy.image import root as roots
-from gdsdeploy.image.ask import ask, entered, join
-from gdsdeploy.image.root import ImageRoot, open_root
+from gdsdeploy.image.root import ImageRoot, ask, entered, join, open_root
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.zipapp import hostapp
 from gdslab import archive as archives

@@ -11,8 +11,8 @@ import pytest
 
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.platform import stack_platform_for, supported_systems
+from gdsdeploy.platform.base import DpkgPlatform
 from gdsdeploy.platform.debian import ARCHIVE_KEYS, KEYRING, SECURITY_KEYS, Debian
-from gdsdeploy.platform.dpkg import DpkgPlatform
 
 TRIXIE = cast("Debian", stack_platform_for("debian-13"))
 NOBLE = cast("DpkgPlatform", stack_platform_for("ubuntu-24.04"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.errors import MissingProgram, ProgramFailed
-from gdsdeploy.preflight import root
+from gdsdeploy.preflight import trial
 from gdsdeploy.repo.packages import Kind
 from tests.repos.rpmarchive import Rpm, build
 
@@ -70,7 +70,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def layer(files: list[Path]) -> str:
-    return root.layer(files, what="it")
+    return trial.layer(files, what="it")
 
 
 def test_a_layer_is_unpacked_once_onto_a_merged_usr(
@@ -98,7 +98,7 @@ def test_a_package_that_is_damaged_leaves_no_layer(packages: list[Path], tmp_pat
 
 def test_what_is_written_inside_stays_out_of_the_layers_and_goes_away(packages: list[Path], cache: Path) -> None:
     layers = [layer(packages[1:]), layer(packages[:1])]
-    with root.root(layers) as throwaway:
+    with trial.throwaway_root(layers) as throwaway:
         done = throwaway.run(["/bin/program"], doing="run it")
         assert done.stdout == "0"
         # Root of its own processes only.
@@ -124,7 +124,7 @@ def test_without_overlays_the_layers_are_copied(
     refusing.write_text(f'#!/bin/sh\nif [ "$2" = overlay ]; then exit 32; fi\nexec {real} "$@"\n')
     refusing.chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    with root.root(layers) as throwaway:
+    with trial.throwaway_root(layers) as throwaway:
         assert throwaway.run(["/bin/program"], doing="run it").stdout == "0"
         assert throwaway.run(["/bin/program", "/usr/lib/kept"], doing="write").status == 0
         assert throwaway.run(["/bin/program"], doing="run it again").stdout == "0"
@@ -138,7 +138,7 @@ def test_without_overlays_the_layers_are_copied(
 def test_it_goes_away_whatever_happens(packages: list[Path], cache: Path, error: type[BaseException]) -> None:
     made_layers = layer(packages)
     with pytest.raises(error):  # noqa: PT012, SIM117 - what is raised inside is the point
-        with root.root([made_layers]) as throwaway:
+        with trial.throwaway_root([made_layers]) as throwaway:
             throwaway.run(["/bin/program"], doing="run it")
             raise error
     assert not list((cache / "preflight" / "work").iterdir())
@@ -153,7 +153,7 @@ def test_an_ordinary_user_needs_no_privilege(packages: list[Path]) -> None:
         shutil.copytree(Path(os.environ["GDSDEPLOY_CACHE_DIR"]) / "preflight", place, symlinks=True)
         (place / "work" / "build").mkdir(parents=True)
         subprocess.run(["chown", "-R", "nobody" if become else str(os.geteuid()), place], check=True)
-        script = shutil.copy(Path(root.__file__).with_name("enter.sh"), place)
+        script = shutil.copy(Path(trial.__file__).with_name("enter.sh"), place)
         namespaces = ["--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child"]
         argv = ["sh", script, place, f"layers/{made_layers}", "work", ",userxattr", "/bin/program"]
         done = subprocess.run([*become, "unshare", *namespaces, *argv], capture_output=True, text=True, check=False)
@@ -170,11 +170,11 @@ def test_an_ordinary_user_needs_no_privilege(packages: list[Path]) -> None:
 def test_a_program_that_is_lacking_is_named_with_the_line_that_installs_it(
     kind: Kind, program: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root.require(kind)
+    trial.require(kind)
     real = shutil.which
     monkeypatch.setattr(shutil, "which", lambda name, **words: None if name == program else real(name, **words))
     with pytest.raises(MissingProgram, match=f"{program} is not installed") as error:
-        root.require(kind)
+        trial.require(kind)
     assert error.value.hint == f"apt-get install {package}"
 
 
@@ -198,6 +198,6 @@ def test_layers_out_of_use_are_removed(packages: list[Path], cache: Path) -> Non
     folder = cache / "preflight" / "layers"
     entry = (folder / old).parent
     os.utime(entry, (0, 0))
-    with root.root([new]):
+    with trial.throwaway_root([new]):
         pass
     assert sorted(folder.iterdir()) == [(folder / new).parent]

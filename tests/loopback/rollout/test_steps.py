@@ -586,7 +586,7 @@ def lying(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, question: tuple[str, 
     monkeypatch.setattr(rollback.previous_packages, "fetch_packages", lambda *_: {})
     monkeypatch.setattr(rollback.previous_packages, "offer_packages", lambda *_: nullcontext())
     shelf = SimpleNamespace(folder=tmp_path, keys=SimpleNamespace(folder=tmp_path), look=lambda *_: None)
-    monkeypatch.setattr(rollback.run_archives, "open_run_archives", lambda _: nullcontext(shelf))
+    monkeypatch.setattr(rollback.assign, "open_run_archives", lambda _: nullcontext(shelf))
     monkeypatch.setattr(
         apply,
         "render_inventory",

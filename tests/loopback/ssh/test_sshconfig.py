@@ -16,10 +16,10 @@ import pytest
 
 from gdsdeploy.errors import HostKeyMismatch, HostUnreachable
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.ssh import alike, reach, sshconfig, transport
-from gdsdeploy.ssh.ask import ask as fleet_ask
+from gdsdeploy.ssh import sshconfig, transport
 from gdsdeploy.ssh.endpoint import Answer, Endpoint
-from gdsdeploy.ssh.known_hosts import KnownKey, fingerprint, is_recorded, known_keys, record_name
+from gdsdeploy.ssh.transport import KnownKey, fingerprint, is_recorded, known_keys, record_name
+from gdsdeploy.ssh.transport import ask as fleet_ask
 from tests.loopback.loopback_sshd import Sshd
 from tests.loopback.ssh.test_transport import ask, refusal
 
@@ -38,7 +38,7 @@ def fleet(ssh: dict[str, object], **host: object) -> Fleet:
 
 
 def endpoint(folder: Path, ssh: dict[str, object], **host: object) -> Endpoint:
-    (end,) = reach.endpoints(fleet(ssh, **host), folder, ["gpu1"])
+    (end,) = sshconfig.endpoints(fleet(ssh, **host), folder, ["gpu1"])
     return end
 
 
@@ -176,7 +176,7 @@ def many(folder: Path, config: str, **changed: dict[str, Any]) -> list[Endpoint]
     (folder / "config").write_text(config)
     hosts = {name: {"profile": "gds", **changed.get(name, {})} for name in NAMES}
     value = {"version": 1, "profiles": {"gds": {"os": "debian-13"}}, "ssh": {"config": "config"}, "hosts": hosts}
-    return reach.endpoints(Fleet.model_validate(value), folder, NAMES)
+    return sshconfig.endpoints(Fleet.model_validate(value), folder, NAMES)
 
 
 @pytest.fixture
@@ -266,17 +266,17 @@ def test_another_ssh_may_read_others(tmp_path: Path, questions: list[str], monke
 
 def test_the_system_s_and_the_user_s_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "system").write_text("Include system.d/*\nHost *\n")
-    assert alike.common_text(None) is not None, "the files of this machine treat hosts alike"
-    monkeypatch.setattr(alike, "_SYSTEM", (tmp_path / "system",))
-    assert alike.common_text(None) == "include system.d/*\nhost *"
+    assert sshconfig.common_text(None) is not None, "the files of this machine treat hosts alike"
+    monkeypatch.setattr(sshconfig, "_SYSTEM", (tmp_path / "system",))
+    assert sshconfig.common_text(None) == "include system.d/*\nhost *"
     (tmp_path / "system.d").mkdir()
     (tmp_path / "system.d" / "one").write_text("Host gpu1\n")
-    assert alike.common_text(None) is None
+    assert sshconfig.common_text(None) is None
 
 
 def test_a_file_that_includes_itself_ends(tmp_path: Path) -> None:
     (tmp_path / "config").write_text(f"Include {tmp_path}/config\n")
-    assert alike.common_text(tmp_path / "config") is None
+    assert sshconfig.common_text(tmp_path / "config") is None
 
 
 def test_ssh_runs_in_the_threads_that_connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.builds import assign, cache, run_archives
+from gdsdeploy.builds import assign, cache
 from gdsdeploy.builds.assign import BuildFacts, Supply, archive_of
-from gdsdeploy.builds.builder_keys import BuilderKeys, fingerprint
+from gdsdeploy.builds.cache import BuilderKeys, fingerprint
 from gdsdeploy.converge import build_facts, diff, plan_report, provision
 from gdsdeploy.converge.ansible import HostResult, Outcome
 from gdsdeploy.converge.diff import HostPlan
@@ -41,7 +41,7 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
     # What the archives of these tests are of, in the place of the lab's lock.
     monkeypatch.setattr(
-        run_archives, "expected_manifest", lambda *_: {"kernel_release": "6.12.94", "driver_version": "550.1"}
+        assign, "expected_manifest", lambda *_: {"kernel_release": "6.12.94", "driver_version": "550.1"}
     )
 
 
@@ -53,20 +53,20 @@ def keys(tmp_path: Path) -> BuilderKeys:
     return record
 
 
-def keep(shelf: run_archives.RunArchives) -> list[GdsError]:
+def keep(shelf: assign.RunArchives) -> list[GdsError]:
     return shelf.keep(LOCK, FLEET, BUILDS)
 
 
 @pytest.mark.usefixtures("keys")
 def test_what_one_run_is_handed_the_next_one_has(tmp_path: Path) -> None:
     tar = archive(tmp_path / "a.tar", "a")
-    with run_archives.open_run_archives(tmp_path / "fleet.yml") as shelf:
+    with assign.open_run_archives(tmp_path / "fleet.yml") as shelf:
         assert shelf.look(WANT, ["build1"]) is None
         archive_of(WANT, shelf.folder).write_bytes(tar.read_bytes())
         assert keep(shelf) == []
         folder = shelf.folder
     assert not folder.exists()
-    with run_archives.open_run_archives(tmp_path / "fleet.yml") as shelf:
+    with assign.open_run_archives(tmp_path / "fleet.yml") as shelf:
         assert shelf.look(WANT, ["gpu1"]) is None
         build = shelf.look(WANT, ["gpu1", "build1"])
         assert build is not None
@@ -76,13 +76,13 @@ def test_what_one_run_is_handed_the_next_one_has(tmp_path: Path) -> None:
         path.write_bytes(archive(tmp_path / "b.tar", "b").read_bytes())
         assert keep(shelf) == []
     assert {entry.manifest["compiler"] for entry in cache.default(print).entries()} == {"a", "b"}
-    with run_archives.open_run_archives(tmp_path / "other.yml") as shelf:
+    with assign.open_run_archives(tmp_path / "other.yml") as shelf:
         assert shelf.look(WANT, ["build1"]) is None, "another fleet knows another build1, or none"
 
 
 @pytest.mark.usefixtures("keys")
 def test_what_cannot_be_kept_is_said_and_nothing_else_happens(tmp_path: Path) -> None:
-    with run_archives.open_run_archives(tmp_path / "fleet.yml") as shelf:
+    with assign.open_run_archives(tmp_path / "fleet.yml") as shelf:
         archive_of(WANT, shelf.folder).write_text("half of an archive")
         (error,) = keep(shelf)
     assert isinstance(error, BuildCacheUnusable)
@@ -93,20 +93,20 @@ def test_what_cannot_be_kept_is_said_and_nothing_else_happens(tmp_path: Path) ->
 def test_what_is_signed_by_another_or_claims_another_stack_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with run_archives.open_run_archives(tmp_path / "fleet.yml") as shelf:
+    with assign.open_run_archives(tmp_path / "fleet.yml") as shelf:
         path = archive_of(WANT, shelf.folder)
         for signer in (None, OTHER, SIGNER._replace(seed=OTHER.seed)):
             archive(path, "a", signer=signer)
             assert "what build1 built cannot be kept" in keep(shelf)[0].message
         archive(path, "a")
         for name, value in (("driver_version", "551"), ("kernel_release", "6.13"), ("nvidia_fs_version", "2")):
-            monkeypatch.setattr(run_archives, "expected_manifest", lambda *_, manifest={name: value}: manifest)
+            monkeypatch.setattr(assign, "expected_manifest", lambda *_, manifest={name: value}: manifest)
             assert f"its {name.replace('_', ' ')} is" in keep(shelf)[0].message
         assert cache.default(print).entries() == []
 
 
 def test_a_key_is_on_record_from_the_first_time_on_and_another_is_refused(tmp_path: Path) -> None:
-    with run_archives.open_run_archives(tmp_path / "fleet.yml") as shelf:
+    with assign.open_run_archives(tmp_path / "fleet.yml") as shelf:
         keys = shelf.keys
         assert keys.origin("build1") is None
         keys.path("build1").write_text(ORIGIN.public)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.builds.builder_keys import BuilderKeys, fingerprint
+from gdsdeploy.builds.cache import BuilderKeys, fingerprint
 from tests import commandline
 from tests.loopback.builds.test_cache import EVIL, ORIGIN
 

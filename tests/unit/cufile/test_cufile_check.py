@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gdsdeploy import cli
-from gdsdeploy.cufile import machine
-from gdsdeploy.cufile.check import MachineFacts, What, check, judge, judged_release, kinds
+from gdsdeploy.cufile.check import MachineFacts, What, check, judge, judged_release, kinds, p2pdma
 from gdsdeploy.cufile.model import EXAMINED_RELEASES, known_keys, release_of
 from gdsdeploy.errors import CufileInvalid
 from tests.cufile.differential import deviations
@@ -122,13 +121,13 @@ def test_thousands_of_unknown_keys_take_no_minutes() -> None:
 
 def test_kernel_p2pdma(tmp_path: Path) -> None:
     config, symbols = tmp_path / f"config-{os.uname().release}", tmp_path / "kallsyms"
-    assert machine.p2pdma(tmp_path, symbols) is None
+    assert p2pdma(tmp_path, symbols) is None
     symbols.write_text("0 T pci_p2pdma_add_resource\n")
-    assert machine.p2pdma(tmp_path, symbols) is True
+    assert p2pdma(tmp_path, symbols) is True
     symbols.write_text("0 T something\n")
-    assert machine.p2pdma(tmp_path, symbols) is False
+    assert p2pdma(tmp_path, symbols) is False
     config.write_text("CONFIG_PCI=y\nCONFIG_PCI_P2PDMA=y\n")
-    assert machine.p2pdma(tmp_path, symbols) is True
+    assert p2pdma(tmp_path, symbols) is True
 
 
 def test_keys_that_a_newer_release_reads_otherwise_are_named_with_what_to_write() -> None:

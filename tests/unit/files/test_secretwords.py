@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.files.secretwords import REDACTED, hide
+from gdsdeploy.files.secret import REDACTED, hide
 from gdsdeploy.validate.redact import Redactor
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJodW50ZXIyIn0.hunter2_hunter2-hunter2"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy.files.secretwords import REDACTED
+from gdsdeploy.files.secret import REDACTED
 from gdsdeploy.fleetfile.masking import mask_fleet, private_keys
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.validate.redact import Redactor

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from gdsdeploy.errors import Busy, HostUnfit
-from gdsdeploy.image import ask, root
+from gdsdeploy.image import root
 from gdsdeploy.image.root import BlockDevice, ImageRoot
 
 
@@ -155,7 +155,7 @@ def test_grub_needs_its_disk(
 
 def test_the_commands(image: Path) -> None:
     disk = (BlockDevice("/dev/sdb1", "8:17", "uuid"), BlockDevice("/dev/sdb", "8:16"))
-    words = ask.hold(ImageRoot(image, disk), "etc/resolv.conf", "usr/sbin/policy-rc.d")
+    words = root.hold(ImageRoot(image, disk), "etc/resolv.conf", "usr/sbin/policy-rc.d")
     script = words.index("sh")
     assert words[:script] == [
         *("setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--propagation", "private"),
@@ -166,15 +166,15 @@ def test_the_commands(image: Path) -> None:
     assert arguments[:3] == [str(image), "etc/resolv.conf", "usr/sbin/policy-rc.d"]
     assert arguments[3:10] == ["2", "/dev/sdb1", "8:17", "uuid", "/dev/sdb", "8:16", ""]
     assert arguments[10:12] == ["sh", "-c"]
-    assert "--pid=/proc/7/ns/pid_for_children" in ask.join(7)
-    assert ask.join(7)[-2:] == (str(Path(ask.__file__).with_name("join.py")), "7")
+    assert "--pid=/proc/7/ns/pid_for_children" in root.join(7)
+    assert root.join(7)[-2:] == (str(Path(root.__file__).with_name("join.py")), "7")
 
 
 def test_mount_points_stay_inside(image: Path, tmp_path: Path) -> None:
     outside = Path("/opt") / tmp_path.name
     (image / "etc/resolv.conf").symlink_to(f"../../../../..{outside}")
     (image / "opt").mkdir()
-    with ask._mount_point(ImageRoot(image), "/etc/resolv.conf") as name:
+    with root._mount_point(ImageRoot(image), "/etc/resolv.conf") as name:
         assert name == str(outside).lstrip("/")
         assert (image / name).read_text() == ""
         assert not outside.exists()
@@ -184,14 +184,14 @@ def test_mount_points_stay_inside(image: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("link", ["/run/systemd/resolve/stub-resolv.conf", "../run/NetworkManager/resolv.conf"])
 def test_a_file_below_run_is_made_there(image: Path, link: str) -> None:
     (image / "etc/resolv.conf").symlink_to(link)
-    with ask._mount_point(ImageRoot(image), "/etc/resolv.conf") as name:
+    with root._mount_point(ImageRoot(image), "/etc/resolv.conf") as name:
         assert name.startswith("run/")
     assert list((image / "run").iterdir()) == []
 
 
 def test_what_is_there_stays(image: Path) -> None:
     (image / "etc/resolv.conf").write_text("nameserver 192.0.2.1\n")
-    with ask._mount_point(ImageRoot(image), "/etc/resolv.conf") as name:
+    with root._mount_point(ImageRoot(image), "/etc/resolv.conf") as name:
         assert name == "etc/resolv.conf"
     assert (image / "etc/resolv.conf").read_text() == "nameserver 192.0.2.1\n"
 
@@ -199,24 +199,24 @@ def test_what_is_there_stays(image: Path) -> None:
 @pytest.mark.parametrize("change", [lambda path: path.mkdir(), lambda path: path.symlink_to("resolv.conf")])
 def test_what_cannot_be_a_mount_point_is_refused(image: Path, change: Callable[[Path], None]) -> None:
     change(image / "etc/resolv.conf")
-    with pytest.raises(HostUnfit), ask._mount_point(ImageRoot(image), "/etc/resolv.conf"):
+    with pytest.raises(HostUnfit), root._mount_point(ImageRoot(image), "/etc/resolv.conf"):
         pytest.fail("it was taken")
 
 
 def test_services_have_a_policy_only_where_one_is_asked(image: Path) -> None:
     opened = ImageRoot(image)
-    with ask._policy(opened, changes=True) as name:
+    with root._policy(opened, changes=True) as name:
         assert name == "", "the RHEL family asks for none"
     (image / "usr/sbin").mkdir()
     (image / "usr/sbin/invoke-rc.d").write_text("#!/bin/sh\n")
-    with ask._policy(opened, changes=False) as name:
+    with root._policy(opened, changes=False) as name:
         assert name == "", "a plan starts no script"
     # As a run that was killed leaves it.
     (image / "usr/sbin/policy-rc.d").write_text("")
-    with ask._policy(opened, changes=True) as name:
+    with root._policy(opened, changes=True) as name:
         assert name == "usr/sbin/policy-rc.d"
     assert not (image / "usr/sbin/policy-rc.d").exists()
     (image / "usr/sbin/policy-rc.d").write_text("#!/bin/sh\nexit 0\n")
-    with ask._policy(opened, changes=True) as name:
+    with root._policy(opened, changes=True) as name:
         assert name == "usr/sbin/policy-rc.d"
     assert (image / "usr/sbin/policy-rc.d").read_text() == "#!/bin/sh\nexit 0\n"

@@ -8,8 +8,8 @@ import pytest
 
 from gdsdeploy.errors import RepositoryUntrusted
 from gdsdeploy.lock.compat import OLD_INDEX, judge_ages
+from gdsdeploy.model.fleet import Repository
 from gdsdeploy.model.lock import Index
-from gdsdeploy.model.repository import Repository
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -8,8 +8,8 @@ from gdsdeploy.errors import GdsError, NoSolution
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Target
 from gdsdeploy.platform import stack_platform_for
-from gdsdeploy.preflight import ingredients
-from gdsdeploy.preflight.choice import StackCandidate, StackChoices, candidates
+from gdsdeploy.preflight import trial
+from gdsdeploy.preflight.trial import StackCandidate, StackChoices, candidates
 from tests.repos.dkmspackages import sources
 from tests.repos.stack import TRIXIE, package, without
 from tests.unit.lock.test_resolve import TWO_DRIVERS, target, universe
@@ -90,7 +90,7 @@ def test_the_compiler_comes_with_what_it_needs_and_without_the_kernel_itself() -
     stanzas = [*without(TRIXIE, "gcc-14", "libc6"), package("gcc-14", "14", depends="libgcc"), package("libgcc", "14"),
                package("libc6", "2.41-12", depends="libgcc"), *TOOLS]  # fmt: skip
     locked = target(stanzas)
-    names = [c.package for c in ingredients.toolchain(locked, DEBIAN, universe(stanzas))]
+    names = [c.package for c in trial.toolchain(locked, DEBIAN, universe(stanzas))]
     assert {"gcc-14", "libgcc", "libc6", "pahole", "kmod", "python3-minimal"} <= set(names)
     assert len(names) == len(set(names))
     assert not [name for name in names if name.startswith("linux-") and name != "linux-base"]
@@ -100,4 +100,4 @@ def test_the_compiler_comes_with_what_it_needs_and_without_the_kernel_itself() -
 
 def test_a_repository_without_a_compiler_is_refused() -> None:
     with pytest.raises(NoSolution, match="the repositories have no bash, which building modules needs"):
-        ingredients.toolchain(target(TRIXIE), DEBIAN, universe(TRIXIE))
+        trial.toolchain(target(TRIXIE), DEBIAN, universe(TRIXIE))

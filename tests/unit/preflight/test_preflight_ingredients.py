@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from gdsdeploy.errors import LockStale
-from gdsdeploy.preflight import ingredients, root
+from gdsdeploy.preflight import trial
 from gdsdeploy.repo.fetch import MissingFile
 from tests.repos.stack import TRIXIE, package, without
 from tests.unit.lock.test_resolve import target, universe
@@ -42,7 +42,7 @@ def unpacked(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Path]]:
         contents[what] = packages
         return what
 
-    monkeypatch.setattr(root, "layer", layer)
+    monkeypatch.setattr(trial, "layer", layer)
     return contents
 
 
@@ -50,7 +50,7 @@ def layers(packages: Packages) -> list[str]:
     locked = target(STANZAS)
     index = SimpleNamespace(repository="debian", suite="trixie", uri="https://mirror.example")
     locked = locked.model_copy(update={"indices": (index,)})
-    return ingredients.layers(locked, DEBIAN, universe(STANZAS), packages)  # type: ignore[arg-type]
+    return trial.layers(locked, DEBIAN, universe(STANZAS), packages)  # type: ignore[arg-type]
 
 
 def test_the_drivers_source_is_on_top_and_each_package_is_fetched_once(unpacked: dict[str, list[Path]]) -> None:

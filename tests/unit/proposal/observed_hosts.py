@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gdsdeploy.host.facts import facts_from
-from gdsdeploy.proposal.model import Observation
-from gdsdeploy.proposal.observe import observe
+from gdsdeploy.proposal.observe import Observation, observe
 from tests.unit import rdma_host
 from tests.unit.host.explain.capable_host import BARE, H100, complete
 

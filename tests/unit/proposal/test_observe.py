@@ -8,7 +8,7 @@ import pytest
 
 from gdsdeploy.errors import HostUnfit
 from gdsdeploy.host.paths import SECURE_BOOT
-from gdsdeploy.proposal.model import ObservedMount
+from gdsdeploy.proposal.observe import ObservedMount
 from tests.unit.host.explain.capable_host import capable, with_gpu
 from tests.unit.proposal.observed_hosts import bare, gpu, observed, of_system, with_files, with_packages, with_rdma
 

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from gdsdeploy.errors import HostUnfit
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.proposal import render
-from gdsdeploy.proposal.model import (
+from gdsdeploy.proposal.observe import (
     Observation,
     ObservedMount,
     ObservedRepository,
@@ -28,7 +27,7 @@ from gdsdeploy.proposal.model import (
     ranges,
     short_model,
 )
-from gdsdeploy.proposal.propose import Source, propose
+from gdsdeploy.proposal.propose import Source, plain_data, propose, yaml_text
 from gdsdeploy.ssh import reply_schema
 from tests.unit.hostile_words import WORDS
 from tests.unit.proposal.observed_hosts import bare, gpu, observed, with_packages, with_rdma
@@ -42,8 +41,8 @@ def proposal(*hosts: Observation, source: Source | None = None, left_out: Mappin
 
 def loaded(tmp_path: Path, proposed: Proposal) -> tuple[str, Fleet]:
     """The text, and the fleet that its loader makes of it."""
-    text = render.text(proposed.nodes)
-    assert yaml.safe_load(text) == render.data(proposed.nodes)
+    text = yaml_text(proposed.nodes)
+    assert yaml.safe_load(text) == plain_data(proposed.nodes)
     path = tmp_path / "fleet.yml"
     path.write_text(text)
     return text, load_fleet(path)
@@ -129,7 +128,7 @@ def test_what_to_check_first() -> None:
 
 
 def test_secure_boot_and_a_run_file_are_in_the_text() -> None:
-    text = render.text(proposal(replace(H100S[0], secure_boot=True, driver_packaged=False)).nodes)
+    text = yaml_text(proposal(replace(H100S[0], secure_boot=True, driver_packaged=False)).nodes)
     assert "# modules: auto  # Secure Boot is on on gpu1" in text
     assert "# The driver of gpu1 belongs to no package" in text
 
@@ -205,15 +204,15 @@ def test_groups_of_an_inventory_that_have_one_profile() -> None:
     }
     source = Source({"gpu3": {"port": 2222}}, inventory="hosts.ini", groups=groups)
     proposed = proposal(*H100S[:3], web, source=source, left_out={"gone": "no answer"})
-    data = render.data(proposed.nodes)
+    data = plain_data(proposed.nodes)
     assert data["inventory"] == {"file": "hosts.ini", "groups": {"gpu": "ubuntu-24.04-h100"}}
     assert data["hosts"] == {"gpu3": {"profile": "ubuntu-24.04-h100", "port": 2222}, "web": "debian-13-no-gpu"}
-    assert "Left out, but in these groups, and so in the fleet: gone" in render.text(proposed.nodes)
+    assert "Left out, but in these groups, and so in the fleet: gone" in yaml_text(proposed.nodes)
 
 
 def test_a_fleet_of_one_kind_takes_all_hosts_of_the_inventory() -> None:
     source = Source({}, inventory="hosts.ini", groups={"all": ("gpu1", "gpu2"), "ungrouped": ("gpu1", "gpu2")})
-    data = render.data(proposal(*H100S[:2], source=source).nodes)
+    data = plain_data(proposal(*H100S[:2], source=source).nodes)
     assert data["inventory"]["groups"] == {"all": "ubuntu-24.04-h100"}
     assert "hosts" not in data
 

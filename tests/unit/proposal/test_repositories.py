@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.platform.debian import KEYRING
-from gdsdeploy.proposal.model import ObservedRepository
+from gdsdeploy.proposal.observe import ObservedRepository
 from tests.unit.proposal.observed_hosts import (
     CUDA,
     DEBIAN,

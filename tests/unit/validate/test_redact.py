@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.files.secretwords import REDACTED
+from gdsdeploy.files.secret import REDACTED
 from gdsdeploy.host import checks
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.model.expectation import Expectation, from_json
