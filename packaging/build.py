@@ -21,7 +21,7 @@ from string import Template
 
 from gdsdeploy import __version__
 from gdsdeploy.host.apply import gate, peermem, watch
-from gdsdeploy.host.apply.program import PATH
+from gdsdeploy.host.paths import PROGRAM
 from gdsdeploy.model.profile_parts import SCHEDULERS
 from gdsdeploy.zipapp import hostapp
 
@@ -104,7 +104,7 @@ PROGRAMS = {"deb": "dpkg-deb", "rpm": "rpmbuild"}
 
 def _stage(root: Path) -> None:
     """The files that both packages have."""
-    _write(root / PATH.lstrip("/"), hostapp.build(), 0o755)
+    _write(root / PROGRAM.lstrip("/"), hostapp.build(), 0o755)
     for unit, text in UNITS.items():
         _write(root / "usr/lib/systemd/system" / unit, text.encode())
 

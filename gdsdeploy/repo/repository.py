@@ -16,13 +16,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from gdsdeploy.errors import RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.host.apply.packages.aptsources import SUFFIXES, Source, SourcesError, parse_sources
 from gdsdeploy.host.io import reading
-from gdsdeploy.model.lock import Index
 from gdsdeploy.run import run, which
+
+if TYPE_CHECKING:
+    from gdsdeploy.model.lock import Index
 
 #: An index may be dated this far ahead of this machine's clock.
 MAX_FUTURE: Final = timedelta(minutes=10)
@@ -61,6 +63,9 @@ class Repository:
         self, kind: Literal["apt", "rpm"], date: datetime, signer: str, suite: str = "", until: datetime | None = None
     ) -> Index:
         """The lock's record of one of its indices."""
+        # The model takes long to import; the lab reads this machine's sources without it.
+        from gdsdeploy.model.lock import Index
+
         return Index(
             repository=self.name,
             kind=kind,

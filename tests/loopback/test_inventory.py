@@ -280,7 +280,7 @@ def test_a_run_without_room_is_gone_on_with(fleet: Path, tmp_path: Path) -> None
         ),
         (
             lambda value: value.update(mirror={"uri": "https://me:secret@mirror.example/gds", "keyring": "key.gpg"}),
-            "a password in an address",
+            "leave user, password and parameters out",
         ),
         (
             lambda value: value.update(mirror={"uri": "https://mirror.example/gds", "keyring": "private.gpg"}),

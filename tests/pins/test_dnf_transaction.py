@@ -157,9 +157,12 @@ def moves(line: str) -> list[str]:
 
 
 EVERYTHING = "driver-1-1,common-1-1,library1-1-1,tools-1-1,kernel-1-1 kernel-2-1"
-#: What a look must leave as it is.
+#: What a look must leave as it is: everything but the audit trail.
 LOOK = r"""
-look() { find /etc /var ! -name pacct -printf '%p %T+ %s\n' 2>/dev/null | grep -v '^/var\(/log\|/tmp\)\? ' | sort; }
+look() {
+    find /etc /var ! -name pacct -printf '%p %T+ %s\n' 2>/dev/null |
+        grep -v '^/var\(/log\(/gdsdeploy.*\)\?\|/tmp\)\? ' | sort
+}
 look >/srv/before; say all --check; look >/srv/after; diff /srv/before /srv/after || :
 say all; say all --check; have
 """

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gdsdeploy.host.paths import TRAIL
 from gdsdeploy.zipapp import hostapp
 
 #: Mounts and becomes the program that is named; the namespace of mounts ends with it.
@@ -75,13 +76,13 @@ class System:
         place.chmod(0o755)
 
     def changed(self) -> set[str]:
-        """Every file of the layer, and every one that is gone below."""
+        """Every file of the layer but the audit trail, and every one that is gone below."""
         paths = {
             "/" + (Path(folder) / name).relative_to(self.folder / "upper").as_posix()
             for folder, _, names in os.walk(self.folder / "upper")
             for name in names
         }
-        return {path for path in paths if path != SENT and not path.startswith("/usr/local/sbin/")}
+        return {path for path in paths if path not in (SENT, TRAIL) and not path.startswith("/usr/local/sbin/")}
 
 
 def ended(process: subprocess.Popen[str], text: str = "") -> tuple[int, dict[str, Any]]:

@@ -255,7 +255,8 @@ PYTHON = """\
 #!{python} -IS
 import json, pathlib, sys
 sent = sys.stdin.buffer.read()
-resource = json.loads(sent[sent.rindex(b'{{"version"'):])["resources"][0]["resource"]
+document, _ = json.JSONDecoder().raw_decode(sent[sent.rindex(b'{{"version"'):].decode("utf-8", "replace"))
+resource = document["resources"][0]["resource"]
 answer = json.loads(pathlib.Path(sys.argv[0]).with_suffix(".answers").read_text()).get(resource, {{}})
 plain = {{"name": resource, "changes": [], "refusals": [], "unknown": [], "report": {{}}, "diffs": []}}
 whole = {{"resources": [{{**plain, "changes": answer.get("changes", [])}}], "error": answer.get("error"), "notes": []}}

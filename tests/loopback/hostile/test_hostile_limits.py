@@ -19,6 +19,7 @@ from gdsdeploy.errors import HostUnfit, HostUnreachable
 from gdsdeploy.host.io import jsontext
 from gdsdeploy.ssh import endpoint, transport
 from gdsdeploy.ssh.endpoint import Answer, Endpoint
+from gdsdeploy.ssh.transport import Meter
 from tests.loopback.hostile.hostile_server import Question, Reply, Server, endless, text
 
 MIB = 2**20
@@ -206,7 +207,7 @@ def test_answers_wait_for_room(lying: Make, monkeypatch: pytest.MonkeyPatch) -> 
     """What others have taken is waited for, and given back in the end."""
     room = transport.Room(MIB)
     assert room.take(MIB - 100_000)
-    monkeypatch.setattr(transport, "Meter", lambda limit: transport.Meter(limit, room))
+    monkeypatch.setattr(transport, "Meter", lambda limit: Meter(limit, room))
     server = lying(text({"a": "x" * (MIB // 2)}))
     threading.Timer(1.0, room.give, [MIB - 100_000]).start()
     answer = ask(server.endpoint("liar"))["liar"]
@@ -219,6 +220,6 @@ def test_answers_wait_for_room(lying: Make, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_host_without_room_waits_for_its_time(lying: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "Meter", lambda limit: transport.Meter(limit, transport.Room(100_000)))
+    monkeypatch.setattr(transport, "Meter", lambda limit: Meter(limit, transport.Room(100_000)))
     answer = ask(lying(text(json.dumps({"a": "x" * MIB}))).endpoint("liar"), timeout=2)["liar"]
     assert isinstance(answer.error, HostUnreachable)

@@ -15,6 +15,7 @@ from gdsdeploy import run
 from gdsdeploy.converge import ansible
 from gdsdeploy.converge.inventory import dump
 from gdsdeploy.errors import ConvergeFailed
+from gdsdeploy.host.io.wording import line
 from tests.unit.hostile_words import WORDS
 
 HONEST = "honest"
@@ -119,8 +120,8 @@ def test_its_words_are_data(tmp_path: Path) -> None:
     for number, word in enumerate(words):
         result = outcome.hosts[f"liar-{number}"]
         assert result.failure is not None
-        assert word.strip() in result.failure.message
-        assert [change.subject for change in result.changes] == [word]
+        assert line(word).strip() in result.failure.message
+        assert [change.subject for change in result.changes] == [line(word)]
     assert outcome.hosts[HONEST].failure is None
     assert not canary.exists()
 
