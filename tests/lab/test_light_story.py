@@ -9,11 +9,14 @@ the command, which would ask the builder first; there is none.  The tests build 
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 
 import pytest
+import yaml
 
 from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.host.paths import PROGRAM, TRAIL
 from gdsdeploy.lock import lockfile
 from gdsdeploy.lock.lockfile import pins
 from gdsdeploy.model.lock import Lock
@@ -26,6 +29,16 @@ pytestmark = pytest.mark.lab
 CANARY, OTHER = "build1", "build2"
 #: Without the builder, whose builds are in the cache already.
 HOSTS = ("--limit", "build*")
+READER = "reader"
+#: Makes an account that the lab's key logs in to, and gives it the rule that comes on standard input.
+ADMIT = f"""
+cat > /root/rule
+visudo -cf /root/rule
+install -m 0440 /root/rule /etc/sudoers.d/gdsdeploy
+useradd --create-home --shell /bin/sh {READER}
+install -D -o {READER} "$(getent passwd "$SUDO_USER" | cut -d: -f6)/.ssh/authorized_keys" \\
+    /home/{READER}/.ssh/authorized_keys
+"""
 WAVES = (Wave("canary", (CANARY,)), Wave("rest", (OTHER,)))
 
 
@@ -68,6 +81,28 @@ def test_validate_passes_with_the_waivers_that_the_fleet_file_states(site: Site)
     for host in report["hosts"].values():
         verdicts = {finding["check"]: finding["verdict"] for finding in host["findings"]}
         assert verdicts["packages.locked-versions"] == "pass", verdicts
+
+
+def test_a_user_who_may_do_nothing_else_reads_with_the_rule_of_sudo(site: Site) -> None:
+    rule = gdsdeploy("sudoers", READER).stdout
+    user = site.path.parent / "reader.yml"
+    fleet = yaml.safe_load(site.path.read_text())
+    fleet["ssh"] |= {"user": READER, "read_only": "installed"}
+    user.write_text(yaml.safe_dump(fleet))
+    site.host(CANARY).ssh(["sudo", "sh", "-ec", ADMIT], input=rule)
+    report = json.loads(gdsdeploy("validate", user, "--limit", CANARY, "--json").stdout)
+    assert report["verdict"] == "waived"
+    assert report["hosts"][CANARY]["gaps"] == []
+    gdsdeploy("explain", CANARY, "/", "--fleet", user)
+    login = ["ssh", "-F", site.host(CANARY).ssh_config, "-l", READER, CANARY]
+    asked = [[], ["evidence"], ["serve", "--help"], ["apply", "--desired", "-"]]
+    for words in (["cat", "/etc/shadow"], ["id"], *([PROGRAM, *arguments] for arguments in asked)):
+        done = subprocess.run([*login, "sudo", "-n", *words], capture_output=True, text=True, check=False, timeout=60)
+        assert (done.returncode, done.stdout) == (1, ""), (words, done)
+        assert "sudo:" in done.stderr, (words, done)
+    trail = site.root(CANARY, f"cat {TRAIL}").splitlines()
+    read = [line for line in map(json.loads, trail) if line["sudo"] == READER]
+    assert [(line["login"], line["verb"], line["result"]) for line in read] == [(READER, "serve evidence", 0)] * 2
 
 
 def test_validate_fails_on_a_host_that_somebody_has_changed(site: Site) -> None:
