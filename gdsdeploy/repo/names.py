@@ -20,7 +20,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*")
 _ARCHITECTURE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 #: NAME-EPOCH:VERSION-RELEASE.ARCH
 _NEVRA: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+~^:-]*")
-#: deb-version(7), and rpm-version(7) with macros that nobody expanded, which relations of some packages have.
+#: deb-version(7), and rpm-version(7) with unexpanded macros, which relations of some packages have.
 _VERSIONS: Final = {
     "apt": re.compile(r"[0-9]{1,9}:[A-Za-z0-9.+~:-]+|[A-Za-z0-9.+~-]+"),
     "rpm": re.compile(r"(?:[0-9]{1,9}:)?[A-Za-z0-9._+~^%{}]+(?:-[A-Za-z0-9._+~^%{}]+)?"),
