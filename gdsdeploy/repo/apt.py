@@ -172,7 +172,8 @@ def _maker(release: Release, data: bytes) -> str:
 def parse_release(text: str, uri: str) -> tuple[dict[str, str], dict[str, tuple[str, int]]]:
     """A Release file's one-line fields by lower-case name, and its SHA256 section: path → (sha256, bytes).
 
-    Raises RepositoryUnusable naming the line of a malformed checksum or path, or of a size that is malformed or too large.
+    Raises RepositoryUnusable naming the line of a malformed checksum or path, or of a size that is malformed or too
+    large.
     """
     fields: dict[str, str] = {}
     files: dict[str, tuple[str, int]] = {}
