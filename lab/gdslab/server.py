@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import socket
 import sys
 import time
@@ -52,6 +53,11 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     @property
+    def keys(self) -> Path:
+        """Copies of the repositories' public keys: no link may lead out of a fleet file's folder."""
+        return self.directory / "repository-keys"
+
+    @property
     def log(self) -> Path:
         """The server's requests and errors."""
         return self.directory / "repositories.log"
@@ -93,6 +99,9 @@ class Server:
             )
         self.link.unlink(missing_ok=True)
         self.link.symlink_to(self.kit.folder)
+        self.keys.mkdir(exist_ok=True)
+        for key in (*self.kit.folder.glob("*.gpg"), *self.kit.folder.glob("RPM-GPG-KEY-*")):
+            shutil.copyfile(key, self.keys / key.name)
         words = ["--bind", "127.0.0.1", "--protocol", "HTTP/1.1", "--directory", str(self.link), str(self.port)]
         pid = run.spawn(
             [sys.executable, "-I", "-S", "-m", "http.server", *words], doing="serve the repositories", log=self.log
