@@ -44,5 +44,6 @@ def is_outside(folder: Path, path: Path | str) -> bool:
 
 def leads_out(folder: Path, path: Path | str) -> bool:
     """Whether ``path`` has its name in ``folder``, and a link leads out of it: the name hides which file is read."""
-    named = os.path.abspath(folder)  # noqa: PTH100 - Path.absolute leaves .. in a name
-    return os.path.commonpath([named, os.path.abspath(path)]) == named and is_outside(folder, path)  # noqa: PTH100
+    above = Path(os.path.abspath(path)).parents  # noqa: PTH100 - Path.absolute leaves .. in a name
+    # By what the names stand for: /proc/self/cwd may be the folder.
+    return is_outside(folder, path) and not all(is_outside(folder, each) for each in above)

@@ -163,7 +163,7 @@ def _lock(
     old = lockfile.previous(path)
     _check_names(upgrade, old, path)
     pieces = _ask(intent, fleet, *hosts) if hosts is not None else Pieces({}, {})
-    resolved, proven = _resolve(intent, fleet, old, upgrade, pieces, tries)
+    resolved, proven = _resolve(intent, fleet, mode, old, upgrade, pieces, tries)
     attempts = proven.attempts if proven is not None else ()
     named = old is not None and (intent.signers is None or bool(old.fleet_id)) and _of_fleet(intent, old)
     same = named and lockfile.same_choice(old, resolved.lock)
@@ -199,15 +199,20 @@ def _lock(
     _require_decided(proven)
 
 
+def _fetcher(intent: Fleet, fleet: Path, mode: Reading) -> Fetcher:
+    within = None if mode.file_repositories else fleet.parent
+    return Fetcher(logins=credentials.of_fleet(intent, fleet), within=within)
+
+
 def _of_fleet(intent: Fleet, lock: Lock) -> bool:
     """Whether the lock has the id that the fleet file states, if it states one."""
     return intent.fleet_id is None or lock.fleet_id == intent.fleet_id
 
 
 def _resolve(
-    intent: Fleet, fleet: Path, old: Lock | None, upgrade: Upgrade, pieces: Pieces, tries: int
+    intent: Fleet, fleet: Path, mode: Reading, old: Lock | None, upgrade: Upgrade, pieces: Pieces, tries: int
 ) -> tuple[Resolved, Proven | None]:
-    with Fetcher(logins=credentials.of_fleet(intent, fleet)) as fetcher:
+    with _fetcher(intent, fleet, mode) as fetcher:
 
         def resolve(rules: Sequence[Rule]) -> Resolved:
             with console.step(f"Resolving the pins of {fleet}"):
@@ -306,7 +311,7 @@ def _check_names(upgrade: Upgrade, old: Lock | None, path: Path) -> None:
 def _check(fleet: Path, mode: Reading, as_json: bool) -> None:
     intent, lock = lockfile.fleet_and_lock(fleet, mode, fresh=False)
     path = lockfile.beside(fleet)
-    with console.step(f"Checking {path}"), Fetcher(logins=credentials.of_fleet(intent, fleet)) as fetcher:
+    with console.step(f"Checking {path}"), _fetcher(intent, fleet, mode) as fetcher:
         reasons = resolve_fleet.check(intent, lock, fetcher, step=console.step)
     if as_json:
         value = [{**asdict(reason), "difference": reason.difference.name} for reason in reasons]
@@ -322,7 +327,7 @@ def _check(fleet: Path, mode: Reading, as_json: bool) -> None:
 
 def _explain(fleet: Path, mode: Reading, what: str, as_json: bool) -> None:
     intent, lock = lockfile.fleet_and_lock(fleet, mode, fresh=False, signed=False)
-    with Fetcher(logins=credentials.of_fleet(intent, fleet)) as fetcher:
+    with _fetcher(intent, fleet, mode) as fetcher:
         own = [block.rule() for block in compat.read_own(fleet)]
         explanations = resolve_fleet.explain(intent, lock, what, fetcher, step=console.step, rules=own)
     if as_json:
@@ -440,10 +445,11 @@ def mirror_lock(
     """
     content, logins = _read(lock, fleet, allow_file_repositories=allow_file_repositories)
     fingerprint = writing.signing_key(key)
+    within = None if allow_file_repositories else lock.parent
     with (
         writing.opened(directory) as folder,
-        Fetcher(logins=logins) as indices,
-        Fetcher(cache=folder.work, logins=logins) as files,
+        Fetcher(logins=logins, within=within) as indices,
+        Fetcher(cache=folder.work, logins=logins, within=within) as files,
     ):
         result = mirror(
             content,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -20,11 +21,15 @@ def read_private(path: Path, name: str, error: type[GdsError]) -> str:
     """The text of ``path``, which the setting ``name`` calls and only its owner may read; raises ``error``."""
     try:
         with open_file(str(path)) as file:
-            exposed = exposure(str(path), os.fstat(file.fileno()))
-            text = file.read(_SIZE).decode()
+            status = os.fstat(file.fileno())
+            exposed = exposure(str(path), status)
+            # A pipe that somebody else writes to, or a terminal, would be waited for.
+            text = file.read(_SIZE).decode() if stat.S_ISREG(status.st_mode) else None
     except (OSError, ValueError) as caught:
         reason = caught.strerror if isinstance(caught, OSError) else "it is no text"
         raise error(f"{name}: {path}: {reason}") from None
+    if text is None:
+        raise error(f"{name}: {path}: it isn't a regular file")
     if exposed:
         raise error(f"{name}: {path} {exposed[0]}", hint=f"Run: {exposed[1]}")
     return text

@@ -28,6 +28,8 @@ from gdsdeploy.model.text import WORDS, Name
 PYTHON = (sys.executable, "-P")
 #: Seconds that ansible-inventory may take, with the programs that it starts.
 SECONDS = 60
+#: Bytes of its address space where the list may be a stranger's: ``gpu[1:900000000]`` and aliases make much of little.
+MEMORY = 2 << 30
 #: Values in its answer: 10,000 hosts with 100 variables each.
 VALUES = 1_000_000
 #: Problems, and lines of a failed ansible-inventory, that an error lists.
@@ -95,9 +97,11 @@ def _files(file: Path) -> Iterator[Path]:
 
 
 def _program(file: Path) -> str:
-    """What Ansible would run for ``file``; empty where it's none of that, or isn't there."""
+    """What Ansible would run for ``file``, or why it isn't read; empty where it's a list, or isn't there."""
     if file.is_dir() or not file.exists():
         return ""
+    if not file.is_file():
+        return f"{file}: is not a file"
     try:
         text = reading.beginning(str(file), _BEGINNING)
     except OSError as error:
@@ -118,6 +122,8 @@ def read(file: Path, *, programs: bool = True) -> AnsibleInventory:
         raise FleetInvalid(f"{file}: ansible-inventory reads a name with a comma as a list of hosts", hint="Rename it")
     # timeout ends the whole group of processes, also what a dynamic inventory has started.
     argv = [run.which("timeout", hint="Install the package coreutils"), "--kill-after=5", str(SECONDS)]
+    if not programs:
+        argv = [run.which("prlimit", hint="Install the package util-linux"), f"--as={MEMORY}", *argv]
     argv += [*PYTHON, "-m", "ansible", "inventory", "--list", "--inventory", str(file.absolute())]
     with tempfile.TemporaryDirectory(prefix="gdsdeploy-") as home:
         environment = {
@@ -132,6 +138,10 @@ def read(file: Path, *, programs: bool = True) -> AnsibleInventory:
     if done.status == _TIME_UP:
         hint = "A dynamic inventory must end by itself; save its answer to a file: ansible-inventory --list -y"
         raise FleetInvalid(f"{file}: ansible-inventory had not ended after {SECONDS} s", hint=hint)
+    if not programs and "MemoryError" in done.stderr:
+        raise FleetInvalid(
+            f"{file}: it becomes more than the {MEMORY >> 20} MiB that a list may take", hint=RUN_INVENTORY
+        )
     if done.status != 0:
         lines = [line(text) for text in done.stderr.splitlines() if text.strip()]
         words = "".join(f"\n  | {text[:500]}" for text in lines[-_MOST:])

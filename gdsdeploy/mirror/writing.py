@@ -32,7 +32,9 @@ from gdsdeploy.repo.repository import verify
 from gdsdeploy.run import run, which
 
 #: Fields that the mirror writes itself, or leaves out: where the file lies, and checksums that are too weak.
-_DROPPED = re.compile(r"^(?:Filename|MD5sum|SHA1|SHA512):.*\n(?:[ \t].*\n)*", re.MULTILINE | re.IGNORECASE)
+_DROPPED = re.compile(r"^(?:Filename|MD5sum|SHA1|SHA512)[ \t]*:.*\n(?:[ \t].*\n)*", re.MULTILINE | re.IGNORECASE)
+#: What apt, unlike the reader of the original list, takes for the end of a line or for blanks before a colon.
+_BLANK = re.compile("[\r\x0b\x0c]")
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def package_list(entries: Iterable[MirroredPackage]) -> bytes:
     """The text of a package list, sorted."""
     blocks = []
     for entry in sorted(entries, key=lambda entry: (entry.package, entry.version)):
-        text = _DROPPED.sub("", entry.stanza.strip("\n") + "\n")
+        text = _DROPPED.sub("", _BLANK.sub(" ", entry.stanza).strip("\n") + "\n")
         blocks.append(f"{text}Filename: {entry.filename}\n")
     return "\n".join(blocks).encode()
 

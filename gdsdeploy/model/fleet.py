@@ -34,7 +34,7 @@ from gdsdeploy.model.text import (
     PackageName,
     PackagePattern,
     SshFile,
-    Word,
+    Suite,
     matching,
 )
 
@@ -45,8 +45,8 @@ class Repository(Model):
     kind: Literal["apt", "rpm"] | None = None
     #: Base address; without it, the controller's own apt configuration says where this archive is.
     uri: Address | None = Field(default=None, json_schema_extra=SECRET)
-    suites: Annotated[tuple[Word, ...], Strict(False)] | None = None
-    components: Annotated[tuple[Word, ...], Strict(False)] | None = None
+    suites: Annotated[tuple[Suite, ...], Strict(False)] | None = None
+    components: Annotated[tuple[Suite, ...], Strict(False)] | None = None
     #: OpenPGP keyring file on the controller that holds the signing keys.
     keyring: AbsolutePath | None = None
     #: Full fingerprints of the primary keys that may sign; one good signature by one of them is required.

@@ -23,7 +23,9 @@ from gdsdeploy.model.text import (
     MaybeWord,
     Model,
     Name,
+    Suite,
     Word,
+    below,
     matching,
     without_login,
 )
@@ -77,8 +79,8 @@ class Index(Model):
     kind: Literal["apt", "rpm"] = "apt"
     uri: Annotated[Word, AfterValidator(without_login)] = Field(json_schema_extra=SECRET)
     #: empty for rpm, which has neither suites nor components
-    suite: MaybeWord
-    components: Annotated[tuple[Word, ...], Strict(False)]
+    suite: Annotated[MaybeWord, AfterValidator(below)]
+    components: Annotated[tuple[Suite, ...], Strict(False)]
     #: RFC 3339, UTC: the Date field of the signed index (rpm: its newest timestamp), never the controller's clock.
     date: str
     valid_until: str | None = None

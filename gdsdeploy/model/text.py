@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from typing import Annotated, Final
+from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 from pydantic.config import JsonDict
@@ -54,19 +56,39 @@ PackagePattern = Annotated[
 ]
 
 
+#: What begins parameters, or is in them.
+_PARAMETERS: Final = frozenset("?#;&=")
+
+
 def has_login(address: str) -> bool:
     """Whether an address has a user, a password, or parameters, which may be a token."""
-    return "@" in address.partition("://")[2].partition("/")[0] or "?" in address or "#" in address
+    # As a client may read it: a full-width @ becomes one in the name of a host.
+    plain = unicodedata.normalize("NFKC", unquote(address))
+    return "@" in plain.partition("://")[2].lstrip("/").partition("/")[0] or bool(_PARAMETERS.intersection(plain))
 
 
 def without_login(address: str) -> str:
-    """``address``; raises ValueError, which quotes nothing of it, if :func:`has_login`."""
+    """``address``; raises ValueError, which quotes nothing of it, if :func:`has_login`, or if it names no machine."""
+    try:
+        parts = urlsplit(address)
+        named = parts.scheme == "file" or (parts.hostname and parts.port != 0)
+    except ValueError:
+        named = False
+    if not named:
+        raise ValueError("its machine or its port is none")
     if has_login(address):
         raise ValueError(
             "leave user, password and parameters out of the address: `credentials` names a file with them for this"
             " machine, and hosts have them in /etc/apt/auth.conf.d"
         )
     return address
+
+
+def below(part: str) -> str:
+    """``part``, which a path below a repository's address is made of; raises ValueError if it leads up."""
+    if ".." in unquote(part).split("/"):
+        raise ValueError("leave .. out: it leads out of the repository")
+    return part
 
 
 Address = Annotated[
@@ -83,6 +105,8 @@ Word = Annotated[
     str,
     matching(r"^[^\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*$", "write one word, without blanks, that begins with no hyphen"),
 ]
+#: A suite or a component of a repository.
+Suite = Annotated[Word, AfterValidator(below)]
 #: Or empty.
 MaybeWord = Annotated[str, matching(r"^([^\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*)?$", "write one word, or '' for none")]
 #: A name in DNS, or an address; of IPv6 also with a zone.  It comes to ssh, and to the shell of a ProxyCommand.

@@ -75,13 +75,15 @@ class Fetcher:
         *,
         apt: dict[str, str] | None = None,
         logins: Logins | None = None,
+        within: Path | None = None,
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """cache: folder for files of known content.  apt: Acquire settings; default: apt_settings().
 
-        logins: of the servers that want one.
+        logins: of the servers that want one.  within: a folder out of which no link of a ``file://`` repository leads.
         """
+        self._within = within
         self.cache = cache or cache_dir()
         self._sleep = sleep
         settings = apt_settings() if apt is None else apt
@@ -153,7 +155,7 @@ class Fetcher:
         """Whether the repository has the file behind ``uri``, without fetching it; raises as ``small`` does."""
         try:
             if urlsplit(uri).scheme == "file":
-                return _local(uri).is_file()
+                return self._local(uri).is_file()
             self._retrying(uri, lambda: _in_time(uri, PATIENCE, lambda: self._head(uri)))
         except MissingFile:
             return False
@@ -231,11 +233,18 @@ class Fetcher:
             # Raw: a Packages.gz served as "Content-Encoding: gzip" has to stay what was signed.
             _pour(answer.iter_raw(), sink, limit, uri)
 
-    @staticmethod
-    def _copy(uri: str, sink: IO[bytes], limit: int) -> None:
+    def _local(self, uri: str) -> Path:
+        """Raises RepositoryUnusable where a link leads out."""
+        path = Path(unquote(urlsplit(uri).path))
+        if self._within is not None and "\0" not in str(path) and folders.leads_out(self._within, path):
+            words = f"{uri}: is a link that leads out of {self._within.absolute()}, so it isn't read"
+            raise RepositoryUnusable(words, hint="If you trust it, allow it for one run: --allow-file-repositories")
+        return path
+
+    def _copy(self, uri: str, sink: IO[bytes], limit: int) -> None:
         try:
             # A pipe would be waited for, and a device never ends.
-            with open_file(str(_local(uri))) as source:
+            with open_file(str(self._local(uri))) as source:
                 if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
                     raise RepositoryUnusable(f"{uri}: not a regular file")
                 _pour(iter(lambda: source.read(_CHUNK), b""), sink, limit, uri)
@@ -255,10 +264,6 @@ class Fetcher:
 
 class _RetryableError(Exception):
     """Worth another try."""
-
-
-def _local(uri: str) -> Path:
-    return Path(unquote(urlsplit(uri).path))
 
 
 def _in_time(uri: str, seconds: float, request: Callable[[], None]) -> None:

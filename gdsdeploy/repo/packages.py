@@ -394,8 +394,15 @@ def _lines(text: bytes, field: bytes) -> Iterator[tuple[int, bytes]]:
         begin = text.find(marker, end) + 1 or -1
 
 
+#: What a package is: where these are given twice, apt and this program may take different ones.
+_ONCE: Final = ("package", "version", "architecture", "filename", "size", "sha256")
+
+
 def _fields(stanza: str) -> dict[str, str]:
-    """Field → value of one stanza; continuation lines are kept but for their indentation."""
+    """Field → value of one stanza; continuation lines are kept but for their indentation.
+
+    Raises ValueError where it has a field of _ONCE twice.
+    """
     fields: dict[str, list[str]] = {}
     last = ""
     for line in stanza.split("\n"):
@@ -405,6 +412,8 @@ def _fields(stanza: str) -> dict[str, str]:
         else:
             name, _, value = line.partition(":")
             last = name.strip().lower()
+            if last in _ONCE and last in fields:
+                raise ValueError(f"it has {last} twice")
             fields[last] = [value.strip()]
     return {name: "\n".join(lines) for name, lines in fields.items()}
 

@@ -678,7 +678,7 @@ def _check_package(fetcher: Fetcher, repository: Repository, package: Package) -
 def _listed(data: Element, base: str) -> Listed:
     sizes = data.findtext(f"{_REPO}size", ""), data.findtext(f"{_REPO}open-size")
     return Listed(
-        base + _path(data.find(f"{_REPO}location")),
+        address(base, _path(data.find(f"{_REPO}location"))),
         _sha256(data.find(f"{_REPO}checksum")),
         names.size(sizes[0]),
         None if sizes[1] is None else names.size(sizes[1]),

@@ -17,7 +17,7 @@ from gdsdeploy.errors import FleetInvalid, GdsError, LockInvalid, RepositoryUntr
 from gdsdeploy.fleetfile import ansible_inventory
 from gdsdeploy.fleetfile.load import CONFINED, TRUSTED, confined, load_fleet, names_in
 from gdsdeploy.lock import compat, lockfile
-from gdsdeploy.repo import repository
+from gdsdeploy.repo import fetch, repository
 from tests import commandline
 
 #: Verb with the words that make it load FLEET → how it loads it.  ``lock`` and the like are safe for unreviewed files.
@@ -61,6 +61,7 @@ NONE = {
     *(f"lab {name}" for name in ("demo", "down", "list", "mokmanager", "plug", "setup", "ssh", "up")),
 }  # fmt: skip
 
+Monkey = pytest.MonkeyPatch
 SECRET = "hunter2"
 #: What a root-only file may look like: of accounts, of keys and values, of keys alone, of one word, of JSON.
 CONTENTS = (
@@ -261,6 +262,34 @@ def test_names_elsewhere_that_fleets_need(tmp_path: Path) -> None:
     assert load_fleet(path, confined(file_repositories=False)).signers == "../keys"
 
 
+@pytest.mark.parametrize("key", ["suites", "components"])
+@pytest.mark.parametrize("word", ["../../else/", "a/../../else", "%2e%2e/%2E./else/", ".."])
+def test_no_suite_leads_out_of_its_repository(key: str, word: str, tmp_path: Path) -> None:
+    path = fleet_file(tmp_path, repositories={"own": {**OWN, "uri": f"file://{tmp_path}/repo", key: [word]}})
+    with pytest.raises(FleetInvalid, match=rf"repositories.own.{key}.0: leave \.\. out"):
+        load_fleet(path)
+
+
+@pytest.mark.parametrize("way", ["{0}", "/proc/self/cwd"])
+def test_no_link_in_a_repository_leads_out_of_the_folder(way: str, tmp_path: Path, monkeypatch: Monkey) -> None:
+    folder = tmp_path / "fleet"
+    (folder / "repo" / "inner").mkdir(parents=True)
+    (tmp_path / "else").mkdir()
+    (tmp_path / "else" / "secret").write_text(SECRET)
+    (folder / "repo" / "file").symlink_to(tmp_path / "else" / "secret")
+    (folder / "repo" / "folder").symlink_to("../../else")
+    (folder / "repo" / "inner" / "good").symlink_to("../real")
+    (folder / "repo" / "real").write_text("good")
+    monkeypatch.chdir(folder)
+    uri = f"file://{way.format(folder)}/repo"
+    with fetch.Fetcher(tmp_path / "cache", apt={}, within=Path()) as fetcher:
+        assert fetcher.small(f"{uri}/inner/good") == b"good"
+        for name in ("file", "folder/secret", "folder/none"):
+            for read in (fetcher.small, fetcher.has, lambda it: fetcher.file(it, sha256="0" * 64, size=7)):
+                with pytest.raises(RepositoryUnusable, match="is a link that leads out of"):
+                    read(f"{uri}/{name}")
+
+
 @pytest.mark.parametrize("uri", ["file:///etc", "file://{0}/../else", "file://{0}/link", "file://{0}/%2e%2e/else"])
 def test_a_repository_in_a_folder_elsewhere_needs_a_word(
     uri: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -312,6 +341,34 @@ def test_inventories_that_are_no_list_in_the_folder(files: dict[str, str], tmp_p
     assert caught.value.message.startswith(f"{path}:4:9: inventory.file: ")
     assert "--run-inventory" in str(caught.value.hint)
     assert SECRET not in caught.value.message
+
+
+@pytest.mark.parametrize("place", ["list", "group_vars/all.yml", "list/inner/hosts"])
+def test_a_pipe_as_an_inventory_is_not_waited_for(place: str, tmp_path: Path) -> None:
+    (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(tmp_path / place)
+    if not place.startswith("list"):
+        (tmp_path / "list").write_text("[all]\ngpu1\n")
+    path = fleet_file(tmp_path, inventory={"file": "list", "groups": {"all": "gds"}})
+    with pytest.raises(FleetInvalid, match="is not a file"):
+        load_fleet(path)
+
+
+ALIASES = ", ".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 40)}]" for n in range(1, 6))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[all]\ngpu[1:900000000]\n", f"all: {{hosts: {{gpu1: {{}}}}, vars: {{a0: &a0 [{'x, ' * 40}x], {ALIASES}}}}}\n"],
+)
+def test_a_short_list_that_becomes_a_long_one_takes_bounded_memory(
+    text: str, tmp_path: Path, monkeypatch: Monkey
+) -> None:
+    monkeypatch.setattr(ansible_inventory, "MEMORY", 300 << 20)
+    (tmp_path / "list.yml").write_text(text)
+    path = fleet_file(tmp_path, inventory={"file": "list.yml", "groups": {"all": "gds"}})
+    with pytest.raises(FleetInvalid, match=r"becomes more than the 300 MiB|cannot read it"):
+        load_fleet(path)
 
 
 def test_a_list_of_hosts_is_read_with_its_variables(tmp_path: Path) -> None:

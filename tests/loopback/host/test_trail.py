@@ -137,6 +137,14 @@ def test_what_can_only_be_appended_to_is_appended_to(program: Path) -> None:
         assert [line["verb"] for line in lines(host(script, program, W=folder))] == ["hello", "hello"]
 
 
+def test_a_trail_that_was_moved_away_begins_again(program: Path) -> None:
+    """As logrotate does it."""
+    script = "$P hello >/dev/null; mv $T $T.1; $P hello >/dev/null; stat -c %a $T >$D/mode; echo ---; cat $T $T.1;"
+    done = host(f'{script} test "$(cat $D/mode)" = 600', program)
+    assert done.returncode == 0, done
+    assert [line["verb"] for line in lines(done)] == ["hello", "hello"]
+
+
 def test_its_end_is_evidence_where_it_is_asked_for(program: Path) -> None:
     script = "mkdir $D; head -c 50000000 /dev/zero | tr '\\0' x >$T; echo >>$T; $P hello >/dev/null;"
     script += " $P evidence --trail; $P evidence"

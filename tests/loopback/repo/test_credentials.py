@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import http.server
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -127,6 +128,17 @@ def test_what_is_no_file_of_logins_is_not_quoted(text: str, line: int, tmp_path:
     with pytest.raises(FleetInvalid, match="can be read by others") as caught:
         credentials.read(path)
     assert caught.value.hint == f"Run: chmod 0600 {path}"
+
+
+def test_a_pipe_that_somebody_writes_to_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "logins.conf"
+    os.mkfifo(path, 0o600)
+    writer = os.open(path, os.O_RDWR)
+    try:
+        with pytest.raises(FleetInvalid, match="it isn't a regular file"):
+            credentials.read(path)
+    finally:
+        os.close(writer)
 
 
 def test_no_login_is_shown_by_accident(tmp_path: Path) -> None:

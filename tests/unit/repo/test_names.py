@@ -7,13 +7,15 @@ import itertools
 import os
 import re
 import time
+from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gdsdeploy.errors import RepositoryUnusable
-from gdsdeploy.repo import names
+from gdsdeploy.mirror import writing
+from gdsdeploy.repo import names, rpm
 from gdsdeploy.repo.packages import DEB, RPM, Order
 from gdsdeploy.repo.rpm import Modules
 from tests.fuzz import repositories
@@ -92,6 +94,8 @@ def test_every_two_versions_that_pass_have_an_order(order: Order, texts: list[st
         ("Size: 1\n", "Size: 1_0\n", "dkms: not a number of bytes: '1_0'"),
         ("Architecture: all", "Architecture: all\nDepends: a (>= 1:x:$)", "dkms: not a version: '1:x:$'"),
         ("Architecture: all", "Architecture: all\nSource: d (1/2)", "dkms: not a version: '1/2'"),
+        ("Architecture: all", "Architecture: all\nPackage: other", "it has package twice"),
+        ("Architecture: all", "Architecture: all\nFilename : other", "it has filename twice"),
     ],
 )
 def test_a_stanza_is_refused_with_its_number(old: str, new: str, words: str) -> None:
@@ -127,6 +131,22 @@ def test_a_module_is_refused_with_the_number_of_its_document(old: str, new: str)
     number = 2 if "module:" in old else 1
     with pytest.raises(RepositoryUnusable, match=f"modules.yaml: document {number}: not module metadata: ValueError"):
         Modules().add(text.encode(), "https://r.example/modules.yaml")
+
+
+def test_what_repomd_calls_a_list_is_a_name_and_no_address() -> None:
+    """A client decodes ``%2e%2e/``, and takes what comes behind ``?`` for no part of a file's name."""
+    element = ET.fromstring(
+        '<data xmlns="http://linux.duke.edu/metadata/repo"><location href="%2e%2e/a?b#c"/><size>1</size>'
+        f'<checksum type="sha256">{"0" * 64}</checksum></data>'
+    )
+    assert rpm._listed(element, "file:///srv/r/").uri == "file:///srv/r/%252e%252e/a%3Fb%23c"
+
+
+def test_a_stanza_of_a_mirror_is_one_for_apt_too() -> None:
+    """Apt ends a stanza at an empty line with a carriage return, and lets blanks stand before a colon."""
+    stanza = "Package: a\nFilename : b\nSHA1\x0b: c\nX: y\n\r\nPriority: low\n\rFilename: d\r"
+    text = writing.package_list([writing.MirroredPackage("a", "1", stanza, "pool/a.deb")]).decode()
+    assert text == "Package: a\nX: y\n \nPriority: low\n Filename: d \nFilename: pool/a.deb\n"
 
 
 def test_many_names_and_beginnings_take_no_time() -> None:
