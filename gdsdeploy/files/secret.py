@@ -23,10 +23,10 @@ def read_private(path: Path, name: str, error: type[GdsError]) -> str:
         with open_file(str(path)) as file:
             status = os.fstat(file.fileno())
             exposed = exposure(str(path), status)
-            # A pipe that somebody else writes to, or a terminal, would be waited for.
+            # A pipe that another program writes to, or a terminal, would be waited for.
             text = file.read(_SIZE).decode() if stat.S_ISREG(status.st_mode) else None
     except (OSError, ValueError) as caught:
-        reason = caught.strerror if isinstance(caught, OSError) else "it is no text"
+        reason = caught.strerror if isinstance(caught, OSError) else "it isn't text"
         raise error(f"{name}: {path}: {reason}") from None
     if text is None:
         raise error(f"{name}: {path}: it isn't a regular file")

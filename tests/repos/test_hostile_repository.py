@@ -272,7 +272,7 @@ def test_a_pipe_a_device_and_a_folder_as_an_index_are_one_error_of_lock(
     index = debian.archive.root / "dists/trixie/InRelease"
     index.unlink()
     make(index)
-    assert verb("lock", debian.fleet) == RepositoryUnusable.exit_code
+    assert verb("lock", debian.fleet, "--allow-file-repositories") == RepositoryUnusable.exit_code
     said = capsys.readouterr().err
     assert "InRelease" in said
     assert "not a regular file" in said or "Is a directory" in said
