@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import click
 import pytest
 import yaml
 
@@ -19,6 +18,7 @@ from gdsdeploy.fleetfile.load import CONFINED, TRUSTED, confined, load_fleet, na
 from gdsdeploy.lock import compat, lockfile
 from gdsdeploy.repo import fetch, repository
 from tests import commandline
+from tests.loopback.verbs import verbs
 
 #: Verb with the words that make it load FLEET → how it loads it.  ``lock`` and the like are safe for unreviewed files.
 MODES = {
@@ -83,17 +83,6 @@ OWN = {
     "keyring": "/etc/ssl/none.gpg",
     "fingerprints": ["A" * 40],
 }
-
-
-def verbs(command: click.Command, name: str = "") -> Iterator[str]:
-    if not isinstance(command, click.Group):
-        yield name.strip()
-        return
-    context = click.Context(command)
-    for inner in command.list_commands(context):
-        subcommand = command.get_command(context, inner)
-        assert subcommand is not None
-        yield from verbs(subcommand, f"{name} {inner}")
 
 
 def fleet_file(folder: Path, **more: object) -> Path:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import paramiko
 import pytest
 import yaml
@@ -28,6 +27,7 @@ from tests import commandline
 from tests.loopback.hostile.hostile_server import Question, Server
 from tests.loopback.hostile.test_hostile_verbs import HONEST, OF_HOSTS, as_sent, honest, served
 from tests.loopback.loopback_fleet import LoopbackFleet
+from tests.loopback.verbs import verbs
 from tests.unit.hostile_words import WORDS, places, texts, with_value
 from tests.unit.sample_rollouts import small
 
@@ -418,17 +418,6 @@ OTHERS = {
     "help": "no input", "sudoers": "loopback/ssh/test_rights.py",
     **{f"lab {name}": "loopback/test_lab.py" for name in ("demo", "down", "list", "plug", "setup", "ssh", "up")},
 }  # fmt: skip
-
-
-def verbs(command: click.Command, name: str = "") -> Iterator[str]:
-    if not isinstance(command, click.Group):
-        yield name.strip()
-        return
-    context = click.Context(command)
-    for inner in command.list_commands(context):
-        subcommand = command.get_command(context, inner)
-        assert subcommand is not None
-        yield from verbs(subcommand, f"{name} {inner}")
 
 
 def test_every_verb_is_tried_with_hostile_texts() -> None:
