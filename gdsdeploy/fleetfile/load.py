@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import yaml
@@ -310,10 +310,15 @@ def _problem(root: yaml.Node, details: ErrorDetails, model: type[BaseModel]) -> 
 @cache
 def secret_keys(model: type[BaseModel]) -> frozenset[str]:
     """The keys that the schema marks as secret: no error quotes their values, or what is below them."""
+    return frozenset(key for key, value in _properties(model) if value.keys() & SECRET.keys())
+
+
+@cache
+def _properties(model: type[BaseModel]) -> tuple[tuple[str, dict[str, Any]], ...]:
+    """Key and schema of everything in the model and in those that it holds."""
     schema = model.model_json_schema()
     parts = [schema, *schema.get("$defs", {}).values()]
-    marked = (part.get("properties", {}).items() for part in parts)
-    return frozenset(key for properties in marked for key, value in properties if value.keys() & SECRET.keys())
+    return tuple(item for part in parts for item in part.get("properties", {}).items())
 
 
 def _locate(root: yaml.Node, location: Sequence[object], *, key: bool = False) -> tuple[list[str], yaml.Mark]:
@@ -352,16 +357,10 @@ def _short(value: object) -> str:
 
 
 def _unknown(key: str, model: type[BaseModel]) -> str:
-    keys = _known_keys(model)
+    keys = sorted({known for known, _ in _properties(model)})
     if key in keys:
         return "this key does not belong here"
     return "unknown key" + did_you_mean(key[:_SHOWN], keys)
-
-
-def _known_keys(model: type[BaseModel]) -> list[str]:
-    """Every key of the model and of those it holds."""
-    schema = model.model_json_schema()
-    return sorted({key for part in (schema, *schema.get("$defs", {}).values()) for key in part.get("properties", {})})
 
 
 def _report(path: Path, problems: list[tuple[yaml.Mark, str]], error: type[GdsError]) -> GdsError:
