@@ -18,6 +18,7 @@ import re
 import stat
 import sys
 import time
+from functools import lru_cache
 from typing import Any, Callable, Dict, Sequence
 
 from .io import atomic
@@ -139,6 +140,7 @@ def archive(loader: Any = None) -> str:
     return name or (beside if os.path.isfile(beside) else "")
 
 
+@lru_cache(maxsize=1)
 def program() -> str:
     """The SHA-256 of the zipapp that runs; empty outside of one."""
     try:
