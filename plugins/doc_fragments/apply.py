@@ -49,6 +49,22 @@ options:
     required: true
 """
 
+    ORDER = r"""
+options:
+  fleet_id:
+    description:
+      - The fleet that the lock is for.
+      - A host with the lock of another fleet is refused. Empty means that this isn't checked.
+    type: str
+    default: ""
+  lock_serial:
+    description:
+      - The lock's serial. With O(fleet_id), a host with a lock of a higher serial is refused.
+      - V(0) refuses none.
+    type: int
+    default: 0
+"""
+
     LOCKED = r"""
 options:
   indices:

@@ -10,6 +10,7 @@ description:
 extends_documentation_fragment:
   - gdsdeploy.gds.apply
   - gdsdeploy.gds.apply.manager
+  - gdsdeploy.gds.apply.order
 options:
   os:
     description: Operating system that was locked, as C(ID-VERSION_ID) of os-release, without the minor version.
@@ -52,18 +53,6 @@ options:
     type: list
     elements: str
     default: []
-  fleet_id:
-    description:
-      - The fleet that the lock is for.
-      - A host with the lock of another fleet is refused. Empty means that this isn't checked.
-    type: str
-    default: ""
-  lock_serial:
-    description:
-      - The lock's serial. With O(fleet_id), a host with a lock of a higher serial is refused.
-      - V(0) refuses none.
-    type: int
-    default: 0
   unasked_kernel:
     description:
       - Release of the locked kernel, where no flavour was asked for.

@@ -8,21 +8,9 @@ short_description: Revert all changes of gdsdeploy on the host
 description:
   - Removes the packages, files, holds, kernel modules and boot default in the host's record. Everything else stays.
   - Packages of the running kernel stay; run the task again after a reboot.
-options:
-  fleet_id:
-    description:
-      - The fleet whose lock the host has.
-      - A host with the lock of another fleet is refused. Empty means that this isn't checked.
-    type: str
-    default: ""
-  lock_serial:
-    description:
-      - The lock's serial. With O(fleet_id), a host with a lock of a higher serial is refused.
-      - V(0) refuses none.
-    type: int
-    default: 0
 extends_documentation_fragment:
   - gdsdeploy.gds.apply
+  - gdsdeploy.gds.apply.order
 """
 
 EXAMPLES = r"""
