@@ -58,19 +58,20 @@ def mount(mounted: Mount) -> Tuple[str, ...]:
 
 def setting(facts: HostFacts, section: str, key: str) -> Tuple[str, ...]:
     """A setting of cufile.json by file and line, as it is written there; else of the file that is laid over it."""
-    over = facts.cufile.overlay
+    over, value = facts.cufile.overlay, facts.cufile.setting(section, key, None)
+    if isinstance(value, Unknown):
+        return ()
     if isinstance(over, Overlay) and over.value(section, key) is not None:
         shown = json.dumps(over.value(section, key))
         return (f"{over.path}: {section}: {key}: {shown}"[:WIDTH], *variable(over.variable))
     if facts.cufile.path != CUFILE:
-        shown = json.dumps(facts.cufile.setting(section, key, None))
+        shown = json.dumps(value)
         return (f"{facts.cufile.path}: {section}: {key}: {shown}"[:WIDTH],)
     text = facts.document.text(CUFILE)
     if not isinstance(text, str):
         return ()
     for number, line in enumerate(text.splitlines(), 1):
         if f'"{key}"' in line:
-            value = facts.cufile.setting(section, key, None)
             shown = line.strip() if len(line) < WIDTH else f'"{key}": {json.dumps(value)}'
             return (f"{CUFILE}:{number}: {shown}"[:WIDTH],)
     return (f"{CUFILE}: no {section}.{key}",)
