@@ -72,20 +72,28 @@ class Sshd:
 
     def run(self, script: str, content: str | bytes = b"") -> str:
         """What root's shell prints in the server's own view of this machine."""
-        pid = (self.folder / "pid").read_text().strip()
-        argv = as_root([which("nsenter"), "--mount", f"--target={pid}", "sh", "-c", script])
+        argv = as_root([*self._enter(), "sh", "-c", script])
         data = content.encode() if isinstance(content, str) else content
         return subprocess.run(argv, input=data, check=True, stdout=subprocess.PIPE).stdout.decode()
 
     def cover(self, path: str, text: str) -> None:
         """Have other content in one file, which is there, in the server's own view of this machine."""
-        pid, cover = (self.folder / "pid").read_text().strip(), self.folder / path.strip("/").replace("/", "-")
+        cover = self.folder / path.strip("/").replace("/", "-")
         cover.write_text(text)
-        argv = [which("nsenter"), "--mount", f"--target={pid}", "mount", "--bind", str(cover), path]
-        subprocess.run(as_root(argv), check=True)
+        subprocess.run(as_root([*self._enter(), "mount", "--bind", str(cover), path]), check=True)
+
+    def has_process(self, pid: int) -> bool:
+        """Whether a process of a session still exists; ``pid`` is its number there."""
+        outer = (self.folder / "outer").read_text().strip()
+        return subprocess.run(as_root(["test", "-e", f"/proc/{outer}/root/proc/{pid}"]), check=False).returncode == 0
+
+    def _enter(self) -> list[str]:
+        pid = (self.folder / "outer").read_text().strip()
+        return [which("nsenter"), f"--target={pid}", "--mount", f"--pid=/proc/{pid}/ns/pid_for_children"]
 
     def stop(self) -> None:
-        subprocess.run(as_root(["kill", "--", str(self.process.pid)]), check=False)
+        # unshare blocks other signals; the kernel ends all that has begun inside.
+        subprocess.run(as_root(["kill", "-KILL", (self.folder / "outer").read_text().strip()]), check=False)
         self.process.wait(timeout=10)
 
 
@@ -167,7 +175,9 @@ def start(folder: Path, *lines: str) -> Sshd:
     binds = " && ".join(f"mount --bind '{copy}' '{real}'" for copy, real in _accounts(folder))
     own = f"mkdir -p /run/sshd {TRAIL} && mount -t tmpfs -o mode=755 none {TRAIL}"
     script = f"{own} && chown 0:0 '{folder}/sudoers' && {binds} && exec {which('sshd')} -D -e -f '{config}'"
-    argv = as_root([which("unshare"), "--mount", "--propagation", "private", "sh", "-c", script])
+    # Its processes are those of its sessions: programs of other tests on this machine aren't its hosts'.
+    apart = "--mount --propagation private --pid --fork --kill-child --mount-proc"
+    argv = as_root(["sh", "-c", f'echo $$ >"{folder}/outer"; exec unshare {apart} sh -c "$0"', script])
     log = (folder / "log").open("wb")
     process = subprocess.Popen(argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
     server = Sshd(port, known_hosts, identity, folder, process)

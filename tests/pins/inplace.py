@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 
@@ -12,7 +13,10 @@ def in_place(script: str, *words: str | Path, over: tuple[str, ...] = (), proces
     processes: also in a process namespace, so that nothing survives it.
     """
     own = ["--pid", "--fork", "--mount-proc"] if processes else []
+    # Without root, nothing can be mounted below the folders by other tests.
+    alone = ["unshare", "--mount", "sh", "-c", _ALONE.format(" ".join(over)), "sh"] if os.geteuid() == 0 else []
     return [
+        *alone,
         "unshare",
         "--map-root-user",
         "--mount",
@@ -25,6 +29,13 @@ def in_place(script: str, *words: str | Path, over: tuple[str, ...] = (), proces
     ]
 
 
+# A user namespace can lay nothing over a folder in which others have mounted something: those mounts are locked there.
+_ALONE = r"""
+tac /proc/self/mountinfo | while read -r _ _ _ _ point _; do
+    for folder in {}; do case $point in /$folder/*) umount --lazy "$(printf %b "$point")" || : ;; esac; done
+done
+exec "$@"
+"""
 _START = """
 set -eu
 [ -z "{0}" ] || mount -t tmpfs tmpfs /mnt

@@ -72,7 +72,7 @@ def test_a_program_runs_once_with_its_arguments_and_its_input(sshd: Start) -> No
     assert document["uid"] == 0
     assert document["part"] == "imported from the archive"
     assert document["file"].startswith("/run/gdsdeploy/program-")
-    assert not Path("/proc", str(document["pid"])).exists()
+    assert not server.has_process(document["pid"])
     assert answer.seconds < 30
     sessions = [
         line for line in (server.folder / "log").read_text().splitlines() if "Starting session: command" in line
@@ -380,10 +380,11 @@ def test_a_program_that_nobody_waits_for_ends(sshd: Start, tmp_path: Path, handl
         f"import os, signal, time\nsignal.signal(signal.SIGINT, signal.{handler})\n"
         f"open({str(note)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"
     )
-    refusal(sshd().endpoint(), HostUnreachable, main=main, timeout=2)
+    server = sshd()
+    refusal(server.endpoint(), HostUnreachable, main=main, timeout=2)
     pid = int(note.read_text())
     end = time.monotonic() + 8
-    while Path("/proc", str(pid)).exists():
+    while server.has_process(pid):
         assert time.monotonic() < end, "the program outlived its connection"
         time.sleep(0.2)
 

@@ -52,7 +52,9 @@ print(json.dumps(collect(EvidenceRequest(mounts=tuple(sys.argv[1] + "/" + name f
 @pytest.fixture(scope="module")
 def mounted(tmp_path_factory: pytest.TempPathFactory) -> tuple[HostFacts, Path]:
     folder = tmp_path_factory.mktemp("mounts")
-    argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", MAKE, "sh", folder, sys.executable]
+    # Apart from programs of other tests, which may have loaded libcufile.
+    apart = ["--pid", "--fork", "--kill-child", "--mount-proc"]
+    argv = ["unshare", "--mount", "--propagation", "private", *apart, "sh", "-c", MAKE, "sh", folder, sys.executable]
     done = subprocess.run(
         [*argv, ENCRYPT, COLLECT],
         cwd=ROOT, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(ROOT)},
