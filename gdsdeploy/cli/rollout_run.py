@@ -23,7 +23,7 @@ from gdsdeploy.model.events import Payload, RollbackBegun, RolloutAborted
 from gdsdeploy.model.rollout import Outcome, Plan
 from gdsdeploy.rollout import control, display, journal, preconditions, session, status
 from gdsdeploy.rollout.display import Watch
-from gdsdeploy.rollout.effects import Effects
+from gdsdeploy.rollout.driver import Effects
 from gdsdeploy.rollout.preconditions import RolloutPreview, choose_participants, newest_rollout
 from gdsdeploy.rollout.report import page, preview, progress
 from gdsdeploy.rollout.status import Status
@@ -138,7 +138,7 @@ def _require_no_unfinished(fleet: Path) -> None:
 
 
 def _run(outlook: RolloutPreview, fleet: Path, *, as_json: bool) -> Status:
-    effects = session.real(outlook.plan)
+    effects = session.RealEffects(outlook.plan)
     watch = Watch(as_json=as_json)
     with journal.writing(journal.path_of(fleet), doing="rollout start") as writer:
         newest = next(reversed(writer.rollouts()), None)
@@ -299,7 +299,7 @@ def _run_here(fleet: Path, writer: journal.Writer, payload: Payload | None, watc
 
 def _effects(plan: Plan, payload: Payload | None, watch: Watch) -> Effects:
     try:
-        return session.real(plan)
+        return session.RealEffects(plan)
     except RolloutRefused as error:
         # An abort without hosts in progress touches no host; refusing it would block every later rollout.
         if not isinstance(payload, RolloutAborted) or watch.status is None or watch.status.under_way():

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from gdsdeploy.errors import GdsError, Interrupted, JournalUnusable
 from gdsdeploy.model.events import (
@@ -39,7 +39,6 @@ from gdsdeploy.model.events import (
 )
 from gdsdeploy.model.rollout import Step, Task
 from gdsdeploy.rollout import control
-from gdsdeploy.rollout.effects import Effects
 from gdsdeploy.rollout.journal import PHASES, Writer
 from gdsdeploy.rollout.machine import StateMachine
 
@@ -130,6 +129,22 @@ GRACE: Final = 30.0
 #: The first one pauses, the second one stops.
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ENDS: Final = frozenset({Kind.END, Kind.FAIL})
+
+
+class Effects(Protocol):
+    """Performs steps.  Called by several threads at once, never twice at once for one host."""
+
+    def perform(self, task: Task, progress: Callable[[str], None]) -> Mapping[str, Any]:
+        """Do one step and return its facts, as JSON.
+
+        An earlier attempt may have done it, wholly or in part: the end must be the same.
+        progress: gets one line of text at a time.  Raises GdsError when the step failed.
+        """
+        ...
+
+    def stop(self) -> None:
+        """Have every running ``perform`` end soon, with Interrupted.  Called from another thread."""
+        ...
 
 
 @dataclass(frozen=True)

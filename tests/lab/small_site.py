@@ -21,7 +21,7 @@ from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout import control, journal
 from gdsdeploy.rollout.driver import Hooks, drive
 from gdsdeploy.rollout.machine import StateMachine
-from gdsdeploy.rollout.steps.real_effects import RealEffects
+from gdsdeploy.rollout.session import RealEffects
 from gdsdeploy.rollout.steps.work import Patience
 from gdslab.host import LabHost
 from gdslab.state import Lab

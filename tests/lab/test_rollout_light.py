@@ -23,7 +23,7 @@ from gdsdeploy.lock import lockfile
 from gdsdeploy.model.events import Event, Kind
 from gdsdeploy.model.rollout import BACK, FORWARD, Outcome, Step, Task, Wave
 from gdsdeploy.rollout import journal
-from gdsdeploy.rollout.steps.real_effects import RealEffects
+from gdsdeploy.rollout.session import RealEffects
 from tests.lab.cuttable import Way
 from tests.lab.small_site import PATIENCE, Site, fleet_of, invariants, roll, roll_back, running
 from tests.unit.host.kmod.kmod_root import RELEASE

@@ -14,7 +14,7 @@ from gdsdeploy.errors import FleetInvalid, GdsError, MissingProgram, SignatureRe
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile, releases, signatures
 from gdsdeploy.model.rollout import Plan
-from gdsdeploy.rollout.steps.real_effects import RealEffects
+from gdsdeploy.rollout.session import RealEffects
 from tests import commandline
 from tests.loopback.loopback_fleet import LoopbackFleet
 

@@ -21,7 +21,7 @@ from gdsdeploy.model.rollout import Step
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.repo import credentials
 from gdsdeploy.rollout import previous_packages
-from gdsdeploy.rollout.steps import answers, apply, boot, prepare, validate
+from gdsdeploy.rollout.steps import answers, upgrade
 from gdsdeploy.rollout.steps.work import Work, wait_until_free
 
 #: Differences that an error names one by one.
@@ -36,7 +36,7 @@ def towards_before(work: Work) -> Work:
     try:
         if last_release is not None:
             return work.towards(releases.of_plan(work.fleet_path, last_release.lock, last_release.fleet))
-        release = prepare.release_of(work, work.facts.current or "")
+        release = upgrade.release_of(work, work.facts.current or "")
         if release is None:
             raise RollbackFailed(
                 f"{work.name}: there is no record of what this builder was before",
@@ -57,7 +57,7 @@ def undo(work: Work) -> dict[str, Any]:
         supply, fit = _supply(back, shelf), _fit(back)
         modules = work.facts.modules_before
         builds = modules.mode == "build" if modules is not None else work.is_builder
-        was, becomes = prepare.packages(back, builds=builds), prepare.packages(work, builds=True)
+        was, becomes = upgrade.packages_of(back, builds=builds), upgrade.packages_of(work, builds=True)
         logins = credentials.of_fleet(work.fleet, work.fleet_path)
         files = previous_packages.fetch_packages(
             back.target, previous_packages.differing_packages(was, becomes), work.say, logins
@@ -69,11 +69,11 @@ def undo(work: Work) -> dict[str, Any]:
                 "gds_restore_archive": str(offer.archive) if offer else "",
                 "gds_restore_keyring": str(offer.keyring) if offer and offer.keyring else "",
             }
-            changed = apply.play(back, "undo", shelf, supply, fit, extra)
+            changed = upgrade.play(back, "undo", shelf, supply, fit, extra)
         differing_packages = _differences(work, back, shelf, supply, fit, leftovers=True)
     _refuse(work, [*differing_packages, *_objections(back)])
     status = work.ask(answers.STATUS)
-    return {"changed": changed, "boot_id": status.boot_id, "how": boot.NONE}
+    return {"changed": changed, "boot_id": status.boot_id, "how": "none"}
 
 
 def _supply(back: Work, shelf: RunArchives) -> Supply:
@@ -148,7 +148,7 @@ def _compared(work: Work) -> list[answers.Difference]:
 
 def _managed(back: Work, shelf: RunArchives, supply: Supply, fit: Mapping[str, FitTarget]) -> set[str]:
     """Paths that the roles write with the lock that the host had."""
-    values = variables(apply.render_inventory(back, shelf, supply, fit))[back.name][1]
+    values = variables(upgrade.render_inventory(back, shelf, supply, fit))[back.name][1]
     return desired.paths(desired.resources_of(values, desired.Files()))
 
 
@@ -179,9 +179,9 @@ def undo_validate(work: Work) -> dict[str, Any]:
             supply, fit = _supply(back, shelf), _fit(back)
             if _differences(work, back, shelf, supply, fit, leftovers=False):
                 # The kernel that ran during the rollback.
-                apply.play(back, "leftovers", shelf, supply, fit, _restore_variables(work, back))
+                upgrade.play(back, "leftovers", shelf, supply, fit, _restore_variables(work, back))
             _refuse(work, _differences(work, back, shelf, supply, fit, leftovers=False))
-    return validate.validate(back)
+    return upgrade.validate(back)
 
 
 def _differences(
@@ -195,7 +195,7 @@ def _differences(
     snapshot = _snapshot(work)
     if snapshot is None:
         return []
-    look = apply.look_at(back, shelf)
+    look = upgrade.look_at(back, shelf)
     wrong = [
         "{role}: {what}: found {found}, wanted {wanted}".format(**change_words.to_json(change))
         for change in look.plan.changes
@@ -238,7 +238,7 @@ def _refuse(work: Work, differing_packages: Sequence[str]) -> None:
 
 STEPS = {
     Step.UNDO: undo,
-    Step.UNDO_REBOOT: lambda work: boot.reboot(towards_before(work)),
-    Step.UNDO_BOOT: lambda work: boot.boot(towards_before(work)),
+    Step.UNDO_REBOOT: lambda work: upgrade.reboot(towards_before(work)),
+    Step.UNDO_BOOT: lambda work: upgrade.boot(towards_before(work)),
     Step.UNDO_VALIDATE: undo_validate,
 }

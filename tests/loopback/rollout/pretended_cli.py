@@ -18,7 +18,7 @@ import pytest  # noqa: E402
 from gdsdeploy.cli import main  # noqa: E402
 from gdsdeploy.model.rollout import Plan  # noqa: E402
 from gdsdeploy.rollout import session  # noqa: E402
-from gdsdeploy.rollout.effects import Effects  # noqa: E402
+from gdsdeploy.rollout.driver import Effects  # noqa: E402
 from tests.unit.rollout.planned_fleet import PlannedFleet  # noqa: E402
 from tests.unit.rollout.pretended_hosts import Hosts  # noqa: E402
 
@@ -32,7 +32,7 @@ def effects(folder: Path, plan: Plan) -> Effects:
 def pretend(folder: Path, fleet: PlannedFleet, patch: pytest.MonkeyPatch) -> None:
     """Have every command work with pretended hosts."""
     fleet.answer(patch)
-    patch.setattr(session, "real", lambda plan: effects(folder, plan))
+    patch.setattr(session, "RealEffects", lambda plan: effects(folder, plan))
 
 
 if __name__ == "__main__":

@@ -227,7 +227,7 @@ def test_an_abort_needs_no_lock_where_nothing_is_under_way(
     def refuses(_: object) -> None:
         raise RolloutRefused("the lock is not kept on this machine")
 
-    monkeypatch.setattr(session, "real", refuses)
+    monkeypatch.setattr(session, "RealEffects", refuses)
     for verb in ("resume", "rollback"):
         assert run("rollout", verb, fleet.path, *(["--yes"] if verb == "rollback" else [])) == 50
     before = status_of(fleet).last

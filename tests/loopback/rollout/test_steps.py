@@ -39,10 +39,10 @@ from gdsdeploy.lock import lockfile
 from gdsdeploy.model.rollout import Step, Task
 from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout import preconditions
-from gdsdeploy.rollout.drain.base import Nothing
-from gdsdeploy.rollout.steps import answers, apply, boot, enrol, prepare, rollback
+from gdsdeploy.rollout.drain import Nothing
+from gdsdeploy.rollout.steps import answers, rollback, upgrade
 from gdsdeploy.rollout.steps.answers import Question
-from gdsdeploy.rollout.steps.apply import Look
+from gdsdeploy.rollout.steps.upgrade import Look
 from gdsdeploy.rollout.steps.work import Patience, Work, alone
 from gdsdeploy.ssh import transport
 from gdsdeploy.ssh.endpoint import Answer
@@ -72,7 +72,7 @@ def test_a_reboot_is_ordered_for_the_boot_that_was_noted() -> None:
         {"rollout status": status(), "boot needed": needed(OTHER), "rollout reboot": {"did": "ordered"}},
         {"boot_id": BOOT},
     )
-    assert boot.reboot(host) == {"how": "reboot", "boot_id": BOOT}
+    assert upgrade.reboot(host) == {"how": "reboot", "boot_id": BOOT}
     assert host.calls("rollout", "reboot") == [
         ("rollout", "reboot", "--boot-id", BOOT, "--rollout", "20261121T1054-7f3a")
     ]
@@ -81,7 +81,7 @@ def test_a_reboot_is_ordered_for_the_boot_that_was_noted() -> None:
 def test_in_another_boot_than_the_noted_one_nothing_is_ordered() -> None:
     """It was killed after the order: whether the new kernel runs is for the next step to prove."""
     host = work(Step.REBOOT, {"rollout status": status(NEXT)}, {"boot_id": BOOT})
-    assert boot.reboot(host) == {"how": "reboot", "boot_id": BOOT}
+    assert upgrade.reboot(host) == {"how": "reboot", "boot_id": BOOT}
     assert host.calls("rollout", "reboot") == []
 
 
@@ -89,7 +89,7 @@ def test_without_need_nothing_is_done() -> None:
     host = work(
         Step.REBOOT, {"rollout status": status(kernel=KERNEL), "boot needed": needed(running=KERNEL)}, {"boot_id": BOOT}
     )
-    assert boot.reboot(host) == {"how": "none", "boot_id": BOOT}
+    assert upgrade.reboot(host) == {"how": "none", "boot_id": BOOT}
 
 
 @pytest.mark.parametrize("safe", [True, False])
@@ -101,7 +101,7 @@ def test_modules_are_exchanged_where_the_host_finds_that_safe(safe: bool) -> Non
         "rollout reboot": {"did": "ordered"},
     }
     host = work(Step.REBOOT, replies, {"boot_id": BOOT})
-    assert boot.reboot(host)["how"] == ("reload" if safe else "reboot")
+    assert upgrade.reboot(host)["how"] == ("reload" if safe else "reboot")
     assert len(host.calls("rollout", "reload")) == (2 if safe else 1)
 
 
@@ -113,7 +113,7 @@ def test_kernel_arguments_need_a_reboot_even_where_modules_could_be_exchanged() 
     }
     settings = {"boot": {"arguments": {"iommu": "pt"}, "module_options": {"nvme_core": {"multipath": "N"}}}}
     host = work(Step.REBOOT, replies, {"boot_id": BOOT}, profile={**settings, "mode": "nvidia-fs"})
-    assert boot.reboot(host)["how"] == "reboot"
+    assert upgrade.reboot(host)["how"] == "reboot"
     (question,) = host.calls("boot", "needed")
     assert {"--argument=iommu=pt", "--parameter=nvme_core.multipath=N"} <= set(question)
 
@@ -124,7 +124,7 @@ def test_a_fleet_may_want_no_exchange_of_modules() -> None:
         "boot needed": needed("the loaded module nvidia is another", running=KERNEL),
         "rollout reboot": {"did": "ordered"},
     }
-    assert boot.reboot(work(Step.REBOOT, replies, {"boot_id": BOOT}, reload=False))["how"] == "reboot"
+    assert upgrade.reboot(work(Step.REBOOT, replies, {"boot_id": BOOT}, reload=False))["how"] == "reboot"
 
 
 def test_a_profile_may_forbid_reboots() -> None:
@@ -135,12 +135,12 @@ def test_a_profile_may_forbid_reboots() -> None:
         profile={"reboot": False},
     )
     with pytest.raises(RebootFailed, match="its profile does not allow one"):
-        boot.reboot(host)
+        upgrade.reboot(host)
 
 
 def test_a_host_without_a_kernel_of_its_own_is_never_rebooted() -> None:
     host = work(Step.REBOOT, {"rollout status": status()}, {"boot_id": BOOT}, profile={"own_kernel": False})
-    assert boot.reboot(host)["how"] == "none"
+    assert upgrade.reboot(host)["how"] == "none"
     assert host.questions == [("rollout", "status")]
 
 
@@ -152,14 +152,14 @@ def test_it_is_awaited_until_it_answers_from_another_boot() -> None:
         {"rollout status": lambda n: answers[n], "boot needed": needed(boot=NEXT, running=KERNEL)},
         {"how": "reboot", "boot_id": BOOT},
     )
-    assert boot.boot(host) == {"boot_id": NEXT, "kernel": KERNEL, "how": "none"}
+    assert upgrade.boot(host) == {"boot_id": NEXT, "kernel": KERNEL, "how": "none"}
 
 
 def test_a_boot_that_was_proven_is_proven_again_without_another_one() -> None:
     replies = {"rollout status": status(NEXT, KERNEL), "boot needed": needed(boot=NEXT, running=KERNEL)}
-    first = boot.boot(work(Step.BOOT, replies, {"how": "reboot", "boot_id": BOOT}))
+    first = upgrade.boot(work(Step.BOOT, replies, {"how": "reboot", "boot_id": BOOT}))
     again = work(Step.BOOT, replies, {"how": "reboot", "boot_id": BOOT, **first})
-    assert boot.boot(again) == first
+    assert upgrade.boot(again) == first
     assert again.waited == []
 
 
@@ -171,39 +171,39 @@ def test_one_that_never_answers_is_unreachable_after_the_time_that_it_has() -> N
         reboot_timeout=30,
     )
     with pytest.raises(HostUnreachable, match="no answer for 30 s: no route"):
-        boot.boot(host)
+        upgrade.boot(host)
     assert sum(host.waited) == 30
 
 
 def test_one_that_never_goes_down_is_no_reboot() -> None:
     host = work(Step.BOOT, {"rollout status": status()}, {"how": "reboot", "boot_id": BOOT}, reboot_timeout=30)
     with pytest.raises(RebootFailed, match="it still is in boot boot-1"):
-        boot.boot(host)
+        upgrade.boot(host)
 
 
 def test_one_that_comes_back_with_the_old_kernel_says_that_it_fell_back() -> None:
     once = {"state": "fell back", "kernel": KERNEL}
     host = work(Step.BOOT, {"rollout status": status(NEXT, OLD, once=once)}, {"how": "reboot", "boot_id": BOOT})
     with pytest.raises(RebootFailed, match=r"it runs kernel .*90.*, not .*94.*was to boot once, and fell back"):
-        boot.boot(host)
+        upgrade.boot(host)
 
 
 def test_modules_may_be_loaded_after_sshd_answers_but_not_never() -> None:
     verdicts = [needed("nvidia is not loaded"), needed(boot=NEXT, running=KERNEL)]
     data = {"how": "reboot", "boot_id": BOOT}
     replies: dict[str, Any] = {"rollout status": status(NEXT, KERNEL), "boot needed": lambda n: verdicts[n]}
-    assert boot.boot(work(Step.BOOT, replies, data))["boot_id"] == NEXT
+    assert upgrade.boot(work(Step.BOOT, replies, data))["boot_id"] == NEXT
     replies["boot needed"] = needed("nvidia is not loaded")
     with pytest.raises(RebootFailed, match="it is back, but nvidia is not loaded"):
-        boot.boot(work(Step.BOOT, replies, data))
+        upgrade.boot(work(Step.BOOT, replies, data))
 
 
 def test_power_is_switched_by_the_fleets_own_command() -> None:
-    assert boot.power(work(Step.POWER, {}, power_cycle=["test", "{host}", "=", "gpu1"])) == {}
+    assert upgrade.power(work(Step.POWER, {}, power_cycle=["test", "{host}", "=", "gpu1"])) == {}
     with pytest.raises(RebootFailed, match="switch gpu1 off and on"):
-        boot.power(work(Step.POWER, {}, power_cycle=["test", "{host}", "=", "gpu2"]))
+        upgrade.power(work(Step.POWER, {}, power_cycle=["test", "{host}", "=", "gpu2"]))
     with pytest.raises(RebootFailed, match=r"has no rollout\.power_cycle"):
-        boot.power(work(Step.POWER, {}))
+        upgrade.power(work(Step.POWER, {}))
 
 
 # -- Questions to a host as steps ask them, over a real sshd on loopback: answers, refusals, and a broken way.
@@ -285,7 +285,7 @@ def scripted_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *answers: Any, boot: str = BOOT
 ) -> tuple[ScriptedWork, list[str]]:
     """The step on a host that answers in this order, and what it says."""
-    monkeypatch.setattr(enrol, "_certificate", lambda _work: ("-", b"certificate"))
+    monkeypatch.setattr(upgrade, "_certificate", lambda _work: ("-", b"certificate"))
     lines: list[str] = []
     replies: dict[str, Any] = {"rollout enrol": lambda number: answers[number], "rollout reboot": {"did": "ordered"}}
     host = work(Step.ENROL, replies, {"boot_id": boot}, console={"timeout": 60})
@@ -310,7 +310,7 @@ def test_the_request_the_reboot_and_the_key(tmp_path: Path, monkeypatch: pytest.
         host.waited.append(seconds)
 
     object.__setattr__(host, "wait", look)
-    assert enrol.enrol(host) == {"boot_id": NEXT}
+    assert upgrade.enrol(host) == {"boot_id": NEXT}
     assert host.calls("rollout", "reboot") == [ORDERED]
     assert passwords[0] == ("blindly2type\n", 0o600), "while the person may need it"
     assert not password.exists()
@@ -324,7 +324,7 @@ def test_the_request_the_reboot_and_the_key(tmp_path: Path, monkeypatch: pytest.
 def test_where_the_firmware_has_the_key_nothing_is_rebooted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for state in ("enrolled", "firmware", "not-needed", "no-efi"):
         host, _ = scripted_work(tmp_path, monkeypatch, answer(state))
-        assert enrol.enrol(host) == {"boot_id": BOOT}
+        assert upgrade.enrol(host) == {"boot_id": BOOT}
         assert host.calls("rollout", "reboot") == []
 
 
@@ -332,7 +332,7 @@ def test_a_request_that_nobody_confirmed_is_withdrawn(tmp_path: Path, monkeypatc
     answers = (answer("absent"), answer("pending", password="x2"), answer("absent", NEXT), answer("absent", NEXT))
     host, _ = scripted_work(tmp_path, monkeypatch, *answers)
     with pytest.raises(HostUnfit, match="the key was not confirmed"):
-        enrol.enrol(host)
+        upgrade.enrol(host)
     assert host.questions[-1][-1] == "--withdraw"
     assert list(tmp_path.iterdir()) == []
 
@@ -340,10 +340,10 @@ def test_a_request_that_nobody_confirmed_is_withdrawn(tmp_path: Path, monkeypatc
 def test_one_that_has_rebooted_already_is_not_rebooted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was killed after the order."""
     host, _ = scripted_work(tmp_path, monkeypatch, answer("enrolled", NEXT))
-    assert enrol.enrol(host) == {"boot_id": NEXT}
+    assert upgrade.enrol(host) == {"boot_id": NEXT}
     host, _ = scripted_work(tmp_path, monkeypatch, answer("absent", NEXT), answer("absent", NEXT))
     with pytest.raises(HostUnfit):
-        enrol.enrol(host)
+        upgrade.enrol(host)
     assert host.calls("rollout", "reboot") == []
 
 
@@ -351,7 +351,7 @@ def test_a_menu_that_was_left_open_ends_in_time(tmp_path: Path, monkeypatch: pyt
     answers = (answer("absent"), answer("pending", password="x2"), *[HostUnreachable("gpu1: no answer")] * 40)
     host, _ = scripted_work(tmp_path, monkeypatch, *answers)
     with pytest.raises(HostUnreachable, match="no new boot within 60 s: gpu1: no answer"):
-        enrol.enrol(host)
+        upgrade.enrol(host)
 
 
 def test_a_host_without_the_key_is_refused_before_it_is_drained(
@@ -361,9 +361,9 @@ def test_a_host_without_the_key_is_refused_before_it_is_drained(
     change = Change("enrol", "/etc/gdsdeploy/modules.der", "absent", "enrolled", "secure-boot", REBOOT)
     supply = Supply("receive", "cache", "w")
     with pytest.raises(RolloutRefused, match="doesn't have the key") as caught:
-        enrol.refuse(host, Look(HostPlan("gpu1", (change,)), supply, {}))
+        upgrade.refuse_missing_key(host, Look(HostPlan("gpu1", (change,)), supply, {}))
     assert "--enrol-keys" in (caught.value.hint or "")
-    enrol.refuse(host, Look(HostPlan("gpu1", ()), supply, {}))
+    upgrade.refuse_missing_key(host, Look(HostPlan("gpu1", ()), supply, {}))
 
 
 # -- Hosts that lie: whatever they answer is refused by name, or stays a text that decides and runs nothing.
@@ -588,11 +588,11 @@ def lying(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, question: tuple[str, 
     shelf = SimpleNamespace(folder=tmp_path, keys=SimpleNamespace(folder=tmp_path), look=lambda *_: None)
     monkeypatch.setattr(rollback.assign, "open_run_archives", lambda _: nullcontext(shelf))
     monkeypatch.setattr(
-        apply,
+        upgrade,
         "render_inventory",
         lambda *_: {"all": {"children": {"builders": {"hosts": {}}, "hosts": {"hosts": {"gpu1": {}}}}}},
     )
-    monkeypatch.setattr(apply, "look_at", lambda *_: SimpleNamespace(plan=HostPlan("gpu1")))
+    monkeypatch.setattr(upgrade, "look_at", lambda *_: SimpleNamespace(plan=HostPlan("gpu1")))
     return host
 
 
@@ -636,7 +636,7 @@ def test_an_honest_way_back_says_what_was_there(monkeypatch: pytest.MonkeyPatch,
     comparison = compared(differs("package", "nvidia-driver"), *files)
     host = lying(monkeypatch, tmp_path, ("rollout", "compare"), comparison)
     variables: list[dict[str, Any]] = []
-    monkeypatch.setattr(apply, "play", lambda *args: variables.append(args[5]) or [])
+    monkeypatch.setattr(upgrade, "play", lambda *args: variables.append(args[5]) or [])
     monkeypatch.setattr(rollback, "_differences", lambda *_, **__: [])
     rollback.undo(host)
     (had,) = variables
@@ -669,5 +669,5 @@ def test_modules_that_were_kept_lie_where_the_program_keeps_them() -> None:
     host = work(Step.SNAPSHOT, {"rollout keep": {"archive": "/etc/shadow"}})
     before = SimpleNamespace(supply=Supply("receive", "", ""))
     document = answers.SNAPSHOT.read("gpu1", snapshot(kernels={KERNEL: {"files": {}, "chosen": {}}}))
-    archive = prepare._kept_archive(host, host, before, document)  # type: ignore[arg-type]
+    archive = upgrade._kept_archive(host, host, before, document)  # type: ignore[arg-type]
     assert archive == f"/var/lib/gdsdeploy/rollout/{host.rollout}/modules-{KERNEL}.tar"

@@ -11,7 +11,7 @@ from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.rollout import Step, Task
 from gdsdeploy.model.rollout_settings import Rollout
-from gdsdeploy.rollout.drain.base import Nothing
+from gdsdeploy.rollout.drain import Nothing
 from gdsdeploy.rollout.steps.answers import Question, S
 from gdsdeploy.rollout.steps.work import Patience, Work
 from tests.loopback.loopback_fleet import target

@@ -17,9 +17,9 @@ from gdsdeploy.host.apply.model import Change
 from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.rollout import Step
 from gdsdeploy.report.model import HostReport
-from gdsdeploy.rollout.steps import prepare, validate
+from gdsdeploy.rollout.steps import upgrade
 from gdsdeploy.rollout.steps.answers import STATUS
-from gdsdeploy.rollout.steps.apply import Look
+from gdsdeploy.rollout.steps.upgrade import Look
 from gdsdeploy.rollout.steps.work import wait_until_free
 from tests.unit.rollout.asked import BOOT, NEXT, status, work
 from tests.unit.rollout.planned_fleet import lock
@@ -52,7 +52,7 @@ def test_but_not_for_ever() -> None:
 def test_half_installed_packages_are_refused(state: dict[str, Any]) -> None:
     host = work(Step.PREFLIGHT, {"rollout status": status(packages={"manager": "dpkg", "locks": [], **state})})
     with pytest.raises(HostUnfit, match=r"half-installed: (nvidia-driver|dpkg was interrupted)") as caught:
-        prepare.preflight(host)
+        upgrade.preflight(host)
     assert "dpkg --configure -a" in str(caught.value.hint)
 
 
@@ -69,7 +69,7 @@ def test_room_is_asked_for_what_is_to_be_installed(kind: str, kernel: bool) -> N
     change = Change(kind, image.package, "", image.version, "missing", resource="packages.kernel")
     look = Look(HostPlan("gpu1", (change,)), Supply("build", "", ""), {})
     with pytest.raises(HostUnfit, match=r"no room for the new files: /boot \(/boot\) needs 210 MB"):
-        prepare.require_room(host, STATUS.read("gpu1", status()), look)
+        upgrade.require_room(host, STATUS.read("gpu1", status()), look)
     (need,) = [json.loads(text) for text in host.inputs if text]
     assert (need["/boot"] > 0, need["/var"]) == (kernel, image.size if kernel else 0)
 
@@ -80,34 +80,34 @@ def test_what_the_role_asks_for_is_asked_for_before(monkeypatch: pytest.MonkeyPa
     look = Look(HostPlan("gpu1"), Supply("build", "", ""), {})
     full = {"/boot": {"bytes": 100 << 20, "inodes": 1, "mount": "/"}}
     with pytest.raises(HostUnfit, match="/boot has 105 MB left, of 210 MB that are required"):
-        prepare.require_room(host, STATUS.read("gpu1", status(space=full)), look)
-    monkeypatch.setattr(prepare, "FREE_MIB", {"/boot": 50})
-    prepare.require_room(host, STATUS.read("gpu1", status(space=full)), look)
+        upgrade.require_room(host, STATUS.read("gpu1", status(space=full)), look)
+    monkeypatch.setattr(upgrade, "FREE_MIB", {"/boot": 50})
+    upgrade.require_room(host, STATUS.read("gpu1", status(space=full)), look)
 
 
 def test_a_host_returns_only_in_the_boot_that_was_judged() -> None:
     facts = {"validated_boot": BOOT}
-    assert prepare.give_back(work(Step.RETURN, {"rollout status": status(BOOT)}, facts))["returned"] is True
+    assert upgrade.give_back(work(Step.RETURN, {"rollout status": status(BOOT)}, facts))["returned"] is True
     with pytest.raises(RebootFailed, match="it has booted since its validation"):
-        prepare.give_back(work(Step.RETURN, {"rollout status": status(NEXT)}, facts))
+        upgrade.give_back(work(Step.RETURN, {"rollout status": status(NEXT)}, facts))
     with pytest.raises(RebootFailed, match="validated in none"):
-        prepare.give_back(work(Step.RETURN, {"rollout status": status(BOOT)}))
+        upgrade.give_back(work(Step.RETURN, {"rollout status": status(BOOT)}))
 
 
 def test_a_host_whose_lock_is_not_known_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
     host = work(Step.PREFLIGHT, {})
     with pytest.raises(RolloutRefused, match="never provisioned"):
-        prepare.release_of(host, "")
+        upgrade.release_of(host, "")
     with pytest.raises(RolloutRefused, match="it has the lock abababababab, which is not kept") as caught:
-        prepare.release_of(host, "sha256:" + "ab" * 32)
+        upgrade.release_of(host, "sha256:" + "ab" * 32)
     assert "--from LOCK" in str(caught.value.hint)
     path = tmp_path / "fleet.yml"
     path.write_text(yaml.safe_dump({"version": 1, "profiles": {"gds": {"os": "debian-13"}}, "hosts": {"gpu1": "gds"}}))
     object.__setattr__(host, "fleet_path", path)
     lockfile.write(lockfile.beside(path), host.lock)
     release = releases.store(path, host.lock)
-    assert prepare.release_of(host, host.lock.digest) == release
+    assert upgrade.release_of(host, host.lock.digest) == release
 
 
 def test_the_boot_default_moves_only_when_everything_else_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,8 +124,8 @@ def test_the_boot_default_moves_only_when_everything_else_has_passed(monkeypatch
             raise ChecksFailed("modules.next-boot")
         return HostReport("gpu1", "gds", boot_id=BOOT)
 
-    monkeypatch.setattr(validate, "check_host", checked)
+    monkeypatch.setattr(upgrade, "check_host", checked)
     with pytest.raises(ChecksFailed):
-        validate.validate(host)
+        upgrade.validate(host)
     assert order == ["but", "all"]
     assert host.questions == [("boot", "show"), ("guard", "default"), ("boot", "default", "--kernel", "old")]

@@ -18,8 +18,9 @@ from gdsdeploy.converge.inventory import RunFiles
 from gdsdeploy.errors import Busy, ConvergeFailed, GdsError, HostUnreachable, Interrupted
 from gdsdeploy.host.apply.model import Change
 from gdsdeploy.model.rollout import Step
-from gdsdeploy.rollout.steps import apply, real_effects
-from gdsdeploy.rollout.steps.apply import Look
+from gdsdeploy.rollout import session
+from gdsdeploy.rollout.steps import upgrade
+from gdsdeploy.rollout.steps.upgrade import Look
 from gdsdeploy.rollout.steps.work import release_host, wait_until_free
 from tests.roles.readme import IMPORT, role_of
 from tests.unit.rollout.asked import ScriptedWork, status, work
@@ -76,11 +77,11 @@ def played(monkeypatch: pytest.MonkeyPatch, host: ScriptedWork, *failures: GdsEr
         inventories.append(inventory)
         return HostResult(["gds_repo: Pins"], failure=next(ends))
 
-    monkeypatch.setattr(apply, "_play_once", once)
+    monkeypatch.setattr(upgrade, "_play_once", once)
     sources = RunFiles(Path("/fleet"), Path("/program"), Path("/modules"), {"gpu1": "{}"}, {"gpu1": "{}"})
-    monkeypatch.setattr(apply, "write_run_files", lambda *_: sources)
+    monkeypatch.setattr(upgrade, "write_run_files", lambda *_: sources)
     shelf: Any = SimpleNamespace(folder=Path("/modules"))
-    assert apply.play(host, "apply", shelf, Supply("build", "", "w"), {}, {"gds_driver_leaving": ["x"]}) == [
+    assert upgrade.play(host, "apply", shelf, Supply("build", "", "w"), {}, {"gds_driver_leaving": ["x"]}) == [
         "gds_repo: Pins"
     ]
     return inventories
@@ -96,7 +97,7 @@ def test_it_is_not_done_again_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     host = work(Step.APPLY, {"rollout status": status()})
     with pytest.raises(Busy):
         played(monkeypatch, host, *[Busy("gpu1: anna is changing this host")] * 9)
-    assert len(host.questions) == apply._TRIES
+    assert len(host.questions) == upgrade._TRIES
 
 
 def test_other_failures_are_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,13 +135,13 @@ def failing(error: GdsError) -> Callable[[Any], dict[str, Any]]:
 def performed(monkeypatch: pytest.MonkeyPatch, step: Step, error: GdsError | None = None) -> list[tuple[str, ...]]:
     """What the host is asked after a step that ends well, or with an error."""
     body = failing(error) if error else lambda _: {"done": True}
-    monkeypatch.setattr(real_effects, "STEPS", {step: body})
+    monkeypatch.setattr(session, "STEPS", {step: body})
     host = work(step, {"apply --release": {"released": True}})
     if error is None:
-        assert real_effects._perform(host) == {"done": True}
+        assert session._perform(host) == {"done": True}
     else:
         with pytest.raises(type(error)):
-            real_effects._perform(host)
+            session._perform(host)
     return host.questions
 
 
@@ -183,13 +184,13 @@ def test_a_host_that_is_not_let_go_is_no_failure() -> None:
 
 def test_every_resource_belongs_to_one_step() -> None:
     names = {use.name for use in desired.TABLE}
-    parts = [*apply.RESOURCES_OF_STEP.values(), ELSEWHERE]
+    parts = [*upgrade.RESOURCES_OF_STEP.values(), ELSEWHERE]
     assert set.union(*map(set, parts)) == names
     assert sum(map(len, parts)) == len(names)
 
 
 def test_the_playbook_plays_the_roles_of_each_step() -> None:
-    for step, names in apply.RESOURCES_OF_STEP.items():
+    for step, names in upgrade.RESOURCES_OF_STEP.items():
         played = roles_of(step)
         roles = {role_of(task) for task in played}
         assert {desired.ROLES[name] for name in names} <= roles | {"gds_packages"}
@@ -206,7 +207,7 @@ def test_a_rollback_plays_all_roles_of_both_steps() -> None:
 
 
 def roles_of(step: str) -> list[dict[str, Any]]:
-    (play,) = yaml.safe_load((ROOT / f"playbooks/{apply.PLAYBOOK.format(step)}.yml").read_text())
+    (play,) = yaml.safe_load((ROOT / f"playbooks/{upgrade.PLAYBOOK.format(step)}.yml").read_text())
     tasks: list[dict[str, Any]] = play["tasks"]
     return tasks
 
@@ -214,5 +215,5 @@ def roles_of(step: str) -> list[dict[str, Any]]:
 def test_what_a_step_lacks_is_told_by_the_resource_alone() -> None:
     changes = [Change("install", "x", resource=use.name) for use in desired.TABLE]
     look = Look(HostPlan("gpu1", tuple(changes)), Supply("build", "", ""), {})
-    assert {change.resource for change in look.lacks("apply")} == apply.RESOURCES_OF_STEP["apply"]
-    assert {change.resource for change in look.lacks("modules")} == apply.RESOURCES_OF_STEP["modules"]
+    assert {change.resource for change in look.lacks("apply")} == upgrade.RESOURCES_OF_STEP["apply"]
+    assert {change.resource for change in look.lacks("modules")} == upgrade.RESOURCES_OF_STEP["modules"]

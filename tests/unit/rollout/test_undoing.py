@@ -14,7 +14,7 @@ from gdsdeploy.host.apply.model import Change
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Package
 from gdsdeploy.model.rollout import Step
-from gdsdeploy.rollout.steps import apply, rollback
+from gdsdeploy.rollout.steps import rollback, upgrade
 from tests.unit.rollout.asked import KERNEL, OLD, ScriptedWork, compared, differs, snapshot, status, work
 
 RECEIVES, BUILDS = Supply("receive", "", ""), Supply("build", "", "")
@@ -33,7 +33,7 @@ def differences(
         {"rollout compare": compared(*rows), "rollout status": status(kernel=running)},
         {"snapshot": snapshot()},
     )
-    monkeypatch.setattr(apply, "look_at", lambda *_: SimpleNamespace(plan=HostPlan("gpu1", changes)))
+    monkeypatch.setattr(upgrade, "look_at", lambda *_: SimpleNamespace(plan=HostPlan("gpu1", changes)))
     monkeypatch.setattr(rollback, "_managed", lambda *_: {"/etc/cufile.json"})
     return rollback._differences(host, host, None, supply, {}, leftovers=leftovers)  # type: ignore[arg-type]
 

@@ -10,7 +10,7 @@ import pytest
 from gdsdeploy.errors import ChecksUnknown
 from gdsdeploy.host.model.finding import NOT_APPLICABLE, PASS, Finding
 from gdsdeploy.report.model import HostReport, Report
-from gdsdeploy.rollout.steps import validate
+from gdsdeploy.rollout.steps import upgrade
 from gdsdeploy.rollout.steps.work import Work
 
 SKIPPED, CHECKED = (Finding(f"x.{verdict}", verdict, "t", "e", "f") for verdict in (NOT_APPLICABLE, PASS))
@@ -18,12 +18,12 @@ SKIPPED, CHECKED = (Finding(f"x.{verdict}", verdict, "t", "e", "f") for verdict 
 
 def check(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> HostReport:
     report = Report("f", "d", "w", (HostReport("gpu1", "gds", findings),))
-    monkeypatch.setattr(validate.validation, "validate", lambda *_, **__: report)
+    monkeypatch.setattr(upgrade.validation, "validate", lambda *_, **__: report)
     parts: dict[str, Any] = dict.fromkeys(("fleet", "lock"))
     work = SimpleNamespace(
         name="gpu1", fleet_path="fleet.yml", patience=SimpleNamespace(validation=1.0), say=print, **parts
     )
-    return validate.check_host(cast("Work", work))
+    return upgrade.check_host(cast("Work", work))
 
 
 def test_checks_that_are_not_applicable_do_not_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,16 +14,16 @@ from gdsdeploy.cancel import Stop
 from gdsdeploy.errors import DrainFailed, Interrupted
 from gdsdeploy.model.rollout_settings import Drain
 from gdsdeploy.rollout import drain
-from gdsdeploy.rollout.drain import State, command, reason_of, rollout_of, signature
+from gdsdeploy.rollout.drain import State, reason_of, rollout_of, signature
 
 REASON = reason_of("20261121T1054-7f3a", "driver {host} 550 to 560")
 SAYS = (sys.executable, "-c", "import sys; print(sys.argv[1:]); open('said', 'a').write(repr(sys.argv[1:]))")
 WORDS = ("{host}", "--why={reason}", "{rollout}/{node}", "{other}")
 
 
-def commands(folder: Path, **hooks: tuple[str, ...]) -> command.Commands:
+def commands(folder: Path, **hooks: tuple[str, ...]) -> drain.Commands:
     settings = {"out": ("true",), "back": ("true",), **hooks}
-    return command.Commands(Drain(by="command", node="{host}.example", **settings), folder, pause=0.05)
+    return drain.Commands(Drain(by="command", node="{host}.example", **settings), folder, pause=0.05)
 
 
 def script(folder: Path, text: str) -> tuple[str, ...]:

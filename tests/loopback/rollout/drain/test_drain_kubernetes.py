@@ -19,7 +19,7 @@ from gdsdeploy.cancel import Stop
 from gdsdeploy.errors import DrainFailed, FleetInvalid, Interrupted
 from gdsdeploy.model.rollout_settings import Drain
 from gdsdeploy.rollout import drain
-from gdsdeploy.rollout.drain import State, kubernetes, reason_of
+from gdsdeploy.rollout.drain import State, reason_of
 from gdsdeploy.run import which
 
 REASON = reason_of("20261121T1054-7f3a", "driver 550.163.01 to 560.35.03")
@@ -42,15 +42,15 @@ def cluster(server: Server) -> Cluster:
 
 
 @pytest.fixture
-def drainer(server: Server, tmp_path: Path) -> kubernetes.Kubernetes:
-    return kubernetes.Kubernetes(server.program, "{host}.cluster.example", tmp_path, pause=0.1, patience=2)
+def drainer(server: Server, tmp_path: Path) -> drain.Kubernetes:
+    return drain.Kubernetes(server.program, "{host}.cluster.example", tmp_path, pause=0.1, patience=2)
 
 
-def test_a_node_is_cordoned_emptied_and_brought_back(cluster: Cluster, drainer: kubernetes.Kubernetes) -> None:
+def test_a_node_is_cordoned_emptied_and_brought_back(cluster: Cluster, drainer: drain.Kubernetes) -> None:
     cluster.pod("web", NODE)
     cluster.pod("logs", NODE, "DaemonSet")
     cluster.pod("static", NODE, "Node", kubernetes_io="")
-    cluster.pods["work", "static"]["metadata"]["annotations"] = {kubernetes.MIRROR: "x"}
+    cluster.pods["work", "static"]["metadata"]["annotations"] = {drain.MIRROR: "x"}
     cluster.pod("elsewhere", "gpu2.cluster.example")
     lines: list[str] = []
     answer = drainer.drain("gpu1", REASON, timeout=30, progress=lines.append)
@@ -60,7 +60,7 @@ def test_a_node_is_cordoned_emptied_and_brought_back(cluster: Cluster, drainer: 
     assert any("evicting pod work/web" in line for line in lines), lines
     node = cluster.nodes[NODE]
     assert node["spec"] == {"unschedulable": True}
-    assert node["metadata"]["annotations"] == {"site.example/rack": "r1", kubernetes.CORDONED: REASON}
+    assert node["metadata"]["annotations"] == {"site.example/rack": "r1", drain.CORDONED: REASON}
     assert drainer.drain("gpu1", REASON, timeout=30, progress=lines.append) == answer
     assert drainer.states(["gpu1", "gpu2", "gpu9"]) == {"gpu1": State(True, REASON), "gpu2": State(False)}
 
@@ -70,7 +70,7 @@ def test_a_node_is_cordoned_emptied_and_brought_back(cluster: Cluster, drainer: 
     assert node["metadata"]["annotations"] == {"site.example/rack": "r1"}
 
 
-def test_a_disruption_budget_is_waited_for(cluster: Cluster, drainer: kubernetes.Kubernetes) -> None:
+def test_a_disruption_budget_is_waited_for(cluster: Cluster, drainer: drain.Kubernetes) -> None:
     cluster.pod("db", NODE)
     cluster.guarded.add(("work", "db"))
     lines: list[str] = []
@@ -87,7 +87,7 @@ def test_a_disruption_budget_is_waited_for(cluster: Cluster, drainer: kubernetes
     assert cluster.evicted == [("work", "db")]
 
 
-def test_one_that_never_allows_it_is_named_after_the_timeout(cluster: Cluster, drainer: kubernetes.Kubernetes) -> None:
+def test_one_that_never_allows_it_is_named_after_the_timeout(cluster: Cluster, drainer: drain.Kubernetes) -> None:
     cluster.pod("db", NODE)
     cluster.pod("logs", NODE, "DaemonSet")
     cluster.guarded.add(("work", "db"))
@@ -101,7 +101,7 @@ def test_one_that_never_allows_it_is_named_after_the_timeout(cluster: Cluster, d
     assert drainer.undrain("gpu1", REASON, progress=lambda _: None)["returned"]
 
 
-def test_a_pod_that_nothing_would_start_anew_is_waited_for(cluster: Cluster, drainer: kubernetes.Kubernetes) -> None:
+def test_a_pod_that_nothing_would_start_anew_is_waited_for(cluster: Cluster, drainer: drain.Kubernetes) -> None:
     cluster.pod("train", NODE, "")
     lines: list[str] = []
 
@@ -118,7 +118,7 @@ def test_a_pod_that_nothing_would_start_anew_is_waited_for(cluster: Cluster, dra
     assert len(lines) == len(set(lines)), "each thing is told once, however often it is tried"
 
 
-def test_a_cordon_of_somebody_else_is_kept(cluster: Cluster, drainer: kubernetes.Kubernetes) -> None:
+def test_a_cordon_of_somebody_else_is_kept(cluster: Cluster, drainer: drain.Kubernetes) -> None:
     cluster.nodes[NODE]["spec"] = {"unschedulable": True}
     cluster.pod("web", NODE)
     nobody = "cordoned without a reason"
@@ -129,7 +129,7 @@ def test_a_cordon_of_somebody_else_is_kept(cluster: Cluster, drainer: kubernetes
     assert cluster.nodes[NODE]["spec"] == {"unschedulable": True}
 
 
-def test_that_of_another_rollout_is_taken_over(cluster: Cluster, drainer: kubernetes.Kubernetes) -> None:
+def test_that_of_another_rollout_is_taken_over(cluster: Cluster, drainer: drain.Kubernetes) -> None:
     drainer.drain("gpu1", OTHER, timeout=30, progress=lambda _: None)
     assert drainer.undrain("gpu1", REASON, progress=lambda _: None) == {"returned": False, "reason": OTHER}
     answer = drainer.drain("gpu1", REASON, timeout=30, progress=lambda _: None)
@@ -138,7 +138,7 @@ def test_that_of_another_rollout_is_taken_over(cluster: Cluster, drainer: kubern
     assert drainer.undrain("gpu1", REASON, progress=lambda _: None)["returned"]
 
 
-def test_a_node_that_changes_meanwhile_is_looked_at_again(cluster: Cluster, drainer: kubernetes.Kubernetes) -> None:
+def test_a_node_that_changes_meanwhile_is_looked_at_again(cluster: Cluster, drainer: drain.Kubernetes) -> None:
     """Somebody cordons it between our look and our patch; without its resource version that would become ours."""
 
     def cordon() -> None:
@@ -147,15 +147,15 @@ def test_a_node_that_changes_meanwhile_is_looked_at_again(cluster: Cluster, drai
 
     cluster.meanwhile = cordon
     assert drainer.drain("gpu1", REASON, timeout=30, progress=lambda _: None)["drained"] is False
-    assert kubernetes.CORDONED not in cluster.nodes[NODE]["metadata"]["annotations"]
+    assert drain.CORDONED not in cluster.nodes[NODE]["metadata"]["annotations"]
 
 
-def test_a_server_that_is_away_for_a_moment_is_asked_again(cluster: Cluster, drainer: kubernetes.Kubernetes) -> None:
+def test_a_server_that_is_away_for_a_moment_is_asked_again(cluster: Cluster, drainer: drain.Kubernetes) -> None:
     cluster.away = 1
     assert drainer.drain("gpu1", REASON, timeout=30, progress=lambda _: None)["drained"]
 
 
-def test_a_wish_to_stop_ends_the_wait(cluster: Cluster, drainer: kubernetes.Kubernetes) -> None:
+def test_a_wish_to_stop_ends_the_wait(cluster: Cluster, drainer: drain.Kubernetes) -> None:
     cluster.pod("db", NODE)
     cluster.guarded.add(("work", "db"))
     stop, lines = Stop(), list[str]()
@@ -169,11 +169,11 @@ def test_a_wish_to_stop_ends_the_wait(cluster: Cluster, drainer: kubernetes.Kube
     with stop.scope(), pytest.raises(Interrupted):
         drainer.drain("gpu1", REASON, timeout=60, progress=lines.append)
     wishing.join()
-    assert cluster.nodes[NODE]["metadata"]["annotations"][kubernetes.CORDONED] == REASON
+    assert cluster.nodes[NODE]["metadata"]["annotations"][drain.CORDONED] == REASON
 
 
 def test_before_a_rollout_it_is_asked_whether_all_of_it_is_possible(
-    cluster: Cluster, drainer: kubernetes.Kubernetes, tmp_path: Path
+    cluster: Cluster, drainer: drain.Kubernetes, tmp_path: Path
 ) -> None:
     assert drainer.check(["gpu1", "gpu2"]) == []
     cluster.refused |= {("create", "pods/eviction"), ("patch", "nodes")}
@@ -183,11 +183,11 @@ def test_before_a_rollout_it_is_asked_whether_all_of_it_is_possible(
         "this user of Kubernetes may not patch nodes",
         "this user of Kubernetes may not create pods --subresource=eviction",
     ]
-    missing = kubernetes.Kubernetes(["/nowhere/kubectl"], "{host}", tmp_path).check(["gpu1"])
+    missing = drain.Kubernetes(["/nowhere/kubectl"], "{host}", tmp_path).check(["gpu1"])
     assert missing == ["cannot ask for Kubernetes' nodes: /nowhere/kubectl is not installed"]
 
 
-def test_what_does_not_pass_fails_at_once(cluster: Cluster, drainer: kubernetes.Kubernetes) -> None:
+def test_what_does_not_pass_fails_at_once(cluster: Cluster, drainer: drain.Kubernetes) -> None:
     with pytest.raises(DrainFailed, match=r"\(NotFound\)"):
         drainer.drain("gpu9", REASON, timeout=60, progress=lambda _: None)
     cluster.refused.add(("patch", "nodes"))
@@ -197,7 +197,7 @@ def test_what_does_not_pass_fails_at_once(cluster: Cluster, drainer: kubernetes.
     assert cluster.nodes[NODE]["spec"] == {}
 
 
-def test_a_node_that_is_not_ready_is_out_too(cluster: Cluster, drainer: kubernetes.Kubernetes) -> None:
+def test_a_node_that_is_not_ready_is_out_too(cluster: Cluster, drainer: drain.Kubernetes) -> None:
     cluster.node(NODE, ready="Unknown")
     assert drainer.states(["gpu1"])["gpu1"].out
     assert drainer.drain("gpu1", REASON, timeout=30, progress=lambda _: None)["drained"]
@@ -207,7 +207,7 @@ def test_a_program_that_is_no_kubectl_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FleetInvalid, match="does not name kubectl: oc"):
         drain.drainer(Drain(by="kubernetes", program=("oc",)), tmp_path)
     drainer = drain.drainer(Drain(by="kubernetes", program=("kubectl", "--context", "prod")), tmp_path)
-    assert isinstance(drainer, kubernetes.Kubernetes)
+    assert isinstance(drainer, drain.Kubernetes)
 
 
 # -- An API server of Kubernetes as far as kubectl needs one to cordon, drain and uncordon nodes. Imitated because

@@ -18,7 +18,6 @@ from gdsdeploy.host.gate.gate import Node, node_from
 from gdsdeploy.model.rollout_settings import Drain
 from gdsdeploy.rollout import drain
 from gdsdeploy.rollout.drain import State, reason_of
-from gdsdeploy.rollout.drain import slurm as draining
 from gdsdeploy.run import which
 from tests.loopback import loopback_slurm
 from tests.loopback.loopback_slurm import Slurm
@@ -47,8 +46,8 @@ def slurm(cluster: Slurm) -> Iterator[Slurm]:
 
 
 @pytest.fixture
-def drainer(slurm: Slurm, tmp_path: Path) -> draining.Slurm:
-    return draining.Slurm(["scontrol"], "node-{host}", tmp_path, pause=0.2, patience=1)
+def drainer(slurm: Slurm, tmp_path: Path) -> drain.Slurm:
+    return drain.Slurm(["scontrol"], "node-{host}", tmp_path, pause=0.2, patience=1)
 
 
 class Lines(list[str]):
@@ -103,7 +102,7 @@ def in_thread(work: Callable[[], object]) -> Callable[[], object]:
     return wait
 
 
-def test_a_running_job_ends_before_its_node_is_drained(slurm: Slurm, drainer: draining.Slurm, tmp_path: Path) -> None:
+def test_a_running_job_ends_before_its_node_is_drained(slurm: Slurm, drainer: drain.Slurm, tmp_path: Path) -> None:
     mark, lines = tmp_path / "ended", Lines()
     job = submit(slurm, "node-gpu1", f"while [ ! -e {tmp_path}/go ]; do sleep 0.1; done; touch {mark}")
     waiting = in_thread(lambda: drainer.drain("gpu1", REASON, timeout=30, progress=lines))
@@ -126,7 +125,7 @@ def test_a_running_job_ends_before_its_node_is_drained(slurm: Slurm, drainer: dr
     subprocess.run(["srun", "--immediate=15", "--nodelist=node-gpu1", "true"], check=True)
 
 
-def test_a_job_that_does_not_end_is_named_and_the_drain_stays(slurm: Slurm, drainer: draining.Slurm) -> None:
+def test_a_job_that_does_not_end_is_named_and_the_drain_stays(slurm: Slurm, drainer: drain.Slurm) -> None:
     job = submit(slurm, "node-gpu1", "sleep 60", name="a|b")
     with pytest.raises(DrainFailed, match=rf"gpu1 is not free of work after 1 s .*job {job} of root \(a\|b, running"):
         drainer.drain("gpu1", REASON, timeout=1, progress=Lines())
@@ -139,7 +138,7 @@ def test_a_job_that_does_not_end_is_named_and_the_drain_stays(slurm: Slurm, drai
     assert drainer.undrain("gpu1", REASON, progress=Lines())["returned"]
 
 
-def test_a_wish_to_stop_ends_the_wait_and_leaves_the_drain(slurm: Slurm, drainer: draining.Slurm) -> None:
+def test_a_wish_to_stop_ends_the_wait_and_leaves_the_drain(slurm: Slurm, drainer: drain.Slurm) -> None:
     job, stop, lines = submit(slurm, "node-gpu1", "sleep 60"), Stop(), Lines()
 
     def work() -> object:
@@ -154,7 +153,7 @@ def test_a_wish_to_stop_ends_the_wait_and_leaves_the_drain(slurm: Slurm, drainer
     assert slurm.show("node-gpu1").reason == REASON
 
 
-def test_a_drain_of_somebody_else_is_kept_whatever_happens(slurm: Slurm, drainer: draining.Slurm) -> None:
+def test_a_drain_of_somebody_else_is_kept_whatever_happens(slurm: Slurm, drainer: drain.Slurm) -> None:
     slurm.set("DRAIN", "DIMM in slot [3] is bad, ask ops@site", "node-gpu1")
     theirs = slurm.show("node-gpu1").reason
     answer = drainer.drain("gpu1", REASON, timeout=60, progress=Lines())
@@ -177,7 +176,7 @@ def test_a_drain_of_somebody_else_is_kept_whatever_happens(slurm: Slurm, drainer
     assert drainer.undrain("gpu3", REASON, progress=Lines())["returned"]
 
 
-def test_planning_sees_who_is_out_and_why(slurm: Slurm, drainer: draining.Slurm) -> None:
+def test_planning_sees_who_is_out_and_why(slurm: Slurm, drainer: drain.Slurm) -> None:
     slurm.set("DOWN", "fan 3 has stopped", "node-gpu1")
     drainer.drain("gpu2", OTHER, timeout=60, progress=Lines())
     assert drainer.states(["gpu1", "gpu2", "gpu3", "gpu9"]) == {
@@ -187,7 +186,7 @@ def test_planning_sees_who_is_out_and_why(slurm: Slurm, drainer: draining.Slurm)
     }
 
 
-def test_a_reboot_leaves_the_node_drained_and_the_return_takes_it_up(slurm: Slurm, drainer: draining.Slurm) -> None:
+def test_a_reboot_leaves_the_node_drained_and_the_return_takes_it_up(slurm: Slurm, drainer: drain.Slurm) -> None:
     """With ReturnToService=1 Slurm takes a node down that rebooted unasked; UNDRAIN would leave it so."""
     drainer.drain("gpu1", REASON, timeout=60, progress=Lines())
     slurm.reboot_unasked("node-gpu1")
@@ -196,7 +195,7 @@ def test_a_reboot_leaves_the_node_drained_and_the_return_takes_it_up(slurm: Slur
     slurm.until(lambda state: state.states == ["IDLE"], "node-gpu1")
 
 
-def test_a_node_that_was_down_before_gets_its_reason_back(slurm: Slurm, drainer: draining.Slurm) -> None:
+def test_a_node_that_was_down_before_gets_its_reason_back(slurm: Slurm, drainer: drain.Slurm) -> None:
     slurm.set("DOWN", "fan 3 has stopped", "node-gpu1")
     answer = drainer.drain("gpu1", REASON, timeout=60, progress=Lines())
     assert answer == {"drained": True, "reason": f"{REASON}; was: fan 3 has stopped", "was": "fan 3 has stopped"}
@@ -211,7 +210,7 @@ def test_a_node_that_was_down_before_gets_its_reason_back(slurm: Slurm, drainer:
     assert drainer.undrain("gpu2", REASON, progress=Lines()) == {"returned": True, "reason": ""}
 
 
-def test_a_reboot_that_slurm_was_asked_for_comes_first(slurm: Slurm, drainer: draining.Slurm) -> None:
+def test_a_reboot_that_slurm_was_asked_for_comes_first(slurm: Slurm, drainer: drain.Slurm) -> None:
     """It would otherwise reboot the host under the rollout as soon as no job is left, and lift the drain."""
     lines = Lines()
     slurm.scontrol("reboot", "ASAP", "nextstate=RESUME", "reason=firmware", "node-gpu1")
@@ -227,7 +226,7 @@ def test_a_reboot_that_slurm_was_asked_for_comes_first(slurm: Slurm, drainer: dr
     assert drainer.undrain("gpu1", REASON, progress=lines)["returned"]
 
 
-def test_the_gate_and_a_rollout_keep_out_of_each_others_way(slurm: Slurm, drainer: draining.Slurm) -> None:
+def test_the_gate_and_a_rollout_keep_out_of_each_others_way(slurm: Slurm, drainer: drain.Slurm) -> None:
     node = "node-gpu1"
     gate_slurm.apply_step(gate.CLOSED, "driver.flavour failed", node)
     was = "gdsdeploy: driver.flavour failed"
@@ -248,7 +247,7 @@ def test_the_gate_and_a_rollout_keep_out_of_each_others_way(slurm: Slurm, draine
     assert gate_slurm.apply_step(gate.OPEN, "24 checks passed", node) == f"{node} is resumed"
 
 
-def test_the_gate_on_a_node_that_was_down_before_either(slurm: Slurm, drainer: draining.Slurm) -> None:
+def test_the_gate_on_a_node_that_was_down_before_either(slurm: Slurm, drainer: drain.Slurm) -> None:
     slurm.set("DOWN", "fan 3 has stopped", "node-gpu1")
     gate_slurm.apply_step(gate.CLOSED, "driver.flavour failed", "node-gpu1")
     drainer.drain("gpu1", REASON, timeout=60, progress=Lines())
@@ -257,21 +256,21 @@ def test_the_gate_on_a_node_that_was_down_before_either(slurm: Slurm, drainer: d
 
 
 def test_before_a_rollout_it_is_asked_whether_all_of_it_is_possible(
-    slurm: Slurm, drainer: draining.Slurm, tmp_path: Path
+    slurm: Slurm, drainer: drain.Slurm, tmp_path: Path
 ) -> None:
     assert drainer.check(HOSTS) == []
     assert drainer.check(["gpu1", "gpu8", "gpu9"]) == ["Slurm knows no node node-gpu8 (gpu8), node-gpu9 (gpu9)"]
     nobody = ["setpriv", "--reuid=65534", "--clear-groups", "scontrol"]
-    assert draining.Slurm(nobody, "node-{host}", Path("/")).check(["gpu1"]) == [
+    assert drain.Slurm(nobody, "node-{host}", Path("/")).check(["gpu1"]) == [
         "Slurm does not let this user drain nodes: slurm_update error: Invalid user id"
     ]
-    one = draining.Slurm(["scontrol"], "node-gpu1", tmp_path).check(["gpu1", "gpu2"])
+    one = drain.Slurm(["scontrol"], "node-gpu1", tmp_path).check(["gpu1", "gpu2"])
     assert one == ["rollout.drain.node names a node that another host has, 1 times: node-gpu1"]
-    missing = draining.Slurm(["/nowhere/scontrol"], "{host}", tmp_path).check(["gpu1"])
+    missing = drain.Slurm(["/nowhere/scontrol"], "{host}", tmp_path).check(["gpu1"])
     assert missing == ["cannot ask for Slurm's nodes: /nowhere/scontrol is not installed"]
 
 
-def test_a_node_that_slurm_does_not_know_fails_at_once(drainer: draining.Slurm) -> None:
+def test_a_node_that_slurm_does_not_know_fails_at_once(drainer: drain.Slurm) -> None:
     begin = time.monotonic()
     with pytest.raises(DrainFailed, match="Node node-gpu9 not found"):
         drainer.drain("gpu9", REASON, timeout=60, progress=Lines())
@@ -287,17 +286,17 @@ def test_a_controller_that_is_away_for_a_moment_is_asked_again(slurm: Slurm, tmp
     )
     program.chmod(0o755)
     (tmp_path / "squeue").symlink_to(which("squeue"))
-    drainer = draining.Slurm([str(program)], "node-{host}", tmp_path, pause=0.1, patience=5)
+    drainer = drain.Slurm([str(program)], "node-{host}", tmp_path, pause=0.1, patience=5)
     assert drainer.drain("gpu1", REASON, timeout=10, progress=Lines())["drained"]
     assert drainer.undrain("gpu1", REASON, progress=Lines())["returned"]
 
 
 def test_a_scontrol_that_hangs_or_fails_ends_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gdsdeploy.rollout.drain.base.SECONDS", 0.3)
+    monkeypatch.setattr("gdsdeploy.rollout.drain.SECONDS", 0.3)
     program = tmp_path / "scontrol"
     program.write_text("#!/bin/sh\nexec sleep 30\n")
     program.chmod(0o755)
-    drainer = draining.Slurm(["./scontrol"], "{host}", tmp_path, pause=0.1, patience=0.5)
+    drainer = drain.Slurm(["./scontrol"], "{host}", tmp_path, pause=0.1, patience=0.5)
     with pytest.raises(DrainFailed, match="cannot ask for the node gpu1: no end after"):
         drainer.drain("gpu1", REASON, timeout=1, progress=Lines())
     program.write_text("#!/bin/sh\necho 'out of cheese' >&2\nexit 3\n")
@@ -313,7 +312,7 @@ def test_words_survive_the_shell_at_the_other_end_of_ssh(slurm: Slurm, tmp_path:
     program = tmp_path / "ssh"
     program.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
     program.chmod(0o755)
-    drainer = draining.Slurm([str(program), "head", "scontrol"], "node-{host}", tmp_path, pause=0.1, patience=1)
+    drainer = drain.Slurm([str(program), "head", "scontrol"], "node-{host}", tmp_path, pause=0.1, patience=1)
     reason = reason_of("1", "it's $HOME; `id` 'now'")
     assert drainer.drain("gpu1", reason, timeout=60, progress=Lines())["reason"] == reason
     assert slurm.show("node-gpu1").reason == reason
@@ -325,7 +324,7 @@ def test_a_program_that_is_no_scontrol_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FleetInvalid, match="does not name scontrol: ssh head"):
         drain.drainer(settings, tmp_path)
     drainer = drain.drainer(Drain(by="slurm", program=("ssh", "head", "/opt/slurm/bin/scontrol")), tmp_path)
-    assert isinstance(drainer, draining.Slurm)
+    assert isinstance(drainer, drain.Slurm)
 
 
 @pytest.mark.parametrize(
@@ -349,9 +348,11 @@ def test_a_program_that_is_no_scontrol_is_refused(tmp_path: Path) -> None:
 )
 def test_states_of_nodes(state: str, out: bool) -> None:
     node = node_from(f"NodeName=n1 Arch=x86_64 State={state} ThreadsPerCore=1")
-    assert draining.state_of(node).out is out
+    assert drain.Slurm(["scontrol"], "{host}", Path())._state(node).out is out
 
 
 def test_a_maintenance_reservation_does_not_hold_a_drain_up() -> None:
-    change = draining.out(Node("n1", ["IDLE", "MAINTENANCE", "RESERVED"], ""), REASON)
+    change = drain.Slurm(["scontrol"], "{host}", Path())._out(
+        Node("n1", ["IDLE", "MAINTENANCE", "RESERVED"], ""), REASON
+    )
     assert change == ["State=DRAIN", f"Reason={REASON}"]
