@@ -272,7 +272,7 @@ def _read(path: Path) -> dict[str, Any]:
     from gdsdeploy.report import formats
 
     try:
-        return formats.report_from(reading.whole(str(path), formats.REPORT_LIMIT).decode())
+        return formats.report_from(reading.whole(str(path), formats.REPORT_LIMIT, pipes=True).decode())
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise GdsError(f"{path}: cannot be read: {reason}", hint=reading.look(str(path))) from None

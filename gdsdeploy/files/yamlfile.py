@@ -184,7 +184,7 @@ def content(path: Path, *, error: type[GdsError], absent: tuple[str, str] = _ABS
     if not links:
         require_no_way_out(path, error)
     try:
-        data = reading.beginning(str(path), LIMIT)
+        data = reading.beginning(str(path), LIMIT, pipes=links)
     except FileNotFoundError:
         raise error(f"{path}: {absent[0]}", hint=absent[1]) from None
     except IsADirectoryError:

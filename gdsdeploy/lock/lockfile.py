@@ -181,7 +181,7 @@ def previous(path: Path, *, warn: Callable[[str], None] = console.warn) -> Lock 
     if not path.exists():
         return None
     try:
-        return read(path, warn=warn)
+        return read(path, warn=warn, links=False)
     except LockInvalid as error:
         if _too_new(path):
             raise
@@ -191,7 +191,7 @@ def previous(path: Path, *, warn: Callable[[str], None] = console.warn) -> Lock 
 
 def _too_new(path: Path) -> bool:
     try:
-        version = _mapping(yamlfile.read(path, error=LockInvalid)).get("lock_version")
+        version = _mapping(yamlfile.read(path, error=LockInvalid, links=False)).get("lock_version")
     except LockInvalid:
         return False
     return _numbers(version)[:1] > _numbers(LOCK_VERSION)[:1]

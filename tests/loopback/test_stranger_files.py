@@ -141,7 +141,7 @@ def test_a_pipe_with_a_writer_is_read(tmp_path: Path) -> None:
     output, into = os.pipe()
     os.write(into, b"a" * 100)
     os.close(into)
-    assert reading.whole(f"/dev/fd/{output}", 100) == b"a" * 100
+    assert reading.whole(f"/dev/fd/{output}", 100, pipes=True) == b"a" * 100
     os.close(output)
     file = tmp_path / "file"
     file.write_bytes(b"a" * 101)

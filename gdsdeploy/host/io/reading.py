@@ -12,21 +12,27 @@ import fcntl
 import os
 import re
 import shlex
+import stat
 import struct
 from typing import Dict
 
 from ..rootdir import inside, open_file
 
 
-def beginning(path: str, limit: int) -> bytes:
-    """The first ``limit`` bytes of a file, and one more where it has more; raises OSError."""
+def beginning(path: str, limit: int, pipes: bool = True) -> bytes:
+    """The first ``limit`` bytes of a file, and one more where it has more.
+
+    pipes: whether it may be something else than a regular file, whose writer can have the reader wait.  Raises OSError.
+    """
     with open_file(path) as file:
+        if not pipes and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it isn't a regular file", path)
         return file.read(limit + 1)
 
 
-def whole(path: str, limit: int) -> bytes:
+def whole(path: str, limit: int, pipes: bool = False) -> bytes:
     """A file of at most ``limit`` bytes; raises OSError, also for a larger one."""
-    data = beginning(path, limit)
+    data = beginning(path, limit, pipes)
     if len(data) > limit:
         raise OSError(errno.EFBIG, f"it is larger than {limit:,} bytes", path)
     return data
