@@ -72,7 +72,7 @@ class Sshd:
 
     def run(self, script: str, content: str | bytes = b"") -> str:
         """What root's shell prints in the server's own view of this machine."""
-        argv = as_root([*self._enter(), "sh", "-c", script])
+        argv = as_root([*self.enter(), "sh", "-c", script])
         data = content.encode() if isinstance(content, str) else content
         return subprocess.run(argv, input=data, check=True, stdout=subprocess.PIPE).stdout.decode()
 
@@ -80,14 +80,15 @@ class Sshd:
         """Have other content in one file, which is there, in the server's own view of this machine."""
         cover = self.folder / path.strip("/").replace("/", "-")
         cover.write_text(text)
-        subprocess.run(as_root([*self._enter(), "mount", "--bind", str(cover), path]), check=True)
+        subprocess.run(as_root([*self.enter(), "mount", "--bind", str(cover), path]), check=True)
 
     def has_process(self, pid: int) -> bool:
         """Whether a process of a session still exists; ``pid`` is its number there."""
         outer = (self.folder / "outer").read_text().strip()
         return subprocess.run(as_root(["test", "-e", f"/proc/{outer}/root/proc/{pid}"]), check=False).returncode == 0
 
-    def _enter(self) -> list[str]:
+    def enter(self) -> list[str]:
+        """The beginning of a command that root runs on the hosts."""
         pid = (self.folder / "outer").read_text().strip()
         return [which("nsenter"), f"--target={pid}", "--mount", f"--pid=/proc/{pid}/ns/pid_for_children"]
 

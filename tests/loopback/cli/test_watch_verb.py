@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from gdsdeploy.run import as_root
 from tests.commandline import plain, run
 from tests.cufile import libraries
 from tests.loopback.loopback_fleet import LoopbackFleet
@@ -23,24 +24,27 @@ from tests.loopback.loopback_sshd import Sshd
 
 Make = Callable[..., LoopbackFleet]
 RIGHT = {"profile": "right"}
-JOB = "import ctypes, sys; ctypes.CDLL(sys.argv[1]); print('ready', flush=True); sys.stdin.read()"
+JOB = "import ctypes, os, sys; ctypes.CDLL(sys.argv[1]); print(os.getpid(), flush=True); sys.stdin.read()"
 
 
 @pytest.fixture
-def make_fleet(sshd: Callable[..., Sshd], tmp_path: Path) -> Make:
-    return lambda **hosts: LoopbackFleet(tmp_path, sshd(), hosts)
+def server(sshd: Callable[..., Sshd]) -> Sshd:
+    return sshd()
 
 
 @pytest.fixture
-def pid() -> Iterator[int]:
-    """A process that has loaded libcufile, and no statistics."""
+def make_fleet(server: Sshd, tmp_path: Path) -> Make:
+    return lambda **hosts: LoopbackFleet(tmp_path, server, hosts)
+
+
+@pytest.fixture
+def pid(server: Sshd) -> Iterator[int]:
+    """A process of the hosts that has loaded libcufile, and no statistics."""
     library = libraries.library("1.20.0.107").path
-    with subprocess.Popen(
-        [sys.executable, "-c", JOB, library], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
+    argv = as_root([*server.enter(), sys.executable, "-c", JOB, library])
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        yield process.pid
+        yield int(process.stdout.readline())
         process.kill()
 
 
