@@ -1,13 +1,51 @@
-"""The board: which host or step is at work, and since when.  Any thread updates it; the console shows it."""
+"""The board: which host or step is at work, and since when.  Any thread updates it; the console shows it.
+
+How long work took on this machine is in ``durations.json`` of the state folder: what a live display calls usual.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from gdsdeploy import atomic, paths
 from gdsdeploy.report.model import Activity
+
+#: Seconds that work takes at least to be worth remembering; times of one kind of work, and kinds, that are remembered.
+LEAST, TIMES, KINDS = 5.0, 5, 500
+#: Bytes of the file.
+DURATIONS_LIMIT = 2**20
+
+
+def load_durations() -> dict[str, list[float]]:
+    """Work → seconds that it took, the latest last; empty where nothing, or nothing that can be read, is recorded."""
+    try:
+        with (paths.state() / "durations.json").open("rb") as file:
+            value = json.loads(file.read(DURATIONS_LIMIT))
+        return {str(what): [float(seconds) for seconds in times][-TIMES:] for what, times in value.items()}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def usual_duration(times: Sequence[float]) -> float | None:
+    """The (upper) median in seconds; None: there is no earlier time."""
+    return sorted(times)[len(times) // 2] if times else None
+
+
+def record_durations(work: Mapping[str, Sequence[float]]) -> None:
+    """Add times to those of earlier runs.  Where they can't be written, later runs know less."""
+    times = load_durations()
+    for what, seconds in work.items():
+        # What was done last is at the end; what wasn't done for the longest time is forgotten first.
+        times[what] = [*times.pop(what, []), *(round(each, 1) for each in seconds)][-TIMES:]
+    latest = dict(list(times.items())[-KINDS:])
+    with contextlib.suppress(OSError):
+        paths.state().mkdir(parents=True, exist_ok=True, mode=0o700)
+        atomic.write(paths.state() / "durations.json", json.dumps(latest, ensure_ascii=False), mode=0o600)
 
 
 class Board:
@@ -46,26 +84,23 @@ class Board:
             self._end(key, done)
 
     def _begin(self, key: object, what: str, host: str, ago: float, timed: bool) -> None:
-        # Here, because most verbs print and never wait.
-        from gdsdeploy import durations
 
         with self._lock:
             if self._earlier is None:
-                self._earlier = durations.load()
-            usual = durations.usual(self._earlier.get(what, ())) if timed else None
+                self._earlier = load_durations()
+            usual = usual_duration(self._earlier.get(what, ())) if timed else None
             self._activities[key] = Activity(what, host, self.clock() - ago, usual, timed)
 
     def _end(self, key: object, done: bool) -> None:
-        from gdsdeploy import durations
 
         with self._lock:
             activity = self._activities.pop(key, None)
             if activity is None:
                 return
             seconds = self.clock() - activity.since
-            if done and activity.timed and seconds >= durations.LEAST:
+            if done and activity.timed and seconds >= LEAST:
                 self._times.setdefault(activity.what, []).append(seconds)
             if self._times and not any(not each.host for each in self._activities.values()):
                 times, self._times = self._times, {}
-                durations.record(times)
+                record_durations(times)
                 self._earlier = None

@@ -36,7 +36,7 @@ from gdsdeploy import console  # noqa: E402
 from gdsdeploy.fleetfile.load import load_fleet  # noqa: E402
 from gdsdeploy.lock import lockfile  # noqa: E402
 from gdsdeploy.model.fleet import Fleet  # noqa: E402
-from gdsdeploy.ssh import connections, machines, sshconfig, transport  # noqa: E402
+from gdsdeploy.ssh import endpoint, machines, sshconfig, transport  # noqa: E402
 from gdsdeploy.ssh.endpoint import Endpoint  # noqa: E402
 from gdsdeploy.ssh.transport import Meter  # noqa: E402
 from gdsdeploy.validate.fleet_validation import validate  # noqa: E402
@@ -230,7 +230,7 @@ def work_of(kind: str, path: Path) -> Callable[[], None]:
     login = bare_true if kind == "paramiko true" else openssh_true
 
     def true() -> None:
-        with ThreadPoolExecutor(connections.at_once()) as pool:
+        with ThreadPoolExecutor(endpoint.hosts_at_once()) as pool:
             assert all(status == 0 for status in pool.map(login, endpoints))
 
     return true

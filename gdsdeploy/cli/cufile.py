@@ -158,7 +158,7 @@ def render(
       gdsdeploy cufile render fleet.yml gpu1 --evidence gpu1.json --variant container --output image/cufile.json
     """
     # What asks a host is imported where a host is asked, or its lock is read: check does neither.
-    from gdsdeploy.converge import cufile_facts
+    from gdsdeploy.converge import plan_fleet
     from gdsdeploy.fleetfile.load import confined
     from gdsdeploy.fleetfile.selection import require_host
     from gdsdeploy.lock import lockfile
@@ -168,10 +168,10 @@ def render(
     profile = intent.profiles[intent.hosts[host].profile]
     facts: FitTarget | None = None
     if evidence is not None:
-        facts = cufile_facts.facts_from_file(host, evidence)
+        facts = plan_fleet.facts_from_file(host, evidence)
     elif profile.fit or diff:
         with console.step(f"Asking {host}"):
-            answer = cufile_facts.facts_of(intent, lock, fleet, [host])[host]
+            answer = plan_fleet.facts_to_fit(intent, lock, fleet, [host])[host]
         if isinstance(answer, GdsError):
             raise answer
         facts = answer

@@ -14,7 +14,7 @@ from gdsdeploy import console, paths
 from gdsdeploy.cli.verbs import or_early
 from gdsdeploy.errors import GdsError
 from gdsdeploy.report import model
-from gdsdeploy.ssh import connections
+from gdsdeploy.ssh import endpoint
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -184,14 +184,14 @@ def timeout(seconds: float, text: str = "Seconds for each host.", least: float =
 
 
 def _connections(_context: click.Context, _option: click.Parameter, number: int) -> None:
-    connections.configure(number)
+    endpoint.limit_connections(number)
 
 
 #: Of the verbs that ask many hosts.
 at_once = click.option(
     "--connections",
-    type=click.IntRange(1, connections.MOST),
-    default=connections.DEFAULT,
+    type=click.IntRange(1, endpoint.MOST_AT_ONCE),
+    default=endpoint.AT_ONCE,
     show_default=True,
     metavar="N",
     expose_value=False,

@@ -14,10 +14,10 @@ import click
 from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.converge import ansible as converge
-from gdsdeploy.converge import cufile_facts, plan_report, static_inventory
+from gdsdeploy.converge import plan_report, static_inventory
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.image import Image, open_image
-from gdsdeploy.converge.plan_fleet import TIMEOUT, FleetPlan, plan_fleet
+from gdsdeploy.converge.plan_fleet import PLAN_TIMEOUT, FleetPlan, facts_to_fit, names_to_fit, plan_fleet
 from gdsdeploy.converge.plan_report import supply_words
 from gdsdeploy.converge.provision import provision, summary
 from gdsdeploy.errors import ChangesPending, ChecksUnknown, GdsError, HostUnfit
@@ -74,7 +74,7 @@ def left_out(image: Image | None, lock: Lock) -> str:
 @options.fleet
 @options.limit_with_builders
 @options.root
-@options.timeout(TIMEOUT)
+@options.timeout(PLAN_TIMEOUT)
 @options.at_once
 @options.verbose
 @options.as_json()
@@ -285,7 +285,7 @@ def write_inventory(fleet: Path, folder: Path, as_json: bool) -> None:
       ansible-playbook -i inventory/hosts.yml inventory/provision.yml --check
     """
     intent, lock = lockfile.fleet_and_lock(fleet, TRUSTED)
-    answers = cufile_facts.facts_of(intent, lock, fleet, cufile_facts.names_to_fit(intent, list(intent.everyone())))
+    answers = facts_to_fit(intent, lock, fleet, names_to_fit(intent, list(intent.everyone())))
     options.raise_last({name: error for name, error in answers.items() if isinstance(error, GdsError)}, fleet)
     fit_targets = {name: fit for name, fit in answers.items() if not isinstance(fit, GdsError)}
     written = static_inventory.write(intent, lock, fleet, folder, fit_targets)

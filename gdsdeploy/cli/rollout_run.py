@@ -14,7 +14,7 @@ import click
 from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.cli.provision import say_plans
-from gdsdeploy.converge.plan_fleet import TIMEOUT
+from gdsdeploy.converge.plan_fleet import PLAN_TIMEOUT
 from gdsdeploy.errors import Busy, Interrupted, RolloutFailed, RolloutRefused
 from gdsdeploy.fleetfile.load import TRUSTED
 from gdsdeploy.host.io.wording import count
@@ -42,7 +42,7 @@ from gdsdeploy.validate.output import require_folder, write
 )
 @click.option("--dry-run", is_flag=True, help="Only show the plan.")
 @options.yes
-@options.timeout(TIMEOUT, "Seconds for each host.")
+@options.timeout(PLAN_TIMEOUT, "Seconds for each host.")
 @options.at_once
 @options.allow_older_lock
 @options.as_json("Print each event as one line of JSON; with --dry-run the plan.")

@@ -141,11 +141,11 @@ def _show(report: Report, *, as_json: bool, verbose: bool) -> None:
 
         console.stream(formats.json_pieces(report))
         return
-    from gdsdeploy.report import text
+    from gdsdeploy.report import formats
 
-    console.data(text.summary(report))
-    console.table(text.fleet_table(report, verbose=verbose))
-    if details := text.details(report, verbose=verbose):
+    console.data(formats.summary(report))
+    console.table(formats.fleet_table(report, verbose=verbose))
+    if details := formats.details(report, verbose=verbose):
         console.data(f"\n{details}")
 
 

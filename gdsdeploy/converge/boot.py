@@ -1,23 +1,54 @@
-"""What a profile's hosts boot with: the arguments of the kernel and the parameters of its modules.  Pure.
+"""What a profile's hosts boot with: the arguments of the kernel, and the options and parameters of its modules.  Pure.
 
 NVIDIA's guide to GPUDirect Storage has the IOMMU off on x86, with intel_iommu=off or amd_iommu=off.  A fleet file
 doesn't say whose processor a host has, and a kernel on the other one reads past the word that isn't its own.
-PCI P2PDMA also needs NVMe multipath off.  Grace needs nothing: its IOMMU translates addresses, and multipath may be on.
+PCI P2PDMA also needs static BAR1 that isn't write-combined, ForceP2P=0 before Hopper, and NVMe multipath off.  Grace
+needs nothing: its IOMMU translates addresses, and multipath may be on.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from gdsdeploy.converge import p2pdma
 from gdsdeploy.host.boot.arguments import name, parameters
+from gdsdeploy.host.facts.driver import registry
 from gdsdeploy.model.fleet import Profile
+
+REGISTRY: Final = "NVreg_RegistryDwords"
+MULTIPATH: Final = "multipath=N"
+WORDS: Final = {"RMForceStaticBar1": 1, "RmForceDisableIomapWC": 1}
+BEFORE_HOPPER: Final = {"ForceP2P": 0}
+
+
+def needs_p2pdma_options(profile: Profile) -> bool:
+    """Whether the profile's hosts need these options."""
+    return profile.mode == "p2pdma" and profile.arch == "x86_64"
+
+
+def driver_options(profile: Profile) -> dict[str, str]:
+    """Parameter of the driver's module → its text: the fleet file's options, with registry keys that they leave out."""
+    options = {key: str(value) for key, value in profile.driver.options.items()}
+    if needs_p2pdma_options(profile):
+        options[REGISTRY] = _completed(options.get(REGISTRY, ""), profile)
+    return options
+
+
+def _completed(text: str, profile: Profile) -> str:
+    """A key that the fleet file sets keeps its value."""
+    needed = {**WORDS, **(BEFORE_HOPPER if profile.gpu in ("ampere", "ada") else {})}
+    own = text.strip('"')
+    missing = [f"{key}={value};" for key, value in needed.items() if key.lower() not in registry(own)]
+    if not missing:
+        return text
+    own = own.rstrip(";")
+    return (own + ";" if own else "") + "".join(missing)
+
 
 NO_IOMMU: Final = ("intel_iommu=off", "amd_iommu=off")
 #: Of these the profile's own decide alone.
 _IOMMU: Final = {"iommu", "intel_iommu", "amd_iommu"}
 #: As an argument it also reaches an nvme_core that is built into the kernel.
-NO_MULTIPATH: Final = f"nvme_core.{p2pdma.MULTIPATH}"
+NO_MULTIPATH: Final = f"nvme_core.{MULTIPATH}"
 
 
 def arguments(profile: Profile) -> list[str]:
@@ -48,5 +79,5 @@ def expected_parameters(profile: Profile) -> dict[str, str]:
         for module, values in module_options(profile).items()
         for key, value in values.items()
     }
-    multipath = parameters([NO_MULTIPATH]) if p2pdma.applies(profile) else {}
+    multipath = parameters([NO_MULTIPATH]) if needs_p2pdma_options(profile) else {}
     return {**options, **multipath, **parameters(arguments(profile))}

@@ -1,19 +1,22 @@
-"""What a host answers to ``apply --check`` → what provision would change there.  Pure.
+"""What a host answers to ``apply --check`` → what provision would change there, and in which words.  Pure.
 
 Every part of an answer is checked for its type.  A machine of which something is unknown never has nothing to do.
+Nothing decides by the words, which the changes' resources bring.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import groupby
 from typing import Any, Final, Literal, TypeVar
 
 from gdsdeploy.builds.assign import Supply
+from gdsdeploy.converge.desired import ROLES
 from gdsdeploy.host.apply import registry
 from gdsdeploy.host.apply.model import Change, Refusal
 from gdsdeploy.host.foreign import ForeignInstall, Trace, install_from
-from gdsdeploy.host.io.wording import line
+from gdsdeploy.host.io.wording import first_few, line
 
 K = TypeVar("K")
 Disruption = Literal["none", "module reload", "reboot"]
@@ -232,3 +235,61 @@ def _require(value: Any, kind: type[K], what: str) -> K:
 
 def _text(value: Any, what: str) -> str:
     return line(_require(value, str, what))
+
+
+#: Kinds whose neighbours share a line, and how many of them are named.
+_SHARED, _NAMED = frozenset({"hold", "unhold", "sign", "delete"}), 3
+_DIGEST = "sha256:"
+
+
+def action_words(change: Change) -> str:
+    """What is done."""
+    return registry.kinds()[change.kind].format(change.subject)
+
+
+def before_words(change: Change) -> str:
+    """What the host has now."""
+    words = registry.reasons().get(change.reason)
+    if words is not None:
+        return words.format(_short(change.before), by=change.by)
+    return _short(change.before) or ("not installed" if change.kind == "install" else change.reason or "nothing")
+
+
+def after_words(change: Change) -> str:
+    """What the host should have."""
+    ends = change.kind in ("remove", "delete", "unload", "unbuild")
+    return _short(change.after) or ("nothing" if ends else "as the lock has it")
+
+
+def grouped(changes: Sequence[Change]) -> Iterator[list[Change]]:
+    """Changes that a line can say together, in their order."""
+    for (kind, _, reason), same in groupby(changes, key=lambda change: (change.kind, change.resource, change.reason)):
+        if kind in _SHARED and reason:
+            yield list(same)
+        else:
+            yield from ([change] for change in same)
+
+
+def sentence(group: Sequence[Change]) -> str:
+    """What is done by changes of one kind."""
+    return registry.kinds()[group[0].kind].format(first_few([change.subject for change in group], _NAMED))
+
+
+def role_of(change: Change) -> str:
+    """The role that makes a change."""
+    return ROLES.get(change.resource, "")
+
+
+def change_to_json(change: Change) -> dict[str, Any]:
+    """A change with its words beside its data."""
+    words = {
+        "role": role_of(change),
+        "what": action_words(change),
+        "found": before_words(change),
+        "wanted": after_words(change),
+    }
+    return {**words, **change.to_json()}
+
+
+def _short(text: str) -> str:
+    return f"{text[: len(_DIGEST) + 12]}…" if text.startswith(_DIGEST) else text

@@ -14,7 +14,7 @@ import yaml
 
 from gdsdeploy import paths
 from gdsdeploy.builds.assign import Supply, archive_of, by_intent
-from gdsdeploy.converge import boot, p2pdma
+from gdsdeploy.converge import boot
 from gdsdeploy.converge.image import Image
 from gdsdeploy.cufile.render import log_dir
 from gdsdeploy.fleetfile import selection
@@ -267,7 +267,7 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
         "gds_driver_along": [_package(p) for p in cufile] if is_host else [],
         "gds_driver_leaving": leaving(target) if is_host and platform.manager == "apt" else [],
         "gds_kernel_leaving": leaving(target) if is_host and target.packaged else [],
-        "gds_driver_p2pdma": p2pdma.applies(profile),
+        "gds_driver_p2pdma": boot.needs_p2pdma_options(profile),
         "gds_driver_option_module": target.driver.module or platform.driver_module(target.driver.flavour),
         "gds_driver_modules": [*load_order(profile, target), *_umad(profile)],
         "gds_driver_rdma": profile.rdma,
@@ -296,7 +296,7 @@ def _companions(fleet: Fleet, name: str, profile: Profile, target: Target) -> di
         "gds_preflight_driver_version": target.driver.version if name in fleet.hosts else "",
         "gds_preflight_imex_nodes": list(nodes),
         "gds_driver_imex_nodes": list(nodes),
-        "gds_driver_options": {**(IMEX_CHANNEL if nodes else {}), **p2pdma.driver_options(profile)},
+        "gds_driver_options": {**(IMEX_CHANNEL if nodes else {}), **boot.driver_options(profile)},
     }
 
 

@@ -1,7 +1,12 @@
-"""Ask every machine of a fleet, and plan what provision would change there.  Changes nothing."""
+"""Ask every machine of a fleet, and plan what provision would change there.  Changes nothing.
+
+What a machine answers about its modules is also the facts that decide which machine builds for which; and a profile's
+cufile.json may be fitted to what its hosts are: evidence from each, in one round trip.
+"""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -10,27 +15,148 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from pydantic import TypeAdapter, ValidationError
+
 from gdsdeploy import console, paths
 from gdsdeploy.builds import assign
-from gdsdeploy.builds.assign import RunArchives, Supply, archive_of
-from gdsdeploy.converge import build_facts, cufile_facts, desired
+from gdsdeploy.builds.assign import BuildFacts, RunArchives, Supply, archive_of
+from gdsdeploy.converge import desired
 from gdsdeploy.converge.diff import BUILD, KEEP, PACKAGED, RECEIVE, HostPlan, Variants, plan, variants
 from gdsdeploy.converge.expectation import expectation
 from gdsdeploy.converge.image import Image
 from gdsdeploy.converge.inventory import BUILDERS, HOSTS, RunFiles, inventory
 from gdsdeploy.cufile.render import FitTarget
 from gdsdeploy.cufile.render import render as render_cufile
-from gdsdeploy.errors import GdsError
+from gdsdeploy.errors import GdsError, HostUnfit
+from gdsdeploy.host.apply.model import INSTALLS
 from gdsdeploy.host.apply.modules import NOT_DELIVERED
-from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.model.lock import Lock
+from gdsdeploy.host.facts import facts_from
+from gdsdeploy.host.io.wording import line
+from gdsdeploy.host.secure_boot.certificate import read_certificate
+from gdsdeploy.model.fleet import Fleet, Profile
+from gdsdeploy.model.lock import Lock, Target
+from gdsdeploy.model.text import Name
 from gdsdeploy.ssh import machines, reply_schema
-from gdsdeploy.ssh.endpoint import Answer, malformed, refusal
+from gdsdeploy.ssh.endpoint import TIMEOUT, Answer, malformed, refusal
 from gdsdeploy.ssh.transport import ask
 from gdsdeploy.zipapp import hostapp
 
+#: The host program reads its expectation from standard input.
+EVIDENCE = ("evidence", "--json", "--expectation", "-")
+
+
+def names_to_fit(fleet: Fleet, names: Sequence[str]) -> list[str]:
+    """Those of the machines ``names`` whose file is fitted to them; builders have none."""
+    return [name for name in names if name in fleet.hosts and fleet.profiles[fleet.hosts[name].profile].fit]
+
+
+def facts_to_fit(
+    fleet: Fleet, lock: Lock, fleet_path: Path, names: Sequence[str], *, timeout: float = TIMEOUT
+) -> dict[str, FitTarget | GdsError]:
+    """What each of ``names`` is now, or why its file cannot be fitted to it.  Raises what ask and expectation raise."""
+    if not names:
+        return {}
+
+    def usable(answer: Answer) -> FitTarget:
+        host = FitTarget(answer.host, reply_schema.judge_reply(answer, "evidence", reply_schema.Evidence, facts_from))
+        with reply_schema.unexpected_errors(answer.host):
+            # Raises where the file cannot be fitted to it.
+            expectation(fleet, lock, host.name, host)
+        return host
+
+    stdin = {name: expectation(fleet, lock, name).to_json().encode() for name in names}
+    outcomes = ask(fleet, fleet_path, names, EVIDENCE, usable, timeout=timeout, stdin=stdin)
+    return {answer.host: outcome for answer, outcome in outcomes}
+
+
+def facts_from_file(name: str, file: Path) -> FitTarget:
+    """The host ``name`` as saved evidence shows it; raises HostUnfit when the file has none."""
+    try:
+        return FitTarget(name, reply_schema.saved_facts_of_host(file, name))
+    except GdsError as error:
+        raise HostUnfit(error.message, hint=error.hint) from None
+
+
+_NAME = TypeAdapter[str](Name)
+
+
+def build_facts_from(variants: Variants, profile: Profile, target: Target, document: Mapping[str, Any]) -> BuildFacts:
+    """The facts in a machine's answers that decide which builds fit it; document: what it was asked."""
+    reports = [result.report for results in variants.values() for result in results if result.name == "modules"]
+    key = next((value for report in reports if isinstance(value := report.get("key"), Mapping)), None)
+    if key is None:
+        return BuildFacts()
+    dkms_modules = next((value for report in reports if isinstance(value := report.get("dkms"), list)), [])
+    archive = next((value for report in reports if isinstance(value := report.get("received"), Mapping)), None)
+    build = key.get("kernel_build")
+    kernel_build = ("", "")
+    if isinstance(build, Mapping) and _has_kernel(variants, target):
+        kernel_build = line(build.get("file", "")), line(build.get("sha256", ""))
+    return BuildFacts(
+        arch=line(key.get("arch") or ""),
+        ofed=line(key.get("ofed") or BuildFacts.ofed),
+        signatures=line(key.get("signatures") or BuildFacts.signatures),
+        kernel_build=kernel_build,
+        built=all(module in dkms_modules for module in built_by_dkms(profile, target)),
+        received=_is_received(archive, profile, target) and _is_signed(archive, _certificate(document)),
+        builder=_name((archive or {}).get("builder")),
+    )
+
+
+def built_by_dkms(profile: Profile, target: Target) -> list[str]:
+    """NAME/VERSION of what a machine that builds has DKMS build."""
+    names = [f"{target.driver.dkms_name}/{target.driver.version}"]
+    if profile.mode == "nvidia-fs" and target.nvidia_fs is not None:
+        # The name of the source tree ends in the version that DKMS knows.
+        names.append(f"{target.nvidia_fs.dkms_name}/{target.nvidia_fs.source_tree.rpartition('-')[2]}")
+    return names
+
+
+def _has_kernel(variants: Variants, target: Target) -> bool:
+    """Whether the locked kernel is there already; provision replaces another build of the same release."""
+    images = {package.package for package in target.packages if package.part == "kernel-image"}
+    kernels = [result for results in variants.values() for result in results if result.name == "packages.kernel"]
+    coming = {change.subject for result in kernels for change in result.changes if change.kind in INSTALLS}
+    return bool(images) and bool(kernels) and not any(result.unknown for result in kernels) and not images & coming
+
+
+def _is_received(value: Any, profile: Profile, target: Target) -> bool:
+    if not isinstance(value, Mapping) or not isinstance(value.get("driver"), Mapping):
+        return False
+    driver, nvidia_fs = value["driver"], value.get("nvidia_fs")
+    if (driver.get("version"), driver.get("flavour")) != (target.driver.version, target.driver.flavour):
+        return False
+    if profile.mode != "nvidia-fs" or target.nvidia_fs is None:
+        return True
+    return isinstance(nvidia_fs, Mapping) and nvidia_fs.get("version") == target.nvidia_fs.version
+
+
+def _certificate(document: Mapping[str, Any]) -> bytes:
+    """The certificate whose signature the machine's modules need (DER); empty: none, or not known yet."""
+    resources = [entry for listed in document["variants"].values() for entry in listed]
+    contents = [entry["desired"].get("certificate_content") for entry in resources if entry["resource"] == "signing"]
+    return base64.b64decode(next(filter(None, contents), ""))
+
+
+def _is_signed(value: Any, certificate: bytes) -> bool:
+    """Whether all received modules have the signature of ``certificate``."""
+    signers = value.get("signers") if isinstance(value, Mapping) else None
+    if not certificate or not isinstance(signers, list):
+        return True
+    owner = read_certificate(certificate)
+    return bool(signers) and {str(signer) for signer in signers} <= owner.identities
+
+
+def _name(value: Any) -> str:
+    """A machine's name, which may be part of a path; empty for anything else."""
+    try:
+        return _NAME.validate_python(value, strict=True)
+    except ValidationError:
+        return ""
+
+
 #: Seconds for one machine, from the connection to the end of its answer.
-TIMEOUT = 180.0
+PLAN_TIMEOUT = 180.0
 #: A document of desired state with variants, as docs/apply.md describes it.
 Document: TypeAlias = dict[str, Any]
 #: Reads the desired state from standard input.
@@ -79,7 +205,7 @@ class _Answers:
             results = require_variants(answer, documents[name])
             profile = self.fleet.machine(name).profile
             target = self.lock.targets[profile]
-            facts = build_facts.build_facts_from(results, self.fleet.profiles[profile], target, documents[name])
+            facts = build_facts_from(results, self.fleet.profiles[profile], target, documents[name])
             self.facts[name] = facts
             return results
 
@@ -90,7 +216,7 @@ def plan_fleet(
     fleet_path: Path,
     names: Sequence[str],
     *,
-    timeout: float = TIMEOUT,
+    timeout: float = PLAN_TIMEOUT,
     progress: Callable[[HostPlan | GdsError, str, float], None] = lambda *_: None,
     shelf: RunArchives | None = None,
     warn: Callable[[str], None] = console.warn,
@@ -117,7 +243,7 @@ def plan_fleet(
         plans[name] = outcome
         progress(outcome, name, seconds[name])
 
-    fits = cufile_facts.facts_of(fleet, lock, fleet_path, cufile_facts.names_to_fit(fleet, names), timeout=timeout)
+    fits = facts_to_fit(fleet, lock, fleet_path, names_to_fit(fleet, names), timeout=timeout)
     for name, fit in fits.items():
         if isinstance(fit, GdsError):
             add(name, fit)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from gdsdeploy.builds.assign import Supply
-from gdsdeploy.converge import change_words
+from gdsdeploy.converge import diff
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.errors import GdsError
 from gdsdeploy.host.foreign import model as foreign_words
@@ -100,7 +100,7 @@ def _host_json(plan: HostPlan | GdsError) -> dict[str, object]:
         return {"error": {"kind": type(plan).__name__, "message": plan.message, "hint": plan.hint}}
     return {
         "disruption": plan.disruption,
-        "actions": [change_words.to_json(change) for change in plan.changes],
+        "actions": [diff.change_to_json(change) for change in plan.changes],
         "unknown": list(plan.unknown),
         "refusal": plan.refusal or None,
         "refusals": [asdict(refusal) for refusal in plan.refusals],
@@ -186,12 +186,12 @@ def _words(plan: HostPlan, masked: bool) -> Iterator[str]:
     yield from _foreign(plan)
     if plan.supply is not None:
         yield f"  {supply_words(plan.supply)}"
-    for group in change_words.grouped(plan.changes):
+    for group in diff.grouped(plan.changes):
         suffix = "" if group[0].disruption == "none" else f"  [{group[0].disruption}]"
         leave = ", which its profile leaves to you" if group[0].kind == "reboot" and not plan.may_reboot else ""
-        states = f"found {change_words.before_words(group[0])}; wanted {change_words.after_words(group[0])}"
+        states = f"found {diff.before_words(group[0])}; wanted {diff.after_words(group[0])}"
         states = _DIGEST.sub("sha256:…", states) if masked else states
-        yield f"  - {change_words.sentence(group)}{leave}: {states}{suffix}"
+        yield f"  - {diff.sentence(group)}{leave}: {states}{suffix}"
         for user in (user for change in group for user in change.users):
             yield f"      in use: {_NUMBER.sub('…', user) if masked else user}"
     for reason in plan.unknown:

@@ -1,4 +1,4 @@
-"""What differs by operating system, and only that: one file per system, found here by a profile's ``os``.
+"""What differs by operating system, and only that: one file per family of systems, found here by a profile's ``os``.
 
 To add a system, add a file: see docs/guides/extend.md.
 """

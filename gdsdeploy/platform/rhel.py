@@ -1,7 +1,12 @@
-"""Red Hat Enterprise Linux and the systems that equal it, with the driver and GDS of NVIDIA's CUDA repository.
+"""Red Hat Enterprise Linux, the systems that equal it, and Oracle and Amazon Linux, which have kernels of their own.
 
-The names are those of NVIDIA's rpm packages; the distribution provides the kernels.  Red Hat's own repositories have no
-presets: they need an account and their index isn't signed, so a site names its mirrors.
+The driver and GDS are of NVIDIA's CUDA repository, the names those of its rpm packages; the distribution provides the
+kernels.  Red Hat's own repositories have no presets: they need an account and their index isn't signed, so a site names
+its mirrors.
+
+Oracle's flavour ``kernel`` is the Red Hat compatible kernel, ``uek`` the Unbreakable Enterprise Kernel.  Amazon Linux
+has the driver from NVIDIA's repository for it or from AWS'; a kernel of each series has packages of its own, which stay
+in that series: ``kernel`` is 6.1, ``kernel6.18`` is 6.18.
 """
 
 from __future__ import annotations
@@ -214,3 +219,30 @@ register(
     rank=30,
 )
 refuse_8(*_NAMES)
+
+
+@dataclass(frozen=True)
+class Oracle(Rhel):
+    """One major release."""
+
+    kernels: ClassVar[Mapping[str, str]] = {"kernel": "kernel", "uek": "kernel-uek"}
+
+
+register(
+    *(
+        Oracle(os=f"oracle-{release}", family="rhel", release=release, stack_sources=(), driver_sources=())
+        for release in ("9", "10")
+    ),
+    rank=31,
+)
+refuse_8("oracle")
+
+
+@dataclass(frozen=True)
+class Amazon(Rhel):
+    """The release of 2023."""
+
+    kernels: ClassVar[Mapping[str, str]] = {name: name for name in ("kernel", "kernel6.12", "kernel6.18")}
+
+
+register(Amazon(os="amazon-2023", family="amazon", release="2023", stack_sources=(), driver_sources=()), rank=32)

@@ -234,7 +234,7 @@ def prepare(
     *,
     since: Lock | None = None,
     enrol_keys: bool = False,
-    timeout: float = planning.TIMEOUT,
+    timeout: float = planning.PLAN_TIMEOUT,
     progress: Callable[[HostPlan | GdsError, str, float], None] = lambda *_: None,
 ) -> RolloutPreview:
     """Ask the machines that take part, and plan; objections are in the outlook's ``reasons``.

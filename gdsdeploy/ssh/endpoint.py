@@ -1,11 +1,14 @@
 """What came back from a host, and what it means: a document, or the one error that says why there is none.  Pure.
 
 A host may be hostile: its text is parsed within bounds of time and memory, and any text in it can be written anywhere.
+
+How many hosts are talked to at the same time is one number for the whole process, which an option sets.
 """
 
 from __future__ import annotations
 
 import json
+import resource
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +18,36 @@ from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable
 from gdsdeploy.host.io import jsontext
 from gdsdeploy.host.io.wording import line, quoted
 from gdsdeploy.host.paths import PROGRAM
+
+#: Most of a connection's time is waiting for the host, so far more than the processors' number is useful.
+AT_ONCE, MOST_AT_ONCE = 128, 1024
+#: Open files that one connection may need: its socket, three pipes of paramiko and the proxy's, an event queue; and
+#: those of the rest of the process.
+_FILES, _OTHERS = 8, 256
+
+_at_once = AT_ONCE
+
+
+def limit_connections(number: int) -> None:
+    """Talk to ``number`` hosts at the same time (1 to MOST), from now on."""
+    global _at_once
+    _at_once = number
+
+
+def hosts_at_once() -> int:
+    """Hosts that are talked to at the same time."""
+    return _at_once
+
+
+def allow_files(number: int) -> None:
+    """Let this process have the open files of ``number`` connections, as far as the system's hard limit goes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = number * _FILES + _OTHERS
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    limit = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, limit), hard))
+
 
 #: Seconds for one host's evidence: its collectors have limits, and a slow virtual machine needs most of this time.
 TIMEOUT = 300.0

@@ -35,7 +35,7 @@ from gdsdeploy.host.io.atomic import exposure
 from gdsdeploy.host.io.wording import line
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.run import Dialled, dial
-from gdsdeploy.ssh import connections, machines, sshconfig
+from gdsdeploy.ssh import endpoint, machines, sshconfig
 from gdsdeploy.ssh.endpoint import Answer, Endpoint, Files, Installed, Output, document
 from gdsdeploy.ssh.sshconfig import Reach
 from gdsdeploy.zipapp import hostapp
@@ -255,8 +255,8 @@ def fan_out(
     """
     stop = cancel.current()
     stop.check()
-    workers = min(workers or connections.at_once(), len(hosts))
-    connections.allow_files(workers)
+    workers = min(workers or endpoint.hosts_at_once(), len(hosts))
+    endpoint.allow_files(workers)
     waiting = deque(hosts)
     answers: queue.SimpleQueue[Answer | Exception] = queue.SimpleQueue()
     opened = _Connections()

@@ -14,6 +14,7 @@ from typing import Any
 
 from gdsdeploy import console
 from gdsdeploy.converge.expectation import expectation
+from gdsdeploy.converge.plan_fleet import EVIDENCE
 from gdsdeploy.cufile.render import FitTarget
 from gdsdeploy.errors import (
     ChecksFailed,
@@ -106,8 +107,6 @@ def waiver_uses(
     return tuple(map(use_of, dict.fromkeys(waiver for listed_waivers in waivers.values() for waiver in listed_waivers)))
 
 
-#: The host program reads its expectation from standard input.
-EVIDENCE = ("evidence", "--json", "--expectation", "-")
 #: The finding that says whether the gate has judged this boot.
 THIS_BOOT = "gate.this-boot"
 

@@ -31,6 +31,7 @@ from typing import Any, Optional
 
 from gdsdeploy import __version__, paths
 from gdsdeploy.converge.expectation import expectation
+from gdsdeploy.converge.plan_fleet import EVIDENCE
 from gdsdeploy.errors import GdsError, HostUnreachable
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.masking import mask_fleet
@@ -52,7 +53,6 @@ from gdsdeploy.ssh.reply_schema import evidence_errors
 from gdsdeploy.ssh.transport import ask
 from gdsdeploy.validate import fleet_validation
 from gdsdeploy.validate.fleet_validation import (
-    EVIDENCE,
     ValidateOptions,
     fit_expectation,
     host_report,

@@ -54,7 +54,7 @@ from gdsdeploy.model.events import RolloutPaused, StepBegun
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.model.rollout import Plan, Wave
 from gdsdeploy.repo import credentials
-from gdsdeploy.report import formats, html, text
+from gdsdeploy.report import formats, html
 from gdsdeploy.report.model import Report, Trouble
 from gdsdeploy.rollout import journal, status
 from gdsdeploy.rollout.report import progress
@@ -212,7 +212,7 @@ def expected() -> expectation.Expectation:
 def report_in_a_format(report: Report, number: int) -> None:
     """In one of the formats: each takes longer than all the rest."""
     writers: list[Callable[[Report], object]] = [
-        formats.json_text, html.render, formats.junit_xml, formats.metrics, text.details, text.fleet_table,
+        formats.json_text, html.render, formats.junit_xml, formats.metrics, formats.details, formats.fleet_table,
     ]  # fmt: skip
     document = writers[number % len(writers)](report)
     if isinstance(document, str):

@@ -196,9 +196,9 @@ PLAN = """
 import json
 from gdsdeploy.host.apply import registry
 from gdsdeploy.converge.diff import change
-from gdsdeploy.converge import change_words
+from gdsdeploy.converge import diff
 greeting = change({"kind": "greet", "subject": "/etc/motd", "reason": "silent", "disruption": "none"})
-words = change_words.action_words(greeting), change_words.before_words(greeting)
+words = diff.action_words(greeting), diff.before_words(greeting)
 print(json.dumps([*words, registry.removal_order()]))
 """
 

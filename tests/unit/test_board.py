@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import console, durations, paths
-from gdsdeploy.board import Board
+from gdsdeploy import console, paths
+from gdsdeploy.board import KINDS, LEAST, Board, load_durations, record_durations
 from gdsdeploy.report import model
 
 
@@ -77,7 +77,7 @@ def test_what_failed_or_was_short_or_has_no_usual_time_is_not_remembered(clock: 
         board.end("gpu2")
         board.end("gpu3")
         board.begin("gpu1", "short")
-        clock.now += durations.LEAST - 0.1
+        clock.now += LEAST - 0.1
         board.end("gpu1")
         raise ZeroDivisionError
 
@@ -88,12 +88,12 @@ def test_what_failed_or_was_short_or_has_no_usual_time_is_not_remembered(clock: 
 
 
 def test_times_are_kept_of_the_latest_work_only() -> None:
-    for number in range(durations.KINDS + 10):
-        durations.record({f"kind {number}": [10.0]})
+    for number in range(KINDS + 10):
+        record_durations({f"kind {number}": [10.0]})
     for seconds in range(20):
-        durations.record({"kind 100": [float(seconds)]})
-    times = durations.load()
-    assert len(times) == durations.KINDS
+        record_durations({"kind 100": [float(seconds)]})
+    times = load_durations()
+    assert len(times) == KINDS
     assert "kind 9" not in times
     assert times["kind 100"] == [15.0, 16.0, 17.0, 18.0, 19.0]
 
@@ -102,15 +102,15 @@ def test_times_are_kept_of_the_latest_work_only() -> None:
 def test_a_damaged_file_is_as_good_as_none(content: str, state: Path) -> None:
     state.mkdir()
     (state / "durations.json").write_text(content)
-    assert durations.load() == {}
-    durations.record({"a": [7.0]})
-    assert durations.load() == {"a": [7.0]}
+    assert load_durations() == {}
+    record_durations({"a": [7.0]})
+    assert load_durations() == {"a": [7.0]}
 
 
 def test_a_state_folder_that_cannot_be_written_costs_only_the_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GDSDEPLOY_STATE_DIR", "/proc/none")
-    durations.record({"a": [7.0]})
-    assert durations.load() == {}
+    record_durations({"a": [7.0]})
+    assert load_durations() == {}
     assert paths.state() == Path("/proc/none")
 
 

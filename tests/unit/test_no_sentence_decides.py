@@ -26,7 +26,7 @@ from gdsdeploy.host.kmod import module
 from gdsdeploy.host.model import finding
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.model.fleet import Profile
-from gdsdeploy.report import text
+from gdsdeploy.report import formats
 from tests.unit.rdma_host import host as rdma_host
 from tests.unit.report.sample_report import report as sample_report
 
@@ -60,7 +60,7 @@ def test_the_finding_of_a_mount_has_its_path_as_a_value(monkeypatch: pytest.Monk
 def test_a_report_from_before_the_field_shows_no_path() -> None:
     report = sample_report()
     older = replace(report, hosts=tuple(_reworded(host, path=False) for host in report.hosts))
-    assert text._paths(older.hosts[1]) == ["✗ /mnt/nvme", "✓ /home"]
+    assert formats._paths(older.hosts[1]) == ["✗ /mnt/nvme", "✓ /home"]
 
 
 def test_findings_of_either_age_are_read() -> None:

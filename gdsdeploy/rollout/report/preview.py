@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from gdsdeploy.converge import change_words
+from gdsdeploy.converge import diff
 from gdsdeploy.host.apply.model import INSTALLS, Change
 from gdsdeploy.host.io.wording import count, first_few, joined, span
 from gdsdeploy.model import hostnames
@@ -53,7 +53,7 @@ def to_json(outlook: RolloutPreview) -> str:
             name: {
                 "satisfied": plan.satisfied,
                 "disruption": plan.disruption,
-                "actions": [change_words.to_json(change) for change in plan.changes],
+                "actions": [diff.change_to_json(change) for change in plan.changes],
                 "unknown": list(plan.unknown),
                 "seconds": outlook.plan.expected.get(name),
                 "previous": outlook.plan.previous.get(name),
@@ -137,9 +137,7 @@ def _host(outlook: RolloutPreview, name: str) -> tuple[str, str]:
         return "!", "not asked"
     if plan.satisfied:
         return "=", "has the lock already"
-    actions = [
-        change_words.action_words(change) for change in sorted(plan.changes, key=_weight) if change.kind != "reboot"
-    ]
+    actions = [diff.action_words(change) for change in sorted(plan.changes, key=_weight) if change.kind != "reboot"]
     took = span(outlook.plan.expected.get(name, 0.0))
     return "~", f"[{plan.disruption}, {took}] {first_few(actions, ACTIONS, '; ')}"
 
@@ -147,7 +145,7 @@ def _host(outlook: RolloutPreview, name: str) -> tuple[str, str]:
 def _weight(change: Change) -> int:
     """What says most about a change comes first: packages, then the kernel and the modules, then files."""
     roles = ("gds_driver", "gds_kernel", "gds_cufile", "gds_modules")
-    role, package = change_words.role(change), change.kind in (*INSTALLS, "remove")
+    role, package = diff.role_of(change), change.kind in (*INSTALLS, "remove")
     return roles.index(role) - len(roles) * package if role in roles else len(roles)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from gdsdeploy.builds import assign
 from gdsdeploy.builds.assign import RunArchives, Supply
-from gdsdeploy.converge import change_words, cufile_facts, desired
+from gdsdeploy.converge import desired, diff
 from gdsdeploy.converge.inventory import leaving, packages_for
-from gdsdeploy.converge.plan_fleet import variables
+from gdsdeploy.converge.plan_fleet import facts_to_fit, names_to_fit, variables
 from gdsdeploy.cufile.render import FitTarget
 from gdsdeploy.errors import GdsError, HostUnfit, RollbackFailed, RolloutRefused
 from gdsdeploy.host.io.wording import first_few
@@ -92,8 +92,8 @@ def _supply(back: Work, shelf: RunArchives) -> Supply:
 
 
 def _fit(back: Work) -> dict[str, FitTarget]:
-    names = cufile_facts.names_to_fit(back.fleet, [back.name])
-    facts = cufile_facts.facts_of(back.fleet, back.lock, back.fleet_path, names).get(back.name)
+    names = names_to_fit(back.fleet, [back.name])
+    facts = facts_to_fit(back.fleet, back.lock, back.fleet_path, names).get(back.name)
     if isinstance(facts, GdsError):
         raise facts
     return {back.name: facts} if facts is not None else {}
@@ -197,7 +197,7 @@ def _differences(
         return []
     look = upgrade.look_at(back, shelf)
     wrong = [
-        "{role}: {what}: found {found}, wanted {wanted}".format(**change_words.to_json(change))
+        "{role}: {what}: found {found}, wanted {wanted}".format(**diff.change_to_json(change))
         for change in look.plan.changes
         if change.disruption == "none" and (change.resource != "modules" or change.kind in _BUILT)
     ]

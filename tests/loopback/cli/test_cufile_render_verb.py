@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy.converge import cufile_facts
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.inventory import inventory
-from gdsdeploy.converge.plan_fleet import plan_fleet, write_run_files
+from gdsdeploy.converge.plan_fleet import facts_to_fit, names_to_fit, plan_fleet, write_run_files
 from gdsdeploy.errors import GdsError
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.facts.document import Document
@@ -98,8 +97,8 @@ def test_saved_evidence_stands_in_for_the_host(fleet: LoopbackFleet, run: Run, t
 def test_provision_gives_each_host_its_own_and_leaves_out_who_cannot_have_one(fleet: LoopbackFleet) -> None:
     change(fleet, fit={}, storage=[{"mount": "/"}])
     intent, lock = load_fleet(fleet.path), lockfile.read(lockfile.beside(fleet.path))
-    assert cufile_facts.names_to_fit(intent, ["gpu1", "build1"]) == ["gpu1"]
-    answers = cufile_facts.facts_of(intent, lock, fleet.path, ["gpu1"])
+    assert names_to_fit(intent, ["gpu1", "build1"]) == ["gpu1"]
+    answers = facts_to_fit(intent, lock, fleet.path, ["gpu1"])
     host = answers["gpu1"]
     assert not isinstance(host, GdsError)
     rendered = inventory(intent, lock, write_run_files(intent, lock, fleet.path.parent, {"gpu1": host}))
@@ -109,7 +108,7 @@ def test_provision_gives_each_host_its_own_and_leaves_out_who_cannot_have_one(fl
     assert values["gpu2"]["gds_cufile_content"] == "", "it was not asked; its role refuses to write nothing"
     change(fleet, fit={"addresses": "all"})
     intent = load_fleet(fleet.path)
-    refused = cufile_facts.facts_of(intent, lock, fleet.path, ["gpu1"])["gpu1"]
+    refused = facts_to_fit(intent, lock, fleet.path, ["gpu1"])["gpu1"]
     assert isinstance(refused, GdsError)
     assert "RDMA" in refused.message
 
@@ -133,7 +132,7 @@ def test_validate_holds_the_file_against_what_the_host_is(
 ) -> None:
     change(fleet, fit={}, storage=[{"mount": "/"}])
     intent, lock = load_fleet(fleet.path), lockfile.read(lockfile.beside(fleet.path))
-    host = cufile_facts.facts_of(intent, lock, fleet.path, ["gpu1"])["gpu1"]
+    host = facts_to_fit(intent, lock, fleet.path, ["gpu1"])["gpu1"]
     assert not isinstance(host, GdsError)
     text = write_run_files(intent, lock, fleet.path.parent, {"gpu1": host}).cufile["gpu1"]
     real = Document.text

@@ -13,7 +13,7 @@ import pytest
 from gdsdeploy.builds import assign, cache
 from gdsdeploy.builds.assign import BuildFacts, Supply, archive_of
 from gdsdeploy.builds.cache import BuilderKeys, fingerprint
-from gdsdeploy.converge import build_facts, diff, plan_report, provision
+from gdsdeploy.converge import diff, plan_fleet, plan_report, provision
 from gdsdeploy.converge.ansible import HostResult, Outcome
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.errors import BuildCacheUnusable, ConvergeFailed, GdsError, NotProvisioned, SigningKeyUnusable
@@ -135,7 +135,7 @@ def facts_from(value: dict[str, Any], certificate: bytes = b"") -> BuildFacts:
     content = base64.b64encode(certificate).decode()
     document = {"variants": {"build": [{"resource": "signing", "desired": {"certificate_content": content}}]}}
     answer = diff.variants(json.loads(json.dumps(value)))
-    return build_facts.build_facts_from(answer, PROFILE, TARGET, document)
+    return plan_fleet.build_facts_from(answer, PROFILE, TARGET, document)
 
 
 def test_what_a_host_told() -> None:

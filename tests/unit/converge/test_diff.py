@@ -10,7 +10,7 @@ import pytest
 
 from gdsdeploy import console
 from gdsdeploy.builds.assign import Supply
-from gdsdeploy.converge import change_words, plan_report
+from gdsdeploy.converge import diff, plan_report
 from gdsdeploy.converge.diff import BUILD, DISRUPTIONS, KEEP, RECEIVE, HostPlan, Result, change, plan, variants
 from gdsdeploy.host.apply import model, registry
 from gdsdeploy.host.apply.model import Change, Refusal
@@ -147,7 +147,7 @@ def test_what_uses_a_module_is_named() -> None:
     result = HostPlan("a", (unload, WRITE))
     words = "found loaded, and its packages change; wanted nothing  [module reload]\n      in use: python3\n"
     assert words in plan_report.text({"a": result})
-    assert change_words.to_json(unload)["users"] == ["python3"]
+    assert diff.change_to_json(unload)["users"] == ["python3"]
     assert change(unload.to_json()) == unload
 
 
@@ -172,7 +172,7 @@ def test_disruptions_are_those_of_hosts() -> None:
 def test_every_kind_has_words() -> None:
     assert len(registry.kinds()) > 20
     for kind, words in registry.kinds().items():
-        assert change_words.action_words(Change(kind, "x")) == words.format("x") != ""
+        assert diff.action_words(Change(kind, "x")) == words.format("x") != ""
 
 
 def test_changes_of_one_kind_share_a_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.converge import p2pdma
+from gdsdeploy.converge import boot
 from gdsdeploy.converge.expectation import expectation
 from gdsdeploy.converge.inventory import load_order
 from gdsdeploy.errors import FleetInvalid
@@ -25,14 +25,14 @@ from tests.unit.converge.test_expectation import fleet, lock
 )
 def test_the_registry_of_a_profile_in_p2pdma_mode(gpu: str | None, words: str) -> None:
     profile = fleet(mode="p2pdma", gpu=gpu).profiles["gds"]
-    assert p2pdma.driver_options(profile) == {"NVreg_RegistryDwords": words}
-    assert p2pdma.driver_options(fleet(gpu=gpu).profiles["gds"]) == {}
+    assert boot.driver_options(profile) == {"NVreg_RegistryDwords": words}
+    assert boot.driver_options(fleet(gpu=gpu).profiles["gds"]) == {}
 
 
 def test_options_of_the_fleet_file_stay_and_are_completed() -> None:
     def registry(words: str, **profile: object) -> str:
         options = {"options": {"NVreg_RegistryDwords": words}}
-        return p2pdma.driver_options(fleet(mode="p2pdma", driver=options, **profile).profiles["gds"])[p2pdma.REGISTRY]
+        return boot.driver_options(fleet(mode="p2pdma", driver=options, **profile).profiles["gds"])[boot.REGISTRY]
 
     own = "rmforcestaticbar1=1; X=2"
     assert registry(own, gpu="ampere") == f"{own};RmForceDisableIomapWC=1;ForceP2P=0;"
@@ -42,8 +42,8 @@ def test_options_of_the_fleet_file_stay_and_are_completed() -> None:
 
 def test_grace_needs_no_options() -> None:
     profile = fleet(mode="p2pdma", arch="aarch64", gpu="grace-hopper").profiles["gds"]
-    assert p2pdma.driver_options(profile) == {}
-    assert not p2pdma.applies(profile)
+    assert boot.driver_options(profile) == {}
+    assert not boot.needs_p2pdma_options(profile)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from rich.console import Console
 from gdsdeploy import console
 from gdsdeploy.host.io.wording import line
 from gdsdeploy.host.model.finding import FAIL, Finding
-from gdsdeploy.report import formats, html, text
+from gdsdeploy.report import formats, html
 from gdsdeploy.report.model import HostReport, Report
 from tests.unit.report.sample_report import CHECKS, EVIL, STACK, report
 
@@ -84,7 +84,7 @@ def test_junit_replaces_what_xml_cannot_carry() -> None:
 
 def shown(report: Report, width: int = 160) -> str:
     out = io.StringIO()
-    Console(file=out, width=width).print(text.fleet_table(report))
+    Console(file=out, width=width).print(formats.fleet_table(report))
     return out.getvalue()
 
 
@@ -105,9 +105,9 @@ def test_the_table_shows_what_runs() -> None:
 
 
 def test_a_host_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    console.data(text.details(report()))
+    console.data(formats.details(report()))
     evil = Report("f", "d", "w", (HostReport("h", "p", stack=(("kernel", "[bold]\x1b[2J"),)),))
-    console.table(text.fleet_table(evil))
+    console.table(formats.fleet_table(evil))
     output = capsys.readouterr().out
     assert "\x1b" not in output
     assert "[bold]" in output
@@ -115,7 +115,7 @@ def test_a_host_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str]) 
 
 def test_a_mount_in_compat_mode_is_told_even_where_it_is_accepted() -> None:
     good = Report("f", "d", "w", report().hosts[:1])
-    assert text.details(good) == "  /home takes compat, on gpu1"
+    assert formats.details(good) == "  /home takes compat, on gpu1"
 
 
 # --- HTML ------------------------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def test_a_report_without_hosts_or_findings_still_renders() -> None:
         Page(html.render(empty))
         ET.fromstring(formats.junit_xml(empty))
         standard_json.loads(formats.json_text(empty))
-        assert text.summary(empty) + text.details(empty)
+        assert formats.summary(empty) + formats.details(empty)
 
 
 def test_the_topology_of_a_host_is_shown_as_text() -> None:

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 from gdsdeploy.errors import ChecksUnknown
 from gdsdeploy.host.model.finding import NOT_APPLICABLE, PASS, UNKNOWN, Finding
-from gdsdeploy.report import formats, html, text
+from gdsdeploy.report import formats, html
 from gdsdeploy.report.formats import compare, report_from
 from gdsdeploy.report.model import HostReport, Report, by_verdict, examined, sentence
 from gdsdeploy.validate import fleet_validation as validation
@@ -30,11 +30,11 @@ def test_the_headline_counts_both() -> None:
 
 
 def test_the_text_folds_them_into_one_line_unless_it_is_verbose() -> None:
-    assert text.summary(report()) == "1 of 1 hosts pass; 1 checked, 2 not applicable\n"
-    assert text.details(report()) == ""
+    assert formats.summary(report()) == "1 of 1 hosts pass; 1 checked, 2 not applicable\n"
+    assert formats.details(report()) == ""
     line = "  – rdma.link (not applicable): not needed: the fleet asks for no RDMA, on node1"
-    assert line in text.details(report(), verbose=True).splitlines()
-    assert "–" in [column.header for column in text.fleet_table(report()).columns]
+    assert line in formats.details(report(), verbose=True).splitlines()
+    assert "–" in [column.header for column in formats.fleet_table(report()).columns]
 
 
 def test_junit_skips_with_the_reason() -> None:

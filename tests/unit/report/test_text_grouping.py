@@ -8,7 +8,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, Finding
-from gdsdeploy.report import model, text
+from gdsdeploy.report import formats, model
 from gdsdeploy.report.model import HostReport, Report, Trouble, causes
 
 LINES = 60
@@ -32,9 +32,9 @@ def report(*hosts: HostReport) -> Report:
 def shown(report: Report, *, verbose: bool = False) -> str:
     """Everything that `gdsdeploy validate` prints, 80 columns wide."""
     out = io.StringIO()
-    Console(file=out, width=80).print(text.fleet_table(report, verbose=verbose))
+    Console(file=out, width=80).print(formats.fleet_table(report, verbose=verbose))
     rows = "\n".join(line.rstrip() for line in out.getvalue().splitlines())
-    return f"{text.summary(report)}\n{rows}\n\n{text.details(report, verbose=verbose)}"
+    return f"{formats.summary(report)}\n{rows}\n\n{formats.details(report, verbose=verbose)}"
 
 
 def never_provisioned(name: str) -> HostReport:

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from gdsdeploy.cli import group
-from gdsdeploy.ssh import connections, transport
+from gdsdeploy.ssh import endpoint, transport
 from gdsdeploy.ssh.endpoint import Answer, Endpoint
 
 
@@ -20,7 +20,7 @@ from gdsdeploy.ssh.endpoint import Answer, Endpoint
 def _as_before() -> Iterator[None]:
     files = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield
-    connections.configure(connections.DEFAULT)
+    endpoint.limit_connections(endpoint.AT_ONCE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(files[0], files[1]), files[1]))
 
 
@@ -48,7 +48,7 @@ def test_as_many_as_the_option_says(monkeypatch: pytest.MonkeyPatch, option: int
 
     monkeypatch.setattr(transport, "_ask", ask)
     if option is not None:
-        connections.configure(option)
+        endpoint.limit_connections(option)
     number = min(150, most * 3)
     assert len(list(transport.fan_out(hosts(number), b"", [], timeout=30))) == number
     assert max(counts) == most
@@ -71,7 +71,7 @@ def test_every_verb_that_asks_many_hosts_has_the_option(
     monkeypatch.chdir(tmp_path)
     for words, expected in (("--connections", "7"), 7), ((), 128):
         CliRunner().invoke(group, [*verb.split(), "fleet.yml", *more, *words])
-        assert connections.at_once() == expected
+        assert endpoint.hosts_at_once() == expected
     for number in ("0", "1025", "x"):
         assert CliRunner().invoke(group, [*verb.split(), "fleet.yml", *more, "--connections", number]).exit_code == 2
     assert "Hosts to talk to at the same time." in " ".join(
@@ -84,9 +84,9 @@ def test_a_process_may_open_the_files_that_its_connections_need() -> None:
     if hard != resource.RLIM_INFINITY:
         assert hard >= 2048, "this machine allows too few open files for the test"
     resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
-    connections.allow_files(8)
+    endpoint.allow_files(8)
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (512, hard)
-    connections.allow_files(128)
+    endpoint.allow_files(128)
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (1280, hard)
-    connections.allow_files(8)
+    endpoint.allow_files(8)
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (1280, hard)

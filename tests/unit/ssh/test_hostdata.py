@@ -23,7 +23,6 @@ from gdsdeploy.host.io import jsontext
 from gdsdeploy.host.model.finding import FAIL, Finding
 from gdsdeploy.host.topology import text as shown
 from gdsdeploy.report import formats, html
-from gdsdeploy.report import text as text_report
 from gdsdeploy.report.model import HostReport, Report
 from gdsdeploy.ssh import reply_schema
 from gdsdeploy.ssh.endpoint import Answer, Endpoint
@@ -78,7 +77,7 @@ def written(host: HostReport) -> str:
     honest = HostReport("honest", "gds", (Finding("kernel.running", FAIL, "t", "e", "f"),))
     report = Report("fleet.yml", "sha256:x", "2026-11-22T08:00:00Z", (host, honest))
     texts = [write(report) for write in (html.render, formats.junit_xml, formats.metrics, formats.json_text)]
-    texts.append(text_report.details(report))
+    texts.append(formats.details(report))
     for document in texts:
         document.encode()
         assert "honest" in document
