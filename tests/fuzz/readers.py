@@ -6,6 +6,7 @@ import contextlib
 import functools
 import gzip
 import io
+import itertools
 import json
 import lzma
 import sqlite3
@@ -36,7 +37,7 @@ from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.archive import archive, pack, provenance
 from gdsdeploy.host.archive.archive import FORMAT
 from gdsdeploy.host.archive.provenance import Builder
-from gdsdeploy.host.errors import ElfError, PackError
+from gdsdeploy.host.errors import ElfError, PackError, SymversError
 from gdsdeploy.host.explain.mechanisms import choose
 from gdsdeploy.host.facts import Unknown, document, facts_from
 from gdsdeploy.host.facts.cufile import cufile_facts
@@ -44,6 +45,8 @@ from gdsdeploy.host.facts.document import Document, EvidenceFileError
 from gdsdeploy.host.gate import gate
 from gdsdeploy.host.gdscheck import document as gdscheck_document
 from gdsdeploy.host.gdscheck import reader
+from gdsdeploy.host.kmod.driver import requests_of
+from gdsdeploy.host.kmod.kernel import read_symvers
 from gdsdeploy.host.kmod.module import read_module
 from gdsdeploy.host.kmod.packaged import sha256
 from gdsdeploy.host.model import expectation
@@ -68,6 +71,7 @@ from tests.fuzz import logs, repositories, watching
 from tests.fuzz.campaign import Reader
 from tests.fuzz.mutation import changed, damaged, damaged_json
 from tests.unit.host.kmod.kmod_elf import SIGNATURE, module_bytes
+from tests.unit.host.kmod.test_kmod_unreadable import zst
 
 TESTS = Path(__file__).parents[1]
 EVIDENCE = TESTS / "evidence"
@@ -422,18 +426,35 @@ def gdscheck(data: bytes) -> None:
 @functools.cache
 def modules() -> list[bytes]:
     good = module_bytes(
-        info=[("parm", "a:b")],
+        info=[("parm", "a:b"), ("gdsdeploy_tree", "x")],
         imports={"kfree": 5, "memcpy": None},
         exports={"a": (1, True), "b": (2, False)},
+        extended={"c": 3},
+        texts=["nvme_v1_register_nvfs_dma_ops"],
+        build_id=b"12345678901234567890",
         signature=SIGNATURE,
     )
-    return [good, good, lzma.compress(good), gzip.compress(good)]
+    return [good, good, good, lzma.compress(good), gzip.compress(good), zst(good)]
 
 
 def kernel_module(data: bytes) -> None:
     """By the ending that its first bytes belong to."""
     endings = {b"\xfd7": ".xz", b"\x1f\x8b": ".gz", b"(\xb5": ".zst"}
-    of_file(f"m.ko{endings.get(data[:2], '')}", lambda path: read_module(str(path)))(data)
+    # Each has a name of its own: what was unpacked once is kept by name, size and time.
+    path = FOLDER / f"{next(_number)}.ko{endings.get(data[:2], '')}"
+    path.write_bytes(data)
+    try:
+        requests_of(read_module(str(path)))
+    except ElfError as error:
+        if str(path) not in error.message:
+            raise AssertionError(error.message) from error
+        raise
+    finally:
+        path.unlink()
+
+
+_number = itertools.count()
+SYMVERS = "".join(f"0x0000000{n}\tsymbol_{n}\tvmlinux\tEXPORT_SYMBOL_GPL\tNS\n" for n in range(8)).encode()
 
 
 def damaged_module(data: bytes, random: Random) -> bytes:
@@ -494,6 +515,12 @@ READERS = (
     Reader("pasted logs", logs.seeds, logs.read, (), logs.mixture),
     Reader("gdscheck parse", seeds(*sorted((EVIDENCE / "gdscheck").glob("*.txt"))), gdscheck, ()),
     Reader("kernel modules", modules, kernel_module, (ElfError,), damaged_module),
+    Reader(
+        "Module.symvers",
+        seeds(SYMVERS),
+        of_file("Module.symvers", lambda path: read_symvers(str(path))),
+        (SymversError,),
+    ),
     Reader("archive of modules", archives, of_file("modules.tar", signed_archive), (PackError,), damaged_module),
     Reader("repomd.xml", seeds(repositories.REPOMD), repositories.repomd, REPOSITORY_ERRORS),
     Reader("primary.xml, filelists.xml", seeds(repositories.LISTS), repositories.primary, REPOSITORY_ERRORS),

@@ -5,11 +5,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from gdsdeploy.host.audit.audit import audit
 from gdsdeploy.host.kmod import kernel
 from gdsdeploy.host.kmod.kernel import Inputs, override_line, read_dependencies, read_order, read_renames
 from tests.unit.host.kmod.kmod_elf import write_module
-from tests.unit.host.kmod.kmod_root import empty_lists
+from tests.unit.host.kmod.kmod_root import Root, empty_lists
 
 RELEASE = "6.12.94+deb13-amd64"
 #: Every case was also put to the real depmod of kmod 30; see test_depmod_and_modprobe_themselves_agree.
@@ -118,3 +121,53 @@ def test_a_link_that_leads_out_of_the_root_stays_inside(tmp_path: Path) -> None:
     (tmp_path / "etc/depmod.d/a.conf").symlink_to("../../../../../../../../secret.conf")
     (tmp_path / "secret.conf").write_text("search inside\n")
     assert kernel.read_order(Inputs(str(tmp_path)), RELEASE).search == ("inside",)
+
+
+bounded = settings(
+    max_examples=60,
+    deadline=5000,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+#: The words of depmod.d, modprobe.d, modules.dep and modules.builtin, and of nobody.
+line = st.lists(
+    st.sampled_from(
+        ["search", "override", "nvidia", "*", "updates", "built-in", "install", "modprobe", "-i", "alias", "(", "[",
+         "\\", "kernel/fs/own.ko:", "../../..", "/etc", "#", "\x00", "é", "updates/dkms/nvidia.ko:", "-",
+         "softdep", "^+*{"]
+    ),
+    max_size=6,
+).map(" ".join)  # fmt: skip
+text = st.lists(line, max_size=12).map("\n".join)
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Root:
+    root = Root(tmp_path_factory.mktemp("stack"))
+    root.nvidia()
+    root.nvidia_fs()
+    return root
+
+
+@bounded
+@given(depmod_d=text, modprobe_d=text, dep=text, builtin=text)
+def test_the_audit_of_a_root_with_any_configuration(
+    stack: Root, depmod_d: str, modprobe_d: str, dep: str, builtin: str
+) -> None:
+    stack.etc("etc/depmod.d/a.conf", depmod_d)
+    stack.etc("etc/modprobe.d/a.conf", modprobe_d)
+    stack.etc(f"lib/modules/{RELEASE}/modules.dep", dep)
+    stack.etc(f"lib/modules/{RELEASE}/modules.builtin", builtin)
+    results = audit(kernel.Kernel(RELEASE, str(stack.path)))
+    assert {result["module"] for result in results} == {"nvidia", "nvidia_fs"}
+
+
+@bounded
+@given(text, st.text(max_size=40))
+def test_a_line_of_depmods_configuration(tmp_path: Path, config: str, release: str) -> None:
+    (tmp_path / "etc/depmod.d").mkdir(parents=True, exist_ok=True)
+    (tmp_path / "etc/depmod.d/a.conf").write_text(config)
+    files = ["updates/dkms/x.ko", "kernel/x.ko", "extra/x.ko"]
+    choice = read_order(Inputs(str(tmp_path)), release or "r").choose(files)
+    assert sorted((choice.file, *choice.others)) == sorted(files)

@@ -5,12 +5,13 @@ import lzma
 import os
 import shutil
 import subprocess
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from gdsdeploy.host.errors import ElfError
-from gdsdeploy.host.kmod import files, module
+from gdsdeploy.host.kmod import driver, files, module
 from gdsdeploy.host.kmod.module import name_of, read_module
 from tests.unit.host.kmod.kmod_elf import SIGNATURE, Writer, module_bytes, write_module
 
@@ -125,9 +126,27 @@ def test_truncated_compression_is_one_clear_error(tmp_path: Path, suffix: str) -
 @pytest.mark.parametrize("suffix", [".xz", ".gz", ".zst"])
 def test_a_decompression_bomb_stops_at_the_limit(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / ("a.ko" + suffix)
-    path.write_bytes(pack(b"\0" * (8 << 20), suffix))
-    with pytest.raises(ElfError, match="unpacks to more than"), files.open_plain(str(path), limit=1 << 20):
-        pass
+    path.write_bytes(pack(bytes(48 << 20), suffix))
+    assert path.stat().st_size < 1 << 18
+    tracemalloc.start()
+    try:
+        with pytest.raises(ElfError, match="unpacks to more than 33554432 bytes"):
+            files.open_plain(str(path), limit=32 << 20)
+        # Beyond MEMORY_LIMIT it is in a temporary file.
+        assert tracemalloc.get_traced_memory()[1] < 40 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_more_constants_than_memory(tmp_path: Path) -> None:
+    """Section headers are cheap: thousands of them may name the same large piece of the file."""
+    elf = Writer()
+    elf.section(".modinfo", b"license=GPL\0name=nvidia_fs\0")
+    for _ in range(40):
+        elf.section(".rodata", bytes(1 << 20))
+    (tmp_path / "a.ko").write_bytes(elf.bytes())
+    with pytest.raises(ElfError, match="has more constants than any nvidia-fs"):
+        driver.requests_of(read_module(str(tmp_path / "a.ko")))
 
 
 @pytest.mark.parametrize("level", ["-1", "-19", "--ultra -22 --long=27", "--no-check", "-3 --check"])
