@@ -49,7 +49,6 @@ MACHINES = {
     "playbooks": Machines(110, ("lab/test_playbooks_light.py",)),
     "init": Machines(20, ("lab/test_init_light.py",)),
     "slurm": Machines(60, ("lab/test_slurm_lights.py",)),
-    "build once": Machines(30, ("lab/test_build_once.py",)),
 }  # fmt: skip
 
 #: The tests of ``make test``: (pattern of the path, name of the group; None: the path).

@@ -1,4 +1,4 @@
-"""Run one role on a lab's host as provision would, without the rest of it."""
+"""Light hosts of a lab of their own, and one role on such a host as provision would run it, without the rest of it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,32 @@ from typing import Any
 
 import yaml
 
+import gdslab as labs
 from gdsdeploy import resources
-from gdslab.host import LabHost
+from gdslab import Lab, LabHost
+from tests.naming import unique
 
 ROOT = Path(__file__).parents[2]
+#: `is-system-running --wait` can miss the end of a boot that is about to be over.
+_BOOTED = "while systemctl is-system-running | grep -q starting; do sleep 0.2; done"
+
+
+@contextmanager
+def lights(what: str, count: int = 1) -> Iterator[Lab]:
+    """A lab of light hosts (build1, …), taken down in the end."""
+    name = unique(what)
+    try:
+        yield labs.up(name, vms=0, lights=count)
+    finally:
+        labs.down(Lab(name))
+
+
+def restart(host: LabHost) -> None:
+    """Boot a light host again, to the end of its boot."""
+    host.stop()
+    host.start()
+    host.wait_ssh()
+    host.ssh(["sh", "-c", _BOOTED], timeout=120)
 
 
 @contextmanager

@@ -10,14 +10,11 @@ from typing import Any
 
 import pytest
 
-import gdslab as labs
 from gdsdeploy.host import checks
 from gdsdeploy.host.gate.gate import Settings
 from gdsdeploy.zipapp import hostapp
 from gdslab.host import LabHost
-from gdslab.state import Lab
-from tests.lab.roleplay import play, put
-from tests.naming import unique
+from tests.lab.roleplay import lights, play, put, restart
 
 pytestmark = pytest.mark.lab
 
@@ -29,24 +26,19 @@ AFTER, BEHIND = "after.service", "behind.service"
 WATCH = "gds-watch.service"
 SERVICE = "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n"
 METRICS = "/var/lib/metrics"
-#: `is-system-running --wait` can miss the end of a boot that is about to be over.
-BOOTED = "while systemctl is-system-running | grep -q starting; do sleep 0.2; done"
 
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[LabHost]:
     """A light host with the host program, an expectation that it cannot meet, and two services."""
-    name = unique("gate")
-    try:
-        light = labs.up(name, vms=0, lights=1).host("build1")
+    with lights("gate") as lab:
+        light = lab.host("build1")
         put(light, "/usr/lib/gdsdeploy/gdsdeploy-host.pyz", hostapp.build())
         put(light, "/etc/gdsdeploy/expectation.json", EXPECTATION.read_bytes())
         for unit in (AFTER, BEHIND):
             put(light, f"/etc/systemd/system/{unit}", SERVICE.encode())
         light.ssh(["sudo", "systemctl", "enable", AFTER, BEHIND])
         yield light
-    finally:
-        labs.down(Lab(name))
 
 
 def expectation(**settings: Any) -> dict[str, Any]:
@@ -68,10 +60,7 @@ def show(host: LabHost, unit: str, *names: str) -> dict[str, str]:
 
 def reboot(host: LabHost) -> dict[str, Any]:
     """Reboot and wait for the end of the boot; return the gate's record."""
-    host.stop()
-    host.start()
-    host.wait_ssh()
-    host.ssh(["sh", "-c", BOOTED], timeout=120)
+    restart(host)
     record: dict[str, Any] = json.loads(host.ssh(["cat", RECORD]).stdout)
     return record
 

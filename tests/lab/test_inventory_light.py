@@ -16,12 +16,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-import gdslab as labs
 from gdsdeploy.lock import lockfile
 from gdslab.host import LabHost
 from gdslab.state import Lab
-from tests.lab.roleplay import connections
-from tests.naming import unique
+from tests.lab.roleplay import connections, lights
 
 pytestmark = pytest.mark.lab
 
@@ -32,18 +30,13 @@ PREFERENCES, EXPECTATION = "/etc/apt/preferences.d/00-gdsdeploy.pref", "/etc/gds
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[Lab]:
-    name = unique("inventory")
-    try:
-        yield labs.up(name, vms=0, lights=1)
-    finally:
-        labs.down(Lab(name))
+    with lights("inventory") as lab:
+        yield lab
 
 
 @pytest.fixture(scope="module")
 def host(small: Lab) -> LabHost:
-    builder = small.host("build1")
-    builder.wait_ssh()
-    return builder
+    return small.host("build1")
 
 
 @pytest.fixture(scope="module")

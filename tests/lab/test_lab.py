@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 import gdslab as labs
-from gdsdeploy import atomic
-from gdsdeploy.errors import HostKeyMismatch, HostUnreachable, ProgramFailed
-from gdslab import Lab, LabHost, guest, lifecycle, nspawn, qemu, ssh, standin, state
+from gdslab import Lab, LabHost, lifecycle, nspawn, qemu, standin, state
 from gdslab.errors import LabUnavailable
 from tests.naming import unique
 
@@ -30,20 +28,6 @@ def boot_id(host: LabHost) -> str:
     return out(host, "cat /proc/sys/kernel/random/boot_id")
 
 
-def wait_for_another_boot(host: LabHost, before: str) -> None:
-    """Return once the host answers in another boot; the old one may still answer, or die under the login."""
-    deadline = time.monotonic() + 400
-    while time.monotonic() < deadline:
-        host.wait_ssh(400)
-        try:
-            if boot_id(host) != before:
-                return
-        except (HostUnreachable, ProgramFailed):
-            continue
-        time.sleep(1)
-    pytest.fail("the host did not boot again")
-
-
 def test_vm_is_a_host_of_its_own(vm: LabHost, light: LabHost) -> None:
     for host in (vm, light):
         assert out(host, "hostname") == host.name
@@ -53,49 +37,6 @@ def test_vm_is_a_host_of_its_own(vm: LabHost, light: LabHost) -> None:
     keys = [out(host, "cut -d' ' -f2 /etc/ssh/ssh_host_ed25519_key.pub") for host in (vm, light)]
     assert keys[0] != keys[1]
     assert out(vm, "ls /etc/ssh/ssh_host_*_key").splitlines() == ["/etc/ssh/ssh_host_ed25519_key"]
-
-
-def test_wrong_host_key_is_refused(lab: Lab, vm: LabHost, light: LabHost, tmp_path: Path) -> None:
-    keys = {vm.port: lab.host_key(light.name)[1]}
-    ssh.make_key(tmp_path / "id_ed25519", "unused")
-    atomic.write(tmp_path / "known_hosts", ssh.known_hosts(keys))
-    text = ssh.config(tmp_path, guest.USER, {vm.name: vm.port}).replace(f"{tmp_path}/id_ed25519", str(lab.key))
-    atomic.write(tmp_path / "ssh_config", text)
-    with pytest.raises(HostKeyMismatch, match=vm.name):
-        ssh.execute(tmp_path / "ssh_config", vm.name, ["true"])
-    atomic.write(tmp_path / "known_hosts", ssh.known_hosts({vm.port: lab.host_key(vm.name)[1]}))
-    ssh.execute(tmp_path / "ssh_config", vm.name, ["true"])
-
-
-def test_soft_roce_is_there(vm: LabHost) -> None:
-    out(vm, "systemctl is-system-running --wait", ok=(0, 1))
-    assert "rxe0/1 state ACTIVE" in out(vm, "rdma link")
-
-
-def test_after_a_power_cycle_grub_boots_the_entry_asked_for_once_and_the_stand_in_is_there(
-    lab: Lab, vm: LabHost
-) -> None:
-    release = out(vm, "uname -r")
-    labs.plug(lab, vm, release)
-    assert "0680: 10de:22a3" in out(vm, "lspci -n")
-    out(vm, "sudo rmmod gds_lab_gpu")
-    assert "10de:" not in out(vm, "lspci -n")
-    entry = out(vm, f'sudo grep -o "gnulinux-{release}-advanced-[^\']*" /boot/grub/grub.cfg').splitlines()[0]
-    submenu = out(vm, 'sudo grep -o "gnulinux-advanced-[^\']*" /boot/grub/grub.cfg').splitlines()[0]
-    # It starts the default's kernel, so a mark on its command line is what tells the two apart.
-    vm.ssh(["sudo", "sed", "-i", f"/{entry}/,/initrd/ s/ ro / ro lab.entry=advanced /", "/boot/grub/grub.cfg"])
-    vm.ssh(["sudo", "grub-reboot", f"{submenu}>{entry}"])
-    before, process = boot_id(vm), vm.process()
-    out(vm, "echo kept > kept; sync")
-    vm.power_cycle()
-    wait_for_another_boot(vm, before)
-    assert vm.process() != process
-    assert "lab.entry=advanced" in out(vm, "cat /proc/cmdline")
-    assert "next_entry=gnu" not in out(vm, "sudo grub-editenv list"), "once means once"
-    assert out(vm, "hostname; cat kept").split() == ["gpu1", "kept"], "what was written to disk survives a crash"
-    assert "0680: 10de:22a3" in out(vm, "lspci -n")
-    assert out(vm, "systemctl is-active lab-gpu.service") == "active"
-    assert not out(vm, "sudo dmesg | grep -E 'BUG|WARNING:|Call Trace|EXT4-fs error'", ok=(0, 1))
 
 
 def test_kernel_that_the_archive_lacks_is_one_error(lab: Lab) -> None:

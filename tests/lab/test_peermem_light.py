@@ -10,12 +10,9 @@ from pathlib import Path
 
 import pytest
 
-import gdslab as labs
 from gdsdeploy.zipapp import hostapp
 from gdslab.host import LabHost
-from gdslab.state import Lab
-from tests.lab.roleplay import play, put
-from tests.naming import unique
+from tests.lab.roleplay import lights, play, put, restart
 
 pytestmark = pytest.mark.lab
 
@@ -37,22 +34,18 @@ ExecStart=/bin/sh -c 'echo peermem loads >>/run/order'
 ExecStop=
 ExecStop=/bin/sh -c 'echo peermem unloads >>/run/order'
 """
-BOOTED = "while systemctl is-system-running | grep -q starting; do sleep 0.2; done"
 
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[LabHost]:
     """A light host with the host program, a service of OFED's name, one of a scheduler's, and nv_peer_mem's."""
-    name = unique("peermem")
-    try:
-        light = labs.up(name, vms=0, lights=1).host("build1")
+    with lights("peermem") as lab:
+        light = lab.host("build1")
         put(light, "/usr/lib/gdsdeploy/gdsdeploy-host.pyz", hostapp.build())
         for unit in ("slurmd", "openibd", "nv_peer_mem"):
             put(light, f"/etc/systemd/system/{unit}.service", SERVICE.format(name=unit).encode())
         light.ssh(["sudo", "systemctl", "enable", "slurmd", "openibd", "nv_peer_mem"])
         yield light
-    finally:
-        labs.down(Lab(name))
 
 
 def order(host: LabHost) -> list[str]:
@@ -82,10 +75,7 @@ def test_without_a_module_it_says_why(host: LabHost) -> None:
 def test_at_boot_it_comes_after_the_rdma_core_and_before_its_users(host: LabHost) -> None:
     put(host, "/etc/modprobe.d/gdsdeploy.conf", b"install nv_peer_mem /bin/false\n")
     put(host, "/etc/systemd/system/gds-peermem.service.d/written.conf", WRITTEN.encode())
-    host.stop()
-    host.start()
-    host.wait_ssh()
-    host.ssh(["sh", "-c", BOOTED], timeout=120)
+    restart(host)
     assert order(host) == ["openibd starts", "peermem loads", "slurmd starts"], "nv_peer_mem does not start at all"
 
 

@@ -12,12 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-import gdslab as labs
 from gdsdeploy import resources
-from gdslab import Lab, LabHost
+from gdslab import LabHost
 from tests.lab.empty_packages import offer
-from tests.lab.roleplay import connections
-from tests.naming import unique
+from tests.lab.roleplay import connections, lights
 from tests.roles import shown
 from tests.roles.readme import ROLES
 from tests.roles.shown import Playbook
@@ -62,14 +60,10 @@ WORK = {
 @pytest.fixture(scope="module")
 def host() -> Iterator[LabHost]:
     """A light host whose apt knows the packages."""
-    name = unique("playbooks")
-    try:
-        light = labs.up(name, vms=0, lights=1).host("build1")
-        light.wait_ssh()
+    with lights("playbooks") as lab:
+        light = lab.host("build1")
         offer(light, PACKAGES)
         yield light
-    finally:
-        labs.down(Lab(name))
 
 
 def play(host: LabHost, folder: Path, playbook: Playbook, *flags: str) -> int:

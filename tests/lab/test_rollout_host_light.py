@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-import gdslab as labs
 from gdsdeploy.zipapp import hostapp
-from gdslab import Lab, LabHost
-from tests.lab.roleplay import put
-from tests.naming import unique
+from gdslab import LabHost
+from tests.lab.roleplay import lights, put
 
 pytestmark = pytest.mark.lab
 
@@ -34,13 +32,10 @@ until [ -n "$(dpkg-query -W -f '${db:Status-Status}' slow 2>/dev/null | grep hal
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[LabHost]:
-    name = unique("rollout-host")
-    try:
-        light = labs.up(name, vms=0, lights=1).host("build1")
+    with lights("rollout-host") as lab:
+        light = lab.host("build1")
         put(light, PROGRAM, hostapp.build())
         yield light
-    finally:
-        labs.down(Lab(name))
 
 
 def rollout(host: LabHost, *words: str, ok: tuple[int, ...] = (0,)) -> dict[str, Any]:

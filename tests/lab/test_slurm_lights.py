@@ -28,9 +28,7 @@ from gdsdeploy.rollout.drain import Drainer, State, reason_of
 from gdsdeploy.zipapp import hostapp
 from gdslab import ssh
 from gdslab.host import LabHost
-from gdslab.state import Lab
-from tests.lab.roleplay import play, put
-from tests.naming import unique
+from tests.lab.roleplay import lights, play, put
 
 pytestmark = pytest.mark.lab
 
@@ -155,9 +153,7 @@ def boot_id(host: LabHost) -> str:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    name = unique("slurm")
-    try:
-        lab = labs.up(name, vms=0, lights=1)
+    with lights("slurm") as lab:
         prepare(lab.host(HEAD), tmp_path_factory.mktemp("role"))
         labs.clone(lab, lab.host(HEAD), 3)
         hosts = {name: lab.host(name) for name in (HEAD, ONE, TWO)}
@@ -171,8 +167,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         for host in (ONE, TWO):
             slurm.until(host, lambda node: node.states == ["IDLE"])
         yield slurm
-    finally:
-        labs.down(Lab(name))
 
 
 def prepare(host: LabHost, folder: Path) -> None:
@@ -203,12 +197,6 @@ class Messages(list[str]):
 
     def __call__(self, line: str) -> None:
         self.append(line)
-
-
-def test_before_a_rollout_everything_is_there(cluster: Cluster) -> None:
-    assert cluster.drainer.check([ONE, TWO]) == []
-    assert cluster.drainer.check(["gpu9"]) == ["Slurm knows no node node-gpu9 (gpu9)"]
-    assert cluster.drainer.states([ONE, TWO]) == {ONE: State(False), TWO: State(False)}
 
 
 def test_a_rollout_drains_reboots_and_returns_a_node(cluster: Cluster) -> None:
@@ -245,16 +233,6 @@ def test_a_rollout_drains_reboots_and_returns_a_node(cluster: Cluster) -> None:
     }
 
     assert cluster.drainer.undrain(ONE, REASON, progress=messages) == {"returned": True, "reason": ""}
-    cluster.works(ONE)
-
-
-def test_after_the_return_the_gate_decides(cluster: Cluster) -> None:
-    assert cluster.judge(ONE, []) == "closed"
-    node = cluster.until(ONE, lambda node: "DRAIN" in node.states)
-    assert node.reason.startswith("gdsdeploy: ")
-    drain_state = cluster.drainer.undrain(ONE, REASON, progress=Messages())
-    assert drain_state == {"returned": False, "reason": node.reason}
-    assert cluster.judge(ONE, OPEN) == "open"
     cluster.works(ONE)
 
 

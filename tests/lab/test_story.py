@@ -99,46 +99,9 @@ def test_the_host_can_be_asked_without_a_controller(lab: Lab, provisioned: None)
 
 
 def test_nothing_else_can_move_the_driver(lab: Lab, locked: Target, provisioned: None) -> None:
-    """What a host does that knows other packages, too, is in test_rollout_story.py."""
+    """What a host does that knows other packages, too, is in test_rollout_story.py; kernels: test_guard_lights.py."""
     holds = lab.host("gpu1").ssh(["apt-mark", "showhold"]).stdout.split()
     assert {"libcuda1", "libcufile0", "nvidia-smi", f"linux-image-{locked.kernel.release}"} <= set(holds)
-
-
-#: A package of a kernel that nothing was built for, with the maintainer scripts that Debian's kernels have.
-OTHER_KERNEL = r"""
-set -eu
-rm -rf /tmp/kernel; mkdir -p /tmp/kernel/DEBIAN /tmp/kernel/boot "/tmp/kernel/lib/modules/$1"; cd /tmp/kernel
-cp "/boot/vmlinuz-$(uname -r)" "boot/vmlinuz-$1"
-{
-    printf 'Package: linux-image-%s\nVersion: 1\nArchitecture: amd64\n' "$1"
-    printf 'Maintainer: nobody <nobody@archive.example>\nDescription: another kernel\n'
-} >DEBIAN/control
-for event in postinst postrm; do
-    {
-        echo '#!/bin/sh'
-        echo 'export DEB_MAINT_PARAMS="$*"'
-        echo "exec run-parts --report --exit-on-error --arg=$1 --arg=/boot/vmlinuz-$1 /etc/kernel/$event.d"
-    } >"DEBIAN/$event"
-    chmod 0755 "DEBIAN/$event"
-done
-dpkg-deb --build --root-owner-group . /tmp/kernel.deb >/dev/null
-# No host boots it, so it needs no initramfs.
-INITRD=No dpkg --install /tmp/kernel.deb 2>&1
-"""
-
-
-def test_a_kernel_installed_by_hand_does_not_boot(lab: Lab, locked: Target, provisioned: None) -> None:
-    host, newer = lab.host("gpu1"), "99.9.9-amd64"
-    program = ["sudo", "python3", "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"]
-    output = host.ssh(["sudo", "sh", "-s", newer], input=OTHER_KERNEL, timeout=PATIENCE).stdout
-    assert f"gdsdeploy: kernel {newer} is not admitted (it has no module nvidia" in output
-    assert f"{locked.kernel.release} stays the boot default" in output
-    assert f"gnulinux-{newer}-advanced" in host.ssh(["sudo", "cat", "/boot/grub/grub.cfg"]).stdout
-    boot = json.loads(host.ssh([*program, "boot", "show", "--json"]).stdout)
-    assert (boot["default"], boot["next"]) == (locked.kernel.release, locked.kernel.release)
-    assert newer in host.ssh(["sudo", "journalctl", "--identifier=gdsdeploy-guard", "--output=cat"]).stdout
-    host.ssh(["sudo", "dpkg", "--purge", f"linux-image-{newer}"], timeout=PATIENCE)
-    assert json.loads(host.ssh([*program, "boot", "show", "--json"]).stdout)["default"] == locked.kernel.release
 
 
 def test_one_look_at_each_host_tells_that_there_is_nothing_to_do(lab: Lab, provisioned: None) -> None:

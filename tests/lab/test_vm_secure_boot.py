@@ -20,11 +20,9 @@ from typing import Any
 import pytest
 
 import gdslab as labs
-from gdsdeploy.host.secure_boot.signing import ONE_TIME
 from gdsdeploy.zipapp import hostapp
 from gdslab import Lab, LabHost, guest, lifecycle, mokmanager
 from gdslab import archive as archives
-from gdslab.errors import LabUnavailable
 from gdslab.qemu import VmHost
 from gdslab.signing import ModuleKey, make_key, unsigned
 from tests.lab.program import PATIENCE, gdsdeploy
@@ -181,19 +179,6 @@ def test_the_kernel_loads_only_what_a_key_of_its_firmware_signed(machine: Machin
 def test_the_stand_in_is_signed_with_the_labs_key(machine: Machine) -> None:
     labs.plug(machine.lab, machine.host, machine.host.ssh(["uname", "-r"]).stdout.strip())
     assert "0680: 10de:22a3" in machine.host.ssh(["lspci", "-n"]).stdout
-
-
-def test_without_a_request_mokmanager_is_not_started(machine: Machine) -> None:
-    with pytest.raises(LabUnavailable, match="gpu1 has no pending request to delete a key"):
-        mokmanager.operate(machine.lab, "gpu1", "delete")
-
-
-def test_a_request_is_withdrawn_before_anybody_confirms_it(machine: Machine) -> None:
-    machine.request(machine.stranger)
-    assert machine.outcomes("stranger") == {"stranger": (["error signature-key-pending"], "EKEYREJECTED")}
-    machine.kmod("enrol", "--withdraw")
-    assert machine.state() == "absent"
-    assert machine.root(f"ls {ONE_TIME}") == ""
 
 
 def test_a_key_that_is_deleted_at_the_console_signs_no_more(machine: Machine) -> None:

@@ -1,4 +1,7 @@
-"""Whatever is said, a terminal obeys nothing but our own styles: each public function, and verbs that show evidence."""
+"""Whatever is said, a terminal obeys nothing but our own styles: each public function, and what verbs say of mistakes.
+
+What they show of evidence is in test_one_line.py.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,6 @@ from gdsdeploy import console
 from gdsdeploy.host import __main__ as host_program
 from gdsdeploy.host.io.wording import HIDDEN, Printable, line, printable
 from tests.commandline import run
-
-EVIDENCE = Path(__file__).parents[1] / "evidence"
 
 PAYLOADS = {
     "title": "\x1b]0;owned\x07",
@@ -144,43 +145,6 @@ def test_hidden_is_what_unicode_calls_so() -> None:
 
 
 # --- verbs -----------------------------------------------------------------------------------------------------------
-
-
-def hostile(path: Path, tmp_path: Path) -> Path:
-    """Evidence of a real host with a payload at the end of each line of each text in it."""
-    payload = "".join(text for name, text in PAYLOADS.items() if name != "surrogate")
-
-    def planted(value: object) -> object:
-        if isinstance(value, str):
-            return "\n".join(words + payload if words else words for words in value.split("\n"))
-        if isinstance(value, dict):
-            return {key: planted(child) for key, child in value.items()}
-        return [planted(child) for child in value] if isinstance(value, list) else value
-
-    document = json.loads(path.read_text())
-    for key, value in document.items():
-        if key not in ("version", "lock", "when"):
-            document[key] = planted(value)
-    (tmp_path / "host.json").write_text(json.dumps(document))
-    return tmp_path / "host.json"
-
-
-@pytest.mark.parametrize("verb", ["explain", "topology"])
-def test_verbs_that_show_evidence(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(verb, "--evidence", hostile(EVIDENCE / "hosts" / "h100-libcufile-1.20.0.json", tmp_path))
-    output = "".join(capsys.readouterr())
-    assert hidden(re.sub(r"\x1b\[[0-9;]*m", "", output)) == []
-    assert "\\u202e" in output
-
-
-def test_gdscheck_parse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = (EVIDENCE / "gdscheck" / "gdscheck-p.libcufile-1.20.0.ngpu1.nvfs-2.28.open-driver.txt").read_text()
-    file = tmp_path / "a\x1b]0;owned\x07"
-    file.write_text(text.replace("Supported", "Supp\u202e\x1b]0;x\x07orted").replace("GPU INDEX", "GPU \x1b[5mINDEX"))
-    assert run("gdscheck", "parse", file) == 0
-    output = "".join(capsys.readouterr())
-    assert hidden(output) == []
-    assert "\\u001b" in output
 
 
 def test_errors_of_usage(capsys: pytest.CaptureFixture[str]) -> None:

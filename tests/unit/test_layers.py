@@ -78,12 +78,6 @@ def test_pure_layers_have_no_effects(path: Path) -> None:
     assert not {i for i in imports(path) if any(i == e or i.startswith(e + ".") for e in EFFECTS)}
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if relative(p).startswith("model/")], ids=relative)
-def test_model_imports_nothing_of_ours_but_itself(path: Path) -> None:
-    ours = {i for i in imports(path) if i.startswith("gdsdeploy")}
-    assert not {i for i in ours if not i.startswith("gdsdeploy.model")}
-
-
 #: Programs of their own, and what the Python that they are started with has.
 LIBRARIES = {"host/apply/packages/dnf_child.py": {"dnf", "hawkey"}}
 

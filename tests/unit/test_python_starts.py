@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from gdsdeploy.host import process
 from gdsdeploy.host.apply.program import COMMAND
-from gdsdeploy.zipapp import hostapp
+from gdsdeploy.zipapp import bootstrap, hostapp
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("gdsdeploy", "lab", "roles", "templates", "plugins", "playbooks", "docs", "examples")
@@ -77,3 +78,10 @@ def test_the_constants_have_them() -> None:
     assert COMMAND.startswith("/usr/bin/python3 -I -S /usr/lib/gdsdeploy/")
     assert hostapp.SHEBANG == b"#!/usr/bin/python3 -IS\n"
     assert " -I -S -c " in hostapp.start()
+
+
+@pytest.mark.parametrize("source", [Path(bootstrap.__file__).read_text(), hostapp._MAIN], ids=["bootstrap.py", "_MAIN"])
+def test_what_says_that_a_python_is_too_old_compiles_there(source: str) -> None:
+    """The oldest of a system that NVIDIA supports is 3.6, of release 8 of the RHEL family."""
+    tree = ast.parse(source, feature_version=(3, 4))
+    assert [node.lineno for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)] == []

@@ -289,7 +289,7 @@ def test_a_host_without_python(sshd: Start, tmp_path: Path) -> None:
 
 
 def test_a_host_with_an_old_python(sshd: Start, tmp_path: Path) -> None:
-    """The bootstrap on a Python that says it is 3.6; that its text compiles there, test_oldsyntax.py shows."""
+    """The bootstrap on a Python that says it is 3.6; that its text compiles there, test_python_starts.py shows."""
     old = f'#!/bin/sh\nexec {sys.executable} -I -c "import sys; sys.version_info = (3, 6, 8); $4"\n'
     error = refusal(sshd(f"SetEnv PATH={bin_with(tmp_path, python3=old)}").endpoint(), HostUnfit)
     assert "its python3 is 3.6; 3.8 or newer is needed" in error.message
