@@ -109,8 +109,14 @@ def validate(
         return
     if pytest_args:
         raise click.UsageError(f"unexpected argument {pytest_args[0]!r}; arguments for pytest need --pytest")
-    request = _request(only, waivers=_waivers(waive, until, reason), load=load)
-    _require_folders(junit, html, metrics)
+    from gdsdeploy.validate.fleet_validation import ValidateOptions, outcome, require_check
+    from gdsdeploy.validate.output import require_folder
+
+    waivers = _waivers(waive, until, reason)
+    request = ValidateOptions([require_check(name) for name in only], waivers, load=load)
+    # Before a host is asked.
+    for file in (junit, html, metrics):
+        require_folder(file)
     if source is not None:
         report = _judge_bundle(source, request)
     else:
@@ -118,31 +124,17 @@ def validate(
         report = _validate_hosts(fleet, limit, request, timeout=timeout, since_boot=since_boot)
     _show(report, as_json=as_json, verbose=verbose)
     _write(report, junit=junit, html=html, metrics=metrics)
-    _end(report)
-
-
-def _request(only: tuple[str, ...], *, waivers: list[Waiver], load: bool) -> ValidateOptions:
-    from gdsdeploy.validate.fleet_validation import ValidateOptions, require_check
-
-    return ValidateOptions([require_check(name) for name in only], waivers, load=load)
-
-
-def _require_folders(*files: Path | None) -> None:
-    """Raise GdsError, before a host is asked, for a file without a folder."""
-    from gdsdeploy.validate.output import require_folder
-
-    for file in files:
-        require_folder(file)
+    error = outcome(report)
+    if error is not None:
+        raise error
 
 
 def _show(report: Report, *, as_json: bool, verbose: bool) -> None:
-    if as_json:
-        from gdsdeploy.report import formats
-
-        console.stream(formats.json_pieces(report))
-        return
     from gdsdeploy.report import formats
 
+    if as_json:
+        console.stream(formats.json_pieces(report))
+        return
     console.data(formats.summary(report))
     console.table(formats.fleet_table(report, verbose=verbose))
     if details := formats.details(report, verbose=verbose):
@@ -161,14 +153,6 @@ def _write(report: Report, *, junit: Path | None, html: Path | None, metrics: Pa
         write(html, stream(report))
     if metrics is not None:
         write(metrics, formats.metrics(report))
-
-
-def _end(report: Report) -> None:
-    from gdsdeploy.validate.fleet_validation import outcome
-
-    error = outcome(report)
-    if error is not None:
-        raise error
 
 
 def _validate_hosts(
