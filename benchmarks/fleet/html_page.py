@@ -22,12 +22,12 @@ from playwright.sync_api import Browser, sync_playwright
 from gdsdeploy import atomic, console
 from gdsdeploy.report import html
 from tests.packages import CHROMIUM
-from tests.unit.report import large_report
+from tests.unit.report import sample_report
 
 
 def write(hosts: int, failing: int, path: str) -> dict[str, float]:
     """Write the page: its size, processor time for each host, and what it adds to the memory of the report."""
-    report = large_report.large(hosts, failing)
+    report = sample_report.large(hosts, failing)
     before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     atomic.write(Path(path), html.stream(report))
     cpu = time.process_time() - begin

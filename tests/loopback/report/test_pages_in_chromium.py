@@ -17,7 +17,7 @@ from gdsdeploy.host.model.finding import FAIL, Finding
 from gdsdeploy.report import html
 from gdsdeploy.report.model import HostReport, Report, Trouble
 from gdsdeploy.rollout.status import Status, fold
-from tests.unit.report import large_report
+from tests.unit.report import sample_report
 from tests.unit.report.sample_report import report
 from tests.unit.sample_rollouts import large, small
 
@@ -64,7 +64,7 @@ def ten_thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
         sizes.append(len(part))
         return part
 
-    atomic.write(file, map(counted, html.stream(large_report.large(HOSTS))))
+    atomic.write(file, map(counted, html.stream(sample_report.large(HOSTS))))
     assert max(sizes) < 1 << 18
     return file
 

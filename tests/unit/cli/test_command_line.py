@@ -1,7 +1,9 @@
-"""What holds for every verb: the list of verbs, FLEET, options before and after the verb, completion."""
+"""What holds for every verb: the list of verbs, FLEET, options before and after the verb, completion; ``--root``."""
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +12,11 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
+from docs.gen import cli
 from gdsdeploy import console
-from gdsdeploy.cli import SECTIONS, VERBS, group
+from gdsdeploy.cli import SECTIONS, VERBS, group, provision
 from gdsdeploy.converge import ansible
+from gdsdeploy.errors import HostUnfit
 
 FLEET = """\
 version: 1
@@ -154,3 +158,50 @@ def test_hosts_and_checks_are_completed(folder: Path) -> None:
     assert completions("plan", "other.yml", "--limit", "s") == ["storage"]
     (folder / "fleet.yml").write_text("{")
     assert completions("plan", "--limit", "g") == []
+
+
+LAB = Path(__file__).parents[2] / "golden" / "lab"
+ROOT_VERBS = {"plan": provision.plan, "provision": provision.provision_hosts, "remove": provision.remove_hosts}
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Path:
+    for name in ("fleet.yml", "gdsdeploy.lock"):
+        shutil.copyfile(LAB / name, tmp_path / name)
+    return tmp_path / "fleet.yml"
+
+
+def result(verb: str, *words: str | Path) -> tuple[int, str, BaseException | None]:
+    done = CliRunner().invoke(ROOT_VERBS[verb], [str(word) for word in words])
+    return done.exit_code, done.output, done.exception
+
+
+@pytest.mark.parametrize("verb", ["plan", "provision"])
+def test_an_image_gets_the_state_of_one_host(verb: str, fleet: Path, tmp_path: Path) -> None:
+    status, output, _ = result(verb, fleet, "--root", tmp_path)
+    assert (status, "--root needs --limit HOST" in output) == (2, True)
+    status, output, _ = result(verb, fleet, "--root", tmp_path, "--limit", "*")
+    assert (status, "--limit names 2: build1, gpu1" in output) == (2, True)
+
+
+@pytest.mark.parametrize("verb", ["provision", "remove"])
+def test_flags_of_ansible_have_no_effect_on_an_image(verb: str, fleet: Path, tmp_path: Path) -> None:
+    status, output, _ = result(verb, fleet, "--root", tmp_path, "--limit", "gpu1", "--check")
+    assert (status, "without flags for ansible-playbook" in output) == (2, True)
+
+
+@pytest.mark.parametrize("verb", list(ROOT_VERBS))
+def test_a_folder_that_is_no_image_is_refused(verb: str, fleet: Path, tmp_path: Path) -> None:
+    error = result(verb, fleet, "--root", tmp_path / "nowhere", "--limit", "gpu1")[2]
+    assert isinstance(error, HostUnfit)
+
+
+SOURCES = Path(__file__).parents[3]
+#: Variables that gdsdeploy sets for programs that it starts.
+INTERNAL = {"GDSDEPLOY_CONTROLLER", "GDSDEPLOY_EVENTS"}
+
+
+def test_every_variable_is_on_the_page() -> None:
+    sources = [path.read_text() for folder in ("gdsdeploy", "lab") for path in (SOURCES / folder).rglob("*.py")]
+    used = {name for text in sources for name in re.findall(r"\bGDSDEPLOY_[A-Z_]+\b", text)}
+    assert used - INTERNAL == {name for name in cli.VARIABLES if name.startswith("GDSDEPLOY_")}

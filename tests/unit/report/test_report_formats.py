@@ -1,22 +1,31 @@
+"""The formats of a report: JSON, whole and in parts, its schema, JUnit, text, HTML and metrics."""
+
 from __future__ import annotations
 
+import copy
 import io
+import json
 import json as standard_json
 import re
+import tracemalloc
 from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
+from importlib import resources
+from typing import Any
 from xml.etree import ElementTree as ET
 
+import jsonschema
 import pytest
 from rich.console import Console
 
 from gdsdeploy import console
+from gdsdeploy.cli import validate
 from gdsdeploy.host.io.wording import line
-from gdsdeploy.host.model.finding import FAIL, Finding
+from gdsdeploy.host.model.finding import FAIL, Finding, Waiver, apply
 from gdsdeploy.report import formats, html
-from gdsdeploy.report.model import HostReport, Report
-from tests.unit.report.sample_report import CHECKS, EVIL, STACK, report
+from gdsdeploy.report.model import HostReport, Report, WaiverUse
+from tests.unit.report.sample_report import CHECKS, EVIL, PEERMEM, STACK, TREE, findings, report
 
 # --- JSON ------------------------------------------------------------------------------------------------------------
 
@@ -248,3 +257,132 @@ def test_a_page_has_room_for_so_much_evidence(monkeypatch: pytest.MonkeyPatch) -
     texts = Page(html.render(Report("f", "d", "w", (*hosts, more)))).texts()
     assert [text for text in texts if len(text) == 1000] == loud.evidence
     assert "1 line, which `validate --json` has: this page has no room for more" in texts
+
+
+def many(number: int) -> Report:
+    first = report().hosts[0]
+    return replace(report(), hosts=tuple(replace(first, host=f"gpu{n}") for n in range(number)))
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [report(), many(0), many(1), many(3), replace(many(1), hosts=(replace(many(1).hosts[0], host='a"\n  b'),))],
+    ids=["sample", "no host", "one", "three", "a name"],
+)
+def test_the_parts_are_the_document_as_json_writes_it(whole: Report) -> None:
+    text = "".join(formats.json_pieces(whole))
+    assert text == formats.json_text(whole)
+    assert text == standard_json.dumps(standard_json.loads(text), indent=2, ensure_ascii=False) + "\n"
+    assert list(standard_json.loads(text)["hosts"]) == [host.host for host in whole.hosts]
+
+
+def test_a_part_has_one_host_at_most_and_the_others_are_not_yet_there() -> None:
+    whole = many(300)
+    size = len(formats.json_text(whole))
+    tracemalloc.start()
+    parts = [len(part) for part in formats.json_pieces(whole)]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(parts) == 302
+    assert sum(parts) == size
+    assert max(parts) < size / 100
+    assert peak < size / 4
+
+
+def test_validate_prints_the_parts_as_they_come(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = formats.json_text(many(3))
+
+    def render(_: Report) -> str:
+        raise AssertionError("the whole document was made")
+
+    monkeypatch.setattr(formats, "json_text", render)
+    validate._show(many(3), as_json=True, verbose=False)
+    assert capsys.readouterr().out == expected
+
+
+def test_what_is_printed_has_no_control_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    validate._show(replace(many(1), fleet="fleet\x9b31m\u202e.yml"), as_json=True, verbose=False)
+    out = capsys.readouterr().out
+    assert "\x9b" not in out
+    assert "\u202e" not in out
+    assert standard_json.loads(out)["fleet"] == "fleet\x9b31m\u202e.yml"
+
+
+SCHEMA = json.loads(resources.files("gdsdeploy.report").joinpath("report.schema.json").read_text())
+
+
+def waived() -> dict[str, Any]:
+    """The sample with a waiver that holds on one host and one that is over."""
+    original = report()
+    waivers = [Waiver("nvidia-fs.driver-tree", "2026-12-31", "waits for the maintenance of week 50")]
+    hosts = [replace(host, findings=tuple(apply(host.findings, waivers, "2026-11-21"))) for host in original.hosts]
+    accepted = WaiverUse(waivers[0].check, waivers[0].until, waivers[0].reason, expired=False, hosts=("gpu2",))
+    text = formats.json_text(replace(original, hosts=tuple(hosts), waivers=(accepted,)))
+    value: dict[str, Any] = json.loads(text)
+    return value
+
+
+def valid(value: object) -> None:
+    jsonschema.validate(value, SCHEMA, format_checker=jsonschema.FormatChecker())
+
+
+def test_the_schema_is_one() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+def test_every_report_conforms() -> None:
+    valid(json.loads(formats.json_text(report())))
+    value = waived()
+    valid(value)
+    finding = {entry["check"]: entry for entry in value["hosts"]["gpu2"]["findings"]}["nvidia-fs.driver-tree"]
+    assert finding["verdict"] == "waived"
+    assert finding["waiver"]["was"] == "fail"
+    assert TREE.found == finding["found"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("verdict",), "good"),
+        (("when",), None),
+        (("counts", "pass"), -1),
+        (("hosts", "gpu1", "surplus"), 1),
+        (("hosts", "gpu1", "error"), {"kind": "x", "message": "", "hint": "", "exit_code": 1}),
+        (("hosts", "gpu4", "error"), None),
+        (("hosts", "gpu2", "findings", 0, "verdict"), "waived"),
+        (("waivers", 0, "until"), "soon"),
+    ],
+)
+def test_it_refuses_what_is_never_printed(path: tuple[str | int, ...], value: object) -> None:
+    broken = copy.deepcopy(waived())
+    place: Any = broken
+    for part in path[:-1]:
+        place = place[part]
+    place[path[-1]] = value
+    with pytest.raises(jsonschema.ValidationError):
+        valid(broken)
+
+
+def test_a_waiver_covers_subjects_and_what_could_not_be_told_and_nothing_that_passes() -> None:
+    every = list(findings(peermem_usable=PEERMEM))
+    covered = apply(
+        every, [Waiver("peermem.usable", "2026-11-21", "r"), Waiver("storage.path", "2026-11-21", "r")], "2026-11-21"
+    )
+    verdicts = {finding.check: finding.verdict for finding in covered}
+    assert verdicts["peermem.usable"] == "waived"
+    assert verdicts["storage.path:/home"] == "pass"
+
+
+def test_a_waiver_that_is_over_fails_and_says_so() -> None:
+    (finding,) = apply([TREE], [Waiver("nvidia-fs.driver-tree", "2026-11-20", "week 47")], "2026-11-21")
+    assert finding.verdict == "fail"
+    assert "its waiver ended on 2026-11-20 (week 47)" in finding.hint
+
+
+def test_the_longest_of_several_waivers_counts() -> None:
+    waivers = [Waiver("nvidia-fs.driver-tree", day, day) for day in ("2026-11-20", "2026-11-30", "2026-11-19")]
+    (finding,) = apply([TREE], waivers, "2026-11-21")
+    assert finding.verdict == "waived"
+    assert finding.waiver == {"until": "2026-11-30", "reason": "2026-11-30", "was": "fail"}
