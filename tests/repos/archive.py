@@ -173,6 +173,19 @@ class Archive:
             named.write_bytes(data)
 
 
+def flip(path: Path, at: int | None = None) -> str:
+    """Change one bit of a file, in its middle or at ``at``; returns the file's name."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 if at is None else at] ^= 1
+    path.write_bytes(data)
+    return path.name
+
+
+def files(root: Path) -> dict[str, bytes]:
+    """Path below ``root`` → content."""
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
 class _Handler(http.server.SimpleHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gdsdeploy.errors import GdsError
+from gdsdeploy.lock import lockfile
+from gdsdeploy.model.lock import Target
+from tests.commandline import plain, run
 from tests.repos import rpmstack
 from tests.repos.archive import Archive, Key, Server, Suite, serve
 from tests.repos.cuda import CUDA_UBUNTU, flat, noble_suites
@@ -17,20 +23,22 @@ from tests.repos.rpmarchive import RpmArchive, build
 from tests.repos.stack import TRIXIE, Stanza, suites, write_pool
 
 
+def _key(tmp_path_factory: pytest.TempPathFactory, name: str) -> Iterator[Key]:
+    made = Key.generate(tmp_path_factory.mktemp("gnupg") / "home", name)
+    yield made
+    made.forget()
+
+
 @pytest.fixture(scope="session")
 def key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Key]:
     """The key that the tests pin."""
-    archive_key = Key.generate(tmp_path_factory.mktemp("gnupg") / "home", "archive")
-    yield archive_key
-    archive_key.forget()
+    yield from _key(tmp_path_factory, "archive")
 
 
 @pytest.fixture(scope="session")
 def other_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Key]:
     """A key that nobody pins."""
-    stranger_key = Key.generate(tmp_path_factory.mktemp("gnupg") / "home", "stranger")
-    yield stranger_key
-    stranger_key.forget()
+    yield from _key(tmp_path_factory, "stranger")
 
 
 @pytest.fixture(autouse=True)
@@ -40,14 +48,78 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
-@dataclass
-class Debian:
-    """An imitated Debian archive that is being served, and a fleet file for it."""
+def read_lock(fleet: Path) -> Target:
+    """The target ``gds`` of the lock beside a fleet file."""
+    return lockfile.read(lockfile.beside(fleet)).targets["gds"]
 
-    archive: Archive
+
+def lock(fleet: Path, *options: str) -> Target:
+    """The same after ``gdsdeploy lock``, which succeeds."""
+    assert run("lock", *options, fleet) == 0
+    return read_lock(fleet)
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a verb said, without colours."""
+
+    out: str
+    err: str
+
+    @property
+    def words(self) -> str:
+        """Standard error, whatever its lines."""
+        return " ".join(self.err.split())
+
+    @property
+    def json(self) -> Any:
+        """Standard output."""
+        return json.loads(self.out)
+
+
+#: Runs a verb with its arguments; ``error``: how it ends, ``code``: its status.
+Verb = Callable[..., Said]
+
+
+@pytest.fixture
+def verb(capsys: pytest.CaptureFixture[str]) -> Verb:
+    def ask(*words: object, error: type[GdsError] | None = None, code: int = 0) -> Said:
+        capsys.readouterr()
+        assert run(*words) == (error.exit_code if error else code)
+        said = capsys.readouterr()
+        return Said(plain(said.out), plain(said.err))
+
+    return ask
+
+
+def signed_by(key: Key) -> str:
+    """Keys of a repository in a fleet file."""
+    return f"keyring: '{key.keyring}', fingerprints: [{key.fingerprint}]"
+
+
+@dataclass
+class Site:
+    """Repositories that are being served, and a fleet file for them."""
+
     server: Server
     key: Key
     fleet: Path
+
+    def write(self, repositories: Mapping[str, str], profile: str, *, listed: bool = True) -> Path:
+        """A fleet of one host; YAML of its repositories, which its profile ``gds`` lists, and of that profile."""
+        entries = "".join(f"  {name}: {{{entry}}}\n" for name, entry in repositories.items())
+        profile += f", repositories: [{', '.join(repositories)}]" if listed else ""
+        self.fleet.write_text(
+            f"version: 1\nrepositories:\n{entries}profiles:\n  gds: {{{profile}}}\nhosts:\n  gpu1: gds\n"
+        )
+        return self.fleet
+
+
+@dataclass
+class Debian(Site):
+    """An imitated Debian archive."""
+
+    archive: Archive
 
     def publish(self, published: Sequence[Suite]) -> None:
         """Replace what the archive offers."""
@@ -56,27 +128,18 @@ class Debian:
             for stanzas in suite.packages.values():
                 write_pool(self.archive.root, stanzas)
 
-    def write_fleet(self, profile: str = "{os: debian-13}") -> Path:
-        """A fleet of one host whose profile ``gds`` is this YAML."""
-        signed = f"uri: '{self.server.uri}', keyring: '{self.key.keyring}', fingerprints: [{self.key.fingerprint}]"
-        self.fleet.write_text(
-            f"version: 1\n"
-            f"repositories:\n  debian: {{{signed}}}\n  debian-security: {{{signed}}}\n"
-            f"profiles:\n  gds: {profile}\n"
-            f"hosts:\n  gpu1: gds\n"
-        )
-        return self.fleet
+    def write_fleet(self, profile: str = "os: debian-13") -> Path:
+        """A fleet of one host whose profile ``gds`` has these keys."""
+        entry = f"uri: '{self.server.uri}', {signed_by(self.key)}"
+        return self.write(dict.fromkeys(("debian", "debian-security"), entry), profile, listed=False)
 
 
 @dataclass
-class Ubuntu:
-    """Ubuntu's archive and NVIDIA's CUDA repository, imitated and served, and a fleet file for both."""
+class Ubuntu(Site):
+    """Ubuntu's archive and NVIDIA's CUDA repository, imitated."""
 
     archive: Archive
     cuda: Archive
-    server: Server
-    key: Key
-    fleet: Path
 
     def publish(self, noble: Sequence[Suite], cuda: Sequence[Stanza], *, detached: bool = False) -> None:
         """Replace what both offer; ``detached``: with Release.gpg instead of InRelease."""
@@ -86,23 +149,17 @@ class Ubuntu:
                 write_pool(self.archive.root, stanzas)
         published = flat(cuda)
         self.cuda.publish(published, self.key, detached=detached)
-        for stanza in published.packages[""]:
-            write_pool(self.cuda.root, [stanza])
+        write_pool(self.cuda.root, published.packages[""])
+
+    @property
+    def own(self) -> dict[str, str]:
+        """Repositories of the distribution."""
+        return dict.fromkeys(("ubuntu", "ubuntu-security"), f"uri: '{self.server.uri}/ubuntu', {signed_by(self.key)}")
 
     def write_fleet(self, profile: str = "driver: '580'") -> Path:
         """A fleet of one host on Ubuntu 24.04, NVIDIA's repository first."""
-        signed = f"keyring: '{self.key.keyring}', fingerprints: [{self.key.fingerprint}]"
-        self.fleet.write_text(
-            f"version: 1\n"
-            f"repositories:\n"
-            f"  cuda: {{uri: '{self.server.uri}/cuda/x86_64', suites: ['/'], {signed}}}\n"
-            f"  ubuntu: {{uri: '{self.server.uri}/ubuntu', {signed}}}\n"
-            f"  ubuntu-security: {{uri: '{self.server.uri}/ubuntu', {signed}}}\n"
-            f"profiles:\n"
-            f"  gds: {{os: ubuntu-24.04, repositories: [cuda, ubuntu, ubuntu-security], {profile}}}\n"
-            f"hosts:\n  gpu1: gds\n"
-        )
-        return self.fleet
+        cuda = f"uri: '{self.server.uri}/cuda/x86_64', suites: ['/'], {signed_by(self.key)}"
+        return self.write({"cuda": cuda, **self.own}, f"os: ubuntu-24.04, {profile}")
 
 
 @pytest.fixture
@@ -111,7 +168,7 @@ def ubuntu(tmp_path: Path, key: Key) -> Iterator[Ubuntu]:
     root = tmp_path / "www"
     archive, cuda = Archive(root / "ubuntu"), Archive(root / "cuda" / "x86_64")
     with serve(root) as server:
-        site = Ubuntu(archive, cuda, server, key, tmp_path / "fleet.yml")
+        site = Ubuntu(server, key, tmp_path / "fleet.yml", archive, cuda)
         site.publish(noble_suites(), CUDA_UBUNTU)
         site.write_fleet()
         yield site
@@ -122,7 +179,7 @@ def debian(tmp_path: Path, key: Key) -> Iterator[Debian]:
     """Trixie as tests.repos.stack has it, and a fleet file that asks for it."""
     archive = Archive(tmp_path / "www")
     with serve(archive.root) as server:
-        site = Debian(archive, server, key, tmp_path / "fleet.yml")
+        site = Debian(server, key, tmp_path / "fleet.yml", archive)
         site.publish(suites(TRIXIE))
         site.write_fleet()
         yield site
@@ -138,27 +195,20 @@ def rpm_pool(tmp_path_factory: pytest.TempPathFactory, key: Key) -> Path:
 
 
 @dataclass
-class Rhel:
-    """Imitated repositories of a RHEL host that are being served, and a fleet file for them."""
+class Rhel(Site):
+    """Imitated repositories of a RHEL host."""
 
     cuda: RpmArchive
     baseos: RpmArchive
-    server: Server
-    key: Key
-    fleet: Path
 
-    def write_fleet(self, profile: str = "driver: '580'", os: str = "rhel-9") -> Path:
-        """A fleet of one host whose profile ``gds`` has these keys beside its system and repositories."""
-        signed = f"keyring: '{self.key.keyring}', fingerprints: [{self.key.fingerprint}]"
-        self.fleet.write_text(
-            f"version: 1\n"
-            f"repositories:\n"
-            f"  baseos: {{kind: rpm, uri: '{self.server.uri}/baseos', {signed}}}\n"
-            f"  cuda: {{kind: rpm, uri: '{self.server.uri}/cuda', {signed}}}\n"
-            f"profiles:\n  gds: {{os: {os}, repositories: [baseos, cuda], {profile}}}\n"
-            f"hosts:\n  gpu1: gds\n"
-        )
-        return self.fleet
+    def entry(self, name: str) -> str:
+        """One of the two in a fleet file."""
+        return f"kind: rpm, uri: '{self.server.uri}/{name}', {signed_by(self.key)}"
+
+    def write_fleet(self, profile: str = "driver: '580'", os: str = "rhel-9", **others: str) -> Path:
+        """A fleet of one host whose profile ``gds`` has these keys; others: entries of further repositories."""
+        own = {name: self.entry(name) for name in ("baseos", "cuda")}
+        return self.write({**own, **others}, f"os: {os}, {profile}")
 
 
 @contextmanager
@@ -168,7 +218,7 @@ def serve_rhel(folder: Path, pool: Path, key: Key) -> Iterator[Rhel]:
     shutil.copytree(pool, root)
     with serve(root) as server:
         cuda = RpmArchive(root / "cuda", streams=rpmstack.STREAMS)
-        site = Rhel(cuda, RpmArchive(root / "baseos"), server, key, folder / "fleet.yml")
+        site = Rhel(server, key, folder / "fleet.yml", cuda, RpmArchive(root / "baseos"))
         site.write_fleet()
         yield site
 

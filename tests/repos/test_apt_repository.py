@@ -6,25 +6,28 @@ import hashlib
 import re
 import subprocess
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gdsdeploy.errors import RepositoryUntrusted, RepositoryUnusable, RollbackFailed
+from gdsdeploy.errors import GdsError, RepositoryUntrusted, RepositoryUnusable, RollbackFailed
 from gdsdeploy.host.apply.packages import dnf, managers
 from gdsdeploy.host.apply.packages.managers import RETURNING
 from gdsdeploy.model.lock import Component, Index, Kernel, LockedDriver, Package, Target
 from gdsdeploy.repo import unpack
-from gdsdeploy.repo.apt import Repository, read
+from gdsdeploy.repo.apt import read
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.packages import Universe
-from gdsdeploy.repo.repository import verify
+from gdsdeploy.repo.repository import Repository, verify
 from gdsdeploy.rollout import previous_packages
-from tests.repos.archive import Archive, Key, Server, Suite, serve
+from tests.repos.archive import Archive, Key, Server, Suite, files, flip, serve
 from tests.repos.stack import package
 
+NOW = datetime.now(UTC)
 HELLO = package("hello", "1:2.10-3", depends="libc6 (>= 2.34)")
 
 
@@ -39,11 +42,8 @@ def server(archive: Archive) -> Iterator[Server]:
         yield running
 
 
-def suite(name: str = "stable", **changes: object) -> Suite:
-    release = Suite(name, {"main": [HELLO]})
-    for key, value in changes.items():
-        setattr(release, key, value)
-    return release
+def suite(name: str = "stable", **changes: Any) -> Suite:
+    return Suite(name, {"main": [HELLO]}, **changes)
 
 
 def fetch(server: Server, key: Key, name: str = "stable", *, components: tuple[str, ...] = ("main",)) -> Universe:
@@ -142,14 +142,6 @@ def test_a_list_is_unpacked_once(archive: Archive, server: Server, key: Key, mon
     assert fetch(server, key).named("hello")
 
 
-def test_a_tampered_release_is_refused(archive: Archive, server: Server, key: Key) -> None:
-    archive.publish(suite(), key)
-    path = archive.folder("stable") / "InRelease"
-    path.write_bytes(path.read_bytes().replace(b"Label: Debian", b"Label: debian"))
-    with pytest.raises(RepositoryUntrusted, match=r"dists/stable/InRelease.*\n.*changed after key"):
-        fetch(server, key)
-
-
 @pytest.mark.parametrize("suffix", [False, True])
 def test_text_around_the_signed_text_is_not_read(suffix: bool, archive: Archive, server: Server, key: Key) -> None:
     """If it were, the index would be an expired one."""
@@ -158,32 +150,6 @@ def test_text_around_the_signed_text_is_not_read(suffix: bool, archive: Archive,
     expired, signed = b"Valid-Until: Thu, 01 Jan 1970 00:00:00 GMT\n\n", path.read_bytes()
     path.write_bytes(signed + expired if suffix else expired + signed)
     assert fetch(server, key).named("hello")
-
-
-def test_a_tampered_detached_release_is_refused(archive: Archive, server: Server, key: Key) -> None:
-    archive.publish(suite(), key, detached=True)
-    path = archive.folder("stable") / "Release"
-    path.write_bytes(path.read_bytes() + b"X: y\n")
-    with pytest.raises(RepositoryUntrusted, match="dists/stable/Release"):
-        fetch(server, key)
-
-
-def test_a_signature_by_a_key_that_is_not_in_the_keyring_is_refused(
-    archive: Archive, server: Server, key: Key, other_key: Key
-) -> None:
-    archive.publish(suite(), other_key)
-    with pytest.raises(RepositoryUntrusted, match="not in the keyring"):
-        fetch(server, key)
-
-
-def test_a_key_of_the_keyring_that_is_not_pinned_is_refused(
-    archive: Archive, server: Server, key: Key, other_key: Key, tmp_path: Path
-) -> None:
-    archive.publish(suite(), other_key)
-    both = tmp_path / "both.gpg"
-    both.write_bytes(key.keyring.read_bytes() + other_key.keyring.read_bytes())
-    with pytest.raises(RepositoryUntrusted, match=f"{other_key.fingerprint}, which is not one of the pinned"):
-        fetch(server, Key(key.home, key.fingerprint, both))
 
 
 def test_an_expired_key_is_refused(archive: Archive, server: Server, tmp_path: Path) -> None:
@@ -196,87 +162,110 @@ def test_an_expired_key_is_refused(archive: Archive, server: Server, tmp_path: P
         short.forget()
 
 
-def test_an_unsigned_repository_is_refused(archive: Archive, server: Server, key: Key) -> None:
-    archive.publish(suite(), None)
-    with pytest.raises(RepositoryUnusable, match=r"neither InRelease nor Release with Release\.gpg"):
-        fetch(server, key)
+@dataclass
+class Offer:
+    """An archive that can be broken, and who asks for what."""
+
+    archive: Archive
+    #: pinned by who asks
+    key: Key
+    other_key: Key
+    suite: str = "stable"
+    components: tuple[str, ...] = ("main",)
+
+    def publish(self, key: Key | None = None, name: str = "stable", **changes: Any) -> Path:
+        """Publish one suite, by default signed with the pinned key; returns its folder."""
+        detached = changes.pop("detached", False)
+        self.archive.publish(suite(name, **changes), key or self.key, detached=detached)
+        return self.archive.folder(name)
+
+    def other_components(self) -> None:
+        self.publish()
+        self.components = ("main", "non-free")
+
+    def other_suite(self) -> None:
+        self.publish()
+        self.suite = "trixie"
+
+    def other_keyring(self) -> None:
+        self.publish()
+        self.key = replace(self.key, keyring=self.key.home / "none.gpg")
+
+    def both_keys(self) -> None:
+        """The stranger's key is in the keyring, too."""
+        self.publish(self.other_key)
+        keyring = self.archive.root / "both.gpg"
+        keyring.write_bytes(self.key.keyring.read_bytes() + self.other_key.keyring.read_bytes())
+        self.key = replace(self.key, keyring=keyring)
+
+    def tampered(self) -> None:
+        path = self.publish() / "InRelease"
+        path.write_bytes(path.read_bytes().replace(b"Label: Debian", b"Label: debian"))
+
+    def tampered_detached(self) -> None:
+        (self.publish(detached=True) / "Release").open("ab").write(b"X: y\n")
+
+    def unsigned(self) -> Path:
+        self.archive.publish(suite(), None)
+        return self.archive.folder("stable")
+
+    def unsigned_in_place_of_signed(self) -> None:
+        (self.unsigned() / "Release").rename(self.archive.folder("stable") / "InRelease")
+
+    def another_suite_under_this_name(self) -> None:
+        self.publish(name="oldstable").rename(self.archive.folder("stable"))
+
+    def tampered_list(self) -> None:
+        self.publish()
+        for path in self.archive.root.rglob("by-hash/SHA256/*"):
+            flip(path, -1)
+
+    def longer_list(self) -> None:
+        self.publish(by_hash=False, compressions=(".gz",))
+        (path,) = self.archive.root.rglob("Packages.gz")
+        path.open("ab").write(bytes(5_000_000))
+
+    def lost_list(self) -> None:
+        self.publish()
+        for path in (*self.archive.root.rglob("Packages*"), *self.archive.root.rglob("by-hash/SHA256/*")):
+            path.unlink()
 
 
-def test_an_unsigned_text_in_place_of_a_signed_one_is_refused(archive: Archive, server: Server, key: Key) -> None:
-    archive.publish(suite(), None)
-    folder = archive.folder("stable")
-    (folder / "Release").rename(folder / "InRelease")
-    with pytest.raises(RepositoryUntrusted, match="it is not signed"):
-        fetch(server, key)
-
-
-def test_an_expired_index_is_refused(archive: Archive, server: Server, key: Key) -> None:
-    archive.publish(suite(date=datetime.now(UTC) - timedelta(days=8)), key)
-    with pytest.raises(RepositoryUntrusted, match="InRelease: this index was valid until"):
-        fetch(server, key)
-
-
-def test_an_index_from_the_future_is_refused(archive: Archive, server: Server, key: Key) -> None:
-    archive.publish(suite(date=datetime.now(UTC) + timedelta(days=1)), key)
-    with pytest.raises(RepositoryUntrusted, match="this index is dated"):
-        fetch(server, key)
-
-
-def test_another_suites_index_under_this_name_is_refused(archive: Archive, server: Server, key: Key) -> None:
-    archive.publish(suite("oldstable"), key)
-    archive.folder("oldstable").rename(archive.folder("stable"))
-    with pytest.raises(RepositoryUntrusted, match="the index of oldstable, not of stable"):
-        fetch(server, key)
-
-
-def test_a_tampered_package_list_is_refused(archive: Archive, server: Server, key: Key) -> None:
-    archive.publish(suite(), key)
-    for path in archive.root.rglob("by-hash/SHA256/*"):
-        data = path.read_bytes()
-        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    with pytest.raises(RepositoryUntrusted, match=r"by-hash/SHA256/.*not the file that the signed index names"):
-        fetch(server, key)
-
-
-def test_a_longer_package_list_is_refused_without_reading_it_all(archive: Archive, server: Server, key: Key) -> None:
-    archive.publish(suite(by_hash=False, compressions=(".gz",)), key)
-    (path,) = archive.root.rglob("Packages.gz")
-    path.write_bytes(path.read_bytes() + b"\0" * 5_000_000)
-    with pytest.raises(RepositoryUntrusted, match=r"Packages\.gz: longer than the"):
-        fetch(server, key)
-
-
-def test_a_package_list_that_is_gone_is_named(archive: Archive, server: Server, key: Key) -> None:
-    archive.publish(suite(), key)
-    for path in archive.root.rglob("Packages*"):
-        path.unlink()
-    for path in archive.root.rglob("by-hash/SHA256/*"):
-        path.unlink()
-    with pytest.raises(RepositoryUnusable, match="main/binary-amd64/Packages: the signed index names this list, but"):
-        fetch(server, key)
+@pytest.mark.parametrize(
+    ("broken", "error", "words"),
+    [
+        (Offer.tampered, RepositoryUntrusted, r"dists/stable/InRelease.*\n.*changed after key"),
+        (Offer.tampered_detached, RepositoryUntrusted, "dists/stable/Release"),
+        (lambda offer: offer.publish(offer.other_key), RepositoryUntrusted, "not in the keyring"),
+        (Offer.both_keys, RepositoryUntrusted, "[0-9A-F]{40}, which is not one of the pinned"),
+        (Offer.unsigned, RepositoryUnusable, r"neither InRelease nor Release with Release\.gpg"),
+        (Offer.unsigned_in_place_of_signed, RepositoryUntrusted, "it is not signed"),
+        (lambda offer: offer.publish(date=NOW - timedelta(days=8)), RepositoryUntrusted,
+         "InRelease: this index was valid until"),
+        (lambda offer: offer.publish(date=NOW + timedelta(days=1)), RepositoryUntrusted, "this index is dated"),
+        (Offer.another_suite_under_this_name, RepositoryUntrusted, "the index of oldstable, not of stable"),
+        (Offer.tampered_list, RepositoryUntrusted, "by-hash/SHA256/.*not the file that the signed index names"),
+        (Offer.longer_list, RepositoryUntrusted, r"Packages\.gz: longer than the"),
+        (Offer.lost_list, RepositoryUnusable,
+         "main/binary-amd64/Packages: the signed index names this list, but"),
+        (Offer.other_components, RepositoryUnusable, "stable has no component non-free; it has main"),
+        (Offer.other_suite, RepositoryUnusable, "dists/trixie/: there is neither InRelease"),
+        (Offer.other_keyring, RepositoryUnusable, r"none\.gpg: there is no such keyring"),
+    ],
+)  # fmt: skip
+def test_a_broken_link_of_trust_is_refused(
+    broken: Callable[[Offer], object], error: type[GdsError], words: str, archive: Archive, server: Server, key: Key,
+    other_key: Key,
+) -> None:  # fmt: skip
+    offer = Offer(archive, key, other_key)
+    broken(offer)
+    with pytest.raises(error, match=words):
+        fetch(server, offer.key, offer.suite, components=offer.components)
 
 
 def test_the_next_compression_is_taken_where_the_best_is_gone(archive: Archive, server: Server, key: Key) -> None:
     archive.publish(suite(compressions=(".gz",)), key)
     assert fetch(server, key).named("hello")
-
-
-def test_a_component_that_the_suite_lacks_is_named(archive: Archive, server: Server, key: Key) -> None:
-    archive.publish(suite(), key)
-    with pytest.raises(RepositoryUnusable, match="stable has no component non-free; it has main"):
-        fetch(server, key, components=("main", "non-free"))
-
-
-def test_a_suite_that_is_not_there_is_named(archive: Archive, server: Server, key: Key) -> None:
-    archive.publish(suite(), key)
-    with pytest.raises(RepositoryUnusable, match="dists/trixie/: there is neither InRelease"):
-        fetch(server, key, "trixie")
-
-
-def test_a_missing_keyring_is_named(archive: Archive, server: Server, key: Key, tmp_path: Path) -> None:
-    archive.publish(suite(), key)
-    with pytest.raises(RepositoryUnusable, match=r"none\.gpg: there is no such keyring"):
-        fetch(server, Key(key.home, key.fingerprint, tmp_path / "none.gpg"))
 
 
 def test_a_server_that_does_not_answer_is_named_after_three_tries(key: Key) -> None:
@@ -292,28 +281,6 @@ def test_a_repository_on_disk_is_read(archive: Archive, key: Key) -> None:
     assert fetch(Server(archive.root.as_uri(), []), key).named("hello")
 
 
-def test_a_tampered_package_is_refused(archive: Archive, server: Server, key: Key, tmp_path: Path) -> None:
-    """With a real package made by dpkg-deb, one byte of which is changed after the index was signed."""
-    control = tmp_path / "build" / "DEBIAN" / "control"
-    control.parent.mkdir(parents=True)
-    control.write_text("Package: hello\nVersion: 1\nArchitecture: all\nMaintainer: T <t@example.org>\nDescription: t\n")
-    pool = archive.root / "pool"
-    pool.mkdir()
-    subprocess.run(["dpkg-deb", "--build", control.parents[1], pool / "hello.deb"], check=True, capture_output=True)
-    data = (pool / "hello.deb").read_bytes()
-    sha256 = hashlib.sha256(data).hexdigest()
-    uri = f"{server.uri}/pool/hello.deb"
-    with Fetcher(tmp_path / "first") as fetcher:
-        assert fetcher.file(uri, sha256=sha256, size=len(data)).read_bytes() == data
-    (pool / "hello.deb").write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    with Fetcher(tmp_path / "second") as fetcher, pytest.raises(RepositoryUntrusted, match=r"pool/hello\.deb"):
-        fetcher.file(uri, sha256=sha256, size=len(data))
-    assert not [path for path in (tmp_path / "second").rglob("*") if path.is_file()]
-
-
-# -- The packages that a host had before: fetched once, kept whatever the archive does, and offered signed.
-
-
 def deb(folder: Path, version: str) -> Path:
     """A package nvidia-small of dpkg's own."""
     root = folder / version
@@ -325,6 +292,25 @@ def deb(folder: Path, version: str) -> Path:
     path = folder / f"nvidia-small_{version}_amd64.deb"
     subprocess.run(["dpkg-deb", "--build", "--root-owner-group", root, path], check=True, capture_output=True)
     return path
+
+
+def test_a_tampered_package_is_refused(archive: Archive, server: Server, tmp_path: Path) -> None:
+    """With a real package made by dpkg-deb, one byte of which is changed after the index was signed."""
+    path = deb(archive.root, "1")
+    data = path.read_bytes()
+    sha256, uri = hashlib.sha256(data).hexdigest(), f"{server.uri}/{path.name}"
+    with Fetcher(tmp_path / "first") as fetcher:
+        assert fetcher.file(uri, sha256=sha256, size=len(data)).read_bytes() == data
+    flip(path, -1)
+    with (
+        Fetcher(tmp_path / "second") as fetcher,
+        pytest.raises(RepositoryUntrusted, match="nvidia-small_1_amd64"),
+    ):
+        fetcher.file(uri, sha256=sha256, size=len(data))
+    assert files(tmp_path / "second") == {}
+
+
+# -- The packages that a host had before: fetched once, kept whatever the archive does, and offered signed.
 
 
 def locked(file: Path) -> Package:

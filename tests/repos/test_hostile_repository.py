@@ -17,42 +17,31 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.cli import main
 from gdsdeploy.errors import GdsError, RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.lock import lockfile
 from gdsdeploy.mirror import writing
 from gdsdeploy.repo import fetch
 from gdsdeploy.repo.fetch import Fetcher
-from tests.repos.archive import Key
-from tests.repos.conftest import Debian
+from tests.commandline import run
+from tests.repos.archive import Key, files
+from tests.repos.conftest import Debian, Verb, lock
 from tests.repos.stack import TRIXIE, suites
 
 Stanzas = list[dict[str, str]]
-
-
-def verb(*words: str | Path) -> int:
-    with pytest.raises(SystemExit) as end:
-        main([str(word) for word in words])
-    assert isinstance(end.value.code, int)
-    return end.value.code
 
 
 def changed(package: str, fields: Mapping[str, str]) -> Stanzas:
     return [{**stanza, **fields} if stanza["Package"] == package else dict(stanza) for stanza in TRIXIE]
 
 
-def files(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
-
-
 @pytest.fixture
 def mirror(debian: Debian, other_key: Key, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """Mirror the archive's lock to ``tmp_path/mirror``."""
     monkeypatch.setenv("GNUPGHOME", str(other_key.home))
-    assert verb("lock", debian.fleet) == 0
+    lock(debian.fleet)
     place = tmp_path / "mirror"
     keys = ["--keyring", debian.key.keyring, "--key", other_key.fingerprint]
-    return lambda: verb("mirror", lockfile.beside(debian.fleet), place, *keys)
+    return lambda: run("mirror", lockfile.beside(debian.fleet), place, *keys)
 
 
 @pytest.mark.parametrize(
@@ -68,8 +57,8 @@ def test_a_file_name_that_leads_out_is_refused_by_lock_and_mirror(
     ):
         debian.archive.publish(suite, debian.key)
     before = files(tmp_path)
-    for run in (mirror, lambda: verb("lock", debian.fleet)):
-        assert run() == RepositoryUnusable.exit_code
+    for attempt in (mirror, lambda: run("lock", debian.fleet)):
+        assert attempt() == RepositoryUnusable.exit_code
         said = re.sub(r"\s+", " ", capsys.readouterr().err)
         assert re.search(r"Packages\.xz: stanza [0-9]+: libcufile0: not a path inside the repository", said), said
         assert "\x1b[2J" not in said
@@ -78,11 +67,10 @@ def test_a_file_name_that_leads_out_is_refused_by_lock_and_mirror(
     assert {name for name in after.keys() - before.keys() if not name.startswith("cache/")} == set()
 
 
-def test_a_version_that_is_none_is_one_error_of_lock(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_version_that_is_none_is_one_error_of_lock(debian: Debian, verb: Verb) -> None:
     for suite in suites(changed("nvidia-fs-dkms", {"Version": "550.1 x$(id)"})):
         debian.archive.publish(suite, debian.key)
-    assert verb("lock", debian.fleet) == RepositoryUnusable.exit_code
-    said = re.sub(r"\s+", " ", capsys.readouterr().err)
+    said = verb("lock", debian.fleet, error=RepositoryUnusable).words
     assert re.search(r"stanza [0-9]+: nvidia-fs-dkms: not a version: '550\.1 x\$\(id\)'", said), said
     assert "Traceback" not in said
 
@@ -119,10 +107,6 @@ def test_a_list_of_six_gibibytes_ends_lock_in_little_memory(debian: Debian) -> N
 # ── what is in the way in the mirror's folder ────────────────────────────────────────────────────────────────────
 
 
-def link(place: Path, outside: Path) -> None:
-    place.symlink_to(outside, target_is_directory=outside.is_dir())
-
-
 @pytest.mark.parametrize("place", ["pool", "pool/debian", "dists", "dists/debian-13/stack", "dists/debian-13/InRelease",
                                    "gdsdeploy-mirror.gpg", "gdsdeploy-mirror.json"])  # fmt: skip
 @pytest.mark.parametrize("what", ["link to a folder", "link to a file", "link to nothing", "pipe", "file or folder"])
@@ -140,7 +124,7 @@ def test_what_is_foreign_is_named_and_nothing_is_changed(
     elif what == "file or folder":
         way.write_text("foreign") if is_folder else way.mkdir()
     else:
-        link(way, {"folder": outside, "file": outside / "file", "nothing": outside / "new"}[what.rpartition(" ")[2]])
+        way.symlink_to({"folder": outside, "file": outside / "file", "nothing": outside / "new"}[what.split()[-1]])
     before = sorted(tmp_path.joinpath("mirror").rglob("*")), files(outside)
     assert mirror() == GdsError.exit_code
     said = re.sub(r"\s", "", capsys.readouterr().err)
@@ -266,14 +250,13 @@ def test_the_endless_body_of_a_redirect_is_not_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), os.mkdir])
 def test_a_pipe_a_device_and_a_folder_as_an_index_are_one_error_of_lock(
-    make: Callable[[Path], None], debian: Debian, capsys: pytest.CaptureFixture[str]
+    make: Callable[[Path], None], debian: Debian, verb: Verb
 ) -> None:
     debian.fleet.write_text(debian.fleet.read_text().replace(debian.server.uri, debian.archive.root.as_uri()))
     index = debian.archive.root / "dists/trixie/InRelease"
     index.unlink()
     make(index)
-    assert verb("lock", debian.fleet, "--allow-file-repositories") == RepositoryUnusable.exit_code
-    said = capsys.readouterr().err
+    said = verb("lock", debian.fleet, "--allow-file-repositories", error=RepositoryUnusable).err
     assert "InRelease" in said
     assert "not a regular file" in said or "Is a directory" in said
 

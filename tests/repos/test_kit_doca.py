@@ -9,14 +9,12 @@ import pytest
 import yaml
 
 from gdsdeploy.errors import NoSolution
-from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Target
 from gdslab.kit import doca, eldoca, rpm, sign
 from gdslab.kit.elversions import Versions
 from gdslab.kit.trees import Trees
-from tests.commandline import run
 from tests.repos import kitcontent
-from tests.repos.conftest import Rhel, Ubuntu
+from tests.repos.conftest import Rhel, Ubuntu, Verb, lock
 from tests.repos.rpmarchive import Rpm as RpmPackage
 from tests.repos.rpmarchive import build
 
@@ -36,11 +34,6 @@ def write_fleet(fleet: Path, entries: Mapping[str, object], *packages: str, **pr
     own["repositories"] += [name for name in entries if name not in own["repositories"]]
     own.update(doca=list(packages), **profile)
     fleet.write_text(yaml.safe_dump(value))
-
-
-def locked(fleet: Path) -> Target:
-    assert run("lock", fleet) == 0
-    return lockfile.read(lockfile.beside(fleet)).targets["gds"]
 
 
 def versions(target: Target, *repositories: str) -> dict[str, str]:
@@ -68,7 +61,7 @@ def test_apt_takes_the_modules_that_dkms_builds_and_the_distributions_dkms(
     ubuntu: Ubuntu, apt: dict[str, object]
 ) -> None:
     write_fleet(ubuntu.fleet, {"doca": apt["doca"]}, "doca-ofed", rdma="peermem")
-    target = locked(ubuntu.fleet)
+    target = lock(ubuntu.fleet)
     ofed = f"{doca.OFED}.{doca.BUILD}"
     assert versions(target, "doca") == {
         "doca-ofed": doca.DOCA,
@@ -84,9 +77,9 @@ def test_apt_takes_the_modules_that_dkms_builds_and_the_distributions_dkms(
 
 
 def test_apt_takes_the_kernel_that_modules_were_built_for(ubuntu: Ubuntu, apt: dict[str, object]) -> None:
-    assert locked(ubuntu.fleet).kernel.release != UBUNTU_KERNEL
+    assert lock(ubuntu.fleet).kernel.release != UBUNTU_KERNEL
     write_fleet(ubuntu.fleet, apt, "doca-ofed-userspace", *BUILT["apt"])
-    target = locked(ubuntu.fleet)
+    target = lock(ubuntu.fleet)
     assert target.kernel.release == UBUNTU_KERNEL
     assert set(versions(target, "doca-kernel")) == {*BUILT["apt"], "mlnx-ofed-kernel-modules"}
     assert "mlnx-ofed-kernel-dkms" not in versions(target, "doca")
@@ -95,14 +88,15 @@ def test_apt_takes_the_kernel_that_modules_were_built_for(ubuntu: Ubuntu, apt: d
 
 
 def test_modules_of_another_kernel_and_two_kinds_of_modules_are_refused(
-    ubuntu: Ubuntu, apt: dict[str, object], capsys: pytest.CaptureFixture[str]
+    ubuntu: Ubuntu, apt: dict[str, object], verb: Verb
 ) -> None:
     write_fleet(ubuntu.fleet, apt, "doca-ofed-userspace", BUILT["apt"][0], kernel="6.11")
-    assert run("lock", ubuntu.fleet) == NoSolution.exit_code
-    assert "[doca-kernel] kernel 6.11.0-26-generic: The profile asks for modules" in capsys.readouterr().err
+    assert (
+        "[doca-kernel] kernel 6.11.0-26-generic: The profile asks for modules"
+        in verb("lock", ubuntu.fleet, error=NoSolution).err
+    )
     write_fleet(ubuntu.fleet, apt, "doca-ofed", BUILT["apt"][0], kernel="newest")
-    assert run("lock", ubuntu.fleet) == NoSolution.exit_code
-    assert "conflicts with mlnx-ofed-kernel-modules" in capsys.readouterr().err
+    assert "conflicts with mlnx-ofed-kernel-modules" in verb("lock", ubuntu.fleet, error=NoSolution).err
 
 
 @pytest.fixture
@@ -135,7 +129,7 @@ def dnf(rhel: Rhel, tmp_path: Path) -> dict[str, object]:
 def test_dnf_takes_the_modules_that_dkms_builds(rhel: Rhel, dnf: dict[str, object]) -> None:
     write_fleet(rhel.fleet, {"doca": dnf["doca"]}, "doca-ofed")
     ofed = f"{doca.OFED}-{doca.BUILD}.el9"
-    assert versions(locked(rhel.fleet), "doca") == {
+    assert versions(lock(rhel.fleet), "doca") == {
         "doca-ofed": f"{doca.DOCA}.el9",
         "doca-ofed-userspace": f"{doca.DOCA}.el9",
         **dict.fromkeys(("mlnx-ofa_kernel", "mlnx-ofa_kernel-dkms", "mlnx-ofa_kernel-source"), ofed),
@@ -145,8 +139,8 @@ def test_dnf_takes_the_modules_that_dkms_builds(rhel: Rhel, dnf: dict[str, objec
 
 
 def test_dnf_takes_the_kernel_that_modules_were_built_for(rhel: Rhel, dnf: dict[str, object]) -> None:
-    assert locked(rhel.fleet).kernel.release != f"{EL_KERNEL}.x86_64"
+    assert lock(rhel.fleet).kernel.release != f"{EL_KERNEL}.x86_64"
     write_fleet(rhel.fleet, dnf, "doca-ofed-userspace", *BUILT["rpm"])
-    target = locked(rhel.fleet)
+    target = lock(rhel.fleet)
     assert target.kernel.release == f"{EL_KERNEL}.x86_64"
     assert set(versions(target, "doca-kernel")) == {*BUILT["rpm"], "kmod-mlnx-ofa_kernel"}

@@ -10,11 +10,9 @@ import pytest
 from gdsdeploy.converge.inventory import keys
 from gdsdeploy.errors import RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.lock import lockfile
-from gdsdeploy.model.lock import Target
 from tests.commandline import run
 from tests.repos.archive import Archive, Key
-from tests.repos.conftest import Rhel, Ubuntu
+from tests.repos.conftest import Rhel, Ubuntu, Verb, lock, signed_by
 from tests.repos.cuda import CUDA_UBUNTU, flat
 from tests.repos.rpmarchive import RpmArchive, sign
 from tests.repos.stack import write_pool
@@ -24,31 +22,14 @@ LOCAL = "cuda-repo-ubuntu2404-13-0-local"
 
 def unpacked(folder: Path, key: Key) -> Path:
     """What the package puts into /var: the packages and a Release signed by the build's key."""
-    archive = Archive(folder / LOCAL)
-    suite = flat(CUDA_UBUNTU)
+    archive, suite = Archive(folder / LOCAL), flat(CUDA_UBUNTU)
     archive.publish(suite, key, detached=True)
-    for stanza in suite.packages[""]:
-        write_pool(archive.root, [stanza])
+    write_pool(archive.root, suite.packages[""])
     return archive.root
 
 
 def write_fleet(ubuntu: Ubuntu, uri: str, key: Key) -> None:
-    signed = f"keyring: '{ubuntu.key.keyring}', fingerprints: [{ubuntu.key.fingerprint}]"
-    ubuntu.fleet.write_text(
-        f"version: 1\n"
-        f"repositories:\n"
-        f"  nvidia: {{uri: '{uri}', keyring: '{key.keyring}', fingerprints: [{key.fingerprint}]}}\n"
-        f"  ubuntu: {{uri: '{ubuntu.server.uri}/ubuntu', {signed}}}\n"
-        f"  ubuntu-security: {{uri: '{ubuntu.server.uri}/ubuntu', {signed}}}\n"
-        f"profiles:\n"
-        f"  gds: {{os: ubuntu-24.04, repositories: [nvidia, ubuntu, ubuntu-security], driver: '580'}}\n"
-        f"hosts:\n  gpu1: gds\n"
-    )
-
-
-def locked(fleet: Path) -> Target:
-    assert run("lock", fleet) == 0
-    return lockfile.read(lockfile.beside(fleet)).targets["gds"]
+    ubuntu.write({"nvidia": f"uri: '{uri}', {signed_by(key)}", **ubuntu.own}, "os: ubuntu-24.04, driver: '580'")
 
 
 @pytest.mark.parametrize("served", [False, True], ids=["folder", "mirror"])
@@ -58,7 +39,7 @@ def test_a_local_installer_resolves_from_its_folder_and_from_a_mirror(
     root = unpacked(ubuntu.archive.root.parent if served else tmp_path / "var", other_key)
     uri = f"{ubuntu.server.uri}/{LOCAL}" if served else root.as_uri()
     write_fleet(ubuntu, uri, other_key)
-    target = locked(ubuntu.fleet)
+    target = lock(ubuntu.fleet)
     assert target.driver.version == "580.95.05"
     (index,) = [index for index in target.indices if index.repository == "nvidia"]
     assert (index.uri, index.suite, index.signed_by) == (uri, "/", other_key.fingerprint)
@@ -69,35 +50,29 @@ def test_a_local_installer_resolves_from_its_folder_and_from_a_mirror(
     assert {"src": str(other_key.keyring), "dest": "/etc/apt/keyrings/gdsdeploy-nvidia.gpg"} in brought
 
 
-def test_the_key_of_another_build_is_refused(
-    ubuntu: Ubuntu, other_key: Key, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_key_of_another_build_is_refused(ubuntu: Ubuntu, other_key: Key, tmp_path: Path, verb: Verb) -> None:
     root = unpacked(tmp_path / "var", other_key)
     write_fleet(ubuntu, root.as_uri(), ubuntu.key)
-    assert run("lock", ubuntu.fleet) == RepositoryUntrusted.exit_code
-    words = " ".join(capsys.readouterr().err.split())
+    words = verb("lock", ubuntu.fleet, error=RepositoryUntrusted).words
     assert LOCAL in words
     assert "which is not in the keyring" in words
 
 
-def test_a_folder_that_this_machine_lacks_is_named_with_what_to_do(
-    ubuntu: Ubuntu, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_this_machine_lacks_is_named_with_what_to_do(ubuntu: Ubuntu, tmp_path: Path, verb: Verb) -> None:
     folder = tmp_path / "var" / LOCAL
     write_fleet(ubuntu, folder.as_uri(), ubuntu.key)
-    assert run("lock", ubuntu.fleet) == RepositoryUnusable.exit_code
-    words = " ".join(capsys.readouterr().err.split())
+    words = verb("lock", ubuntu.fleet, error=RepositoryUnusable).words
     assert f"repository nvidia: this machine has no folder {folder}" in words
     assert "unpack its package into the same folder" in words
 
 
-def test_a_folder_of_rpm_packages_that_this_machine_lacks_is_named(
-    rhel: Rhel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_of_rpm_packages_that_this_machine_lacks_is_named(rhel: Rhel, tmp_path: Path, verb: Verb) -> None:
     folder = tmp_path / "var" / "cuda-repo-rhel9-13-0-local"
     rhel.fleet.write_text(rhel.fleet.read_text().replace(f"{rhel.server.uri}/cuda", folder.as_uri()))
-    assert run("lock", rhel.fleet) == RepositoryUnusable.exit_code
-    assert f"repository cuda: this machine has no folder {folder}" in " ".join(capsys.readouterr().err.split())
+    assert (
+        f"repository cuda: this machine has no folder {folder}"
+        in verb("lock", rhel.fleet, error=RepositoryUnusable).words
+    )
 
 
 def test_an_rpm_installer_is_used_by_the_signatures_of_its_packages(rhel: Rhel, other_key: Key, tmp_path: Path) -> None:
@@ -107,17 +82,10 @@ def test_an_rpm_installer_is_used_by_the_signatures_of_its_packages(rhel: Rhel, 
     sign(root.glob("*.rpm"), other_key)
     (root / "0123ABCD.pub").write_text(other_key.armoured())
     RpmArchive(root, streams=rhel.cuda.streams).publish(None)
-    signed = f"keyring: '{rhel.key.keyring}', fingerprints: [{rhel.key.fingerprint}]"
     choice = f"metadata: unsigned, why: a local installer, package_keys: [{other_key.fingerprint}]"
-    rhel.fleet.write_text(
-        f"version: 1\n"
-        f"repositories:\n"
-        f"  baseos: {{kind: rpm, uri: '{rhel.server.uri}/baseos', {signed}}}\n"
-        f"  nvidia: {{kind: rpm, uri: '{root.as_uri()}', keyring: '{root}/0123ABCD.pub', {choice}}}\n"
-        f"profiles:\n  gds: {{os: rhel-9, repositories: [baseos, nvidia], driver: '580'}}\n"
-        f"hosts:\n  gpu1: gds\n"
-    )
-    target = locked(rhel.fleet)
+    nvidia = f"kind: rpm, uri: '{root.as_uri()}', keyring: '{root}/0123ABCD.pub', {choice}"
+    rhel.write({"baseos": rhel.entry("baseos"), "nvidia": nvidia}, "os: rhel-9, driver: '580'")
+    target = lock(rhel.fleet)
     assert target.modules == ("nvidia-driver:580-open",)
     (index,) = [index for index in target.indices if index.repository == "nvidia"]
     assert (index.uri, index.metadata) == (root.as_uri(), "unsigned")

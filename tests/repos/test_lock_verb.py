@@ -27,17 +27,17 @@ from gdsdeploy.errors import (
     SignatureRefused,
 )
 from gdsdeploy.lock import adopt_hosts, lockfile, signatures
-from gdsdeploy.model.lock import LOCK_VERSION, Target
+from gdsdeploy.model.lock import LOCK_VERSION
 from gdsdeploy.ssh.endpoint import Answer
 from tests.commandline import plain, run
-from tests.repos.conftest import Debian, Rhel, Ubuntu
+from tests.repos.conftest import Debian, Rhel, Ubuntu, Verb, lock, read_lock
 from tests.repos.cuda import CUDA_UBUNTU, cuda_driver, noble_suites
 from tests.repos.stack import TRIXIE, Stanza, gds, kernel, open_driver, package, proprietary_driver, suites, without
 
 
-def test_lock_writes_the_newest_admitted_stack(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("lock", debian.fleet) == 0
-    target = lockfile.read(debian.fleet.parent / "gdsdeploy.lock").targets["gds"]
+def test_lock_writes_the_newest_admitted_stack(debian: Debian, verb: Verb) -> None:
+    out = verb("lock", debian.fleet)
+    target = read_lock(debian.fleet)
     assert (target.kernel.release, target.kernel.version) == ("6.12.94+deb13-amd64", "6.12.94-1")
     assert (target.driver.version, target.driver.flavour) == ("550.163.01", "open")
     assert (target.driver.source_tree, target.driver.dkms_name) == (
@@ -53,14 +53,12 @@ def test_lock_writes_the_newest_admitted_stack(debian: Debian, capsys: pytest.Ca
     }
     assert [i.suite for i in target.indices] == ["trixie", "trixie-updates", "trixie-security"]
     assert {i.signed_by for i in target.indices} == {debian.key.fingerprint}
-    out = capsys.readouterr()
     assert re.search(r"^gds +debian-13 x86_64 +6\.12\.94\+deb13-amd64 +550\.163\.01 \(open\)", out.out, re.MULTILINE)
     assert "nvidia-fs-vm-io" in out.err
 
 
 def test_what_the_lock_holds_and_where_it_is_needed(debian: Debian) -> None:
-    assert run("lock", debian.fleet) == 0
-    target = lockfile.read(lockfile.beside(debian.fleet)).targets["gds"]
+    target = lock(debian.fleet)
     where = {package.package: package.needed_by for package in target.packages}
     assert where == {
         "dkms": "build",
@@ -93,38 +91,37 @@ def test_what_the_lock_holds_and_where_it_is_needed(debian: Debian) -> None:
     assert parts["update-glx"] == "support"
 
 
-def test_a_second_lock_changes_nothing_even_when_the_indices_are_newer(
-    debian: Debian, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("lock", debian.fleet) == 0
+def test_a_second_lock_changes_nothing_even_when_the_indices_are_newer(debian: Debian, verb: Verb) -> None:
+    lock(debian.fleet)
     path = lockfile.beside(debian.fleet)
     before = path.stat()
     later = suites(TRIXIE)
     for suite in later:
         suite.date = datetime.now(UTC) - timedelta(minutes=5)
     debian.publish(later)
-    capsys.readouterr()
-    assert run("lock", debian.fleet) == 0
+    assert "Nothing changed" in verb("lock", debian.fleet).err
     assert path.stat().st_mtime_ns == before.st_mtime_ns
     assert path.stat().st_ino == before.st_ino
-    assert "Nothing changed" in capsys.readouterr().err
 
 
-def test_a_lock_is_signed_and_checked(debian: Debian, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lock_is_signed_and_checked(debian: Debian, tmp_path: Path, verb: Verb) -> None:
     for name in ("alice", "bob"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", tmp_path / name], check=True)
     (debian.fleet.parent / "signers").write_text(f"alice {(tmp_path / 'alice.pub').read_text()}")
     path = lockfile.beside(debian.fleet)
-    assert run("lock", "--sign", tmp_path / "alice", debian.fleet) == 0
-    assert "has no key signers, so nothing asks for this signature" in plain(capsys.readouterr().err)
+    assert (
+        "has no key signers, so nothing asks for this signature"
+        in verb("lock", "--sign", tmp_path / "alice", debian.fleet).err
+    )
     debian.fleet.write_text(f"{debian.fleet.read_text()}\nsigners: signers\n")
-    assert run("lock", "--check", debian.fleet) == SignatureRefused.exit_code
-    (line,) = re.findall(r"write beside signers: `(.*)`", plain(capsys.readouterr().err))
+    refused = verb("lock", "--check", debian.fleet, error=SignatureRefused)
+    (line,) = re.findall(r"write beside signers: `(.*)`", refused.err)
     debian.fleet.write_text(f"{debian.fleet.read_text()}{line}\n")
     assert run("lock", "--check", debian.fleet) == 0
     before = path.read_bytes(), signatures.beside(path).read_bytes()
-    assert run("lock", "--sign", tmp_path / "bob", debian.fleet) == SignatureRefused.exit_code
-    assert "which is of no signer in" in plain(capsys.readouterr().err)
+    assert (
+        "which is of no signer in" in verb("lock", "--sign", tmp_path / "bob", debian.fleet, error=SignatureRefused).err
+    )
     assert (path.read_bytes(), signatures.beside(path).read_bytes()) == before
     assert run("lock", "--upgrade", "--sign", tmp_path / "alice", debian.fleet) == 0
     assert run("lock", "--check", debian.fleet) == 0
@@ -141,7 +138,7 @@ def test_the_same_input_gives_the_same_bytes(debian: Debian) -> None:
     assert path.read_bytes() == first
 
 
-def test_the_change_list_names_what_moved(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_change_list_names_what_moved(debian: Debian, verb: Verb) -> None:
     assert run("lock", debian.fleet) == 0
     newer = [
         *without(TRIXIE, *(p["Package"] for p in gds("2.19.7", "1.9.1.3", "12.4.1", "2"))),
@@ -149,18 +146,15 @@ def test_the_change_list_names_what_moved(debian: Debian, capsys: pytest.Capture
         *kernel("6.12.99+deb13", "6.12.99-1"),
     ]
     debian.publish(suites(newer))
-    capsys.readouterr()
-    assert run("lock", "--upgrade", debian.fleet) == 0
-    out = capsys.readouterr().out
+    out = verb("lock", "--upgrade", debian.fleet).out
     assert "  kernel 6.12.94+deb13-amd64 → 6.12.99+deb13-amd64\n" in out
     assert "  linux-image-6.12.94+deb13-amd64 6.12.94-1 (removed)\n" in out
     assert "  linux-image-6.12.99+deb13-amd64 6.12.99-1 (added)\n" in out
     assert "  nvidia-fs-dkms 2.19.7~12.4.1-2 → 2.19.7~12.4.1-3 (upgraded)\n" in out
 
 
-def test_json_is_one_object_on_stdout(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("lock", "--json", debian.fleet) == 0
-    report = json.loads(capsys.readouterr().out)
+def test_json_is_one_object_on_stdout(debian: Debian, verb: Verb) -> None:
+    report = verb("lock", "--json", debian.fleet).json
     assert report["changed"] is True
     assert report["profiles"]["gds"]["kernel"] == "6.12.94+deb13-amd64"
     assert report["digest"] == lockfile.read(lockfile.beside(debian.fleet)).digest
@@ -168,27 +162,9 @@ def test_json_is_one_object_on_stdout(debian: Debian, capsys: pytest.CaptureFixt
     assert {change["what"] for change in report["changes"]} >= {"kernel", "driver", "libcuda1"}
 
 
-def test_mode_compat_has_no_nvidia_fs(debian: Debian) -> None:
-    debian.write_fleet("{os: debian-13, mode: compat}")
-    assert run("lock", debian.fleet) == 0
-    target = lockfile.read(lockfile.beside(debian.fleet)).targets["gds"]
-    assert target.nvidia_fs is None
-    assert "nvidia-fs-dkms" not in {p.package for p in target.packages}
-
-
-def test_rdma_adds_libcufiles_own_library(debian: Debian) -> None:
-    debian.write_fleet("{os: debian-13, rdma: peermem}")
-    assert run("lock", debian.fleet) == 0
-    target = lockfile.read(lockfile.beside(debian.fleet)).targets["gds"]
-    assert "libcufile-rdma1" in {p.package for p in target.packages}
-
-
-def test_a_system_that_is_unknown_is_named_by_place_with_the_known_ones(
-    debian: Debian, capsys: pytest.CaptureFixture[str]
-) -> None:
-    debian.write_fleet("{os: plan-9}")
-    assert run("lock", debian.fleet) == FleetInvalid.exit_code
-    err = plain(capsys.readouterr().err)
+def test_a_system_that_is_unknown_is_named_by_place_with_the_known_ones(debian: Debian, verb: Verb) -> None:
+    debian.write_fleet("os: plan-9")
+    err = verb("lock", debian.fleet, error=FleetInvalid).err
     assert "fleet.yml:6:13: profiles.gds.os: unknown operating system 'plan-9'; supported: debian-12, " in err
 
 
@@ -199,12 +175,9 @@ def test_a_system_that_is_unknown_is_named_by_place_with_the_known_ones(
         ("http://127.0.0.1:1", "http://127.0.0.1:1/dists/trixie/"),
     ],
 )
-def test_an_archive_that_does_not_answer_is_named(
-    uri: str, words: str, debian: Debian, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_archive_that_does_not_answer_is_named(uri: str, words: str, debian: Debian, verb: Verb) -> None:
     debian.fleet.write_text(re.sub(r"uri: '[^']*'", f"uri: '{uri}'", debian.fleet.read_text()))
-    assert run("lock", debian.fleet, "--allow-file-repositories") == RepositoryUnusable.exit_code
-    assert words in plain(capsys.readouterr().err)
+    assert words in verb("lock", debian.fleet, "--allow-file-repositories", error=RepositoryUnusable).err
 
 
 # ── --check ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -217,17 +190,14 @@ def test_check_passes_on_a_fresh_lock_and_writes_nothing(debian: Debian) -> None
     assert lockfile.beside(debian.fleet).stat().st_mtime_ns == before
 
 
-def test_check_without_a_lock_says_how_to_get_one(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("lock", "--check", debian.fleet) == LockInvalid.exit_code
-    assert "Run `gdsdeploy lock`" in plain(capsys.readouterr().err)
+def test_check_without_a_lock_says_how_to_get_one(debian: Debian, verb: Verb) -> None:
+    assert "Run `gdsdeploy lock`" in verb("lock", "--check", debian.fleet, error=LockInvalid).err
 
 
-def test_check_names_a_package_that_vanished(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_names_a_package_that_vanished(debian: Debian, verb: Verb) -> None:
     assert run("lock", debian.fleet) == 0
     debian.publish(suites(without(TRIXIE, *(p["Package"] for p in kernel("6.12.94+deb13", "6.12.94-1")))))
-    capsys.readouterr()
-    assert run("lock", "--check", "--json", debian.fleet) == LockStale.exit_code
-    out = capsys.readouterr()
+    out = verb("lock", "--check", "--json", debian.fleet, error=LockStale)
     reasons = json.loads(out.out)["reasons"]
     assert {(r["difference"], r["subject"]) for r in reasons} == {
         ("PACKAGE_GONE", "linux-headers-6.12.94+deb13-amd64"),
@@ -245,39 +215,33 @@ def test_check_names_a_package_that_was_replaced_under_its_version(debian: Debia
     assert run("lock", "--check", debian.fleet) == LockStale.exit_code
 
 
-def test_a_lock_that_was_edited_by_hand_is_resolved_anew(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lock_that_was_edited_by_hand_is_resolved_anew(debian: Debian, verb: Verb) -> None:
     assert run("lock", debian.fleet) == 0
     path = lockfile.beside(debian.fleet)
     good, targets = path.read_text(), lockfile.read(path).targets
     path.write_text(good.replace("550.163.01-2", "550.163.01-9", 1))
-    assert run("lock", "--check", debian.fleet) == LockInvalid.exit_code
-    assert "edited by hand" in plain(capsys.readouterr().err)
+    assert "edited by hand" in verb("lock", "--check", debian.fleet, error=LockInvalid).err
     assert run("lock", debian.fleet) == 0
     assert lockfile.read(path).targets == targets
 
 
-def test_an_index_that_stands_still_is_a_warning_and_with_max_age_an_error(
-    debian: Debian, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_index_that_stands_still_is_a_warning_and_with_max_age_an_error(debian: Debian, verb: Verb) -> None:
     still = [replace(suite, date=datetime.now(UTC) - timedelta(days=200), valid_for=None) for suite in suites()]
     debian.publish(still)
-    assert run("lock", debian.fleet) == 0
-    assert "profile gds: [index-age]" in plain(capsys.readouterr().err)
+    assert "profile gds: [index-age]" in verb("lock", debian.fleet).err
     debian.fleet.write_text(debian.fleet.read_text().replace("  debian: {", "  debian: {max_age: 30d, "))
     for options in ((), ("--check",)):
-        assert run("lock", *options, debian.fleet) == RepositoryUntrusted.exit_code
-        assert "max_age of repositories.debian is 30 days" in plain(capsys.readouterr().err)
+        assert (
+            "max_age of repositories.debian is 30 days"
+            in verb("lock", *options, debian.fleet, error=RepositoryUntrusted).err
+        )
 
 
 # -- What moves a lock and what does not, what it says of a package, and what it refuses to be talked into.
 
 
-def locked(fleet: Path) -> Target:
-    return lockfile.read(lockfile.beside(fleet)).targets["gds"]
-
-
 def versions(fleet: Path) -> dict[str, str]:
-    return {package.package: package.version for package in locked(fleet).packages}
+    return {package.package: package.version for package in read_lock(fleet).packages}
 
 
 #: Newer ones of everything, all admitted by the rules.
@@ -299,12 +263,10 @@ def moved(debian: Debian) -> Debian:
     return debian
 
 
-def test_what_is_locked_stays(moved: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_locked_stays(moved: Debian, verb: Verb) -> None:
     before = lockfile.beside(moved.fleet).read_bytes()
-    capsys.readouterr()
-    assert run("lock", moved.fleet) == 0
+    assert "To move to newer versions: gdsdeploy lock --upgrade" in verb("lock", moved.fleet).err
     assert lockfile.beside(moved.fleet).read_bytes() == before
-    assert "To move to newer versions: gdsdeploy lock --upgrade" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -322,29 +284,27 @@ def test_what_is_locked_stays(moved: Debian, capsys: pytest.CaptureFixture[str])
     ],
 )  # fmt: skip
 def test_an_upgrade_moves_what_was_named_and_nothing_else(
-    what: str, moves: set[str], moved: Debian, capsys: pytest.CaptureFixture[str]
+    what: str, moves: set[str], moved: Debian, verb: Verb
 ) -> None:
-    capsys.readouterr()
-    assert run("lock", "--json", "--upgrade", moved.fleet, what) == 0
-    report = json.loads(capsys.readouterr().out)
+    report = verb("lock", "--json", "--upgrade", moved.fleet, what).json
     assert {change["what"] for change in report["changes"]} == moves
 
 
 def test_naming_a_package_that_decides_moves_its_part_of_the_stack(moved: Debian) -> None:
     assert run("lock", "--upgrade", moved.fleet, "nvidia-open-kernel-dkms", "gds-tools") == 0
-    target = locked(moved.fleet)
+    target = read_lock(moved.fleet)
     assert (target.driver.version, target.kernel.release) == ("550.200.01", "6.12.94+deb13-amd64")
     assert versions(moved.fleet)["libcufile0"] == "1.9.1.3~12.4.1-3"
     assert versions(moved.fleet)["dkms"] == "3.2.2-1~deb13u1"
 
 
-def test_an_upgrade_without_names_moves_everything(moved: Debian, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("lock", moved.fleet, "--upgrade") == 0
-    target = locked(moved.fleet)
+def test_an_upgrade_without_names_moves_everything(moved: Debian, verb: Verb) -> None:
+    said = verb("lock", moved.fleet, "--upgrade")
+    target = read_lock(moved.fleet)
     # 550.200.01 is not the build that fails on the newest kernel.
     assert (target.driver.version, target.kernel.release) == ("550.200.01", "6.12.107+deb13-amd64")
     assert versions(moved.fleet)["dkms"] == "3.3.0-1"
-    assert "  driver 550.163.01 (open) → 550.200.01 (open)\n" in capsys.readouterr().out
+    assert "  driver 550.163.01 (open) → 550.200.01 (open)\n" in said.out
 
 
 def test_a_driver_that_would_take_the_kernel_with_it_stays_and_says_so(debian: Debian) -> None:
@@ -352,28 +312,24 @@ def test_a_driver_that_would_take_the_kernel_with_it_stays_and_says_so(debian: D
     assert run("lock", debian.fleet) == 0
     debian.publish(suites(NEWER))
     assert run("lock", "--upgrade", debian.fleet, "kernel") == 0
-    target = locked(debian.fleet)
+    target = read_lock(debian.fleet)
     assert (target.driver.version, target.kernel.release) == ("550.163.01", "6.12.99+deb13-amd64")
     assert ("kernel 6.12.107+deb13-amd64", "driver-550-pci-resize") in {(r.what, r.rule) for r in target.refused}
 
 
-def test_a_pin_that_changed_moves_what_it_is_about(moved: Debian, capsys: pytest.CaptureFixture[str]) -> None:
-    moved.write_fleet("{os: debian-13, driver: '550.200'}")
-    capsys.readouterr()
-    assert run("lock", moved.fleet) == 0
-    target = locked(moved.fleet)
+def test_a_pin_that_changed_moves_what_it_is_about(moved: Debian) -> None:
+    moved.write_fleet("os: debian-13, driver: '550.200'")
+    target = lock(moved.fleet)
     assert (target.driver.version, target.kernel.release) == ("550.200.01", "6.12.94+deb13-amd64")
     # Why the kernel is not the newest was said when it was locked, and is kept.
     assert "kernel 6.12.107+deb13-amd64" in {r.what for r in target.refused}
 
 
-def test_what_a_repository_lost_moves_and_going_back_is_said(moved: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_repository_lost_moves_and_going_back_is_said(moved: Debian, verb: Verb) -> None:
     assert run("lock", "--upgrade", moved.fleet, "driver") == 0
     debian = [p for p in NEWER if "550.200.01" not in p["Version"]]
     moved.publish(suites(debian))
-    capsys.readouterr()
-    assert run("lock", moved.fleet) == 0
-    out = capsys.readouterr()
+    out = verb("lock", moved.fleet)
     assert "profile gds: driver goes back from 550.200.01 (open) to 550.163.01 (open)" in plain(out.err)
     assert "  driver 550.200.01 (open) → 550.163.01 (open) (downgraded)\n" in out.out
 
@@ -386,17 +342,12 @@ def test_what_a_repository_lost_moves_and_going_back_is_said(moved: Debian, caps
         (("--upgrade", "--check", "{fleet}"), "exclude each other"),
     ],
 )
-def test_bad_arguments_are_named(
-    arguments: tuple[str, ...], words: str, moved: Debian, capsys: pytest.CaptureFixture[str]
-) -> None:
-    capsys.readouterr()
-    assert run("lock", *(a.format(fleet=moved.fleet) for a in arguments)) == 2
-    assert words in re.sub(r"\s+", " ", capsys.readouterr().err)
+def test_bad_arguments_are_named(arguments: tuple[str, ...], words: str, moved: Debian, verb: Verb) -> None:
+    assert words in verb("lock", *(a.format(fleet=moved.fleet) for a in arguments), code=2).words
 
 
-def test_there_is_nothing_to_upgrade_without_a_lock(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("lock", "--upgrade", debian.fleet, "driver") == 2
-    assert "there is no usable lock at" in capsys.readouterr().err
+def test_there_is_nothing_to_upgrade_without_a_lock(debian: Debian, verb: Verb) -> None:
+    assert "there is no usable lock at" in verb("lock", "--upgrade", debian.fleet, "driver", code=2).err
 
 
 # ── replay, and files that are gone ──────────────────────────────────────────────────────────────────────────────
@@ -409,18 +360,15 @@ def dated(debian: Debian, ago: timedelta) -> None:
     debian.publish(published)
 
 
-def test_an_index_older_than_the_locked_one_is_a_replay(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_index_older_than_the_locked_one_is_a_replay(debian: Debian, verb: Verb) -> None:
     assert run("lock", debian.fleet) == 0
     before = lockfile.beside(debian.fleet).read_bytes()
     dated(debian, timedelta(days=2))
-    capsys.readouterr()
-    assert run("lock", "--upgrade", debian.fleet) == RepositoryUntrusted.exit_code
-    err = plain(capsys.readouterr().err)
+    err = verb("lock", "--upgrade", debian.fleet, error=RepositoryUntrusted).err
     assert "the index of debian trixie is dated" in err
     assert "replays an old state" in err
     assert lockfile.beside(debian.fleet).read_bytes() == before
-    assert run("lock", "--check", "--json", debian.fleet) == RepositoryUntrusted.exit_code
-    reasons = json.loads(capsys.readouterr().out)["reasons"]
+    reasons = verb("lock", "--check", "--json", debian.fleet, error=RepositoryUntrusted).json["reasons"]
     assert {(r["difference"], r["subject"]) for r in reasons} == {
         ("INDEX_OLDER", "debian trixie"),
         ("INDEX_OLDER", "debian trixie-updates"),
@@ -428,23 +376,19 @@ def test_an_index_older_than_the_locked_one_is_a_replay(debian: Debian, capsys: 
     }
 
 
-def test_an_expired_index_is_a_named_reason(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_expired_index_is_a_named_reason(debian: Debian, verb: Verb) -> None:
     assert run("lock", debian.fleet) == 0
     dated(debian, timedelta(days=30))
-    capsys.readouterr()
-    assert run("lock", "--check", "--json", debian.fleet) == RepositoryUntrusted.exit_code
-    (reason,) = json.loads(capsys.readouterr().out)["reasons"]
+    (reason,) = verb("lock", "--check", "--json", debian.fleet, error=RepositoryUntrusted).json["reasons"]
     assert reason["difference"] == "INDEX_REFUSED"
     assert "was valid until" in reason["found"]
 
 
-def test_check_asks_for_each_file(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_asks_for_each_file(debian: Debian, verb: Verb) -> None:
     assert run("lock", debian.fleet) == 0
-    package = next(p for p in locked(debian.fleet).packages if p.package == "libcuda1")
+    package = next(p for p in read_lock(debian.fleet).packages if p.package == "libcuda1")
     (debian.archive.root / package.file).unlink()
-    capsys.readouterr()
-    assert run("lock", "--check", "--json", debian.fleet) == LockStale.exit_code
-    (reason,) = json.loads(capsys.readouterr().out)["reasons"]
+    (reason,) = verb("lock", "--check", "--json", debian.fleet, error=LockStale).json["reasons"]
     assert (reason["difference"], reason["subject"]) == ("FILE_GONE", "libcuda1")
     assert reason["found"].endswith(package.file)
 
@@ -452,10 +396,8 @@ def test_check_asks_for_each_file(debian: Debian, capsys: pytest.CaptureFixture[
 # ── explain ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_explain_a_kernel(moved: Debian, capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()
-    assert run("lock", "--explain", "kernel", moved.fleet) == 0
-    out = capsys.readouterr().out
+def test_explain_a_kernel(moved: Debian, verb: Verb) -> None:
+    out = verb("lock", "--explain", "kernel", moved.fleet).out
     assert "profile gds: linux-image-6.12.94+deb13-amd64 6.12.94-1 (kernel-image, on both)" in out
     assert f"  signed by  {moved.key.fingerprint}, index of 20" in out
     assert "  needed by  linux-headers-6.12.94+deb13-amd64" in out
@@ -474,27 +416,22 @@ def test_explain_a_kernel(moved: Debian, capsys: pytest.CaptureFixture[str]) -> 
     assert admitted == [f"    - nothing forbids it; take it with: gdsdeploy lock --upgrade {moved.fleet} kernel"]
 
 
-def test_explain_packages_that_follow(moved: Debian, capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()
-    assert run("lock", "--explain", "libcuda1", moved.fleet) == 0
-    out = capsys.readouterr().out
+def test_explain_packages_that_follow(moved: Debian, verb: Verb) -> None:
+    out = verb("lock", "--explain", "libcuda1", moved.fleet).out
     assert (
         "  newer      libcuda1 550.200.01-1\n    - [driver] it has to be of the driver's own version, 550.163.01" in out
     )
-    assert run("lock", "--explain", "dkms", moved.fleet) == 0
-    out = capsys.readouterr().out
+    out = verb("lock", "--explain", "dkms", moved.fleet).out
     assert "  needed by  nvidia-fs-dkms, nvidia-open-kernel-dkms" in out
     assert f"dkms 3.3.0-1\n    - nothing forbids it; take it with: gdsdeploy lock --upgrade {moved.fleet} dkms" in out
 
 
-def test_explain_says_which_dependency_forbids_a_newer_one(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_says_which_dependency_forbids_a_newer_one(debian: Debian, verb: Verb) -> None:
     assert run("lock", debian.fleet) == 0
     broken = package("update-glx", "1.3.0", source="glx-alternatives", depends="nowhere (>= 2)")
     tied = [p | {"Depends": "update-glx"} if p["Package"] == "glx-alternative-nvidia" else p for p in TRIXIE]
     debian.publish(suites([*tied, broken]))
-    capsys.readouterr()
-    assert run("lock", "--explain", "update-glx", "--json", debian.fleet) == 0
-    (profile,) = json.loads(capsys.readouterr().out)["profiles"]
+    (profile,) = verb("lock", "--explain", "update-glx", "--json", debian.fleet).json["profiles"]
     assert profile["needed_by"] == ["glx-alternative-nvidia"]
     assert profile["newer"] == [
         {
@@ -506,17 +443,14 @@ def test_explain_says_which_dependency_forbids_a_newer_one(debian: Debian, capsy
     ]
 
 
-def test_explain_of_what_is_not_there_offers_what_is_near(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_of_what_is_not_there_offers_what_is_near(debian: Debian, verb: Verb) -> None:
     assert run("lock", debian.fleet) == 0
-    assert run("lock", "--explain", "libcuda", debian.fleet) == LockInvalid.exit_code
-    assert "hint: Try: libcuda1" in plain(capsys.readouterr().err)
+    assert "hint: Try: libcuda1" in verb("lock", "--explain", "libcuda", debian.fleet, error=LockInvalid).err
 
 
-def test_a_package_without_a_newer_one_says_so(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_package_without_a_newer_one_says_so(debian: Debian, verb: Verb) -> None:
     assert run("lock", debian.fleet) == 0
-    capsys.readouterr()
-    assert run("lock", "--explain", "nvidia-fs", debian.fleet) == 0
-    out = capsys.readouterr().out
+    out = verb("lock", "--explain", "nvidia-fs", debian.fleet).out
     assert "  needed by  the profile itself" in out
     assert "  admitted   [nvidia-fs-open-only]" in out
     assert "  newer      nothing on offer" in out
@@ -589,77 +523,59 @@ def fleet(ubuntu: Ubuntu) -> Path:
     return ubuntu.fleet
 
 
-def target(fleet: Path) -> Target:
-    (only,) = lockfile.read(lockfile.beside(fleet)).targets.values()
-    return only
-
-
-def test_pieces_of_any_host_are_locked_with_digests_and_stay(
-    fleet: Path, hosts: Hosts, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pieces_of_any_host_are_locked_with_digests_and_stay(fleet: Path, hosts: Hosts, verb: Verb) -> None:
     hosts.have("gpu1", "libnvidia-decode-580", "libnvidia-compute-580")
     hosts.have("gpu2", "libnvidia-decode-580", "libnvidia-encode-580", "libnvidia-strange")
-    assert run("lock", "--adopt", "gpu*", fleet) == 0
+    err = verb("lock", "--adopt", "gpu*", fleet).err
     assert hosts.asked == [(["gpu1", "gpu2"], ["packages", "--json"])]
-    err = capsys.readouterr().err
     assert "Adopted for profile gds: libnvidia-decode-580, libnvidia-encode-580\n" in err
     assert "  libnvidia-encode-580 isn't on gpu1: provision installs it there, too\n" in err
     assert "  not adopted: libnvidia-strange: the profile's repositories don't have it; `gdsdeploy plan` tells" in err
     first = lockfile.beside(fleet).read_bytes()
-    assert target(fleet).adopted == ("libnvidia-decode-580", "libnvidia-encode-580")
-    versions = {each.package: (each.version, len(each.sha256)) for each in target(fleet).packages}
+    assert read_lock(fleet).adopted == ("libnvidia-decode-580", "libnvidia-encode-580")
+    versions = {each.package: (each.version, len(each.sha256)) for each in read_lock(fleet).packages}
     assert versions["libnvidia-encode-580"] == (f"{VERSION}-0ubuntu1", 64)
     assert yaml.safe_load(first)["lock_version"] == LOCK_VERSION
-    assert run("lock", fleet) == 0
+    assert "Adopted for profile gds: libnvidia-decode-580" in verb("lock", fleet).err
     assert lockfile.beside(fleet).read_bytes() == first, "a run without hosts keeps what was adopted"
-    assert "Adopted for profile gds: libnvidia-decode-580" in capsys.readouterr().err
 
 
-def test_another_adoption_takes_the_place_of_the_first(
-    fleet: Path, hosts: Hosts, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_adoption_takes_the_place_of_the_first(fleet: Path, hosts: Hosts, verb: Verb) -> None:
     hosts.have("gpu1", "libnvidia-decode-580", "libnvidia-gl-580")
     assert run("lock", "--adopt", "gpu1", fleet) == 0
     hosts.have("gpu1", "libnvidia-gl-580")
-    capsys.readouterr()
-    assert run("lock", "--adopt", "gpu1", fleet) == 0
-    out = capsys.readouterr()
+    out = verb("lock", "--adopt", "gpu1", fleet)
     assert "  adopted libnvidia-decode-580 (removed)\n" in out.out
     assert "  libnvidia-decode-580 580.95.05-0ubuntu1 (removed)\n" in out.out
-    assert target(fleet).adopted == ("libnvidia-gl-580",)
+    assert read_lock(fleet).adopted == ("libnvidia-gl-580",)
     hosts.have("gpu1")
-    assert run("lock", "--adopt", "gpu1", "--json", fleet) == 0
-    report = json.loads(capsys.readouterr().out)
+    report = verb("lock", "--adopt", "gpu1", "--json", fleet).json
     assert report["adopted"] == {"gds": []}
     assert report["left_out"] == []
     assert "adopted" not in yaml.safe_load(lockfile.beside(fleet).read_text())["targets"]["gds"]
 
 
-def test_what_would_leave_is_told_from_what_stays(
-    fleet: Path, hosts: Hosts, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_would_leave_is_told_from_what_stays(fleet: Path, hosts: Hosts, verb: Verb) -> None:
     """The metapackage needs the driver's packages in their versions before, and hosts don't have its DKMS."""
     hosts.have("gpu1", "nvidia-driver-580-open")
-    assert run("lock", "--adopt", "gpu1", "--json", fleet) == 0
-    (one,) = json.loads(capsys.readouterr().out)["left_out"]
+    (one,) = verb("lock", "--adopt", "gpu1", "--json", fleet).json["left_out"]
     assert (one["profile"], one["name"], one["leaves"]) == ("gds", "nvidia-driver-580-open", True)
     assert "with `modules: build` it is adopted" in one["reason"]
     assert one["consequence"] == "provision refuses to remove it unless its profile lists it in `removes`"
 
 
 def test_a_driver_without_a_piece_leaves_its_name_with_a_warning(
-    fleet: Path, ubuntu: Ubuntu, hosts: Hosts, capsys: pytest.CaptureFixture[str]
+    fleet: Path, ubuntu: Ubuntu, hosts: Hosts, verb: Verb
 ) -> None:
     hosts.have("gpu1", "libnvidia-decode-580")
     assert run("lock", "--adopt", "gpu1", fleet) == 0
     ubuntu.publish(noble_suites(), CUDA_UBUNTU)
-    assert run("lock", fleet) == 0
-    err = capsys.readouterr().err
+    err = verb("lock", fleet).err
     assert "[adopted] libnvidia-decode-580 was adopted and isn't in this lock: the profile's repositories don't" in err
-    assert target(fleet).adopted == ("libnvidia-decode-580",), "a later driver may have it again"
+    assert read_lock(fleet).adopted == ("libnvidia-decode-580",), "a later driver may have it again"
     ubuntu.publish(noble_suites(), [*CUDA_UBUNTU, *pieces(VERSION)])
     assert run("lock", fleet) == 0
-    assert "libnvidia-decode-580" in {each.package for each in target(fleet).packages}
+    assert "libnvidia-decode-580" in {each.package for each in read_lock(fleet).packages}
 
 
 @pytest.mark.parametrize(
@@ -674,12 +590,11 @@ def test_a_driver_without_a_piece_leaves_its_name_with_a_warning(
     ],
 )
 def test_a_host_that_cannot_say_stops_the_lock(
-    answer: Any, kind: type[GdsError], words: str, fleet: Path, hosts: Hosts, capsys: pytest.CaptureFixture[str]
+    answer: Any, kind: type[GdsError], words: str, fleet: Path, hosts: Hosts, verb: Verb
 ) -> None:
     hosts.have("gpu2", "libnvidia-decode-580")
     hosts.answers["gpu1"] = answer
-    assert run("lock", "--adopt", "gpu1,gpu2", fleet) == kind.exit_code
-    assert words in capsys.readouterr().err
+    assert words in verb("lock", "--adopt", "gpu1,gpu2", fleet, error=kind).err
     assert not lockfile.beside(fleet).exists()
 
 
@@ -687,20 +602,17 @@ def test_a_host_that_the_fleet_does_not_have(fleet: Path, hosts: Hosts) -> None:
     assert run("lock", "--adopt", "gpu9", fleet) == NameUnknown.exit_code
 
 
-def test_pieces_on_rhel_come_from_the_locked_stream(
-    rhel: Rhel, hosts: Hosts, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pieces_on_rhel_come_from_the_locked_stream(rhel: Rhel, hosts: Hosts, verb: Verb) -> None:
     """The proprietary metapackage doesn't go with the open driver."""
     rhel.write_fleet("driver: '580', modules: build")
     names = ("nvidia-driver-libs", "nvidia-driver", "nvidia-open", "cuda-drivers", "nvidia-driver-cuda")
     hosts.have("gpu1", *names, os="rhel-9.4")
     for each in hosts.answers["gpu1"]["packages"].values():
         each["version"] = "3:570.172.08-1.el9"
-    assert run("lock", "--adopt", "gpu1", "--json", rhel.fleet) == 0
-    report = json.loads(capsys.readouterr().out)
+    report = verb("lock", "--adopt", "gpu1", "--json", rhel.fleet).json
     assert report["adopted"] == {"gds": ["nvidia-driver", "nvidia-driver-libs", "nvidia-open"]}
     (one,) = report["left_out"]
     assert one["name"] == "cuda-drivers"
     assert "kmod-nvidia-latest-dkms" in one["reason"]
-    packages = {each.package: each.version for each in target(rhel.fleet).packages}
+    packages = {each.package: each.version for each in read_lock(rhel.fleet).packages}
     assert packages["nvidia-driver-libs"] == packages["nvidia-open"] == "3:580.95.05-1.el9"

@@ -1,87 +1,234 @@
-"""``gdsdeploy mirror``: exactly the locked files and what they need, signed; apt installs from nothing else."""
+"""``gdsdeploy mirror``: exactly the locked files and what they need, signed.
+
+The real apt and the real dnf install the locked stack from it and from nothing else.
+"""
 
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import re
+import shutil
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gdsdeploy.cli import main
-from gdsdeploy.errors import GdsError, LockStale, NoSolution, RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.errors import (
+    GdsError,
+    LockStale,
+    MissingProgram,
+    NoSolution,
+    RepositoryUntrusted,
+    RepositoryUnusable,
+)
+from gdsdeploy.host.apply.packages.dnf import render_repositories
+from gdsdeploy.host.apply.packages.managers import Index
 from gdsdeploy.lock import lockfile
 from gdsdeploy.mirror import fill as mirror
 from gdsdeploy.mirror import host_vars
 from gdsdeploy.mirror.fill import closure
+from gdsdeploy.mirror.writing import RECORD
 from gdsdeploy.model.fleet import Mirror
+from gdsdeploy.model.lock import Target
 from gdsdeploy.repo.fetch import Fetcher
-from gdsdeploy.repo.packages import DEB, Candidate, Origin, PackageList, Universe
-from gdsdeploy.repo.repository import verify
+from gdsdeploy.repo.packages import DEB, RPM, Candidate, Origin, PackageList, Universe
+from gdsdeploy.repo.repository import Repository, verify
+from gdsdeploy.repo.rpm import nevra, read
 from tests import commandline
-from tests.repos.archive import Key
-from tests.repos.conftest import Debian, Ubuntu
+from tests.pins.aptmachine import AptMachine
+from tests.repos import realdnf, rpmstack
+from tests.repos.archive import Key, files, flip
+from tests.repos.conftest import Debian, Rhel, Ubuntu, lock, serve_rhel
+from tests.repos.rpmarchive import Rpm, RpmArchive, Stream, build, sign
 from tests.repos.stack import TRIXIE, package, suites, text, without
 
-Run = Callable[..., int]
+FOLDER = "rpm/rhel-9/x86_64"
+TOOL = "python3-dnf-plugin-versionlock"
+DRIVER_FILE = "nvidia-kmod-common-580.95.05-1.el9.noarch.rpm"
+
+
+@dataclass
+class Mirroring:
+    """A lock of served repositories, which is mirrored to ``folder`` by a user whose own key is not the makers'."""
+
+    site: Debian | Rhel
+    target: Target
+    key: Key
+    folder: Path
+    #: the file of a locked package in its repository, and how a message names the package
+    file: Path
+    words: str
+
+    @classmethod
+    def of(
+        cls, site: Debian | Rhel, key: Key, folder: Path, file: str, words: str, capsys: pytest.CaptureFixture[str]
+    ) -> Mirroring:
+        """With a new lock; the server's log is empty again."""
+        target = lock(site.fleet)
+        site.server.log.clear()
+        capsys.readouterr()
+        (path,) = (site.fleet.parent / "www").rglob(file)
+        return cls(site, target, key, folder, path, words)
+
+    @property
+    def lock(self) -> Path:
+        return lockfile.beside(self.site.fleet)
+
+    def run(self, *more: str, key: str = "") -> int:
+        """The exit code of ``gdsdeploy mirror``."""
+        words = ("--keyring", self.site.key.keyring, "--key", key or self.key.fingerprint)
+        return commandline.run("mirror", self.lock, self.folder, *words, *more)
+
+    def downloads(self) -> list[str]:
+        """Packages that were asked for."""
+        return [line.split()[1] for line in self.site.server.log if re.search(r"\.(deb|rpm) ", line)]
+
+    def packages(self) -> list[Path]:
+        """Those in the mirror."""
+        return [path for path in self.folder.rglob("*") if path.suffix in (".deb", ".rpm")]
+
+    def indices(self) -> list[Path]:
+        """Folders in the mirror with what it offers."""
+        return [*self.folder.glob("dists"), *self.folder.rglob("repodata")]
+
+    def lose(self) -> None:
+        """Let the package vanish from its repository."""
+        if isinstance(self.site, Debian):
+            self.site.publish(suites(without(TRIXIE, self.words.split()[0])))
+        else:
+            self.file.unlink()
+            self.site.cuda.publish(self.site.key)
 
 
 @pytest.fixture
-def locked(debian: Debian, capsys: pytest.CaptureFixture[str]) -> Path:
-    """A lock of the imitated archive; the server's log is empty again."""
-    with pytest.raises(SystemExit) as end:
-        main(["lock", str(debian.fleet)])
-    assert end.value.code == 0
-    debian.server.log.clear()
-    capsys.readouterr()
-    return lockfile.beside(debian.fleet)
-
-
-@pytest.fixture
-def run(debian: Debian, locked: Path, other_key: Key, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Mirror the lock to ``tmp_path/mirror``, as a user whose own key is not the archive's; return the exit code."""
+def apt(
+    debian: Debian, other_key: Key, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Mirroring:
     monkeypatch.setenv("GNUPGHOME", str(other_key.home))
-
-    def invoke(*more: str, key: str | None = None) -> int:
-        named = ["--key", key or other_key.fingerprint]
-        argv = ["mirror", str(locked), str(tmp_path / "mirror"), "--keyring", str(debian.key.keyring)]
-        with pytest.raises(SystemExit) as end:
-            main([*argv, *named, *more])
-        assert isinstance(end.value.code, int)
-        return end.value.code
-
-    return invoke
+    words = "nvidia-fs-dkms 2.19.7~12.4.1-2"
+    return Mirroring.of(debian, other_key, tmp_path / "mirror", "nvidia-fs-dkms_*.deb", words, capsys)
 
 
-def files(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+@pytest.fixture(scope="module")
+def signed_pool(tmp_path_factory: pytest.TempPathFactory, rpm_pool: Path, key: Key) -> Path:
+    """The repositories with packages that their maker signed."""
+    root = tmp_path_factory.mktemp("signed") / "www"
+    shutil.copytree(rpm_pool, root)
+    # What the role installs beside the lock, in two versions.
+    versions = ("4.3.0-13.el9", "4.3.0-16.el9")
+    tools = build([Rpm(TOOL, version, "noarch", requires=("python3",)) for version in versions], root.parent / "tools")
+    for path in tools.glob("*.rpm"):
+        path.rename(root / "baseos" / path.name)
+    sign(root.glob("*/*.rpm"), key)
+    RpmArchive(root / "cuda", streams=rpmstack.STREAMS).publish(key)
+    RpmArchive(root / "baseos").publish(key)
+    return root
 
 
-def downloads(debian: Debian) -> list[str]:
-    return [line.split()[1] for line in debian.server.log if "/pool/" in line]
+@pytest.fixture
+def site(tmp_path: Path, signed_pool: Path, key: Key) -> Iterator[Rhel]:
+    """The signed packages, served, and a fleet file for them."""
+    with serve_rhel(tmp_path, signed_pool, key) as offer:
+        yield offer
 
 
-def test_exactly_the_locked_files_and_what_they_need(
-    debian: Debian, locked: Path, run: Run, tmp_path: Path, other_key: Key, capsys: pytest.CaptureFixture[str]
+@pytest.fixture
+def rpm(
+    site: Rhel, other_key: Key, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Mirroring:
+    monkeypatch.setenv("GNUPGHOME", str(other_key.home))
+    words = "nvidia-kmod-common 3:580.95.05-1.el9 (cuda)"
+    return Mirroring.of(site, other_key, tmp_path / "mirror", DRIVER_FILE, words, capsys)
+
+
+@pytest.fixture(params=["apt", "rpm"])
+def either(request: pytest.FixtureRequest) -> Mirroring:
+    """Of both families."""
+    made: Mirroring = request.getfixturevalue(request.param)
+    return made
+
+
+def test_a_second_run_downloads_nothing_and_changes_nothing(either: Mirroring) -> None:
+    assert either.run() == 0
+    before = files(either.folder)
+    either.site.server.log.clear()
+    assert either.run() == 0
+    assert either.downloads() == []
+    assert files(either.folder) == before
+
+
+def test_an_interrupted_run_is_finished_by_the_next(
+    either: Mirroring, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("--json") == 0
+    fetch, begun, counting = Fetcher.file, [0], threading.Lock()
+
+    def stopped(self: Fetcher, uri: str, *, sha256: str, size: int) -> Path:
+        with counting:
+            begun[0] += uri.endswith((".deb", ".rpm"))
+            if begun[0] > 5:
+                raise KeyboardInterrupt
+        return fetch(self, uri, sha256=sha256, size=size)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Fetcher, "file", stopped)
+        assert either.run() == 130
+    assert "Traceback" not in capsys.readouterr().err
+    assert len(either.packages()) == 5
+    assert either.indices() == [], "nothing is offered that is not whole"
+    assert either.run("--json") == 0
+    assert json.loads(capsys.readouterr().out)["present"] == 5
+    assert list(either.folder.rglob(".*")) == []
+
+
+def test_a_changed_byte_in_the_repository_is_refused_by_name(
+    either: Mirroring, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flip(either.file, -1)
+    assert either.run() == RepositoryUntrusted.exit_code
+    assert either.file.name in re.sub(r"\s", "", capsys.readouterr().err)
+    assert not [path for path in either.packages() if path.name == either.file.name]
+    assert either.indices() == []
+
+
+def test_a_locked_file_that_is_gone_is_named(either: Mirroring, capsys: pytest.CaptureFixture[str]) -> None:
+    either.lose()
+    assert either.run() == LockStale.exit_code
+    assert either.words in capsys.readouterr().err
+    assert either.downloads() == []
+
+
+def test_a_damaged_file_of_the_mirror_is_fetched_again(either: Mirroring, capsys: pytest.CaptureFixture[str]) -> None:
+    assert either.run() == 0
+    (path,) = (path for path in either.packages() if path.name == either.file.name)
+    flip(path)
+    either.site.server.log.clear()
+    assert either.run() == 0
+    assert path.read_bytes() == either.file.read_bytes()
+    assert len(either.downloads()) == 1
+    words = f"{path.relative_to(either.folder)}: damaged; fetching it again"
+    assert words in " ".join(capsys.readouterr().err.split())
+
+
+def test_exactly_the_locked_files_and_what_they_need_by_apt(apt: Mirroring, capsys: pytest.CaptureFixture[str]) -> None:
+    assert apt.run("--json") == 0
     report = json.loads(capsys.readouterr().out)
-    target = lockfile.read(locked).targets["gds"]
     system = {"linux-base", "initramfs-tools", "libc6", "gcc-14", "pahole", "kmod", "dpkg-dev", "make", "python3",
               "libnuma1"}  # fmt: skip
-    stack = {package.package for package in target.packages}
+    stack = {package.package for package in apt.target.packages}
     assert report["suites"] == [
         {"os": "debian-13", "architecture": "amd64", "stack": len(stack), "system": len(system)}
     ]
-    pool = {path.name.split("_")[0] for path in (tmp_path / "mirror" / "pool").rglob("*.deb")}
+    pool = {path.name.split("_")[0] for path in apt.packages()}
     assert pool == stack | system
-    assert len(downloads(debian)) == report["downloaded"] == len(pool)
-    release = tmp_path / "mirror" / "dists" / "debian-13"
-    keyring, pin = Path(report["keyring"]), [other_key.fingerprint]
+    assert len(apt.downloads()) == report["downloaded"] == len(pool)
+    release = apt.folder / "dists" / "debian-13"
+    keyring, pin = Path(report["keyring"]), [apt.key.fingerprint]
     signed = verify((release / "InRelease").read_bytes(), keyring=keyring, fingerprints=pin, name="InRelease")
     assert signed.text == (release / "Release").read_bytes()
     detached = (release / "Release.gpg").read_bytes()
@@ -91,153 +238,57 @@ def test_exactly_the_locked_files_and_what_they_need(
     original = next(entry for entry in TRIXIE if entry["Package"] == "nvidia-fs-dkms")
     assert f"Depends: {original['Depends']}\n" in stanza
     assert re.findall(r"^Filename: .*/", stanza, re.MULTILINE) == ["Filename: pool/debian/"]
-    assert not (tmp_path / "mirror" / ".part").exists()
+    assert not (apt.folder / ".part").exists()
 
 
-def test_a_second_run_downloads_nothing_and_changes_nothing(debian: Debian, run: Run, tmp_path: Path) -> None:
-    assert run() == 0
-    before = files(tmp_path / "mirror")
-    debian.server.log.clear()
-    assert run() == 0
-    assert downloads(debian) == []
-    assert files(tmp_path / "mirror") == before
-
-
-def test_an_interrupted_run_is_finished_by_the_next(
-    debian: Debian, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fetch, begun, lock = Fetcher.file, [0], threading.Lock()
-
-    def stopped(self: Fetcher, uri: str, *, sha256: str, size: int) -> Path:
-        with lock:
-            begun[0] += "/pool/" in uri
-            if begun[0] > 5:
-                raise KeyboardInterrupt
-        return fetch(self, uri, sha256=sha256, size=size)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Fetcher, "file", stopped)
-        assert run() == 130
-    assert "Traceback" not in capsys.readouterr().err
-    count = len(list((tmp_path / "mirror").rglob("*.deb")))
-    assert count == 5
-    assert not (tmp_path / "mirror" / "dists").exists(), "nothing is offered that is not whole"
-    debian.server.log.clear()
-    assert run("--json") == 0
-    assert json.loads(capsys.readouterr().out)["present"] == count
-    assert list((tmp_path / "mirror").rglob(".*")) == []
-
-
-def test_a_damaged_file_of_the_mirror_is_fetched_again(
-    debian: Debian, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run() == 0
-    (path,) = (tmp_path / "mirror").rglob("libcufile0_*.deb")
-    good = path.read_bytes()
-    path.write_bytes(b"X" + good[1:])
-    debian.server.log.clear()
-    assert run() == 0
-    assert path.read_bytes() == good
-    assert len(downloads(debian)) == 1
-    assert f"pool/debian/{path.name}: damaged; fetching it again" in capsys.readouterr().err
-
-
-def test_a_changed_byte_in_the_repository_is_refused_by_name(
-    debian: Debian, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (path,) = debian.archive.root.rglob("nvidia-fs-dkms_*.deb")
-    path.write_bytes(b"X" + path.read_bytes()[1:])
-    assert run() == RepositoryUntrusted.exit_code
-    assert path.name in re.sub(r"\s", "", capsys.readouterr().err)
-    assert not list((tmp_path / "mirror").rglob("nvidia-fs-dkms_*"))
-    assert not (tmp_path / "mirror" / "dists").exists()
-
-
-def test_a_changed_signature_of_the_mirror_is_made_anew(run: Run, tmp_path: Path) -> None:
-    assert run() == 0
-    path = tmp_path / "mirror" / "dists" / "debian-13" / "InRelease"
+def test_a_changed_signature_of_the_mirror_is_made_anew(apt: Mirroring) -> None:
+    assert apt.run() == 0
+    path = apt.folder / "dists" / "debian-13" / "InRelease"
     good = path.read_bytes()
     path.write_bytes(good.replace(b"Label: gdsdeploy", b"Label: somebody"))
-    assert run() == 0
+    assert apt.run() == 0
     assert b"Label: gdsdeploy" in path.read_bytes()
 
 
-def test_a_locked_file_that_is_gone_is_named(debian: Debian, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    debian.publish(suites(without(TRIXIE, "libcufile0")))
-    assert run() == LockStale.exit_code
-    assert "libcufile0 1.9.1.3~12.4.1-2" in capsys.readouterr().err
-    assert downloads(debian) == []
-
-
 def test_a_dependency_that_nobody_offers_is_named_unless_they_are_left_out(
-    debian: Debian, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    apt: Mirroring, debian: Debian, capsys: pytest.CaptureFixture[str]
 ) -> None:
     debian.publish(suites(without(TRIXIE, "make", "pahole")))
-    assert run() == NoSolution.exit_code
+    assert apt.run() == NoSolution.exit_code
     output = capsys.readouterr().err
     assert "dkms 3.2.2-1~deb13u1 needs make | build-essential" in output
     assert "needs pahole" in output
-    assert run("--no-dependencies") == 0
-    assert not list((tmp_path / "mirror").rglob("libc6_*"))
-    assert list((tmp_path / "mirror").rglob("libcuda1_*"))
+    assert apt.run("--no-dependencies") == 0
+    assert not list(apt.folder.rglob("libc6_*"))
+    assert list(apt.folder.rglob("libcuda1_*"))
 
 
-def test_without_a_key_those_there_are_are_listed(
-    locked: Path, other_key: Key, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    with pytest.raises(SystemExit) as end:
-        main(["mirror", str(locked), str(tmp_path / "mirror")])
-    assert end.value.code == GdsError.exit_code
+def test_without_a_key_those_there_are_are_listed(apt: Mirroring, capsys: pytest.CaptureFixture[str]) -> None:
+    assert commandline.run("mirror", apt.lock, apt.folder) == GdsError.exit_code
     output = capsys.readouterr().err
-    assert other_key.fingerprint in output
+    assert apt.key.fingerprint in output
     assert "--quick-generate-key" in output
-    assert run(key="A" * 40) == GdsError.exit_code
+    assert apt.run(key="A" * 40) == GdsError.exit_code
     assert "there is no secret key with this fingerprint" in capsys.readouterr().err
 
 
 def test_apt_itself_takes_the_whole_stack_from_the_mirror_and_nothing_else(
-    debian: Debian, locked: Path, run: Run, tmp_path: Path
+    apt: Mirroring, debian: Debian, tmp_path: Path
 ) -> None:
     """On a machine that has nothing at all: so all that is needed is there, signed, and of the locked version."""
     # Its relations to python3:any ask for it.
     debian.publish(suites([{**s, "Multi-Arch": "allowed"} if s["Package"] == "python3" else s for s in TRIXIE]))
-    assert run() == 0
-    target = lockfile.read(locked).targets["gds"]
-    wish = Mirror(uri=(tmp_path / "mirror").as_uri(), keyring=f"mirror/{mirror.KEYRING}")
-    variables = host_vars.variables(wish, target, tmp_path)
+    assert apt.run() == 0
+    wish = Mirror(uri=apt.folder.as_uri(), keyring=f"mirror/{mirror.KEYRING}")
+    variables = host_vars.variables(wish, apt.target, tmp_path)
     (source,), (key,) = variables["gds_repo_indices"], variables["gds_repo_keys"]
-    root = tmp_path / "machine"
-    for folder in ("etc/apt/sources.list.d", "etc/apt/preferences.d", "etc/apt/apt.conf.d", "var/lib/dpkg",
-                   "var/lib/apt/lists/partial", "var/cache/apt/archives/partial"):  # fmt: skip
-        (root / folder).mkdir(parents=True)
-    (root / "var/lib/dpkg/status").touch()
-    (root / "etc/apt/sources.list.d/gdsdeploy.sources").write_text(
-        f"Types: deb\nURIs: {source['uri']}\nSuites: {source['suite']}\n"
-        f"Components: {' '.join(source['components'])}\nSigned-By: {key['src']}\n"
-    )
-    status = f"Dir::State::status={root / 'var/lib/dpkg/status'}"
-    options = ["-o", f"Dir={root}", "-o", status, "-o", "APT::Architecture=amd64", "-o", "APT::Sandbox::User=root",
-               "-o", "Acquire::http::Proxy=http://127.0.0.1:9"]  # fmt: skip
-    apt(*options, "--error-on=any", "update")
-    expected = [f"{package.package}={package.version}" for package in target.packages]
-    shown = apt(*options, "--simulate", "--no-install-recommends", "install", *expected)
-    installed = {line.split()[1] for line in shown.splitlines() if line.startswith("Inst ")}
-    pool = {path.name.split("_")[0] for path in (tmp_path / "mirror" / "pool").rglob("*.deb")}
-    assert installed == pool
-    apt(*options, "--yes", "--download-only", "--no-install-recommends", "install", *expected)
-
-
-def apt(*arguments: str) -> str:
-    done = subprocess.run(
-        ["apt-get", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"LC_ALL": "C", "PATH": "/usr/bin:/bin"},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    machine = AptMachine.make(tmp_path / "machine", ())
+    place = f"{source['uri']} {source['suite']} {' '.join(source['components'])}"
+    machine.source("mirror", f"deb [signed-by={key['src']}] {place}")
+    machine.run("apt-get", "--error-on=any", "update")
+    expected = [f"{package.package}={package.version}" for package in apt.target.packages]
+    assert machine.simulate("install", *expected).keys() == {path.name.split("_")[0] for path in apt.packages()}
+    machine.run("apt-get", "--yes", "--download-only", "install", *expected)
 
 
 def universe(*stanzas: dict[str, str]) -> Universe:
@@ -271,18 +322,12 @@ def test_two_that_want_different_versions_both_get_theirs_and_circles_end() -> N
 
 
 def test_a_flat_repository_and_an_archive_become_one_suite(
-    ubuntu: Ubuntu, other_key: Key, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ubuntu: Ubuntu, other_key: Key, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GNUPGHOME", str(other_key.home))
-    lock, folder = lockfile.beside(ubuntu.fleet), tmp_path / "mirror"
-    for argv in (
-        ["lock", ubuntu.fleet],
-        ["mirror", lock, folder, "--keyring", ubuntu.key.keyring, "--key", other_key.fingerprint, "--json"],
-    ):
-        with pytest.raises(SystemExit) as end:
-            main([str(word) for word in argv])
-        assert end.value.code == 0, capsys.readouterr().err
-    (target,) = lockfile.read(lock).targets.values()
+    target, folder = lock(ubuntu.fleet), tmp_path / "mirror"
+    words = ("--keyring", ubuntu.key.keyring, "--key", other_key.fingerprint)
+    assert commandline.run("mirror", lockfile.beside(ubuntu.fleet), folder, *words) == 0
     listed = (folder / "dists" / "ubuntu-24.04" / "stack" / "binary-amd64" / "Packages").read_text()
     names = re.findall(r"^Filename: (.*)$", listed, re.MULTILINE)
     assert len(names) == len(target.packages)
@@ -311,3 +356,218 @@ def test_a_server_that_wants_a_login(
     assert commandline.run("mirror", lock, tmp_path / "mirror", *words) == 0
     said = capsys.readouterr()
     assert "hunter2" not in said.out + said.err + lock.read_text()
+
+
+def listed(repodata: Path, kind: str) -> str:
+    (path,) = repodata.glob(f"*-{kind}.*.gz")
+    return gzip.decompress(path.read_bytes()).decode()
+
+
+def test_exactly_the_locked_files_and_what_they_need_by_dnf(rpm: Mirroring, capsys: pytest.CaptureFixture[str]) -> None:
+    assert rpm.run("--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    stack = {Path(package.file).name for package in rpm.target.packages}
+    names = {path.name for path in rpm.packages()}
+    system = {name.rsplit("-", 2)[0] for name in names - stack}
+    assert system == {
+        "dracut", "elfutils-libelf-devel", "gcc", "glibc", "linux-firmware", "make", "numactl-libs", "ocl-icd",
+        "python3", "shadow-utils", "systemd", "systemd-udev", TOOL,
+    }  # fmt: skip
+    assert stack <= names
+    assert f"{TOOL}-4.3.0-16.el9.noarch.rpm" in names
+    (suite,) = report["suites"]
+    assert suite == {"os": "rhel-9", "architecture": "x86_64", "stack": len(stack), "system": len(system)}
+    assert len(rpm.downloads()) == report["downloaded"] == len(names)
+    repodata = rpm.folder / FOLDER / "repodata"
+    verify(
+        (repodata / "repomd.xml").read_bytes(), detached=(repodata / "repomd.xml.asc").read_bytes(),
+        keyring=rpm.folder / "gdsdeploy-mirror.asc", fingerprints=[rpm.key.fingerprint], name="repomd.xml",
+    )  # fmt: skip
+    modules = listed(repodata, "modules")
+    streams = re.findall(r'^  stream: "(.*)"$', modules, re.MULTILINE)
+    assert streams == ["580-open"]
+    assert not list(rpm.folder.rglob(".*"))
+
+
+def test_the_index_has_the_newest_date_of_the_originals(rpm: Mirroring, site: Rhel) -> None:
+    originals = site.cuda.repomd.read_text() + site.baseos.repomd.read_text()
+    newest = max(int(stamp) for stamp in re.findall(r"<timestamp>(\d+)<", originals))
+    assert rpm.run() == 0
+    index = (rpm.folder / FOLDER / "repodata" / "repomd.xml").read_text()
+    assert set(re.findall(r"<(?:timestamp|revision)>(.*)<", index)) == {str(newest)}
+
+
+@pytest.mark.parametrize("what", ["repomd.xml.asc", "primary"])
+def test_damaged_metadata_is_made_anew(what: str, rpm: Mirroring) -> None:
+    assert rpm.run() == 0
+    before = files(rpm.folder)
+    repodata = rpm.folder / FOLDER / "repodata"
+    flip(repodata / what if what.startswith("repomd") else next(repodata.glob(f"*-{what}.*")))
+    (repodata / "old-primary.xml.gz").touch()
+    record = rpm.folder / RECORD
+    record.write_text(record.read_text().replace('"files": [', f'"files": ["{FOLDER}/repodata/old-primary.xml.gz",'))
+    assert rpm.run() == 0
+    after = files(rpm.folder)
+    signature = f"{FOLDER}/repodata/repomd.xml.asc"
+    assert {**after, signature: b""} == {**before, signature: b""}
+
+
+def test_a_package_that_left_its_stream_is_named(
+    rpm: Mirroring, site: Rhel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the stream enabled, no host would see it."""
+    streams = [
+        Stream(s.module, s.stream, tuple(rpm for rpm in s.rpms if rpm.file != DRIVER_FILE)) for s in rpmstack.STREAMS
+    ]
+    site.cuda.streams = [*streams, Stream("nvidia-driver", "old", (rpmstack.D580[2],))]
+    site.cuda.publish(site.key)
+    assert rpm.run() == LockStale.exit_code
+    output = capsys.readouterr().err
+    assert "outside of nvidia-driver:580-open now:" in output
+    assert "- nvidia-kmod-common 3:580.95.05-1.el9 (cuda)" in output
+
+
+def test_what_writes_the_metadata_is_asked_for_before_anything_is_downloaded(
+    rpm: Mirroring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("gpg", "gpgv", "gpg-agent"):
+        (programs / name).symlink_to(shutil.which(name) or name)
+    monkeypatch.setenv("PATH", str(programs))
+    assert rpm.run() == MissingProgram.exit_code
+    output = " ".join(capsys.readouterr().err.split())
+    assert "createrepo_c is not installed" in output
+    assert "createrepo-c" in output
+    assert rpm.downloads() == []
+
+
+def test_of_several_keyrings_the_one_with_the_key_is_taken(
+    rpm: Mirroring, site: Rhel, other_key: Key, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.asc").write_text(other_key.armoured())
+    (tmp_path / "b.asc").write_text(site.key.armoured())
+    site.key.keyring.rename(tmp_path / "kept")
+    try:
+        assert rpm.run("--keyring", str(tmp_path / "a.asc"), "--keyring", str(tmp_path / "b.asc")) == 0
+        (tmp_path / "b.asc").write_text(other_key.armoured())
+        assert rpm.run("--keyring", str(tmp_path / "a.asc"), "--keyring", str(tmp_path / "b.asc")) == (
+            RepositoryUnusable.exit_code
+        )
+        assert f"the key {site.key.fingerprint}: --keyring FILE" in " ".join(capsys.readouterr().err.split())
+    finally:
+        (tmp_path / "kept").rename(site.key.keyring)
+
+
+class RpmHost:
+    """An empty system with the source that the role writes for a mirror, and the real dnf."""
+
+    def __init__(self, root: Path, mirroring: Mirroring) -> None:
+        self.root, target, mirror = root, mirroring.target, mirroring.folder
+        keys = {name: root / "keys" / name for name in ("mirror", "maker")}
+        (root / "keys").mkdir(parents=True)
+        keys["maker"].write_text(mirroring.site.key.armoured())
+        brought = [{"src": "maker", "dest": target.indices[0].host_keyring}]
+        wish = Mirror(uri=mirror.as_uri(), keyring="mirror/gdsdeploy-mirror.gpg")
+        self.variables: dict[str, Any] = host_vars.variables(wish, target, mirror.parent, brought)
+        (index,) = self.variables["gds_repo_indices"]
+        shutil.copy(self.variables["gds_repo_keys"][0]["src"], keys["mirror"])
+        index["host_keyring"], index["package_keys"] = str(keys["mirror"]), [str(keys["maker"])]
+        self.write()
+
+    def write(self) -> None:
+        """The source, as the role writes it."""
+        text = render_repositories([Index(**index) for index in self.variables["gds_repo_indices"]], [])
+        (self.root / "repos").mkdir(exist_ok=True)
+        (self.root / "repos" / "gdsdeploy.repo").write_text(text)
+
+    def dnf(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return realdnf.dnf(self.root, *words)
+
+    def enable(self, *streams: str) -> None:
+        done = self.dnf("module", "enable", *streams)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def installed(self) -> set[str]:
+        argv = ["rpm", f"--root={self.root / 'root'}", "-qa", "--qf", "%{NAME} %{EPOCHNUM}:%{VERSION}-%{RELEASE}\n"]
+        argv = ["unshare", "--map-root-user", *argv]
+        done = subprocess.run(argv, capture_output=True, text=True, check=True, env=realdnf.ENVIRONMENT)
+        return {line for line in done.stdout.splitlines() if not line.startswith("gpg-pubkey")}
+
+
+def specs(target: Target) -> list[str]:
+    return [f"{p.package}-{p.version}" for p in target.packages]
+
+
+def locked_specs(target: Target) -> set[str]:
+    return {f"{p.package} {p.version if ':' in p.version else '0:' + p.version}" for p in target.packages}
+
+
+def test_dnf_installs_the_whole_stack_from_the_mirror_and_nothing_else(rpm: Mirroring, tmp_path: Path) -> None:
+    """On a system that has nothing at all: so all that is needed is there, signed, and of the locked version."""
+    assert rpm.run() == 0
+    host = RpmHost(tmp_path / "host", rpm)
+    host.enable(*rpm.target.modules)
+    done = host.dnf("install", TOOL, *specs(rpm.target))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert locked_specs(rpm.target) <= host.installed()
+    in_mirror = {path.name.rsplit("-", 2)[0] for path in rpm.packages()}
+    assert {row.split()[0] for row in host.installed()} == in_mirror
+
+
+def test_dnf_filters_by_the_streams_of_the_mirror(rpm: Mirroring, tmp_path: Path) -> None:
+    """Without the stream enabled, its packages do not exist, as in the original repository."""
+    assert rpm.run() == 0
+    host = RpmHost(tmp_path / "host", rpm)
+    query = ("--quiet", "repoquery", "nvidia-driver-cuda")
+    assert host.dnf(*query).stdout == ""
+    host.enable("nvidia-driver:580-open")
+    assert "nvidia-driver-cuda-3:580.95.05-1.el9.x86_64" in host.dnf(*query).stdout
+    assert host.dnf("module", "enable", "nvidia-driver:570-open").returncode != 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ("repomd.xml", "repomd.xml GPG signature verification error: Bad GPG signature"),
+        ("primary", "Error: Failed to download metadata for repo 'gdsdeploy-mirror'"),
+        (DRIVER_FILE, 'Package "nvidia-kmod-common-3:580.95.05-1.el9.noarch" from local repository'),
+        ("maker", "Error: GPG check FAILED"),
+    ],
+)
+def test_dnf_refuses_what_was_changed_in_the_mirror(changed: str, words: str, rpm: Mirroring, tmp_path: Path) -> None:
+    """And packages of a maker whose key is not one of those that the role gives to dnf."""
+    assert rpm.run() == 0
+    host = RpmHost(tmp_path / "host", rpm)
+    if changed == "maker":
+        del host.variables["gds_repo_indices"][0]["package_keys"]
+        host.write()
+    else:
+        (path,) = (p for p in rpm.folder.rglob(f"*{changed}*") if not p.name.endswith(".asc"))
+        flip(path)
+    enabled = host.dnf("module", "enable", *rpm.target.modules)
+    done = host.dnf("install", *specs(rpm.target))
+    assert done.returncode != 0
+    assert words in enabled.stderr + done.stderr, done.stdout + done.stderr
+    assert "nvidia-kmod-common 3:580.95.05-1.el9" not in host.installed()
+
+
+#: Modules as distributions have them beside the driver's: a default stream, one that nobody enables.
+PIECE = Rpm("tool", "1.0-1", requires=("aid",))
+NEWER_PIECE = Rpm("tool", "2.0-1")
+AID = Rpm("aid", "5-1", requires=("(beside if other)", "(absent if missing)"))
+SHADOWS = (PIECE, NEWER_PIECE, AID, Rpm("beside", "1-1"), Rpm("other", "1-1", conflicts=("(old or older)",)))
+
+
+def test_what_is_needed_only_beside_another_package(tmp_path: Path, key: Key) -> None:
+    streams = (Stream("tools", "1", (PIECE,), default=True), Stream("tools", "2", (NEWER_PIECE,)))
+    RpmArchive(build(SHADOWS, tmp_path / "www"), streams=streams).publish(key)
+    repository = Repository("www", (tmp_path / "www").as_uri(), key.keyring, (key.fingerprint,), "/k")
+    with Fetcher(apt={}) as fetcher:
+        universe = read(fetcher, [repository], "x86_64")[0].with_streams({})
+    roots = universe.named("tool")
+    assert [nevra(root) for root in roots] == [PIECE.nevra]
+    members, lacking = closure(roots, universe, RPM)
+    assert ({c.package for c in members}, lacking) == ({"aid", "beside"}, [])
+    members, lacking = closure([*roots, *universe.named("other")], universe, RPM)
+    assert ({c.package for c in members}, lacking) == ({"aid", "beside"}, [])

@@ -2,50 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from gdsdeploy.errors import FleetInvalid, GdsError, LockStale, NoSolution, RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.errors import FleetInvalid, LockStale, NoSolution, RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.lock import lockfile
 from gdsdeploy.lock.resolve import resolve
 from gdsdeploy.lock.sources import SourceTree
 from gdsdeploy.model.fleet import Profile
-from gdsdeploy.model.lock import Target
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.packages import Universe
-from gdsdeploy.repo.rpm import Repository, nevra, read
+from gdsdeploy.repo.repository import Repository
+from gdsdeploy.repo.rpm import nevra, read
 from tests.commandline import run
-from tests.repos import rpmstack
-from tests.repos.archive import Key
-from tests.repos.conftest import Rhel
+from tests.repos import realdnf, rpmstack
+from tests.repos.archive import Key, flip
+from tests.repos.conftest import Rhel, Verb, lock
 from tests.repos.rpmarchive import Rpm, RpmArchive, Stream, build
 
 NEWEST = rpmstack.KERNELS[-1]
 
 
-def locked(rhel: Rhel) -> Target:
-    """What ``gdsdeploy lock`` writes for the fleet as it is."""
-    assert run("lock", rhel.fleet) == 0
-    return lockfile.read(lockfile.beside(rhel.fleet)).targets["gds"]
-
-
-def refusal(rhel: Rhel, capsys: pytest.CaptureFixture[str], error: type[GdsError], *options: str) -> str:
-    """What ``gdsdeploy lock`` says when it ends in ``error``."""
-    capsys.readouterr()
-    assert run("lock", *options, rhel.fleet) == error.exit_code
-    return re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().err)
-
-
 def test_lock_writes_the_newest_admitted_stack(rhel: Rhel) -> None:
-    target = locked(rhel)
+    target = lock(rhel.fleet)
     assert (target.kernel.release, target.kernel.version) == (f"{NEWEST}.x86_64", NEWEST)
     assert (target.driver.version, target.driver.flavour) == ("580.95.05", "open")
     assert (target.driver.source_tree, target.driver.dkms_name) == ("/usr/src/nvidia-580.95.05", "nvidia")
@@ -67,7 +51,7 @@ def test_lock_writes_the_newest_admitted_stack(rhel: Rhel) -> None:
 
 
 def test_what_the_lock_holds_and_where_it_is_needed(rhel: Rhel) -> None:
-    target = locked(rhel)
+    target = lock(rhel.fleet)
     assert {p.package: (p.part, p.needed_by) for p in target.packages} == {
         "dkms": ("dkms", "both"),
         "gds-tools-13-0": ("gds-tools", "host"),
@@ -94,8 +78,8 @@ def test_what_the_lock_holds_and_where_it_is_needed(rhel: Rhel) -> None:
         assert (file.stat().st_size, package.suite, package.component) == (package.size, "", "")
 
 
-def test_lock_check_holds_and_a_second_lock_changes_nothing(rhel: Rhel, capsys: pytest.CaptureFixture[str]) -> None:
-    locked(rhel)
+def test_lock_check_holds_and_a_second_lock_changes_nothing(rhel: Rhel, verb: Verb) -> None:
+    lock(rhel.fleet)
     path = lockfile.beside(rhel.fleet)
     before, targets = path.read_bytes(), lockfile.read(path).targets
     assert run("lock", "--check", rhel.fleet) == 0
@@ -105,27 +89,27 @@ def test_lock_check_holds_and_a_second_lock_changes_nothing(rhel: Rhel, capsys: 
     assert run("lock", rhel.fleet) == 0
     # The id of a fleet whose file doesn't state one is random.
     assert lockfile.read(path).targets == targets
-    capsys.readouterr()
-    assert run("lock", "--check", "--json", rhel.fleet) == 0
-    assert not json.loads(capsys.readouterr().out)["reasons"]
+    assert not verb("lock", "--check", "--json", rhel.fleet).json["reasons"]
 
 
-def test_lock_check_names_what_the_repository_lost(rhel: Rhel, capsys: pytest.CaptureFixture[str]) -> None:
-    locked(rhel)
+def test_lock_check_names_what_the_repository_lost(rhel: Rhel, verb: Verb) -> None:
+    lock(rhel.fleet)
     (rhel.cuda.root / "libcufile-13-0-1.15.1.6-1.x86_64.rpm").unlink()
     rhel.cuda.publish(rhel.key)
-    text = refusal(rhel, capsys, LockStale, "--check")
+    text = verb("lock", "--check", rhel.fleet, error=LockStale).err
     assert "package no longer in its repository libcufile-13-0" in text
 
 
-def test_lock_check_names_what_was_replaced(rhel: Rhel, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    locked(rhel)
+def test_lock_check_names_what_was_replaced(rhel: Rhel, verb: Verb, tmp_path: Path) -> None:
+    lock(rhel.fleet)
     name = "libcufile-13-0-1.15.1.6-1.x86_64.rpm"
     other = next(rpm for rpm in rpmstack.CUDA if rpm.file == name)
     build([type(other)(**{**vars(other), "requires": ()})], tmp_path / "other")
     (tmp_path / "other" / name).replace(rhel.cuda.root / name)
     rhel.cuda.publish(rhel.key)
-    assert "package replaced in its repository libcufile-13-0" in refusal(rhel, capsys, LockStale, "--check")
+    assert (
+        "package replaced in its repository libcufile-13-0" in verb("lock", "--check", rhel.fleet, error=LockStale).err
+    )
 
 
 @pytest.mark.parametrize(
@@ -146,7 +130,7 @@ def test_lock_check_names_what_was_replaced(rhel: Rhel, capsys: pytest.CaptureFi
 )  # fmt: skip
 def test_a_pin_chooses_the_stream(profile: str, os: str, driver: str, streams: tuple[str, ...], rhel: Rhel) -> None:
     rhel.write_fleet(profile, os)
-    target = locked(rhel)
+    target = lock(rhel.fleet)
     assert (target.driver.version, target.modules) == (driver, streams)
     source = [p for p in target.packages if p.part == "driver-source"]
     assert [p.package for p in source] == [
@@ -154,18 +138,17 @@ def test_a_pin_chooses_the_stream(profile: str, os: str, driver: str, streams: t
     ]
 
 
-def test_a_package_outside_the_enabled_stream_is_not_chosen(rhel: Rhel, capsys: pytest.CaptureFixture[str]) -> None:
-    """580.200.01 is on offer and newer, but belongs to a stream that a host does not have enabled."""
-    rhel.write_fleet("driver: 580.200.01")
-    text = refusal(rhel, capsys, NoSolution)
-    assert "the pin driver: '580.200.01' admits nothing that is on offer: 580.126.09, 580.95.05, 580.95.05" in text
-
-
-def test_a_stream_that_is_not_there_is_named(rhel: Rhel, capsys: pytest.CaptureFixture[str]) -> None:
-    rhel.write_fleet("driver: '595'")
-    text = refusal(rhel, capsys, NoSolution)
-    assert "profile gds (rhel-9, x86_64): the repositories have no module stream nvidia-driver:595-open" in text
-    assert "there are 570-open, 580-dkms, 580-open" in text
+@pytest.mark.parametrize(
+    ("driver", "words"),
+    [
+        # On offer and newer, but of a stream that a host does not have enabled.
+        ("580.200.01", "the pin driver: '580.200.01' admits nothing that is on offer: 580.126.09, 580.95.05, 580.95"),
+        ("595", "the repositories have no module stream nvidia-driver:595-open; there are 570-open, 580-dkms, 580-o"),
+    ],
+)
+def test_a_pin_without_a_package_in_a_stream_is_refused(driver: str, words: str, rhel: Rhel, verb: Verb) -> None:
+    rhel.write_fleet(f"driver: '{driver}'")
+    assert words in verb("lock", rhel.fleet, error=NoSolution).err
 
 
 def test_release_10_has_no_streams(rhel: Rhel) -> None:
@@ -173,14 +156,14 @@ def test_release_10_has_no_streams(rhel: Rhel) -> None:
     rhel.cuda.streams = ()
     rhel.cuda.publish(rhel.key)
     rhel.write_fleet("driver: '580'", "rhel-10")
-    target = locked(rhel)
+    target = lock(rhel.fleet)
     assert (target.driver.version, target.modules) == ("580.200.01", ())
 
 
 def test_a_rule_moves_the_kernel_down(rhel: Rhel) -> None:
     """P2PDMA does not work on RHEL 9.5, so that the lock takes 9.4's kernel and says why."""
     rhel.write_fleet("driver: '580', mode: p2pdma")
-    target = locked(rhel)
+    target = lock(rhel.fleet)
     assert target.kernel.release == f"{rpmstack.KERNELS[0]}.x86_64"
     assert {r.rule for r in target.refused if r.what.startswith("kernel 5.14.0-503")} == {"p2pdma-rhel-9.5"}
     assert target.nvidia_fs is None
@@ -190,32 +173,23 @@ def test_a_rule_moves_the_kernel_down(rhel: Rhel) -> None:
 
 def test_nvlink5_comes_in_the_drivers_own_version_with_nvlsm(rhel: Rhel) -> None:
     rhel.write_fleet("driver: '580', gpu: blackwell, companions: [nvlink5]")
-    packages = {p.package: (p.version, p.part) for p in locked(rhel).packages}
+    packages = {p.package: (p.version, p.part) for p in lock(rhel.fleet).packages}
     assert packages["nvlink5-580"] == packages["nvidia-fabricmanager"] == ("580.95.05-1", "companion")
     assert packages["nvlsm"] == ("2025.10.14-1", "companion")
 
 
-def flip(path: Path) -> str:
-    """Change one byte of a file; its name."""
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    return path.name
-
-
 @pytest.mark.parametrize("what", ["repomd.xml", "repomd.xml.asc", "primary", "modules", "filelists"])
-def test_tampering_is_refused_by_name_and_the_lock_stays(
-    what: str, rhel: Rhel, capsys: pytest.CaptureFixture[str]
-) -> None:
-    locked(rhel)
+def test_tampering_is_refused_by_name_and_the_lock_stays(what: str, rhel: Rhel, verb: Verb) -> None:
+    lock(rhel.fleet)
     before = lockfile.beside(rhel.fleet).read_bytes()
     for path in (rhel.fleet.parent / "cache").rglob("*"):
         if path.is_file():
             path.unlink()
     archive = rhel.baseos if what == "filelists" else rhel.cuda
     name = flip(archive.repomd.with_name(what) if what.startswith("repomd") else archive.find(what))
-    text = refusal(rhel, capsys, RepositoryUntrusted)
-    assert name.removesuffix(".asc") in text
+    text = verb("lock", rhel.fleet, error=RepositoryUntrusted).words
+    words = "the signature does not hold" if what.startswith("repomd") else "this is not the file that the signed index"
+    assert f"{name.removesuffix('.asc')}: {words}" in text
     assert lockfile.beside(rhel.fleet).read_bytes() == before
 
 
@@ -228,16 +202,17 @@ def test_tampering_is_refused_by_name_and_the_lock_stays(
         ("fingerprints", "signed_by: /k, x", "x: unknown key"),
     ],
 )
-def test_a_fleet_that_cannot_be_right_is_refused(
-    old: str, new: str, words: str, rhel: Rhel, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fleet_that_cannot_be_right_is_refused(old: str, new: str, words: str, rhel: Rhel, verb: Verb) -> None:
     rhel.fleet.write_text(rhel.fleet.read_text().replace(old, new))
-    assert words in " ".join(refusal(rhel, capsys, FleetInvalid).split())
+    assert words in verb("lock", rhel.fleet, error=FleetInvalid).words
 
 
-def test_a_repository_that_is_not_there_is_named(rhel: Rhel, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_repository_that_is_not_there_is_named(rhel: Rhel, verb: Verb) -> None:
     rhel.fleet.write_text(rhel.fleet.read_text().replace("/cuda'", "/elsewhere'"))
-    assert "/elsewhere/repodata/repomd.xml: there is no such file" in refusal(rhel, capsys, RepositoryUnusable)
+    assert (
+        "/elsewhere/repodata/repomd.xml: there is no such file"
+        in verb("lock", rhel.fleet, error=RepositoryUnusable).err
+    )
 
 
 def test_the_userland_that_branch_610_regrouped(rhel: Rhel, tmp_path: Path) -> None:
@@ -251,7 +226,7 @@ def test_the_userland_that_branch_610_regrouped(rhel: Rhel, tmp_path: Path) -> N
             path.rename(archive.root / path.name)
         archive.publish(rhel.key)
     rhel.write_fleet("driver: newest, companions: [fabricmanager]", os="rhel-10")
-    target = locked(rhel)
+    target = lock(rhel.fleet)
     versions = {package.package: package.version for package in target.packages}
     full = "3:615.71.09-1.el9"
     same = ("kmod-nvidia-open-dkms", "nvidia-driver-common", "nvidia-driver-cuda-libs", "nvidia-kmod-common")
@@ -260,7 +235,7 @@ def test_the_userland_that_branch_610_regrouped(rhel: Rhel, tmp_path: Path) -> N
     assert "libnvidia-ml" not in versions
     assert (target.libcufile.version, versions["nvidia-fs-dkms"]) == ("1.19.0.53", "2.30.1-1")
     rhel.write_fleet("driver: '595'", os="rhel-10")
-    versions = {package.package: package.version for package in locked(rhel).packages}
+    versions = {package.package: package.version for package in lock(rhel.fleet).packages}
     assert versions["libnvidia-ml"] == "3:595.71.05-1.el9"
     assert not [name for name in versions if name in ("nvidia-driver-common", "nvidia-driver-selinux")]
 
@@ -271,24 +246,17 @@ def test_the_userland_that_branch_610_regrouped(rhel: Rhel, tmp_path: Path) -> N
 PLATFORM = stack_platform_for("rhel-9")
 
 
-@dataclass
 class Dnf:
     """A dnf with a system of its own, and these repositories (name → address) alone."""
 
-    root: Path
-    repositories: Mapping[str, str]
-    options: list[str] = field(default_factory=list)
+    def __init__(self, root: Path, repositories: Mapping[str, str], *options: str) -> None:
+        self.root, self.repositories, self.options = root, repositories, options
 
     def run(self, *arguments: str) -> str:
         """Standard output; nothing is ever installed."""
-        argv = [
-            "dnf", "--assumeno", f"--installroot={self.root / 'root'}", "--releasever=9", "--forcearch=x86_64",
-            "--noplugins", "--setopt=reposdir=/nonexistent", f"--setopt=cachedir={self.root / 'cache'}",
-            f"--setopt=logdir={self.root}", "--setopt=module_platform_id=platform:el9",
-            "--setopt=install_weak_deps=0", "--setopt=skip_if_unavailable=0",
-            *(f"--repofrompath={name},{uri}" for name, uri in self.repositories.items()), *self.options, *arguments,
-        ]  # fmt: skip
-        done = subprocess.run(argv, capture_output=True, text=True, env={"PATH": "/usr/sbin:/usr/bin", "LC_ALL": "C"})
+        sources = [f"--repofrompath={name},{uri}" for name, uri in self.repositories.items()]
+        words = ("--setopt=skip_if_unavailable=0", *sources, *self.options, *arguments)
+        done = realdnf.dnf(self.root, *words, answer="no")
         # Status 1 is how --assumeno ends.
         assert done.returncode == 0 or "Operation aborted." in done.stdout + done.stderr, done.stdout + done.stderr
         return done.stdout
@@ -315,7 +283,7 @@ class Dnf:
 
 @pytest.fixture
 def dnf(rhel: Rhel, tmp_path: Path) -> Dnf:
-    return Dnf(tmp_path, {name: f"{rhel.server.uri}/{name}" for name in ("baseos", "cuda")}, ["--nogpgcheck"])
+    return Dnf(tmp_path, {name: f"{rhel.server.uri}/{name}" for name in ("baseos", "cuda")}, "--nogpgcheck")
 
 
 @pytest.fixture
@@ -388,7 +356,7 @@ def test_dnf_hides_the_same_packages_behind_a_module(
     archive = RpmArchive(build(SHADOWS.values(), tmp_path / "www" / "shadows"), streams=SHADOW_STREAMS)
     archive.publish(key)
     uri = (tmp_path / "www").as_uri()
-    real = Dnf(tmp_path, {"shadows": f"{uri}/shadows"}, ["--nogpgcheck"])
+    real = Dnf(tmp_path, {"shadows": f"{uri}/shadows"}, "--nogpgcheck")
     for module, stream in enabled.items():
         real.enable(f"{module}:{stream}")
     ours = nevras(offered(fetcher, uri, ["shadows"], key).with_streams(enabled))
@@ -397,7 +365,7 @@ def test_dnf_hides_the_same_packages_behind_a_module(
 
 def test_dnf_installs_a_lock_as_it_is(rhel: Rhel, dnf: Dnf, fetcher: Fetcher) -> None:
     """Nothing of the stack comes beside what is locked, and nothing in another version."""
-    target = locked(rhel)
+    target = lock(rhel.fleet)
     (stream,) = target.modules
     dnf.enable(stream)
     expected = {f"{p.package} {p.version}" for p in target.packages}
@@ -411,7 +379,7 @@ def test_dnf_installs_a_lock_as_it_is(rhel: Rhel, dnf: Dnf, fetcher: Fetcher) ->
 def test_dnf_left_to_itself_goes_where_the_lock_does_not(rhel: Rhel, dnf: Dnf) -> None:
     """The traps are real ones: the same names without versions end in a stack that cannot work."""
     dnf.enable("nvidia-driver:580-open")
-    transaction = dnf.would_install(*sorted({p.package for p in locked(rhel).packages}))
+    transaction = dnf.would_install(*sorted({p.package for p in lock(rhel.fleet).packages}))
     versions = dict(row.split(" ", 1) for row in transaction)
     # A kernel that no headers go with, and a companion of a driver that cannot be installed.
     assert versions["kernel"] == rpmstack.HEADERLESS
@@ -445,10 +413,8 @@ def test_dnf_refuses_the_index_that_the_lock_refuses(rhel: Rhel, dnf: Dnf) -> No
     """The signature that is checked is the one that dnf checks with repo_gpgcheck."""
     keys = rhel.fleet.parent / "key.asc"
     keys.write_text(rhel.key.armoured())
-    dnf.options = [
-        "-y", *(f"--setopt={name}.{key}={value}" for name in dnf.repositories
-        for key, value in (("repo_gpgcheck", "1"), ("gpgkey", keys.as_uri()), ("skip_if_unavailable", "0"))),
-    ]  # fmt: skip
+    values = {"repo_gpgcheck": "1", "gpgkey": keys.as_uri(), "skip_if_unavailable": "0"}
+    dnf.options = ("-y", *(f"--setopt={name}.{k}={v}" for name in dnf.repositories for k, v in values.items()))
     assert dnf.run("-q", "repoquery", "dkms").strip()
     rhel.cuda.repomd.write_bytes(rhel.cuda.repomd.read_bytes() + b"\n")
     dnf.root = rhel.fleet.parent / "another"

@@ -23,7 +23,8 @@ from gdsdeploy.platform.base import Flavour, KernelImage
 from gdsdeploy.platform.rhel import Rhel
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.packages import DEB, RPM, RPM_RELATIONS, Candidate, Order
-from gdsdeploy.repo.rpm import MAX_DEPTH, Repository, read, rich_groups, rpm_relation
+from gdsdeploy.repo.repository import Repository
+from gdsdeploy.repo.rpm import MAX_DEPTH, read, rich_groups, rpm_relation
 from tests.repos.archive import Key
 from tests.repos.rpmarchive import Rpm, RpmArchive, build
 
@@ -320,24 +321,8 @@ RHEL_9 = cast("Rhel", stack_platform_for("rhel-9"))
 
 
 def candidate(package: str, version: str = "1-1") -> Candidate:
-    return Candidate(
-        package,
-        version,
-        "x86_64",
-        package,
-        version,
-        (),
-        (),
-        (),
-        (),
-        f"{package}.rpm",
-        1,
-        "0" * 64,
-        "cuda",
-        "",
-        "",
-        "cuda",
-    )
+    where = (f"{package}.rpm", 1, "0" * 64, "cuda", "", "", "cuda")
+    return Candidate(package, version, "x86_64", package, version, (), (), (), (), *where)
 
 
 @pytest.mark.parametrize("os", SYSTEMS)
@@ -347,25 +332,17 @@ def test_every_release_is_of_one_family(os: str) -> None:
     assert platform.architecture("aarch64") == "aarch64"
 
 
-@pytest.mark.parametrize(
-    ("pin", "open_stream", "proprietary_stream"),
-    [
-        ("580", "580-open", "580-dkms"),
-        ("580.95.05", "580-open", "580-dkms"),
-        ("==580.95.05", "580-open", "580-dkms"),
-        ("= 580.95.05-1.el9", "580-open", "580-dkms"),
-        ("==3:580.95.05-1.el9", "580-open", "580-dkms"),
-        ("newest", "open-dkms", "latest-dkms"),
-        (">=580", "open-dkms", "latest-dkms"),
-        (">=580, <590", "open-dkms", "latest-dkms"),
-        ("<580", "open-dkms", "latest-dkms"),
-        (">=580.65.06, <581", "580-open", "580-dkms"),
-        (">580.65.06, <=580.95.05", "580-open", "580-dkms"),
-        (">= 580, < 580.95", "580-open", "580-dkms"),
-        (">=570.1, <=580", "open-dkms", "latest-dkms"),
-    ],
-)
-def test_a_pin_names_its_stream(pin: str, open_stream: str, proprietary_stream: str) -> None:
+#: Pins within one branch, and pins of several.
+PINS = {
+    "580": ["580", "580.95.05", "==580.95.05", "= 580.95.05-1.el9", "==3:580.95.05-1.el9", ">=580.65.06, <581",
+            ">580.65.06, <=580.95.05", ">= 580, < 580.95"],
+    "": ["newest", ">=580", ">=580, <590", "<580", ">=570.1, <=580"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("branch", "pin"), [(branch, pin) for branch, pins in PINS.items() for pin in pins])
+def test_a_pin_names_its_stream(branch: str, pin: str) -> None:
+    open_stream, proprietary_stream = (f"{branch}-open", f"{branch}-dkms") if branch else ("open-dkms", "latest-dkms")
     assert RHEL_9.module_streams(pin, "open") == {"nvidia-driver": open_stream}
     assert RHEL_9.module_streams(pin, "proprietary") == {"nvidia-driver": proprietary_stream}
     assert not stack_platform_for("rocky-10").module_streams(pin, "open")
@@ -395,96 +372,59 @@ def test_release_8_is_refused_with_the_reason(name: str) -> None:
     assert f"{name}-8" not in supported_systems()
 
 
+#: (whether a package is in the stack, whether it follows the driver) → packages
+PACKAGES = {
+    (True, True): (
+        "kmod-nvidia-open-dkms nvidia-kmod-common nvidia-driver-cuda-libs libnvidia-ml libnvidia-nscq cuda-drivers "
+        "nvidia-fabricmanager nvidia-fabric-manager nvidia-imex-570 nvidia-driver-common"
+    ),
+    (True, False): (
+        "nvidia-driver-selinux nvidia-fs-dkms libcufile-12-9 gds-tools-13-0 nvidia-gds-12-9 cuda-toolkit-12-9 dkms "
+        "libcublas-13-0 nvlsm kernel kernel-modules-core kernel-devel kernel-devel-matched kernel-rt kernel-uek-core "
+        "kernel-64k-modules-core kernel-64k-devel-matched kernel-uek-modules-core kernel6.18 kernel6.18-devel"
+    ),
+    (False, False): (
+        "nvidia-driver-assistant libnvidia-container1 nvidia-container-toolkit kernel-headers kernel-debug-core "
+        "kernel-rt-kvm kernel-64k-debug-core kernel-uek-debug kernel6.18-headers glibc linux-firmware"
+    ),
+}
+
+
 @pytest.mark.parametrize(
-    ("package", "stack", "driver"),
-    [
-        ("kmod-nvidia-open-dkms", True, True),
-        ("nvidia-kmod-common", True, True),
-        ("nvidia-driver-cuda-libs", True, True),
-        ("libnvidia-ml", True, True),
-        ("libnvidia-nscq", True, True),
-        ("nvidia-fabricmanager", True, True),
-        ("nvidia-fabric-manager", True, True),
-        ("nvidia-imex-570", True, True),
-        ("cuda-drivers", True, True),
-        ("nvidia-driver-assistant", False, False),
-        ("nvidia-driver-common", True, True),
-        ("nvidia-driver-selinux", True, False),
-        ("libnvidia-container1", False, False),
-        ("nvidia-container-toolkit", False, False),
-        ("nvidia-fs-dkms", True, False),
-        ("libcufile-12-9", True, False),
-        ("gds-tools-13-0", True, False),
-        ("nvidia-gds-12-9", True, False),
-        ("cuda-toolkit-12-9", True, False),
-        ("libcublas-13-0", True, False),
-        ("nvlsm", True, False),
-        ("dkms", True, False),
-        ("kernel", True, False),
-        ("kernel-modules-core", True, False),
-        ("kernel-devel", True, False),
-        ("kernel-devel-matched", True, False),
-        ("kernel-headers", False, False),
-        ("kernel-debug-core", False, False),
-        ("kernel-rt", True, False),
-        ("kernel-rt-kvm", False, False),
-        ("kernel-64k-modules-core", True, False),
-        ("kernel-64k-devel-matched", True, False),
-        ("kernel-64k-debug-core", False, False),
-        ("kernel-uek-core", True, False),
-        ("kernel-uek-modules-core", True, False),
-        ("kernel-uek-debug", False, False),
-        ("kernel6.18", True, False),
-        ("kernel6.18-devel", True, False),
-        ("kernel6.18-headers", False, False),
-        ("glibc", False, False),
-        ("linux-firmware", False, False),
-    ],
+    ("package", "answer"), [(package, answer) for answer, names in PACKAGES.items() for package in names.split()]
 )
-def test_what_is_locked_and_what_is_of_the_driver(package: str, stack: bool, driver: bool) -> None:
+def test_what_is_locked_and_what_is_of_the_driver(package: str, answer: tuple[bool, bool]) -> None:
     choice = candidate(package)
-    assert (RHEL_9.in_stack(choice), RHEL_9.follows_driver(choice)) == (stack, driver)
+    assert (RHEL_9.in_stack(choice), RHEL_9.follows_driver(choice)) == answer
 
 
 @pytest.mark.parametrize(
-    ("flavour", "package", "out"),
+    ("flavour", "out", "packages"),
     [
-        ("open", "kmod-nvidia-open-dkms", False),
-        ("open", "kmod-nvidia-latest-dkms", True),
-        ("open", "kmod-nvidia-580.95.05-5.14.0-503.15.1", True),
-        ("open", "akmod-nvidia", True),
-        ("open", "cuda-drivers", True),
-        ("open", "cuda-drivers-580", True),
-        ("open", "cuda-12-9", True),
-        ("open", "cuda-toolkit-12-9", False),
-        ("open", "nvidia-driver-cuda", False),
-        ("proprietary", "kmod-nvidia-latest-dkms", False),
-        ("proprietary", "kmod-nvidia-open-dkms", True),
-        ("proprietary", "nvidia-open-580", True),
+        ("open", False, "kmod-nvidia-open-dkms cuda-toolkit-12-9 nvidia-driver-cuda"),
+        ("open", True, "kmod-nvidia-latest-dkms kmod-nvidia-580.95.05-5.14.0-503.15.1 akmod-nvidia"),
+        ("open", True, "cuda-drivers cuda-drivers-580 cuda-12-9"),
+        ("proprietary", False, "kmod-nvidia-latest-dkms"),
+        ("proprietary", True, "kmod-nvidia-open-dkms nvidia-open-580"),
     ],
-)
-def test_the_other_flavour_and_what_pulls_a_driver_stay_out(flavour: Flavour, package: str, out: bool) -> None:
+)  # fmt: skip
+def test_the_other_flavour_and_what_pulls_a_driver_stay_out(flavour: Flavour, out: bool, packages: str) -> None:
     packaging = RHEL_9.packaging(candidate("kmod-nvidia-open-dkms"), flavour)
     patterns = (*packaging.excluded, *packaging.umbrellas)
-    assert any(pattern.fullmatch(package) for pattern in patterns) is out
+    for package in packages.split():
+        assert any(pattern.fullmatch(package) for pattern in patterns) is out, package
 
 
 @pytest.mark.parametrize(
-    ("package", "excluded"),
+    ("excluded", "packages"),
     [
-        ("kmod-nvidia-open-dkms", True),
-        ("cuda-drivers-580", True),
-        ("nvidia-fabric-manager", True),
-        ("nvidia-fs-dkms", True),
-        ("libcufile-13-0", True),
-        ("nvidia-container-toolkit", False),
-        ("libnvidia-container1", False),
-        ("cuda-toolkit-12-9", False),
-        ("kernel-core", False),
+        (True, "kmod-nvidia-open-dkms cuda-drivers-580 nvidia-fabric-manager nvidia-fs-dkms libcufile-13-0"),
+        (False, "nvidia-container-toolkit libnvidia-container1 cuda-toolkit-12-9 kernel-core"),
     ],
 )
-def test_what_a_host_refuses_outside_of_the_lock(package: str, excluded: bool) -> None:
-    assert any(fnmatch(package, glob) for glob in RHEL_9.kept_out()) is excluded
+def test_what_a_host_refuses_outside_of_the_lock(excluded: bool, packages: str) -> None:
+    for package in packages.split():
+        assert any(fnmatch(package, glob) for glob in RHEL_9.kept_out()) is excluded, package
 
 
 def test_parts() -> None:

@@ -7,33 +7,14 @@ import subprocess
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from gdsdeploy.repo.packages import RELATIONS, deb, holds, upstream
+from gdsdeploy.repo.packages import deb, holds, upstream
 
-_DPKG = {"<<": "lt", "<=": "le", "=": "eq", ">=": "ge", ">>": "gt"}
+#: Relation → how a version compares to its bound; ``<`` and ``>`` are the old spellings of "or equal".
+_SIGNS = {"<<": {-1}, "<=": {-1, 0}, "=": {0}, ">=": {0, 1}, ">>": {1}, "<": {-1, 0}, ">": {0, 1}}
 
 #: Versions as archives have them, pasted together from what makes the order hard: epochs, tildes, zeros, letters.
 _PIECES = ["0", "1", "10", "09", "2", "550", "~", ".", "+", "a", "b", "rc", "deb", "bpo"]
-_WORDS = st.lists(st.sampled_from(_PIECES), max_size=6)
-_EPOCH = st.sampled_from(["", "0:", "1:"])
-_UPSTREAM = st.builds(lambda first, rest: str(first) + "".join(rest), st.integers(0, 999), _WORDS)
-_REVISION = st.builds(lambda first, rest: "-" + str(first) + "".join(rest), st.integers(0, 9), _WORDS)
-_VERSION = st.builds(lambda *parts: "".join(parts), _EPOCH, _UPSTREAM, st.one_of(st.just(""), _REVISION))
-
-
-def dpkg(a: str, relation: str, b: str) -> bool:
-    """What ``dpkg --compare-versions`` says."""
-    done = subprocess.run(["dpkg", "--compare-versions", a, _DPKG[relation], b], capture_output=True)
-    assert not done.stderr, done.stderr
-    return done.returncode == 0
-
-
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(_VERSION, _VERSION, st.sampled_from(sorted(_DPKG)))
-def test_order_equals_dpkgs(a: str, b: str, relation: str) -> None:
-    assert holds(a, relation, b) == dpkg(a, relation, b)
 
 
 def _near(random: Random, version: str) -> str:
@@ -70,6 +51,8 @@ def test_thousands_of_pairs_sort_as_the_real_dpkg_sorts_them() -> None:
     ours = [(deb(a) > deb(b)) - (deb(a) < deb(b)) for a, b in pairs]
     assert [pair for pair, x, y in zip(pairs, ours, theirs, strict=True) if x != y] == []
     assert {-1, 0, 1} == set(theirs)
+    for pair, sign in zip(pairs, theirs, strict=True):
+        assert {name for name in _SIGNS if holds(pair[0], name, pair[1])} == {n for n in _SIGNS if sign in _SIGNS[n]}
 
 
 @pytest.mark.parametrize(
@@ -86,13 +69,7 @@ def test_thousands_of_pairs_sort_as_the_real_dpkg_sorts_them() -> None:
 )
 def test_order_of_versions_of_this_stack(older: str, newer: str) -> None:
     assert deb(older) < deb(newer)
-    assert dpkg(older, "<<", newer)
-
-
-def test_every_relation_of_deb_control_is_known() -> None:
-    assert set(_DPKG) <= set(RELATIONS)
-    assert holds("1", "<", "1")  # the old spelling of <=
-    assert holds("1", ">", "1")
+    subprocess.run(["dpkg", "--compare-versions", older, "lt", newer], check=True)
 
 
 @pytest.mark.parametrize("text", ["", "a b", "1:2:3 4"])

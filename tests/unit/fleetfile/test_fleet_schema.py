@@ -81,36 +81,35 @@ def test_what_pages_show_fits() -> None:
         assert [error.message for error in VALIDATOR.iter_errors(document)] == [], f"{page}:\n{text}"
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
+#: Keys of a profile, and of the whole file.
+ACCEPTED = [
         "driver: '550'", "driver: {version: '>=550, <560', flavour: open, options: {NVreg_X: 1}}", "kernel: '6.12'",
         "rdma: auto", "boot: auto", "boot: {arguments: {iommu: pt, nokaslr: null, hugepages: 1024}}", "gate: false",
         "watch: true", "watch: {every: 60}", "gpus: 8", "nics: {count: 8, link: 400}", "nvme: {count: 4, model: PM}",
         "storage: [{mount: /data, path: direct, load: {read: '5 GB/s', seconds: 10}}]", "signing: {}", "fit: {}",
         "topology: {nvme: PIX}", "cufile: {properties: {use_poll_mode: true}}", "companions: [persistenced]",
         "modules: packaged", "nvidia_fs: '>=2.26.6'", "cufile_stats: 3",
-    ],
-)  # fmt: skip
-def test_both_accept(keys: str, tmp_path: Path) -> None:
-    text = MINIMAL % keys
-    assert accepts(text, tmp_path)
-    assert problems(text) == []
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
+]  # fmt: skip
+ACCEPTED_AT_THE_TOP = [
+    "rollout: {canary: {soak: 30m}, batches: {soak: 90}, drain: {timeout: 12h}, console: {timeout: 1h}}",
+    "rollout: {reboot_timeout: 20m, max_unavailable: 10%, windows: ['22:00-05:00'], failures: {later: 2}}",
+    "repositories: {debian: {max_age: 30d}}",
+    "hosts: {gpu2: {profile: gds, labels: {rack: r1}, port: 22}}",
+    "waivers: [{check: rdma.link, until: 2026-12-31, reason: cable}]",
+    "waivers: [{check: rdma.link, until: '2026-12-31', reason: cable, hosts: [gpu1]}]",
+    "builders: {build1: gds}",
+    "ssh: {user: admin, port: 22}",
+]
+REFUSED = [
         "drivr: '550'", "driver: 550", "driver: 'abc'", "kernel: 6.12", "rdma: maybe", "boot: sometimes", "gate: 1",
         "watch: {evry: 60}", "gpus: eight", "gpus: -1", "nics: {driver: mlx5_core}", "mode: fast", "arch: ppc64",
         "storage: [{mount: data}]", "storage: [{mount: /d, load: {read: fast}}]", "fit: {family: ipv5}",
         "topology: {nvme: NEAR}", "companions: [dcgm]", "modules: borrow", "nvidia_fs: 2.26", "cufile_stats: 1",
-    ],
-)  # fmt: skip
-def test_both_refuse(keys: str, tmp_path: Path) -> None:
-    text = MINIMAL % keys
-    assert not accepts(text, tmp_path)
-    assert problems(text) != []
+]  # fmt: skip
+REFUSED_AT_THE_TOP = [
+        "rollout: {canary: {soak: soon}}", "rollout: {drain: {by: hand}}", "host: {}", "ssh: {port: 99999}",
+        "hosts: {gpu2: {labels: {rack: r1}}}", "hosts: {'gpu 2': gds}", "waivers: [{check: rdma.link}]",
+]  # fmt: skip
 
 
 def top(rest: str) -> str:
@@ -119,34 +118,14 @@ def top(rest: str) -> str:
     return f"version: 1\nprofiles: {{gds: {{os: debian-12}}}}\n{hosts}{rest}\n"
 
 
-@pytest.mark.parametrize(
-    "rest",
-    [
-        "rollout: {canary: {soak: 30m}, batches: {soak: 90}, drain: {timeout: 12h}, console: {timeout: 1h}}",
-        "rollout: {reboot_timeout: 20m, max_unavailable: 10%, windows: ['22:00-05:00'], failures: {later: 2}}",
-        "repositories: {debian: {max_age: 30d}}",
-        "hosts: {gpu2: {profile: gds, labels: {rack: r1}, port: 22}}",
-        "waivers: [{check: rdma.link, until: 2026-12-31, reason: cable}]",
-        "waivers: [{check: rdma.link, until: '2026-12-31', reason: cable, hosts: [gpu1]}]",
-        "builders: {build1: gds}",
-        "ssh: {user: admin, port: 22}",
-    ],
-)
-def test_both_accept_at_the_top(rest: str, tmp_path: Path) -> None:
-    text = top(rest)
+@pytest.mark.parametrize("text", [*(MINIMAL % keys for keys in ACCEPTED), *map(top, ACCEPTED_AT_THE_TOP)])
+def test_both_accept(text: str, tmp_path: Path) -> None:
     assert accepts(text, tmp_path)
     assert problems(text) == []
 
 
-@pytest.mark.parametrize(
-    "rest",
-    [
-        "rollout: {canary: {soak: soon}}", "rollout: {drain: {by: hand}}", "host: {}", "ssh: {port: 99999}",
-        "hosts: {gpu2: {labels: {rack: r1}}}", "hosts: {'gpu 2': gds}", "waivers: [{check: rdma.link}]",
-    ],
-)  # fmt: skip
-def test_both_refuse_at_the_top(rest: str, tmp_path: Path) -> None:
-    text = top(rest)
+@pytest.mark.parametrize("text", [*(MINIMAL % keys for keys in REFUSED), *map(top, REFUSED_AT_THE_TOP)])
+def test_both_refuse(text: str, tmp_path: Path) -> None:
     assert not accepts(text, tmp_path)
     assert problems(text) != []
 

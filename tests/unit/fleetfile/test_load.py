@@ -98,6 +98,8 @@ def test_names_that_point_nowhere(tmp_path: Path) -> None:
         ("version: 1\nhosts: [\n", "fleet.yml:3:1: not valid YAML"),
         ("version: 2\n" + SMALL.split("\n", 1)[1], "fleet.yml:1:10: version: input should be 1 (found 2)"),
         ("hosts: {}\n", "fleet.yml:1:1: version: this key is required"),
+        (SMALL.partition("hosts")[0], "fleet.yml:1:1: hosts: this key is required, with a host or more; or an invent"),
+        (SMALL.replace("hosts:\n  gpu1: gds", "hosts: {}"), "fleet.yml:4:8: hosts: this key is required, with a host"),
         (SMALL + "hots: {}\n", "fleet.yml:6:1: hots: unknown key; did you mean 'hosts'?"),
         (SMALL.replace('"550"', '"fresh"'), "fleet.yml:3:32: profiles.gds.driver: a version pin is"),
         (SMALL.replace('driver: "550"', "kernel: 6.8"), "fleet.yml:3:32: profiles.gds.kernel: a version is text"),
@@ -113,6 +115,9 @@ def test_names_that_point_nowhere(tmp_path: Path) -> None:
             SMALL.replace('driver: "550"', "kernel: {flavor: aws}"),
             "fleet.yml:3:33: profiles.gds.kernel.flavor: unknown key; did you mean 'flavour'?",
         ),
+        ("version: !!python/object/apply:os.getcwd []\n", "fleet.yml:1:10: not valid YAML"),
+        # Aliases can't hide it.
+        (SMALL + "x: &x {a: 1, a: 2}\ny: *x\n", "fleet.yml:6:14: the key 'a' is given twice"),
         ("- a\n", "fleet.yml:1:1: the file: a mapping is needed here, lines of KEY: VALUE"),
     ],
 )
@@ -124,15 +129,6 @@ def test_a_missing_file_names_the_next_step(tmp_path: Path) -> None:
     with pytest.raises(FleetInvalid, match="no such file") as caught:
         load_fleet(tmp_path / "fleet.yml")
     assert caught.value.hint is not None
-
-
-def test_a_python_object_in_yaml_is_refused(tmp_path: Path) -> None:
-    assert "not valid YAML" in problems(tmp_path, "version: !!python/object/apply:os.getcwd []\n")[0]
-
-
-def test_aliases_cannot_hide_a_repeated_key(tmp_path: Path) -> None:
-    text = SMALL + "x: &x {a: 1, a: 2}\ny: *x\n"
-    assert any("the key 'a' is given twice" in line for line in problems(tmp_path, text))
 
 
 @pytest.mark.parametrize(
@@ -186,13 +182,6 @@ def test_what_it_may_not_ask_for_is_named_by_place(tmp_path: Path, keys: str, wo
     (problem,) = problems(tmp_path, SMALL.replace('"550"}', f'"550", {keys}}}'))
     assert problem.startswith("fleet.yml:3:")
     assert words in problem
-
-
-def test_a_fleet_has_a_host(tmp_path: Path) -> None:
-    words = "hosts: this key is required, with a host or more; or an inventory"
-    text = "version: 1\nprofiles:\n  gds: {os: debian-13}\n"
-    assert problems(tmp_path, text) == [f"fleet.yml:1:1: {words}"]
-    assert problems(tmp_path, f"{text}hosts: {{}}\n") == [f"fleet.yml:4:8: {words}"]
 
 
 IMEX = """\

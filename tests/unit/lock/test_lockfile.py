@@ -107,7 +107,8 @@ def test_a_missing_lock_says_how_to_get_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [("550.163.01-2", "550.163.01-3"), ("size: 1234", "size: 1235"), ("needed_by: host", "needed_by: both"),
-     ("- a-rule", "- another-rule"), ("driver: newest", "driver: '550'")],
+     ("- a-rule", "- another-rule"), ("driver: newest", "driver: '550'"), ("sha256: '111", "sha256: '112"),
+     (SIGNER["debian"][:9], "A" * 9), ("date: '2026", "date: '2025"), (LOCK.digest, f"sha256:{'0' * 64}")],
 )  # fmt: skip
 def test_an_edit_by_hand_is_noticed(path: Path, old: str, new: str) -> None:
     path.write_text(path.read_text().replace(old, new, 1))
@@ -292,3 +293,23 @@ def test_newer_indices_alone_are_no_change() -> None:
     assert not lockfile.same_choice(LOCK, changed(indices=newer[:-1]))
     assert not lockfile.same_choice(LOCK, changed(rules=()))
     assert not lockfile.same_choice(None, LOCK)
+
+
+@pytest.mark.parametrize(
+    ("what", "before", "after", "subject", "speaks"),
+    [
+        ("libcufile", "1.11.1.6", "1.17.1.22", True, True),
+        ("libcufile", "1.9.1.3~12.4.1-2", "1.16.0.49-1", True, True),
+        ("libcufile", "1.16.1.26", "1.20.0.107", True, False),
+        ("libcufile", "1.11.1.6", "1.15.1.6", True, False),
+        ("libcufile", "", "1.17.1.22", True, False),
+        ("libcufile", "1.17.1.22", "1.11.1.6", True, False),
+        ("libcufile", "1.11.1.6", "1.17.1.22", False, False),
+        ("driver", "550.163.01", "580.65.06", True, False),
+    ],
+)
+def test_an_upgrade_past_the_silent_registration_is_told(
+    what: str, before: str, after: str, subject: bool, speaks: bool
+) -> None:
+    change = lockfile.Change("gds", "upgraded", what, before, after, subject)
+    assert ("fall back silently" in lockfile.consequences(change)) is speaks

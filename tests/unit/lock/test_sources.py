@@ -1,7 +1,8 @@
-"""The source tree and DKMS name in a package's own dkms.conf."""
+"""What locked packages have in them: the source tree and DKMS name in dkms.conf, and modules that are built already."""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 from contextlib import nullcontext
 from pathlib import Path
@@ -9,12 +10,17 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.errors import RepositoryUntrusted, RepositoryUnusable
-from gdsdeploy.lock.sources import PackagedSources, SourceTree, parse
+from gdsdeploy.lock.sources import ModulesReader, PackagedSources, SourceTree, parse
 from gdsdeploy.model.lock import Index, Package
 from gdsdeploy.repo.fetch import Fetcher
+from tests.repos.archive import flip
 from tests.repos.dkmspackages import conf, deb
+from tests.unit.host.kmod.kmod_elf import VERMAGIC, module_bytes, signed_by
 
 PATH = "usr/src/nvidia-580.95.05/dkms.conf"
+RELEASE = VERMAGIC.split()[0]
+NVIDIA = module_bytes("nvidia", license="Dual MIT/GPL", info=[("version", "580.159.03")]) + signed_by("Canonical")
+NVIDIA_FS = module_bytes("nvidia_fs", info=[("version", "2.26.6"), ("gdsdeploy_driver", "580.159.03")])
 
 
 def test_debians_ubuntus_and_nvidias_names() -> None:
@@ -78,17 +84,25 @@ class Site:
         self.fetcher = Fetcher(tmp_path / "cache", apt={})
         index = Index.model_construct(repository="cuda", suite="/", uri=self.root.as_uri())
         self.sources = PackagedSources(self.fetcher, [index], self.step)
+        self.modules = ModulesReader(self.fetcher, [index], self.step)
 
     def step(self, title: str) -> nullcontext[None]:
         self.steps.append(title)
         return nullcontext()
 
-    def package(self, name: str, content: bytes, part: str = "driver-source") -> Package:
+    def package(self, name: str, content: bytes | dict[str, bytes], part: str = "driver-source") -> Package:
+        """A package of the repository; content: of the file, or of the files in it."""
+        content = content if isinstance(content, bytes) else deb({f"./{path}": c for path, c in content.items()})
         (self.root / f"{name}.deb").write_bytes(content)
         return Package.model_construct(
             package=name, version="1-1", part=part, repository="cuda", suite="/", file=f"{name}.deb",
             size=len(content), sha256=hashlib.sha256(content).hexdigest(),
         )  # fmt: skip
+
+    def built(self, *files: tuple[str, bytes], part: str = "driver-modules") -> Package:
+        """A package with these files below the kernel's folder of modules."""
+        content = {f"lib/modules/{RELEASE}/{path}": data for path, data in files}
+        return self.package("linux-modules-nvidia", content, part)
 
 
 @pytest.fixture
@@ -144,9 +158,12 @@ def test_none_and_several_trees_are_refused(site: Site) -> None:
 
 def test_another_content_than_the_indexs_is_refused(site: Site) -> None:
     package = site.package("nvidia-dkms-580", TREE)
-    (site.root / "nvidia-dkms-580.deb").write_bytes(TREE[:-1] + b"x")
-    with pytest.raises(RepositoryUntrusted, match="not the file that the signed index names"):
-        site.sources("driver-source", [package])
+    modules = site.built(("kernel/nvidia.ko", NVIDIA))
+    for each in (package, modules):
+        flip(site.root / each.file, -1)
+    for read in (lambda: site.sources("driver-source", [package]), lambda: site.modules([modules])):
+        with pytest.raises(RepositoryUntrusted, match="not the file that the signed index names"):
+            read()
 
 
 def test_a_file_that_is_gone_is_named(site: Site) -> None:
@@ -154,3 +171,53 @@ def test_a_file_that_is_gone_is_named(site: Site) -> None:
     (site.root / "nvidia-dkms-580.deb").unlink()
     with pytest.raises(RepositoryUnusable, match="nvidia-dkms-580 1-1"):
         site.sources("driver-source", [package])
+
+
+# -- Modules that are built already.
+
+
+@pytest.mark.parametrize("folder", ["lib/modules", "usr/lib/modules"])
+def test_each_module_says_what_it_is(site: Site, folder: str) -> None:
+    packed = gzip.compress(NVIDIA, mtime=0)
+    files = {
+        f"{folder}/{RELEASE}/kernel/nvidia-580-open/nvidia.ko.gz": packed,
+        f"{folder}/{RELEASE}/kernel/fs/nvidia-fs.ko": NVIDIA_FS,
+        "usr/share/doc/x/nvidia.ko": b"no module of a kernel",
+    }
+    package = site.package("linux-modules-nvidia", files, "driver-modules")
+    nvidia_fs, nvidia = site.modules([package, site.package("other", files, "support")])
+    assert (nvidia.module, nvidia.version, nvidia.license, nvidia.release) == (
+        "nvidia", "580.159.03", "Dual MIT/GPL", RELEASE,
+    )  # fmt: skip
+    assert nvidia.file == "kernel/nvidia-580-open/nvidia.ko.gz"
+    assert nvidia.sha256 == hashlib.sha256(packed).hexdigest(), "of the file as it is installed"
+    assert "Canonical" in nvidia.signer
+    assert (nvidia_fs.module, nvidia_fs.version, nvidia_fs.driver, nvidia_fs.signer) == (
+        "nvidia_fs", "2.26.6", "580.159.03", "",
+    )  # fmt: skip
+    assert nvidia_fs.vermagic == VERMAGIC
+
+
+def test_a_package_of_modules_is_read_once(site: Site) -> None:
+    package = site.built(("kernel/nvidia.ko", NVIDIA))
+    first = site.modules([package])
+    assert site.modules([package]) == first
+    assert site.steps == [f"Reading {package.package} 1-1"]
+    (memory,) = (site.fetcher.cache / "modules-in-packages").iterdir()
+    memory.write_text('[{"module": 1}]')
+    assert site.modules([package]) == first
+    assert len(site.steps) == 2, "what is not as it was written counts for nothing"
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("kernel/nvidia-580/bits/BUILD", b"", "it has no kernel modules: they may be linked on each host"),
+        *(("kernel/nvidia.ko", content, r"1 \(cuda\): its modules can't be read: /lib/modules/.*/nvidia\.ko")
+          for content in (NVIDIA[:200], b"", b"\x7fELF" + b"x" * 100)),
+    ],
+)  # fmt: skip
+def test_a_package_without_good_modules_is_named(site: Site, file: str, content: bytes, words: str) -> None:
+    with pytest.raises(RepositoryUnusable, match=words) as error:
+        site.modules([site.built((file, content))])
+    assert "`modules: build`" in str(error.value.hint)

@@ -1,4 +1,4 @@
-"""Fingerprints of keyrings, against those that gpg printed for real ones."""
+"""Keyrings and signatures: fingerprints, against those that gpg printed for real keys, and gpgv's status lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from gdsdeploy.platform.debian import ARCHIVE_KEYS, KEYRING, SECURITY_KEYS
-from gdsdeploy.repo.repository import key_fingerprints, without_armour
+from gdsdeploy.repo.repository import _judge, key_fingerprints, without_armour
 
 DEBIANS = KEYRING.read_bytes()
 
@@ -58,3 +58,38 @@ def test_packets_with_lengths_of_the_newer_form() -> None:
 )
 def test_what_is_no_keyring_has_none(content: bytes) -> None:
     assert key_fingerprints(content) == ()
+
+
+# -- What gpgv's status lines mean; the whole way is tried with real keys in tests/repos.
+
+PINNED, OTHER = "A" * 40, "B" * 40
+
+
+def valid(primary: str, algorithm: str = "8") -> str:
+    return f"VALIDSIG {'C' * 40} 2026-11-18 1795040262 0 4 0 1 {algorithm} 01 {primary}"
+
+
+GOOD = ("NEWSIG", "GOODSIG CCCC someone", valid(PINNED))
+#: A good one by a key that isn't pinned.
+STRANGERS = ("NEWSIG", "GOODSIG E x", valid(OTHER))
+NOT_PINNED = f"signed by {OTHER}, which is not one of the pinned fingerprints"
+
+
+@pytest.mark.parametrize(
+    ("lines", "good", "reasons"),
+    [
+        (GOOD, {PINNED}, []),
+        # As Debian's archive has them: each index is signed by the keys of two releases.
+        (("NEWSIG", "ERRSIG DDDD 1 8 01 1795040262 9", "NO_PUBKEY DDDD", *GOOD, *STRANGERS), {PINNED}, []),
+        # A bad one outweighs a good one, and none is saved by the one before it.
+        ((*GOOD, "NEWSIG", "BADSIG DDDD x"), {PINNED}, ["the text was changed after key DDDD signed it"]),
+        ((*STRANGERS, "NEWSIG", "EXPKEYSIG DDDD someone", valid(PINNED)), set(),
+         [NOT_PINNED, "signed by DDDD, but the key has expired"]),
+        (("NEWSIG", "GOODSIG C x", valid(PINNED, "1")), set(), [f"signed by {PINNED} with a hash that is too weak"]),
+        (("NEWSIG", "GOODSIG C x", valid(PINNED, "2")), set(), [f"signed by {PINNED} with a hash that is too weak"]),
+        (("NEWSIG", "REVKEYSIG DDDD x", valid(PINNED)), set(), ["signed by DDDD, but the key was revoked"]),
+        (("NODATA 3",), set(), []),
+    ],
+)  # fmt: skip
+def test_which_signatures_count(lines: tuple[str, ...], good: set[str], reasons: list[str]) -> None:
+    assert _judge("".join(f"[GNUPG:] {line}\n" for line in lines), [PINNED]) == (good, reasons)

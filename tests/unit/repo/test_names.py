@@ -92,6 +92,8 @@ def test_every_two_versions_that_pass_have_an_order(order: Order, texts: list[st
         ("Architecture: all", "Architecture: ../x", "dkms: not an architecture: '../x'"),
         ("Package: dkms", "Package: ../dkms", "not a name: '../dkms'"),
         ("Size: 1\n", "Size: 1_0\n", "dkms: not a number of bytes: '1_0'"),
+        ("Size: 1\n", "", "dkms: it has no size"),
+        ("Architecture: all", "Architecture: all\nDepends: a (=> 1)", "dkms: not a package relation: 'a (=> 1)'"),
         ("Architecture: all", "Architecture: all\nDepends: a (>= 1:x:$)", "dkms: not a version: '1:x:$'"),
         ("Architecture: all", "Architecture: all\nSource: d (1/2)", "dkms: not a version: '1/2'"),
         ("Architecture: all", "Architecture: all\nPackage: other", "it has package twice"),
@@ -164,3 +166,53 @@ def test_many_names_and_beginnings_take_no_time() -> None:
                 head + each.encode() * many + b"</package>" + tail + b"\0\0\0" + repositories.FILELISTS
             )
     assert time.process_time() - begin < 20
+
+
+# -- Lists that a repository signed and nobody can use.
+
+DIGITS = "9" * 5000
+
+
+def test_a_count_of_packages_with_thousands_of_digits() -> None:
+    text = repositories.PRIMARY.replace(b'packages="1"', f'packages="{DIGITS}"'.encode())
+    with pytest.raises(RepositoryUnusable, match=re.escape("https://r.example/p: not a primary list")):
+        repositories.primary(text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (" 1234 ", f" {DIGITS} ", "not a number of bytes"),
+        (" 1234 ", " ² ", "not a number of bytes"),
+        (" 1234 ", " -1 ", "not a number of bytes"),
+        (" 1234 ", " 99999999999 ", "more than the 10000000000"),
+        ("0" * 64, "../../../../../../tmp/x", "not a sha256"),
+        ("main/binary-amd64", "../../binary-amd64", "not a path inside the repository"),
+        ("main/binary-amd64", "/main/binary-amd64", "not a path inside the repository"),
+    ],
+)
+def test_a_file_of_a_release_that_is_none(old: str, new: str, words: str) -> None:
+    text = repositories.RELEASE.decode().replace(old, new).encode()
+    with pytest.raises(RepositoryUnusable, match=rf"^https://r\.example/dists/trixie/InRelease: line 9: .*{words}"):
+        repositories.release(text)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        "{document: modulemd-defaults, data: {module: m, stream: {a: b}}}",
+        "{document: modulemd-defaults, data: {module: [m], stream: s}}",
+        "{document: modulemd, data: {name: m, stream: []}}",
+        "{document: modulemd, data: {name: {}, stream: s}}",
+        "{document: modulemd, data: {name: m, stream: s, artifacts: {rpms: [[]]}}}",
+    ],
+)
+def test_a_module_whose_names_have_parts(document: str) -> None:
+    with pytest.raises(RepositoryUnusable, match="not module metadata"):
+        Modules().add(document.encode(), "https://r.example/modules.yaml")
+
+
+def test_a_stream_without_quotes_is_text() -> None:
+    modules = Modules()
+    modules.add(b"{document: modulemd-defaults, data: {module: m, stream: 550}}", "https://r.example/modules.yaml")
+    assert modules.defaults == {"m": "550"}

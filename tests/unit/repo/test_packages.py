@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from gdsdeploy.errors import RepositoryUnusable
 from gdsdeploy.repo.packages import Origin, PackageList, Relation, Universe, relations
 
 SHA = "0" * 64
@@ -86,17 +85,3 @@ def test_the_same_version_counts_once_and_comes_from_the_first_list() -> None:
         [listing(stanza("x", "1"), "first"), listing("\n".join([stanza("x", "1"), stanza("x", "2")]), "second")]
     )
     assert [(c.version, c.suite) for c in universe.named("x")] == [("1", "first"), ("2", "second")]
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("Package: x\nVersion: 1\nArchitecture: amd64\n", "stanza 1: x: it has no filename, size, sha256"),
-        (stanza("x", "1", "Depends: a (=> 1)\n"), "stanza 1: x: not a package relation"),
-        (stanza("x", "1").replace(SHA, "abc"), "stanza 1: x: not a sha256: 'abc'"),
-        (stanza("x", "1").replace("Size: 7", "Size: seven"), "stanza 1: x: not a number of bytes"),
-    ],
-)
-def test_a_stanza_that_cannot_be_used_is_named(text: str, words: str) -> None:
-    with pytest.raises(RepositoryUnusable, match=f"https://mirror.example/Packages: {words}"):
-        listing(text).named("x")
