@@ -180,21 +180,16 @@ def previous(path: Path, *, warn: Callable[[str], None] = console.warn) -> Lock 
     yamlfile.require_no_way_out(path, LockInvalid)
     if not path.exists():
         return None
+    major: tuple[int, ...] = ()
     try:
-        return read(path, warn=warn, links=False)
+        document = yamlfile.read(path, error=LockInvalid, absent=_ABSENT, links=False)
+        major = _numbers(_mapping(document).get("lock_version"))[:1]
+        return _parse(document, warn)
     except LockInvalid as error:
-        if _too_new(path):
+        if major > _numbers(LOCK_VERSION)[:1]:
             raise
         warn(f"{error.message}; resolving it again")
         return None
-
-
-def _too_new(path: Path) -> bool:
-    try:
-        version = _mapping(yamlfile.read(path, error=LockInvalid, links=False)).get("lock_version")
-    except LockInvalid:
-        return False
-    return _numbers(version)[:1] > _numbers(LOCK_VERSION)[:1]
 
 
 def _mapping(document: yamlfile.Document) -> dict[str, Any]:

@@ -66,8 +66,7 @@ class Setting:
             return base
         if not base and self.preset.known_as is None:
             base = self.preset.uri
-        sbsa = "sbsa" if self.arch == "aarch64" else self.arch
-        path = self.preset.path.format(arch=self.arch, sbsa=sbsa)
+        path = self.preset.path_for(self.arch)
         return f"{base}/{path}" if base and path else base
 
     def gaps(self) -> list[str]:

@@ -8,9 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
-from gdsdeploy.errors import LockInvalid, NoSolution, RepositoryUntrusted, nearest
+from gdsdeploy.errors import LockInvalid, NoSolution, RepositoryUntrusted, RepositoryUnusable, nearest
 from gdsdeploy.lock import compat, lockfile, repo_settings
 from gdsdeploy.lock.compat import Rule, Verdict, shipped
 from gdsdeploy.lock.lockfile import Difference, Reason, pins
@@ -18,15 +20,15 @@ from gdsdeploy.lock.resolve import Resolution, resolve
 from gdsdeploy.lock.resolve.explain import Explanation, explainable_names
 from gdsdeploy.lock.resolve.explain import explain as why
 from gdsdeploy.lock.resolve.target import Keep, LeftOut, leaves
-from gdsdeploy.lock.sources import ModulesReader, PackagedSources
+from gdsdeploy.lock.sources import ModulesReader, PackagedSources, uri_of
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.fleet import Repository as RepositoryEntry
 from gdsdeploy.model.lock import Index, Lock, Target
 from gdsdeploy.platform import StackPlatform, stack_platform_for
-from gdsdeploy.repo import rpm
-from gdsdeploy.repo.fetch import Fetcher, address
+from gdsdeploy.repo import apt, rpm
+from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.packages import Universe
-from gdsdeploy.repo.read import read
+from gdsdeploy.repo.repository import Repository
 
 #: Announces a long step while it runs.
 Step = Callable[[str], AbstractContextManager[None]]
@@ -71,6 +73,33 @@ class NotAdopted:
         return "provision refuses to remove it unless its profile lists it in `removes`" if self.leaves else "it stays"
 
 
+def read_repositories(
+    fetcher: Fetcher, repositories: Sequence[Repository], architecture: str, *, now: datetime | None = None
+) -> tuple[Universe, tuple[Index, ...]]:
+    """Fetch and verify everything that ``repositories``, all of one family, offer for ``architecture``.
+
+    architecture: the package manager's name.  now: aware; the time that dates are compared with.
+    Raises RepositoryUnusable naming the address, RepositoryUntrusted naming the file.
+    """
+    for repository in repositories:
+        _require_folder(repository)
+    if any(repository.suites for repository in repositories):
+        return apt.read(fetcher, repositories, architecture, now=now)
+    return rpm.read(fetcher, repositories, architecture, now=now)
+
+
+def _require_folder(repository: Repository) -> None:
+    """Raise RepositoryUnusable for a folder (``file://``) that this machine doesn't have."""
+    parts = urlsplit(repository.uri)
+    folder = Path(unquote(parts.path))
+    if parts.scheme == "file" and not folder.is_dir():
+        raise RepositoryUnusable(
+            f"repository {repository.name}: this machine has no folder {folder}",
+            hint="Its index is read here, as hosts read it there: unpack its package into the same folder, or set `uri`"
+            " to a server that has it, such as NVIDIA's network repository (docs/repositories.md)",
+        )
+
+
 class _Reader:
     """Reads each set of repositories once, however many profiles share it."""
 
@@ -91,7 +120,7 @@ class _Reader:
             self._last = None
             names = ", ".join(map(str, repositories))
             with self._step(f"Reading {names}"):
-                self._last = (key, read(self._fetcher, repositories, architecture, now=self._now))
+                self._last = (key, read_repositories(self._fetcher, repositories, architecture, now=self._now))
         return self._last[1]
 
     def check_packages(self, profile: str, platform: StackPlatform, target: Target) -> None:
@@ -128,7 +157,7 @@ def resolve_fleet(
 
     old: stays except for what ``upgrade`` names, and what the fleet or the repositories force to move.
     installed: of these profiles, what hosts have takes the place of what ``old`` has adopted.
-    Raises also what reading repositories (see repo.read) and source packages (see lock.sources) raises,
+    Raises also what reading repositories (see read_repositories) and source packages (see lock.sources) raises,
     RepositoryUntrusted for a package that no signature vouches for and for an index that is older than the one in
     ``old`` or than its ``max_age``, and FleetInvalid for an unknown system.
     """
@@ -173,7 +202,9 @@ def resolve_fleet(
         if name in installed:
             left_out += _not_adopted(name, platforms[name], universe, resolution, installed[name])
         elif resolution.left_out:
-            targets[name] = _with_lost_names(resolution)
+            # A later driver may have those packages again.
+            names = {*resolution.target.adopted, *(one.name for one in resolution.left_out)}
+            targets[name] = resolution.target.model_copy(update={"adopted": tuple(sorted(names))})
             warnings += [(name, Verdict("adopted", True, _lost_words(one), True)) for one in resolution.left_out]
         warnings += [(name, verdict) for verdict in resolution.warnings]
     if failures:
@@ -195,13 +226,6 @@ def _not_adopted(
         end = True if True in ends else None if None in ends else False
         if end is not False or any(map(platform.follows_driver, universe.named(one.name))):
             yield NotAdopted(profile, one.name, one.reason, end)
-
-
-def _with_lost_names(resolution: Resolution) -> Target:
-    """The target with all names that were adopted: a later driver may have those packages again."""
-    target = resolution.target
-    names = {*target.adopted, *(one.name for one in resolution.left_out)}
-    return target.model_copy(update={"adopted": tuple(sorted(names))})
 
 
 def _lost_words(one: LeftOut) -> str:
@@ -325,9 +349,8 @@ def _lost(name: str, target: Target, universe: Universe) -> Iterator[Reason]:
 
 def _absent(name: str, target: Target, lost: set[str], fetcher: Fetcher) -> list[Reason]:
     """Files that the indices list and the repository does not have."""
-    base = {(index.repository, index.suite): index.uri for index in target.indices}
     listed = [package for package in target.packages if package.package not in lost]
-    uris = [address(base[package.repository, package.suite], package.file) for package in listed]
+    uris = [uri_of(target.indices, package) for package in listed]
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
         present = list(pool.map(fetcher.has, uris))
     return [

@@ -82,27 +82,27 @@ class PackagedSources:
     def _confs(self, package: Package) -> dict[str, str]:
         """Path → text of each dkms.conf in ``package``."""
         memory = self.fetcher.cache / "dkms" / f"{package.sha256}.json"
-        remembered = _remembered(memory)
-        if remembered is not None:
-            return remembered
+        with contextlib.suppress(ValueError, TypeError):
+            return _known_confs(_remembered(memory))
         with self.step(f"Reading {package.package} {package.version}"):
             try:
                 files = packagefile.find_files(fetch(self.fetcher, self.indices, package), _CONF)
             except (packagefile.UnreadablePackageError, MissingFile) as error:
                 raise _unusable(package, str(error)) from error
         confs = {path: content.decode("utf-8", "replace") for path, content in files.items()}
-        # Without it, the next run reads the package again.
-        with contextlib.suppress(OSError):
-            memory.parent.mkdir(parents=True, exist_ok=True)
-            atomic.write(memory, json.dumps(confs, sort_keys=True), mode=0o600)
+        _remember(memory, confs)
         return confs
 
 
 def fetch(fetcher: Fetcher, indices: Sequence[Index], package: Package) -> Path:
     """A locked package's file, with the digest of the signed index; raises MissingFile, and what fetching raises."""
+    return fetcher.file(uri_of(indices, package), sha256=package.sha256, size=package.size)
+
+
+def uri_of(indices: Sequence[Index], package: Package) -> str:
+    """Where a locked package's file is; ``indices``: of its lock."""
     base = {(index.repository, index.suite): index.uri for index in indices}
-    uri = address(base[package.repository, package.suite], package.file)
-    return fetcher.file(uri, sha256=package.sha256, size=package.size)
+    return address(base[package.repository, package.suite], package.file)
 
 
 def parse(path: str, text: str) -> SourceTree:
@@ -158,16 +158,27 @@ def _expand(name: str, assigned: dict[str, set[tuple[str, bool]]], within: tuple
     return _VARIABLE.sub(lambda match: _expand(match[1] or match[2], assigned, (*within, name)), value)
 
 
-def _remembered(memory: Path) -> dict[str, str] | None:
-    """What was read of a package before; None if nothing was, or not as it is read now."""
+def _remembered(memory: Path) -> Any:
+    """What was read of a package before; raises ValueError where nothing was that can be read again."""
     try:
         with memory.open("rb") as file:
-            value = json.loads(file.read(_MEMORY_LIMIT))
-    except (OSError, ValueError, RecursionError):
-        return None
-    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
-        return None
-    return value if all(_CONF.fullmatch(path) for path in value) else None
+            return json.loads(file.read(_MEMORY_LIMIT))
+    except (OSError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+
+
+def _remember(memory: Path, value: Any) -> None:
+    # Without it, the next run reads the package again.
+    with contextlib.suppress(OSError):
+        memory.parent.mkdir(parents=True, exist_ok=True)
+        atomic.write(memory, json.dumps(value, sort_keys=True), mode=0o600)
+
+
+def _known_confs(value: Any) -> dict[str, str]:
+    """Raises ValueError for anything but what is written now."""
+    if not isinstance(value, dict) or not all(_CONF.fullmatch(p) and isinstance(t, str) for p, t in value.items()):
+        raise ValueError("not texts of dkms.conf")
+    return value
 
 
 _HINT: Final = "Lock another version of this driver or nvidia-fs, or use another repository"
@@ -183,8 +194,6 @@ MODULE_PARTS: Final[tuple[Part, ...]] = ("driver-modules", "nvidia-fs-modules")
 _MODULE: Final = re.compile(r"(?:usr/)?lib/modules/[^/]+/.+\.ko(?:\.(?:xz|gz|zst))?")
 #: Bytes of one module's file: the driver's open nvidia.ko has some ten million, and more with its debugging symbols.
 _FILE_LIMIT: Final = 256 << 20
-#: Bytes of a remembered answer.
-_MODULES_MEMORY_LIMIT: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -225,9 +234,8 @@ class ModulesReader:
 
     def _modules(self, package: Package) -> list[ModuleInPackage]:
         memory = self.fetcher.cache / "modules-in-packages" / f"{package.sha256}.json"
-        modules = _remembered_modules(memory)
-        if modules is not None:
-            return modules
+        with contextlib.suppress(ValueError, TypeError):
+            return _known_modules(_remembered(memory))
         with self.step(f"Reading {package.package} {package.version}"):
             try:
                 files = packagefile.find_files(fetch(self.fetcher, self.indices, package), _MODULE, _FILE_LIMIT)
@@ -238,10 +246,7 @@ class ModulesReader:
             raise unusable_modules(
                 package, "it has no kernel modules: they may be linked on each host when it is installed"
             )
-        # Without it, the next run reads the package again.
-        with contextlib.suppress(OSError):
-            memory.parent.mkdir(parents=True, exist_ok=True)
-            atomic.write(memory, json.dumps([asdict(module) for module in modules], sort_keys=True), mode=0o600)
+        _remember(memory, [asdict(module) for module in modules])
         return modules
 
 
@@ -277,12 +282,9 @@ def unusable_modules(package: Package, reason: str) -> RepositoryUnusable:
     return RepositoryUnusable(f"{where}: {reason}", hint=hint)
 
 
-def _remembered_modules(memory: Path) -> list[ModuleInPackage] | None:
-    """What was read of a package before; None if nothing was, or not as it is read now."""
-    try:
-        with memory.open("rb") as file:
-            value: Any = json.loads(file.read(_MODULES_MEMORY_LIMIT))
-        modules = [ModuleInPackage(**entry) for entry in value]
-    except (OSError, ValueError, TypeError, RecursionError):
-        return None
-    return modules if all(isinstance(text, str) for module in modules for text in asdict(module).values()) else None
+def _known_modules(value: Any) -> list[ModuleInPackage]:
+    """Raises ValueError, TypeError for anything but what is written now."""
+    modules = [ModuleInPackage(**entry) for entry in value]
+    if not all(isinstance(text, str) for module in modules for text in asdict(module).values()):
+        raise ValueError("not descriptions of modules")
+    return modules

@@ -20,7 +20,6 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +32,7 @@ from gdsdeploy.mirror.host_vars import STACK, SYSTEM, rpm_folder
 from gdsdeploy.mirror.writing import Folder, MirroredPackage
 from gdsdeploy.model.lock import Index, Lock, Package, Target
 from gdsdeploy.platform import StackPlatform, stack_platform_for
-from gdsdeploy.repo import apt, packagefile, rpm
+from gdsdeploy.repo import apt, rpm
 from gdsdeploy.repo.fetch import Fetcher, MissingFile, address
 from gdsdeploy.repo.packages import Candidate, Group, IndexedList, Key, Order, PackageList, Universe
 from gdsdeploy.repo.repository import Repository, verify
@@ -146,6 +145,9 @@ def keyring(index: Index, keyrings: Sequence[Path]) -> Path:
     )
 
 
+_LOCK_AGAIN: Final = "Run `gdsdeploy lock` on the fleet file, review the change list, and mirror the new lock"
+
+
 def locked_packages(packages: Iterable[Package], lists: Sequence[IndexedList]) -> list[Candidate]:
     """The locked packages as the repositories list them now; raises LockStale naming each that is gone or replaced."""
     listed: dict[Key, Candidate] = {}
@@ -161,8 +163,7 @@ def locked_packages(packages: Iterable[Package], lists: Sequence[IndexedList]) -
             listed[same.key] = same
     if missing:
         raise LockStale(
-            "\n".join(["the repositories no longer list these locked files:", *sorted(missing)]),
-            hint="Run `gdsdeploy lock` on the fleet file, review the change list, and mirror the new lock",
+            "\n".join(["the repositories no longer list these locked files:", *sorted(missing)]), hint=_LOCK_AGAIN
         )
     return [listed[key] for key in sorted(listed)]
 
@@ -210,10 +211,7 @@ class RpmContent:
         with tempfile.TemporaryDirectory(prefix="gdsdeploy-") as scratch:
             metadata = self._metadata(folder.path, Path(scratch))
             lists = {path.name: path.read_bytes() for path in metadata.iterdir()}
-        self._put(lists, folder, fingerprint, keyring)
-
-    def _put(self, lists: dict[str, bytes], folder: Folder, fingerprint: str, keyring: Path) -> None:
-        """Lists first, then the index with its signature; then what neither names goes."""
+        # Lists first, then the index with its signature; then what neither names goes.
         repodata, text = f"{self.folder}/repodata", lists.pop("repomd.xml")
         for name, data in lists.items():
             folder.write(f"{repodata}/{name}", data)
@@ -239,13 +237,8 @@ class RpmContent:
         metadata = scratch / "repodata"
         if self.modules:
             (scratch / "modules.yaml").write_text(self.modules)
-            argv = [
-                which("modifyrepo_c", hint=_HINT),
-                "--mdtype=modules",
-                "--compress-type=gz",
-                scratch / "modules.yaml",
-                metadata,
-            ]
+            program, options = which("modifyrepo_c", hint=_HINT), ("--mdtype=modules", "--compress-type=gz")
+            argv = [program, *options, scratch / "modules.yaml", metadata]
             run(argv, doing=f"add the module streams of {self.folder}", timeout=600)
         index = metadata / "repomd.xml"
         # modifyrepo_c has no way to be given a time.
@@ -312,7 +305,7 @@ def _visible(stack: Iterable[Candidate], modular: ModularUniverse, target: Targe
         raise LockStale(
             "\n".join([f"outside of {', '.join(target.modules) or 'every active module stream'} now:",
                        *(f"  - {c} ({c.repository})" for c in hidden)]),
-            hint="Run `gdsdeploy lock` on the fleet file, review the change list, and mirror the new lock",
+            hint=_LOCK_AGAIN,
         )  # fmt: skip
 
 
@@ -351,15 +344,8 @@ def _is_about(document: Mapping[str, Any], streams: set[tuple[str, str]]) -> boo
 def _file(candidate: Candidate, folder: str, origin: Repository) -> File:
     place = f"{folder}/packages/{candidate.repository}/{candidate.filename.removeprefix('Packages/')}"
     uri = address(origin.uri, candidate.filename)
-    expected = packagefile.Expected(candidate.package, candidate.version, candidate.architecture)
-    check = partial(
-        packagefile.check_signature,
-        expected=expected,
-        keyring=origin.keyring,
-        fingerprints=origin.package_keys,
-        name=uri,
-    )
-    return File(uri, candidate.sha256, candidate.size, place, check if origin.unsigned else None)
+    check = rpm.signature_check(origin, candidate, uri) if origin.unsigned else None
+    return File(uri, candidate.sha256, candidate.size, place, check)
 
 
 #: The public key, beside it armoured as ``.asc``, for the fleet file's ``mirror.keyring``.

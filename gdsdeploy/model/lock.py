@@ -71,6 +71,11 @@ class Package(Model):
     suite: MaybeWord
     component: MaybeWord
 
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What tells it apart from other package files."""
+        return self.package, self.version, self.architecture
+
 
 class Index(Model):
     """One signed index that the lock was resolved from."""

@@ -48,6 +48,10 @@ class Preset:
     #: name of several repositories together
     group: str = ""
 
+    def path_for(self, arch: str) -> str:
+        """``path`` of an architecture (``uname -m``)."""
+        return self.path.format(arch=arch, sbsa="sbsa" if arch == "aarch64" else arch)
+
 
 @dataclass(frozen=True)
 class KernelImage:

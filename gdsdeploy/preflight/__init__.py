@@ -9,6 +9,7 @@ from gdsdeploy import console
 from gdsdeploy.errors import GdsError
 from gdsdeploy.lock import repo_settings
 from gdsdeploy.lock.resolve.options import is_packaged
+from gdsdeploy.lock.resolve_fleet import read_repositories
 from gdsdeploy.lock.sources import PackagedSources
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
@@ -18,7 +19,6 @@ from gdsdeploy.preflight.record import Answer, PreflightRecord
 from gdsdeploy.preflight.trial import StackCandidate, StackChoices, candidates
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.packages import Universe
-from gdsdeploy.repo.read import read
 
 __all__ = ["Answer", "Cell", "PreflightRecord", "StackCandidate", "StackChoices", "preflight"]
 
@@ -61,7 +61,7 @@ def preflight(
         trial.require(platform.kind)
         repositories = repo_settings.repositories(fleet, name, platform)
         with console.step(f"Reading {', '.join(map(str, repositories))}"):
-            universe, indices = read(fetcher, repositories, platform.architecture(profile.arch))
+            universe, indices = read_repositories(fetcher, repositories, platform.architecture(profile.arch))
         locked = lock.targets.get(name) if lock else None
         sources = PackagedSources(fetcher, indices, console.step)
         cells += (

@@ -320,7 +320,7 @@ def _observed(
     if own and (lacks or foreign) and platform.kind == "apt" and _is_valid(signed_by=path):
         entry["signed_by"] = path
     base = uri or preset.uri or (preset.arm_uri if arch == "aarch64" else "")
-    full = preset.path.format(arch=arch, sbsa="sbsa" if arch == "aarch64" else arch)
+    full = preset.path_for(arch)
     whole = {
         "kind": platform.kind,
         "uri": f"{base}/{full}" if full else base,
@@ -383,7 +383,7 @@ def _apt(document: Document, notes: list[str]) -> Find:
             notes.append(f"an apt source can't be read: {error.message}")
 
     def find(preset: Preset, arch: str) -> _Place | None:
-        path = preset.path.format(arch=arch, sbsa="sbsa" if arch == "aarch64" else arch)
+        path = preset.path_for(arch)
         fitting = [source for source in sources if "deb" in source.types and _fits(source, preset, path)]
         # Other vendors use a distribution's names of suites, too: its own key decides, then the number of components.
         fitting.sort(key=lambda source: (source.signed_by != str(preset.keyring), -len(_common(source, preset))))
@@ -411,7 +411,7 @@ def _rpm(document: Document, notes: list[str]) -> Find:
     sections = list(_sections(document, notes))
 
     def find(preset: Preset, arch: str) -> _Place | None:
-        path = preset.path.format(arch=arch, sbsa="sbsa" if arch == "aarch64" else arch)
+        path = preset.path_for(arch)
         for address, keyring in sections:
             if path and address.endswith("/" + path):
                 return _Place(address.removesuffix("/" + path), keyring)

@@ -16,7 +16,7 @@ import stat
 import struct
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Final
 
@@ -297,7 +297,8 @@ def check_signature(path: Path, expected: Expected, *, keyring: Path, fingerprin
         verify(text, detached=signatures, keyring=keyring, fingerprints=fingerprints, name=name)
         if hashlib.file_digest(file, kind).hexdigest() != digest:
             raise RepositoryUntrusted(f"{name}: the package's content is not the signed one", hint=_HINT)
-    if package != Expected(expected.package, _with_epoch(expected.version), expected.architecture):
+    version = expected.version if ":" in expected.version else f"0:{expected.version}"
+    if package != replace(expected, version=version):
         raise RepositoryUntrusted(
             f"{name}: the index calls it {expected.package} {expected.version} {expected.architecture}, but the signed"
             f" package is {package.package} {package.version} {package.architecture}",
@@ -334,7 +335,3 @@ def _identity(header: Header) -> Expected:
         "".join(header.strings(tag)[:1]) for tag in (_NAME, _VERSION, _RELEASE, _ARCH)
     )
     return Expected(name, f"{header.number(_EPOCH) or 0}:{version}-{release}", architecture)
-
-
-def _with_epoch(version: str) -> str:
-    return version if ":" in version else f"0:{version}"

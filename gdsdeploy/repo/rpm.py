@@ -29,6 +29,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from html import unescape
+from pathlib import Path
 from typing import Any, Final
 from xml.etree import ElementTree as ET  # nosec B405 # check_xml() comes first
 
@@ -669,9 +670,17 @@ def _check_package(fetcher: Fetcher, repository: Repository, package: Package) -
     except MissingFile as error:
         words = f"{uri}: the index lists this package, but the repository does not have it"
         raise RepositoryUnusable(words, hint=BETWEEN_UPDATES) from error
-    expected = packagefile.Expected(package.package, package.version, package.architecture)
-    packagefile.check_signature(
-        path, expected, keyring=repository.keyring, fingerprints=repository.package_keys, name=uri
+    signature_check(repository, package, uri)(path)
+
+
+def signature_check(repository: Repository, package: Package | Candidate, uri: str) -> Callable[[Path], None]:
+    """Raises RepositoryUntrusted for a file of ``package`` that no key of its unsigned repository signed."""
+    return partial(
+        packagefile.check_signature,
+        expected=packagefile.Expected(*package.key),
+        keyring=repository.keyring,
+        fingerprints=repository.package_keys,
+        name=uri,
     )
 
 

@@ -16,11 +16,10 @@ import pytest
 from gdsdeploy import paths
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import repo_settings
-from gdsdeploy.lock.resolve_fleet import resolve_fleet
+from gdsdeploy.lock.resolve_fleet import read_repositories, resolve_fleet
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.preflight import trial
 from gdsdeploy.repo.fetch import Fetcher
-from gdsdeploy.repo.read import read
 from tests.preflight.conftest import _driver
 from tests.preflight.test_preflight_stacks import brief, preflight
 from tests.repos import rpmstack
@@ -88,7 +87,7 @@ def debian_trees(fleet: Path) -> tuple[Path, Path]:
     platform = stack_platform_for("debian-13")
     with Fetcher() as fetcher:
         target = resolve_fleet(loaded, fetcher).lock.targets["gds"]
-        universe, _ = read(fetcher, repo_settings.repositories(loaded, "gds", platform), "amd64")
+        universe, _ = read_repositories(fetcher, repo_settings.repositories(loaded, "gds", platform), "amd64")
         *_, kernel, compiler = trial.layers(target, platform, universe, fetcher)
     layers = paths.cache() / "preflight/layers"
     return layers / kernel, layers / compiler

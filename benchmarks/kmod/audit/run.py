@@ -24,13 +24,13 @@ from typing import Any
 
 from gdsdeploy import console
 from gdsdeploy.lock import repo_settings
+from gdsdeploy.lock.resolve_fleet import read_repositories
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Target
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.preflight import trial
 from gdsdeploy.preflight.trial import Layer, Root, StackChoices, candidates, throwaway_root
 from gdsdeploy.repo.fetch import Fetcher
-from gdsdeploy.repo.read import read
 from gdsdeploy.zipapp import hostapp
 
 MEASURE = Path(__file__).with_name("measure.py")
@@ -99,7 +99,7 @@ def stack(options: argparse.Namespace) -> tuple[Target, list[Layer]]:
     profile, platform = fleet.profiles["gds"], stack_platform_for(options.os)
     with Fetcher() as fetcher:
         repositories = repo_settings.repositories(fleet, "gds", platform)
-        universe, indices = read(fetcher, repositories, platform.architecture(profile.arch), now=datetime.now(UTC))
+        universe, indices = read_repositories(fetcher, repositories, platform.architecture(profile.arch), now=datetime.now(UTC))
         choices = StackChoices((options.kernel,), (options.driver,), ("newest",))
         (choice,) = candidates("gds", profile, platform, universe, indices, None, choices)
         if choice.target is None:

@@ -24,6 +24,7 @@ from gdsdeploy import console
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.kmod.kernel import read_symvers
 from gdsdeploy.lock import repo_settings
+from gdsdeploy.lock.resolve_fleet import read_repositories
 from gdsdeploy.lock.sources import PackagedSources
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Target
@@ -31,7 +32,6 @@ from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.preflight import trial
 from gdsdeploy.preflight.trial import Root, StackChoices, candidates, throwaway_root
 from gdsdeploy.repo.fetch import Fetcher
-from gdsdeploy.repo.read import read
 from gdsdeploy.zipapp import hostapp
 
 PROGRAM = "/build/gdsdeploy-host.pyz"
@@ -107,7 +107,7 @@ def stack(arguments: argparse.Namespace) -> tuple[Target, list[str]]:
     platform = stack_platform_for(profile.os)
     with Fetcher() as fetcher:
         repositories = repo_settings.repositories(fleet, name, platform)
-        universe, indices = read(fetcher, repositories, platform.architecture(profile.arch), now=datetime.now(UTC))
+        universe, indices = read_repositories(fetcher, repositories, platform.architecture(profile.arch), now=datetime.now(UTC))
         choices = StackChoices((arguments.kernel,), (arguments.driver,), ("newest",))
         sources = PackagedSources(fetcher, indices, console.step)
         (candidate,) = candidates(name, profile, platform, universe, indices, sources, None, choices)

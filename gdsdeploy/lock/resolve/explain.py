@@ -133,8 +133,7 @@ def _dependents(universe: Universe, target: Target, package: Package) -> Iterato
 
 
 def _candidate(universe: Universe, package: Package) -> Candidate | None:
-    key = (package.package, package.version, package.architecture)
-    return next((candidate for candidate in universe.named(package.package) if candidate.key == key), None)
+    return next((candidate for candidate in universe.named(package.package) if candidate.key == package.key), None)
 
 
 def _newer_options(stack: _Stack, subject: Subject) -> list[Newer]:

@@ -104,12 +104,6 @@ def _objections(release: str, driver: str, flavour: Flavour, module: ModuleInPac
         yield f"has the license {module.license!r}, which the {flavour} flavour doesn't have"
 
 
-def packaged_nvidia_fs(modules: Sequence[PackagedModule]) -> Source | None:
-    """The nvidia-fs that a package brings; None: none does."""
-    version = next((module.version for module in modules if module.module == _NVIDIA_FS), "")
-    return Source(version=version, source_tree="", dkms_name="") if version else None
-
-
 def packaged_warnings(modules: Sequence[ModuleInPackage]) -> list[Verdict]:
     """What can't be known of a packaged nvidia-fs before it runs."""
     nvidia_fs = next((module for module in modules if module.module == _NVIDIA_FS), None)
@@ -185,7 +179,7 @@ def adopt(
     branch = platform.upstream_version(choice[0].holder.version).split(".", 1)[0]
     names = {wish: names_in_branch(wish, branch) for wish in sorted(set(wishes))}
     umbrellas = dependencies.packaging(profile, platform, choice).umbrellas
-    keys = locked | {(package.package, package.version, package.architecture) for package in packages}
+    keys = locked | {package.key for package in packages}
     libraries = {name for pair in platform.libcufile_packages(universe.names()) for name in pair}
     chosen: dict[str, Candidate] = {}
     left_out: list[LeftOut] = []
@@ -295,7 +289,7 @@ def leaves(
     if not same:
         return None
     installed, locked = same[0], _locked(universe, packages)
-    if any(installed.answers(relation) for other in locked.values() for relation in _excluded(other)):
+    if any(installed.answers(r) for other in locked.values() for r in (*other.conflicts, *other.obsoletes)):
         return True
     if any(other.answers(relation) for other in locked.values() for relation in installed.conflicts):
         return True
@@ -303,12 +297,8 @@ def leaves(
     return not all(any(_holds(universe, locked, relation) for relation in group) for group in groups)
 
 
-def _excluded(candidate: Candidate) -> tuple[Relation, ...]:
-    return (*candidate.conflicts, *candidate.obsoletes)
-
-
 def _locked(universe: Universe, packages: Sequence[Package]) -> Mapping[str, Candidate]:
-    keys = {(package.package, package.version, package.architecture) for package in packages}
+    keys = {package.key for package in packages}
     return {c.package: c for package in packages for c in universe.named(package.package) if c.key in keys}
 
 
@@ -353,11 +343,8 @@ class Keep:
     def locked(self) -> frozenset[Key]:
         """The files that stay where nothing forces them to move."""
         loose = {part for subject, parts in PARTS.items() if self._moves(subject) for part in parts}
-        return frozenset(
-            (p.package, p.version, p.architecture)
-            for p in self.target.packages
-            if p.part not in loose and p.package not in self.moving
-        )
+        packages = self.target.packages
+        return frozenset(p.key for p in packages if p.part not in loose and p.package not in self.moving)
 
     def hold(self, levels: Sequence[Sequence[Option]]) -> list[list[Option]]:
         """The options; subjects that don't move have only their locked option, if it is on offer."""
@@ -381,7 +368,7 @@ class Keep:
         if not option.packages:
             # A package of the kernel brings nvidia-fs, or nothing does.
             return option.subject == "nvidia-fs" and not (self.target.nvidia_fs and self.target.nvidia_fs.source_tree)
-        keys = {(p.package, p.version, p.architecture) for p in self.target.packages}
+        keys = {package.key for package in self.target.packages}
         # Without companions: a profile that asks for one more must not move the driver.
         return all(candidate.key in keys for candidate in option.packages.values())
 
@@ -398,10 +385,6 @@ class Resolution:
     warnings: tuple[Verdict, ...]
     #: of the packages that hosts have, those that were not adopted
     left_out: tuple[LeftOut, ...] = ()
-
-    def with_adoption(self, adoption: Adoption) -> Resolution:
-        """The same, saying which of its packages were adopted."""
-        return Resolution(self.target.model_copy(update={"adopted": adoption.names}), self.warnings, adoption.left_out)
 
 
 def resolve(
@@ -440,11 +423,10 @@ def resolve(
         chosen = first(profile, platform, universe, search, broken, locked=locked, modules=modules)
         if chosen is not None:
             adoption = adopt(profile, platform, universe, *chosen, wishes, locked)
-            chosen = chosen[0], adoption.packages
             resolution = _resolution(
-                profile, platform, search, chosen, offer.incomplete, indices, universe.streams(), sources, modules
-            )
-            resolution = resolution.with_adoption(adoption)
+                profile, platform, search, chosen[0], adoption, offer.incomplete, indices, universe.streams(), sources,
+                modules,
+            )  # fmt: skip
             return resolution if levels is not locked_levels or keep is None else _with_old_reasons(resolution, keep)
     nearest, reasons = search.reasons()
     raise _none(where, nearest, [*broken, *reasons])
@@ -534,14 +516,15 @@ def _resolution(
     profile: Profile,
     platform: StackPlatform,
     search: Search,
-    chosen: tuple[Choice, tuple[Package, ...]],
+    choice: Choice,
+    adoption: Adoption,
     incomplete: Sequence[Incomplete],
     indices: Sequence[Index],
     streams: tuple[str, ...],
     sources: Sources,
     modules: PackagedModules,
 ) -> Resolution:
-    choice, packages = chosen
+    packages = adoption.packages
     driver, kernel, nvidia_fs, libcufile, *_ = choice
     verdicts = judge(_facts(search, choice, packages, platform, modules), search.rules)
     maker = dependencies.packaging(profile, platform, choice)
@@ -555,7 +538,11 @@ def _resolution(
         locked_driver = LockedDriver(
             version=version, flavour=flavour, source_tree="", dkms_name="", module=maker.module
         )
-        locked_nvidia_fs = packaged_nvidia_fs(in_packages)
+        own = next((module.version for module in in_packages if module.module == _NVIDIA_FS), "")
+        locked_nvidia_fs = Source(version=own, source_tree="", dkms_name="") if own else None
+    # Incomplete versions that would have been preferred over the chosen ones.
+    since = {option.subject: platform.order.key(option.version) for option in choice}
+    newer = (each.refused for each in incomplete if platform.order.key(each.version) > since[each.subject])
     target = Target(
         os=profile.os,
         arch=profile.arch,
@@ -566,14 +553,15 @@ def _resolution(
         gds_tools=Component(version=platform.upstream_version(libcufile.packages["gds-tools"].version)),
         rules=tuple(sorted({verdict.rule for verdict in verdicts})),
         pins=pins(profile),
-        refused=(*search.refused(choice), *_newer(platform, incomplete, choice)),
+        refused=(*search.refused(choice), *newer),
         modules=streams,
         packaged=in_packages,
+        adopted=adoption.names,
         indices=tuple(sorted(indices, key=lambda index: (index.repository, index.suite))),
         packages=packages,
     )
     unproven = packaged_warnings(modules(packages)) if in_packages else []
-    return Resolution(target, (*(verdict for verdict in verdicts if verdict.warning), *unproven))
+    return Resolution(target, (*(verdict for verdict in verdicts if verdict.warning), *unproven), adoption.left_out)
 
 
 def _driver(
@@ -597,9 +585,3 @@ def _source(nvidia_fs: Option, packages: Sequence[Package], sources: Sources) ->
         return None
     tree = sources("nvidia-fs-source", packages)
     return Source(version=str(nvidia_fs.facts["nvidia_fs"]), source_tree=tree.path, dkms_name=tree.dkms_name)
-
-
-def _newer(platform: StackPlatform, incomplete: Sequence[Incomplete], choice: Choice) -> list[RefusedChoice]:
-    """The incomplete versions that would have been preferred over the chosen ones."""
-    chosen = {option.subject: platform.order.key(option.version) for option in choice}
-    return [each.refused for each in incomplete if platform.order.key(each.version) > chosen[each.subject]]
