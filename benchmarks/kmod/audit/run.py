@@ -99,7 +99,9 @@ def stack(options: argparse.Namespace) -> tuple[Target, list[Layer]]:
     profile, platform = fleet.profiles["gds"], stack_platform_for(options.os)
     with Fetcher() as fetcher:
         repositories = repo_settings.repositories(fleet, "gds", platform)
-        universe, indices = read_repositories(fetcher, repositories, platform.architecture(profile.arch), now=datetime.now(UTC))
+        universe, indices = read_repositories(
+            fetcher, repositories, platform.architecture(profile.arch), now=datetime.now(UTC)
+        )
         choices = StackChoices((options.kernel,), (options.driver,), ("newest",))
         (choice,) = candidates("gds", profile, platform, universe, indices, None, choices)
         if choice.target is None:

@@ -107,7 +107,9 @@ def stack(arguments: argparse.Namespace) -> tuple[Target, list[str]]:
     platform = stack_platform_for(profile.os)
     with Fetcher() as fetcher:
         repositories = repo_settings.repositories(fleet, name, platform)
-        universe, indices = read_repositories(fetcher, repositories, platform.architecture(profile.arch), now=datetime.now(UTC))
+        universe, indices = read_repositories(
+            fetcher, repositories, platform.architecture(profile.arch), now=datetime.now(UTC)
+        )
         choices = StackChoices((arguments.kernel,), (arguments.driver,), ("newest",))
         sources = PackagedSources(fetcher, indices, console.step)
         (candidate,) = candidates(name, profile, platform, universe, indices, sources, None, choices)
