@@ -134,6 +134,16 @@ def cuda_driver(
     return built
 
 
+def driver_pieces(version: str) -> list[Stanza]:
+    """Userland of branch 580 that the stack itself doesn't need."""
+    full, source = f"{version}-0ubuntu1", "nvidia-graphics-drivers-580"
+    return [
+        package("libnvidia-decode-580", full, source=source, depends=f"libnvidia-compute-580 (= {full})"),
+        package("libnvidia-encode-580", full, source=source, depends=f"libnvidia-decode-580 (= {full})"),
+        package("libnvidia-nscq", f"{version}-1", depends="libc6"),
+    ]
+
+
 def nvlink5(version: str, *nvlsms: str) -> list[Stanza]:
     """The metapackage for fourth-generation NVSwitches, and NVLSM, which has versions of its own."""
     s = branch(version)

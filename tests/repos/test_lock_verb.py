@@ -31,7 +31,7 @@ from gdsdeploy.model.lock import LOCK_VERSION
 from gdsdeploy.ssh.endpoint import Answer
 from tests.commandline import plain, run
 from tests.repos.conftest import Debian, Rhel, Ubuntu, Verb, lock, read_lock
-from tests.repos.cuda import CUDA_UBUNTU, cuda_driver, noble_suites
+from tests.repos.cuda import CUDA_UBUNTU, cuda_driver, driver_pieces, noble_suites
 from tests.repos.stack import TRIXIE, Stanza, gds, kernel, open_driver, package, proprietary_driver, suites, without
 
 
@@ -463,16 +463,6 @@ VERSION = "580.95.05"
 OLD = "580.82.07-0ubuntu1"
 
 
-def pieces(version: str) -> list[dict[str, str]]:
-    """Userland that the stack itself doesn't need, as it was before and as it goes with the locked driver."""
-    full = f"{version}-0ubuntu1"
-    source = "nvidia-graphics-drivers-580"
-    return [
-        package("libnvidia-decode-580", full, source=source, depends=f"libnvidia-compute-580 (= {full})"),
-        package("libnvidia-encode-580", full, source=source, depends=f"libnvidia-decode-580 (= {full})"),
-    ]
-
-
 class Hosts:
     """Host → what it answers."""
 
@@ -514,7 +504,7 @@ def hosts(monkeypatch: pytest.MonkeyPatch) -> Hosts:
 @pytest.fixture
 def fleet(ubuntu: Ubuntu) -> Path:
     before = [stanza for stanza in cuda_driver("580.82.07") if stanza["Package"] == "nvidia-driver-580-open"]
-    ubuntu.publish(noble_suites(), [*CUDA_UBUNTU, *before, *pieces(VERSION), *pieces("580.82.07")])
+    ubuntu.publish(noble_suites(), [*CUDA_UBUNTU, *before, *driver_pieces(VERSION), *driver_pieces("580.82.07")])
     document = yaml.safe_load(ubuntu.fleet.read_text())
     (profile,) = document["profiles"]
     document["profiles"][profile]["driver"] = "580.95"
@@ -573,7 +563,7 @@ def test_a_driver_without_a_piece_leaves_its_name_with_a_warning(
     err = verb("lock", fleet).err
     assert "[adopted] libnvidia-decode-580 was adopted and isn't in this lock: the profile's repositories don't" in err
     assert read_lock(fleet).adopted == ("libnvidia-decode-580",), "a later driver may have it again"
-    ubuntu.publish(noble_suites(), [*CUDA_UBUNTU, *pieces(VERSION)])
+    ubuntu.publish(noble_suites(), [*CUDA_UBUNTU, *driver_pieces(VERSION)])
     assert run("lock", fleet) == 0
     assert "libnvidia-decode-580" in {each.package for each in read_lock(fleet).packages}
 

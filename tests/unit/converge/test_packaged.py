@@ -23,11 +23,9 @@ from gdsdeploy.model.lock import Lock, Target
 from gdsdeploy.preflight import StackChoices, preflight
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.rollout.preconditions import Trial
-from tests.unit.lock.test_resolve import SPARK, SPARK_VERSION
-from tests.unit.lock.test_resolve_packaged import NVIDIA, target
+from tests.unit.lock.test_resolve import OFFERS, PACKAGED_PROFILE, SPARK, SPARK_VERSION, target
 
 DRIVER, NVIDIA_FS = f"linux-modules-nvidia-580-open-{SPARK}", f"linux-modules-nvidia-fs-{SPARK}"
-PROFILE = {"os": "ubuntu-24.04", "modules": "packaged", **NVIDIA}
 
 
 @pytest.fixture(autouse=True)
@@ -36,12 +34,12 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fleet(**more: Any) -> Fleet:
-    return Fleet.model_validate({"version": 1, "profiles": {"gds": PROFILE}, "hosts": {"gpu1": "gds"}, **more})
+    return Fleet.model_validate({"version": 1, "profiles": {"gds": PACKAGED_PROFILE}, "hosts": {"gpu1": "gds"}, **more})
 
 
 @pytest.fixture(scope="module")
 def locked() -> Lock:
-    return lockfile.build({"gds": target(**NVIDIA)})
+    return lockfile.build({"gds": target(OFFERS["packaged"], **PACKAGED_PROFILE)})
 
 
 def test_a_lock_with_packages_is_read_as_it_was_written(locked: Lock, tmp_path: Path) -> None:
@@ -65,7 +63,7 @@ def test_modules_are_either_packaged_or_built(locked: Lock) -> None:
 
 
 def test_a_lock_goes_stale_when_the_profile_builds_again(locked: Lock) -> None:
-    building = fleet(profiles={"gds": {**PROFILE, "modules": "build"}})
+    building = fleet(profiles={"gds": {**PACKAGED_PROFILE, "modules": "build"}})
     reasons = [r for r in lockfile.status(building, locked) if r.difference is Difference.PIN_CHANGED]
     assert [(r.subject, r.expected, r.found) for r in reasons] == [("modules", "nothing", "packaged")]
 
@@ -86,7 +84,7 @@ def test_a_lock_goes_stale_when_the_profile_builds_again(locked: Lock) -> None:
 )
 def test_only_a_profile_may_ask_for_packages(tmp_path: Path, more: dict[str, Any], words: str) -> None:
     path = tmp_path / "fleet.yml"
-    value = {"version": 1, "profiles": {"gds": PROFILE}, "hosts": {"gpu1": "gds"}, **more}
+    value = {"version": 1, "profiles": {"gds": PACKAGED_PROFILE}, "hosts": {"gpu1": "gds"}, **more}
     path.write_text(yaml.safe_dump(value))
     with pytest.raises(FleetInvalid, match=words):
         load_fleet(path)
@@ -94,7 +92,7 @@ def test_only_a_profile_may_ask_for_packages(tmp_path: Path, more: dict[str, Any
 
 def test_no_machine_builds_for_such_a_host(locked: Lock) -> None:
     value = fleet(
-        profiles={"gds": PROFILE, "other": {"os": "ubuntu-24.04"}},
+        profiles={"gds": PACKAGED_PROFILE, "other": {"os": "ubuntu-24.04"}},
         hosts={"gpu1": "gds", "gpu2": {"profile": "other", "modules": "build"}},
     )
     lock = lockfile.build({"gds": locked.targets["gds"], "other": locked.targets["gds"]})

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatch
 from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
-from gdsdeploy.errors import NoSolution, RepositoryUnusable
+from gdsdeploy.errors import GdsError, NoSolution, RepositoryUnusable
 from gdsdeploy.lock.compat import load, shipped
 from gdsdeploy.lock.resolve import Resolution, resolve
-from gdsdeploy.lock.resolve.target import Keep
+from gdsdeploy.lock.resolve.explain import explain
+from gdsdeploy.lock.resolve.target import Keep, leaves, names_in_branch
 from gdsdeploy.lock.sources import PackagedModules
 from gdsdeploy.model.fleet import Profile
-from gdsdeploy.model.lock import Target
+from gdsdeploy.model.lock import Index, Target
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.repo.packages import Origin, PackageList, Universe
 from tests.repos import cuda, packagedmodules, stack
@@ -118,6 +120,11 @@ OFFERS: dict[str, Offer] = {
 }
 
 
+#: A driver with userland that the stack itself doesn't need, and the same of an older one.
+PIECES = [piece for version in ("580.95.05", "580.82.07") for piece in cuda.driver_pieces(version)]
+OFFERS["ubuntu with pieces"] = {"cuda": ("nvidia", [*CUDA_UBUNTU, *PIECES]), "ubuntu": ("ubuntu", NOBLE)}
+
+
 def universe(offer: Offer | Iterable[Stanza]) -> Universe:
     """An offer's lists; stanzas alone are Debian's."""
     lists = []
@@ -132,10 +139,16 @@ READER = in_packages("580.159.03")
 
 
 def solve(
-    offer: Offer | Iterable[Stanza] = TRIXIE, os: str = "debian-13", reader: PackagedModules = READER, **profile: Any
+    offer: Offer | Iterable[Stanza] = TRIXIE,
+    os: str = "debian-13",
+    reader: PackagedModules = READER,
+    wishes: Sequence[str] = (),
+    keep: Keep | None = None,
+    **profile: Any,
 ) -> Resolution:
     wish = Profile.model_validate({"os": os, **profile})
-    return resolve("gds", wish, stack_platform_for(os), universe(offer), [], sources, modules=reader)
+    offered = universe(offer)
+    return resolve("gds", wish, stack_platform_for(os), offered, [], sources, keep=keep, wishes=wishes, modules=reader)
 
 
 def target(offer: Offer | Iterable[Stanza] = TRIXIE, os: str = "debian-13", **profile: Any) -> Target:
@@ -166,7 +179,7 @@ def offered(case: dict[str, Any]) -> Offer:
     return result
 
 
-def reasons(error: NoSolution) -> list[str]:
+def reasons(error: GdsError) -> list[str]:
     """The lines of the message that begin with a rule."""
     return [line[4:] for line in error.message.splitlines() if line.startswith("  - ")]
 
@@ -177,12 +190,19 @@ def found(case: dict[str, Any]) -> dict[str, Any]:
     words = case.get("modules", ["580.159.03"])
     named = words[-1] if isinstance(words[-1], dict) else {}
     reader = in_packages(*(word for word in words if word is not named), **named)
+    profile, wishes = case.get("profile", {}), case.get("wishes", ())
     try:
-        resolution = solve(offer, os, reader, **case.get("profile", {}))
-    except NoSolution as error:
+        resolution = solve(offer, os, reader, wishes, **profile)
+    except (NoSolution, RepositoryUnusable) as error:
         return {"reasons": reasons(error), "error": f"{error.message}\n{error.hint}"}
     target = resolution.target
+    before = versions(solve(offer, os, reader, **profile).target if wishes else target)
+    after = versions(target)
     return {
+        "adopted": list(target.adopted),
+        "left_out": [f"{one.name}: {one.reason}" for one in resolution.left_out],
+        "adds": [f"{name} {after[name]}" for name in sorted(after.keys() - before.keys())],
+        "moved": [name for name, version in before.items() if after.get(name) != version],
         "kernel": target.kernel.release,
         "driver": target.driver.model_dump(),
         "nvidia_fs": target.nvidia_fs and target.nvidia_fs.model_dump(),
@@ -204,7 +224,7 @@ def found(case: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_case(name: str) -> None:
-    assert set(CASES[name]) <= {"offer", "os", "profile", "modules", "without", "add", "change", "found"}
+    assert set(CASES[name]) <= {"offer", "os", "profile", "wishes", "modules", "without", "add", "change", "found"}
     assert CASES[name]["found"]
     for difference in expect.differences(CASES[name]["found"], found(CASES[name]), "found"):
         pytest.fail(f"tests/cases/lock/resolve.yml: {name}: {difference}", pytrace=False)
@@ -287,6 +307,64 @@ def test_a_locked_nvlsm_stays_while_its_driver_does() -> None:
     older = {**UBUNTU, "cuda": ("nvidia", [*CUDA_UBUNTU, *nvlink5("580.82.07", "2025.03.1-1")])}
     before = target(older, "ubuntu-24.04", driver="580", companions=["nvlink5"])
     newer = {**UBUNTU, "cuda": ("nvidia", [*CUDA_UBUNTU, *nvlink5("580.82.07", "2025.03.1-1", "2025.06.10-1")])}
-    wish = Profile.model_validate({"os": "ubuntu-24.04", "driver": "580", "companions": ["nvlink5"]})
-    result = resolve("gds", wish, stack_platform_for("ubuntu-24.04"), universe(newer), [], sources, keep=Keep(before))
-    assert versions(result.target)["nvlsm"] == "2025.03.1-1"
+    after = target(newer, "ubuntu-24.04", keep=Keep(before), driver="580", companions=["nvlink5"])
+    assert versions(after)["nvlsm"] == "2025.03.1-1"
+
+
+#: A profile whose modules come from packages, for a kernel of NVIDIA's.
+PACKAGED_PROFILE: dict[str, Any] = {"os": "ubuntu-24.04", "modules": "packaged", "kernel": {"flavour": "nvidia"}}
+
+
+def test_a_lock_of_packaged_modules_stays_until_it_is_upgraded() -> None:
+    before = target(offered({"offer": "packaged", "without": [f"ubuntu/linux-image-{SPARK}"]}), **PACKAGED_PROFILE)
+    assert before.kernel.release == "6.17.0-1026-nvidia"
+    offer = OFFERS["packaged"]
+    assert target(offer, keep=Keep(before), **PACKAGED_PROFILE) == before
+    assert target(offer, keep=Keep(before, frozenset({"kernel"})), **PACKAGED_PROFILE).kernel.release == SPARK
+
+
+def test_explain_names_the_newer_kernel_and_why_it_is_not_taken() -> None:
+    wish = {"os": "ubuntu-24.04", "modules": "packaged", "driver": "570", "mode": "compat"}
+    offer, profile = OFFERS["packaged"], Profile.model_validate(wish)
+    locked = target(offer, reader=in_packages("570.211.01"), **wish)
+    index = {"repository": "ubuntu", "uri": "https://mirror.example/ubuntu", "suite": "trixie", "components": ("main",)}
+    signed = Index(**index, date="2026-11-01T00:00:00Z", signed_by="A" * 40, host_keyring="/k")  # type: ignore[arg-type]
+    locked = locked.model_copy(update={"indices": (signed,)})
+    platform = stack_platform_for("ubuntu-24.04")
+    (newer,) = explain("gds", profile, platform, universe(offer), locked, "kernel").newer
+    assert newer.what == "kernel 6.17.0-35-generic"
+    assert any("no modules of driver 570.211.01 (open)" in reason for reason in newer.forbidden_by)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"signing": {}}, "who made the packages has signed the modules"),
+        ({"builder": "build1"}, "no machine builds for these hosts"),
+        ({"doca": ["doca-ofed"]}, "another RDMA core"),
+        ({"rdma": "peermem"}, "write rdma: dmabuf"),
+    ],
+)
+def test_a_profile_says_what_packages_can_not_give(more: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        Profile.model_validate({"os": "ubuntu-24.04", "modules": "packaged", **more})
+
+
+def test_names_of_other_branches_become_those_of_the_driver() -> None:
+    """A host with branch 570 moves to 580, and one with 580 to a branch without numbers."""
+    assert names_in_branch("libnvidia-decode-570", "580") == ["libnvidia-decode-580", "libnvidia-decode"]
+    assert names_in_branch("nvidia-driver-570-open", "595") == ["nvidia-driver-595-open", "nvidia-driver-open"]
+    assert names_in_branch("nvidia-open", "580") == ["nvidia-open"]
+    assert names_in_branch("nvidia-open-580", "580") == ["nvidia-open-580"]
+
+
+def test_whether_what_is_left_out_would_leave() -> None:
+    more = [
+        package("mine", "1", depends="libc6, libnvidia-compute-580 (= 580.82.07-0ubuntu1)"),
+        package("free", "1", depends="libc6"),
+        package("rival", "1", conflicts="nvidia-utils-580"),
+    ]
+    offer: Offer = {"cuda": ("nvidia", [*CUDA_UBUNTU, *more]), "ubuntu": ("ubuntu", NOBLE)}
+    packages = target(offer, "ubuntu-24.04", driver="580.95").packages
+    names, ubuntu = ("mine", "free", "rival", "unknown"), stack_platform_for("ubuntu-24.04")
+    assert [leaves(ubuntu, universe(offer), packages, name, "1") for name in names] == [True, False, True, None]
