@@ -1,9 +1,9 @@
 """Every problem of a cufile.json with its place, and what a release of libcufile would do with the file.
 
-Pure: text, release and, optionally, the paths of this machine → findings and a verdict.  The two differ on purpose: the
-library ignores a misspelt key, but here it is an error.
+Pure: text, release and, optionally, the paths of this machine → findings, and the keys at which the library stops.  The
+two differ on purpose: the library ignores a misspelt key, but here it is an error.
 
-The verdict's data is keys.yml (``limits``, and ``enforced`` where the library checks something else) and reading.yml.
+What the library refuses follows from keys.yml: ``limits``, and ``enforced`` where the library checks something else.
 Both come from the libraries' own answers, which the differential tests in tests/cufile compare again.
 """
 
@@ -16,7 +16,7 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -35,7 +35,6 @@ from gdsdeploy.cufile.model import (
     keys,
     known_keys,
     relations,
-    release_of,
     release_text,
     trapped,
 )
@@ -50,23 +49,16 @@ _MAX_UINT32 = 2**32 - 1
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """``accepted``: every cuFile call works as far as the configuration goes.
+class Stop:
+    """A key over which the library refuses the file, or (``aborts``) ends the process that reads it."""
 
-    key: the dotted key that the library stops at; None also if the library can't parse the text.
-    aborts: the library ends the process that reads the file.
-    effective: dotted key → the value in effect, for every key of the release whose value is known.
-    """
-
-    accepted: bool
-    key: str | None = None
-    reason: str = ""
+    key: str
+    reason: str
     aborts: bool = False
-    effective: Mapping[str, Any] = field(default_factory=dict)
 
 
-class _Stop(Exception):
-    """The library stops at a key."""
+class _Refused(Exception):
+    """The library takes no such value."""
 
     def __init__(self, reason: str = "wrong type", *, aborts: bool = False) -> None:
         super().__init__(reason)
@@ -79,63 +71,48 @@ def everything_is_there(path: str) -> What:
     return "folder" if path.startswith("/") else ""
 
 
-def judge(text: bytes | Document, release: Release, look: Look = everything_is_there) -> Verdict:
-    """The verdict of that release on the content of a file."""
-    try:
-        document = read(text) if isinstance(text, bytes) else text
-    except DocumentInvalid as invalid:
-        return Verdict(False, reason=invalid.message, aborts=invalid.aborts)
-    root = document.root
-    if root.kind == "null" or (root.kind == "array" and not root.items):
-        root = Node("object", 0)
-    if root.kind != "object":
-        return Verdict(False, reason="the whole must be an object", aborts=True)
-    return _judge_object(root, min(release, NEWEST), look)
-
-
-def _judge_object(root: Node, release: Release, look: Look) -> Verdict:
-    release_keys = keys(release)
-    effective: dict[str, Any] = {name: key.default_for(release) for name, key in release_keys.items()}
-    slabs = _gpu_slabs(root, release_keys)
-    for name in reading_order(release):
+def _stops(root: Node, release: Release, look: Look) -> Iterator[Stop]:
+    """Each key over which that release doesn't take the file; it names the one of them that it reads first."""
+    release = min(release, NEWEST)
+    values: dict[str, Any] = {}
+    for name, key in keys(release).items():
         try:
-            value = _read(root, release_keys[name], release, effective, look)
-            if value is not None:
-                effective[name] = value
-            if name == model.BUFFER and release >= (1, 13) and not slabs:
-                _enforce_buffer(effective)
-        except _Stop as stop:
-            return Verdict(False, name, stop.reason, stop.aborts)
-    if effective[model.FORCE_COMPAT]:
-        effective[model.ALLOW_COMPAT] = True
-    effective.update(slabs)
-    return _crash(effective) or Verdict(True, effective=effective)
+            values[name] = _read(root, key, release, look)
+        except _Refused as refused:
+            yield Stop(name, refused.reason, refused.aborts)
+    yield from _contradictions(values, release, slabs=_has_gpu_slabs(root, release))
 
 
-def _read(root: Node, key: Key, release: Release, effective: Mapping[str, Any], look: Look) -> Any:
+def _contradictions(values: Mapping[str, Any], release: Release, *, slabs: bool) -> Iterator[Stop]:
+    """Values that are right one by one.  The default of a key may be too large for the other key's value.
+
+    slabs: slabs of GPU bounce buffers, which the library uses instead of one size.
+    """
+    settings = Settings(values, release)
+    sizes, counts, buffer, largest = map(
+        settings.effective, (model.SLAB_SIZES, model.SLAB_COUNTS, model.BUFFER, model.LARGEST)
+    )
+    if len(sizes) != len(counts):
+        given = values.get(model.SLAB_COUNTS) is not None
+        reason = f"{len(sizes)} sizes of slabs, and {len(counts)} counts"
+        yield Stop(model.SLAB_COUNTS if given else model.SLAB_SIZES, reason, aborts=not given)
+    elif any(count < 0 for count in counts):
+        yield Stop(model.SLAB_COUNTS, "a negative count", aborts=True)
+    if not slabs and buffer > largest and release >= (1, 13):
+        yield Stop(model.BUFFER, f"{buffer} is more than max_direct_io_size_kb ({largest})")
+    elif not slabs and buffer == 0:
+        yield Stop(model.BUFFER, "a buffer of no size", aborts=True)
+
+
+def _read(root: Node, key: Key, release: Release, look: Look) -> Any:
     """The value of the key in the file, or None if the file has no value that counts."""
     node = _find(root, key.key)
-    # Slabs of GPU bounce buffers are never refused: see _gpu_slabs.
-    if node is None or node.kind == "null" or key.key == model.GPU_SIZES or not key.heeded_by(release):
+    # Slabs of GPU bounce buffers are never refused: see _has_gpu_slabs.
+    if node is None or node.kind == "null" or key.key in _GPU_SLABS or not key.heeded_by(release):
         return None
     value = _ACCESSORS[key.type](node, key)
-    if value == []:
-        return None
-    _enforce(value, key, key.enforced_for(release), effective, look)
-    return _clamp(value, key, release)
-
-
-@functools.cache
-def reading_order(release: Release) -> tuple[str, ...]:
-    """The keys of a release in the order in which it reads them; it stops at the first bad one."""
-    text = resources.files(__package__).joinpath("reading.yml").read_text(encoding="utf-8")
-    rows = [{"key": row} if isinstance(row, str) else row for row in yamlfile.shipped(text)]
-    return tuple(
-        row["key"]
-        for row in rows
-        if release_of(row.get("since", "1.4")) <= release <= release_of(row.get("until", "999.0"))
-        and row["key"] in keys(release)
-    )
+    _enforce(value, key, key.enforced_for(release), look)
+    return None if value == [] else value
 
 
 def _find(root: Node, name: str) -> Node | None:
@@ -151,13 +128,13 @@ def _find(root: Node, name: str) -> Node | None:
             if node.kind == "null":
                 return None
             if node.kind != "object":
-                raise _Stop(f"{'.'.join(parts[: number + 1])} is not an object", aborts=True)
+                raise _Refused(f"{'.'.join(parts[: number + 1])} is not an object", aborts=True)
     return node
 
 
 def _bool(node: Node, _key: Key) -> bool:
     if node.kind != "bool":
-        raise _Stop
+        raise _Refused
     return bool(node.value)
 
 
@@ -169,9 +146,9 @@ def _uint(node: Node, key: Key) -> int:
     if node.kind == "real" and isinstance(value, float) and 0 <= value <= _MAX_UINT32:
         return int(value)
     if node.kind != "int" or not isinstance(value, int) or value < 0:
-        raise _Stop
+        raise _Refused
     if key.bits == 32 and value > _MAX_UINT32:
-        raise _Stop("more than 32 bits", aborts=True)
+        raise _Refused("more than 32 bits", aborts=True)
     return value
 
 
@@ -179,21 +156,21 @@ def _int(node: Node, key: Key) -> int:
     """A whole number; to the parser, one above 31 bits is unsigned, which is another type."""
     value = node.value
     if node.kind != "int" or not isinstance(value, int) or value >= 2**31:
-        raise _Stop
+        raise _Refused
     if value < -(2**31):
-        raise _Stop("more than 32 bits", aborts=True)
+        raise _Refused("more than 32 bits", aborts=True)
     return value % 2**key.bits if key.bits < 32 else value
 
 
 def _text(node: Node, _key: Key) -> str:
     if node.kind != "text":
-        raise _Stop
+        raise _Refused
     return str(node.value)
 
 
 def _list(node: Node, key: Key) -> list[Any]:
     if node.kind != "array":
-        raise _Stop
+        raise _Refused
     return [(_text if key.type == "texts" else _int)(element, key) for element in node.items]
 
 
@@ -201,7 +178,7 @@ def _table(node: Node, key: Key) -> dict[str, list[str]]:
     """A mount table: folder → addresses."""
     members = {member.name: member.value for member in node.members}
     if node.kind != "object" or any(value.kind != "object" for value in members.values()):
-        raise _Stop
+        raise _Refused
     texts = key.model_copy(update={"type": "texts"})
     lists = {name: value.last("rdma_dev_addr_list") for name, value in members.items()}
     return {name: _list(member.value, texts) if member else [] for name, member in lists.items()}
@@ -219,7 +196,7 @@ _ACCESSORS: Mapping[str, Callable[[Node, Key], Any]] = {
 }
 
 
-def _enforce(value: Any, key: Key, limits: Limits, effective: Mapping[str, Any], look: Look) -> None:
+def _enforce(value: Any, key: Key, limits: Limits, look: Look) -> None:
     items = value if isinstance(value, list) else [value]
     # The library examines each mount, and only the result of the last one counts.
     for part in items[-1:] if key.key == "denylist.mounts" else items:
@@ -228,76 +205,48 @@ def _enforce(value: Any, key: Key, limits: Limits, effective: Mapping[str, Any],
         elif isinstance(part, str):
             _enforce_text(part, limits, look, folder=key.key == "logging.dir")
     if isinstance(value, dict) and any(look(folder) != "folder" for folder, hosts in value.items() if hosts):
-        raise _Stop("one of its mount points isn't a folder")
-    if key.key == model.SLAB_COUNTS and len(value) != len(effective[model.SLAB_SIZES]):
-        raise _Stop(f"{len(value)} entries, but posix_pool_slab_size_kb has {len(effective[model.SLAB_SIZES])}")
-
-
-def _enforce_buffer(effective: Mapping[str, Any]) -> None:
-    """Also where the file sets neither key: one default may be too large for the other key's value."""
-    if effective[model.BUFFER] > effective[model.LARGEST]:
-        raise _Stop(f"{effective[model.BUFFER]} is more than max_direct_io_size_kb ({effective[model.LARGEST]})")
+        raise _Refused("one of its mount points isn't a folder")
 
 
 def _enforce_number(value: int, limits: Limits) -> None:
     if value in limits.also:
         return
     if (limits.min is not None and value < limits.min) or (limits.max is not None and value > limits.max):
-        raise _Stop(f"{value} is out of range")
+        raise _Refused(f"{value} is out of range")
     if limits.multiple and value % limits.multiple:
-        raise _Stop(f"{value} is not a multiple of {limits.multiple}")
-
-
-def _clamp(value: Any, key: Key, release: Release) -> Any:
-    limits = key.limits_for(release)
-    return max(limits.min or 0, min(value, limits.max)) if key.clamped and limits.max is not None else value
+        raise _Refused(f"{value} is not a multiple of {limits.multiple}")
 
 
 def _enforce_text(value: str, limits: Limits, look: Look, *, folder: bool) -> None:
     if limits.words and value not in limits.words:
-        raise _Stop(f"{value!r} isn't one of its words")
+        raise _Refused(f"{value!r} isn't one of its words")
     if limits.pattern and not re.fullmatch(limits.pattern, value):
-        raise _Stop(f"{value!r} does not look like {limits.pattern}")
+        raise _Refused(f"{value!r} does not look like {limits.pattern}")
     if limits.form == "path":
         # In C a text ends at its first NUL.
         what = look(value.split("\0")[0])
         if not what or (folder and what != "folder"):
-            raise _Stop(f"{value!r} isn't a folder" if what else f"{value!r} doesn't exist")
+            raise _Refused(f"{value!r} isn't a folder" if what else f"{value!r} doesn't exist")
 
 
-def _gpu_slabs(root: Node, release_keys: Mapping[str, Key]) -> dict[str, Any]:
-    """Effective values that follow from slabs of GPU bounce buffers; wrong slabs are dropped without a refusal."""
-    lists: list[list[int]] = []
-    for name in (model.GPU_SIZES, model.GPU_COUNTS):
-        try:
-            node = _find(root, name) if name in release_keys else None
-            lists.append(_list(node, release_keys[name]) if node is not None else [])
-        except _Stop:
-            return {}
-    sizes, counts = lists
-    if (
-        not sizes
-        or len(sizes) != len(counts)
-        or any(size <= 0 or size % 4 for size in sizes)
-        or any(count <= 0 for count in counts)
-        or sorted(set(sizes)) != sizes
-    ):
-        return {}
-    total = sum(size * count for size, count in zip(sizes, counts, strict=True))
-    return {model.GPU_SIZES: sizes, model.GPU_COUNTS: counts, model.CACHE: total, model.BUFFER: sizes[-1]}
+_GPU_SLABS = (model.GPU_SIZES, model.GPU_COUNTS)
 
 
-def _crash(effective: Mapping[str, Any]) -> Verdict | None:
-    """Values that pass every check and end the process a moment later."""
-    sizes, counts = effective[model.SLAB_SIZES], effective[model.SLAB_COUNTS]
-    if len(sizes) != len(counts):
-        reason = f"{len(sizes)} entries, but posix_pool_slab_count has {len(counts)}"
-        return Verdict(False, model.SLAB_SIZES, reason, aborts=True)
-    if any(count < 0 for count in counts):
-        return Verdict(False, model.SLAB_COUNTS, "a negative count", aborts=True)
-    if effective[model.BUFFER] == 0:
-        return Verdict(False, model.BUFFER, "a buffer of no size", aborts=True)
-    return None
+def _has_gpu_slabs(root: Node, release: Release) -> bool:
+    """Whether the library uses the file's slabs of GPU bounce buffers; it drops wrong ones without a refusal."""
+    if not all(name in keys(release) for name in _GPU_SLABS):
+        return False
+    try:
+        sizes, counts = (_list(node, known_keys()[name]) if (node := _find(root, name)) else [] for name in _GPU_SLABS)
+    except _Refused:
+        return False
+    return (
+        bool(sizes)
+        and len(sizes) == len(counts)
+        and all(size > 0 and size % 4 == 0 for size in sizes)
+        and all(count > 0 for count in counts)
+        and sorted(set(sizes)) == sizes
+    )
 
 
 Severity = Literal["error", "warning"]
@@ -347,14 +296,23 @@ class MachineFacts:
 
 @dataclass(frozen=True)
 class Report:
-    """``release``: the judged one; ``accepted``: None if the file could not be read; ``aborts``: the library ends the
-    process that reads the file.
+    """``release``: the judged one.  ``stops``: where the library doesn't take the file: one of them is the key that it
+    names; none: it takes the file; None: the file could not be read.
     """
 
     release: Release
-    accepted: bool | None
+    stops: tuple[Stop, ...] | None
     findings: tuple[Finding, ...]
-    aborts: bool = False
+
+    @property
+    def accepted(self) -> bool | None:
+        """Whether every cuFile call works as far as the configuration goes."""
+        return None if self.stops is None else not self.stops
+
+    @property
+    def aborts(self) -> bool:
+        """Whether the library ends the process that reads the file, at least once all other keys are right."""
+        return any(stop.aborts for stop in self.stops or ())
 
     @property
     def errors(self) -> int:
@@ -378,25 +336,27 @@ def judged_release(version: str) -> tuple[Release, str | None]:
 
 def check(text: bytes, release: Release, machine: MachineFacts | None = None) -> Report:
     """Judge the content of a file for a release, and for ``machine`` if it is there."""
-    verdict = judge(text, release, machine.look if machine else everything_is_there)
     try:
         document = read(text)
     except DocumentInvalid as invalid:
         kind = "too-deep" if invalid.aborts else "invalid-json"
-        return Report(release, False, (_finding(kind, "", invalid.place, invalid.message),), verdict.aborts)
-    if document.root.kind != "object":
-        root = document.root
+        finding = _finding(kind, "", invalid.place, invalid.message)
+        return Report(release, (Stop("", invalid.message, invalid.aborts),), (finding,))
+    root = document.root
+    if root.kind != "object":
         what = {"array": "a list", "null": "null"}.get(root.kind, repr(root.value))
-        place = document.place(root.start)
-        finding = _finding("not-an-object", "", place, f"expected an object (found {what})")
-        return Report(release, verdict.accepted, (finding,), verdict.aborts)
+        finding = _finding("not-an-object", "", document.place(root.start), f"expected an object (found {what})")
+        # To the library's parser these two are objects without members.
+        empty = root.kind == "null" or (root.kind == "array" and not root.items)
+        return Report(release, () if empty else (Stop("", finding.message, aborts=True),), (finding,))
     places = _Places(document)
     findings = list(_findings(document, places, release, machine))
-    if not verdict.accepted and not any(finding.severity == "error" for finding in findings):
-        key = verdict.key or ""
-        findings.append(_finding("refused", key, places.of(key), f"libcufile refuses it: {verdict.reason}"))
+    stops = tuple(_stops(root, release, machine.look if machine else everything_is_there))
+    if stops and not any(finding.severity == "error" for finding in findings):
+        key = stops[0].key
+        findings.append(_finding("refused", key, places.of(key), f"libcufile refuses it: {stops[0].reason}"))
     findings.sort(key=lambda finding: (finding.line, finding.column))
-    return Report(release, verdict.accepted, tuple(findings), verdict.aborts)
+    return Report(release, stops, tuple(findings))
 
 
 def unreadable(release: Release, message: str) -> Report:

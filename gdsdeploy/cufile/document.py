@@ -54,11 +54,10 @@ class DocumentInvalid(Exception):
 
 @dataclass(slots=True)
 class Node:
-    """A value, from ``start`` up to ``end`` of the text; ``value`` is that of a scalar."""
+    """A value that begins at ``start`` of the text; ``value`` is that of a scalar."""
 
     kind: Kind
     start: int
-    end: int = 0
     value: Scalar = None
     #: of an object, as written: repeated names too
     members: list[Member] = field(default_factory=list)
@@ -92,29 +91,13 @@ class Document:
         """Line and column of an offset into ``text``."""
         return _place(self._lines, offset)
 
-    def find(self, *path: str) -> Member | None:
-        """The member that counts under these names, or None."""
-        member: Member | None = None
-        node = self.root
-        for name in path:
-            member = node.last(name) if node.kind == "object" else None
-            if member is None:
-                return None
-            node = member.value
-        return member
-
-    def next_token(self, offset: int) -> int:
-        """Offset of the next text that is neither blank nor a comment; the end if there is none."""
-        position: int = offset
-        after: int | None = offset
-        while position < len(self.text) and after is not None:
-            position = _blank_end(self.text, after)
-            after = _comment(self.text, position)
-        return position
-
     def ignored(self) -> int | None:
         """Offset of the first text after the end that is neither blank nor a comment."""
-        start = self.next_token(self.end)
+        start = self.end
+        after: int | None = start
+        while start < len(self.text) and after is not None:
+            start = _blank_end(self.text, after)
+            after = _comment(self.text, start)
         return start if start < len(self.text) else None
 
 
@@ -201,8 +184,10 @@ class _Reader:
         elif letter == "/":
             after = _comment(text, start)
             kind = "error" if after is None else "comment"
-            self.offset = after if after is not None else self._past_bad_comment(start)
-            message = "this comment does not end" if text.startswith("/*", start) else "expected a value"
+            open_comment = text.startswith("/*", start)
+            bad_end = len(text) if open_comment else min(start + 2, len(text))
+            self.offset = bad_end if after is None else after
+            message = "this comment does not end" if open_comment else "expected a value"
         elif letter in "-0123456789":
             kind, self.offset = "number", _NUMBER.match(text, start).end()  # type: ignore[union-attr]  # by its first letter
         elif letter in "tfn":
@@ -211,9 +196,6 @@ class _Reader:
         else:
             kind, self.offset = ("end" if letter == "\0" else "error"), min(start + 1, len(text))
         return _Token(kind, start, self.offset, message)
-
-    def _past_bad_comment(self, start: int) -> int:
-        return len(self.text) if self.text.startswith("/*", start) else min(start + 2, len(self.text))
 
     def _past_comments(self) -> _Token:
         token = self._token()
@@ -226,7 +208,7 @@ class _Reader:
         if len(self.open) >= DEEPEST:
             raise _Refused(f"more than {DEEPEST} objects and lists lie in one another", self.offset, True)
         token = self._past_comments()
-        node = Node("null", token.start, token.end)
+        node = Node("null", token.start)
         if token.kind in {"{", "["}:
             node.kind = "object" if token.kind == "{" else "array"
             self.open.append(node)
@@ -240,9 +222,6 @@ class _Reader:
             raise _Refused(self._unexpected(token, "a value"), token.start, False)
         return node
 
-    def _close(self) -> None:
-        self.open.pop().end = self.offset
-
     def _member(self, node: Node) -> None:
         """Read the next member of the object, or its end."""
         if node.members:
@@ -253,12 +232,12 @@ class _Reader:
             while token.kind == "comment":
                 token = self._token()
             if token.kind == "}":
-                self._close()
+                self.open.pop()
                 return
         token = self._past_comments()
         # A comma after a member with an empty name is taken: the parser asks that name whether there was one.
         if token.kind == "}" and not (node.members and node.members[-1].name):
-            self._close()
+            self.open.pop()
             return
         if token.kind != "text":
             expected = "a name in double quotes" + ("" if node.members else " or '}'")
@@ -277,13 +256,13 @@ class _Reader:
             if token.kind not in {",", "]"}:
                 raise _Refused(self._unexpected(token, "',' or ']'"), token.start, False)
             if token.kind == "]":
-                self._close()
+                self.open.pop()
                 return
         else:
             self.offset = _blank_end(self.text, self.offset)
             if self.text.startswith("]", self.offset):
                 self.offset += 1
-                self._close()
+                self.open.pop()
                 return
         node.items.append(self._value())
 

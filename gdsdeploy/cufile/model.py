@@ -3,9 +3,9 @@
 The library ignores unknown keys and refuses to work at all over one bad value.  ``check`` is stricter: an unknown key
 is a problem, and so is a word that the library accepts without a check.  The data is keys.yml.
 
-``RULES`` has a row for each finding about keys that are right one by one: what one key does to another, and values
-without an effect.  The facts are from the libraries' own answers and logs, from the comments of NVIDIA's cufile.json,
-and from the documentation of NVIDIA's gds-diag.
+``relations`` are about keys that are right one by one: what one key does to another, and values without an effect.  The
+facts are from the libraries' own answers and logs, from the comments of NVIDIA's cufile.json, and from the
+documentation of NVIDIA's gds-diag.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import ipaddress
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Literal
@@ -118,7 +118,6 @@ class Key(_Model):
     enforced_from: dict[str, Limits] | None = None
     heeded: str | None = None
     clamped: bool = False
-    logged: str | None = None
     shown: str | None = None
     formerly: str | None = None
     successor: str | None = None
@@ -166,7 +165,12 @@ def known_keys() -> Mapping[str, Key]:
     text = resources.files(__package__).joinpath("keys.yml").read_text(encoding="utf-8")
     by_name: dict[str, Key] = {}
     for row in yamlfile.shipped(text):
-        for key in _expand(Key.model_validate(row)):
+        given = Key.model_validate(row)
+        named = [
+            given.model_copy(update={"key": given.key.replace("<name>", name), "since": since, "names": None})
+            for name, since in (given.names or {}).items()
+        ]
+        for key in named or [given]:
             if key.key in by_name or not key.since:
                 raise ValueError(f"keys.yml: {key.key}: {'given twice' if key.key in by_name else 'has no since'}")
             by_name[key.key] = key
@@ -207,13 +211,6 @@ def get(document: Document, name: str) -> Any:
             return None
         node = node[part]
     return node
-
-
-def _expand(key: Key) -> Iterator[Key]:
-    if key.names is None:
-        yield key
-    for name, since in (key.names or {}).items():
-        yield key.model_copy(update={"key": key.key.replace("<name>", name), "since": since, "names": None})
 
 
 def _latest(values: Mapping[str, Any], release: Release) -> Any:
@@ -389,7 +386,6 @@ def shown(value: object) -> str:
 
 
 _ROUTING = "properties.rdma_dynamic_routing"
-_ADDRESSES = re.compile(r".*\.(rdma_dev_addr_list|mount_table)")
 _LIST, _TABLE = ".rdma_dev_addr_list", ".mount_table"
 
 
@@ -413,31 +409,12 @@ class Settings:
         return [one for each in lists if isinstance(each, list) for one in each if isinstance(one, str)]
 
 
-@dataclass(frozen=True)
-class Rule:
-    """One finding: its id in findings.yml, the keys that it concerns, and when it applies to one of them.
-
-    message: text with ``{value}``, the value of the key.
-    """
-
-    id: str
-    #: a dotted key, or a pattern for the whole of it
-    keys: str | re.Pattern[str]
-    applies: Callable[[str, Settings], bool]
-    message: str
-
-    def concerned(self, settings: Settings) -> Iterator[str]:
-        for name in settings.values:
-            if name == self.keys if isinstance(self.keys, str) else self.keys.fullmatch(name):
-                yield name
-
-
 def relations(settings: Settings, wrong: Collection[str] = ()) -> Iterator[tuple[str, str, str]]:
-    """(finding id, dotted key, message) of each rule that applies to a key that isn't ``wrong`` by itself."""
-    for rule in RULES:
-        for name in rule.concerned(settings):
-            if name not in wrong and rule.applies(name, settings):
-                yield rule.id, name, rule.message.format(value=shown(settings.values[name]))
+    """(finding id, dotted key, message) of what concerns a key that isn't ``wrong`` by itself."""
+    for name, value in settings.values.items():
+        if name not in wrong:
+            for about in (_paths, _needs, _addresses, _sizes):
+                yield from ((kind, name, message) for kind, message in about(name, value, settings))
 
 
 def trapped(settings: Settings) -> bool:
@@ -446,100 +423,64 @@ def trapped(settings: Settings) -> bool:
     return settings.release < (1, 13) and BUFFER not in settings.values and type(largest) is int and largest < 1024
 
 
-def _is_on(name: str, settings: Settings) -> bool:
-    return settings.values[name] is True
+#: (finding id, message)
+_Relations = Iterator[tuple[str, str]]
+_WITHOUT_ROUTE = [row.name for row in p2pdma.storage_keys() if not row.route]
 
 
-def _needs(key: str, other: str, value: Any = None) -> Rule:
-    """A key that does nothing unless ``other`` has ``value`` (None: any)."""
-
-    def applies(name: str, settings: Settings) -> bool:
-        present = other in settings.values and (value is None or settings.values[other] is value)
-        return settings.values[name] is not False and not present
-
-    return Rule("no-effect", key, applies, f"does nothing without {other}" + (": true" if value is True else ""))
+def _paths(name: str, value: Any, settings: Settings) -> _Relations:
+    if value is True and name.endswith(".use_pci_p2pdma") and settings.values.get(FORCE_COMPAT) is True:
+        yield "p2pdma-contradiction", "contradicts force_compat_mode: true, which wins"
+    if value is True and name in _WITHOUT_ROUTE:
+        route = "NVIDIA lists no PCI peer-to-peer route to this file system, although libcufile then logs p2pdma for it"
+        yield "no-p2pdma-route", route
 
 
-def _without_addresses(_name: str, settings: Settings) -> bool:
-    return settings.values[_ROUTING] is True and not any(
-        settings.addresses(name) for name in settings.values if _ADDRESSES.fullmatch(name)
-    )
+#: Key → the key without which it does nothing, and the value that this one has to have; None: any.
+_NEEDS: Mapping[str, tuple[str, bool | None]] = {
+    "properties.rdma_dynamic_routing_order": (_ROUTING, True),
+    "miscellaneous.static_routing_filepath": ("miscellaneous.enable_static_routing", True),
+    "miscellaneous.static_config_filepath": ("miscellaneous.enable_static_config", True),
+    "miscellaneous.enable_static_routing": ("miscellaneous.static_routing_filepath", None),
+    "miscellaneous.enable_static_config": ("miscellaneous.static_config_filepath", None),
+    "properties.rdma_max_backup_devices": ("properties.rdma_multipath_enabled", True),
+}
 
 
-def _two_lists(name: str, settings: Settings) -> bool:
-    return bool(settings.addresses(name) and settings.addresses(name.removesuffix(_TABLE) + _LIST))
+def _needs(name: str, value: Any, settings: Settings) -> _Relations:
+    other, needed = _NEEDS.get(name, ("", None))
+    present = other in settings.values and (needed is None or settings.values[other] is needed)
+    if other and value is not False and not present:
+        yield "no-effect", f"does nothing without {other}" + (": true" if needed else "")
 
 
-def _small_cache(name: str, settings: Settings) -> bool:
-    """Reported once, at the first of the keys that the file sets.  Slabs (from 1.17 on) replace both sizes."""
-    first = next(one for one in settings.values if one in {CACHE, BUFFER, BATCH})
-    cache, buffer, batch = (settings.effective(one) for one in (CACHE, BUFFER, BATCH))
-    if name != first or GPU_SIZES in settings.values or any(type(one) is not int for one in (cache, buffer, batch)):
-        return False
-    return bool(cache < buffer * batch)
+def _addresses(name: str, value: Any, settings: Settings) -> _Relations:
+    lists = [one for one in settings.values if one.endswith((_LIST, _TABLE))]
+    if name == _ROUTING and value is True and not any(map(settings.addresses, lists)):
+        yield "no-effect", "does nothing without addresses, in an rdma_dev_addr_list or a mount_table"
+    addresses = settings.addresses(name) if name in lists else []
+    if addresses and name.endswith(_TABLE) and settings.addresses(name.removesuffix(_TABLE) + _LIST):
+        message = "gives addresses by mount, and this file system's rdma_dev_addr_list gives them for all mounts"
+        yield "two-address-lists", message
+    if any(is_address(address, 6) for address in addresses):
+        yield "ipv6-address", f"NVIDIA documents IPv4 addresses only (found {shown(value)})"
 
 
-def _unordered(name: str, settings: Settings) -> bool:
-    sizes = settings.values[name]
-    return isinstance(sizes, list) and all(type(size) is int for size in sizes) and sizes != sorted(set(sizes))
-
-
-_WITHOUT_ROUTE = "|".join(re.escape(row.name) for row in p2pdma.storage_keys() if not row.route)
-
-RULES = (
-    Rule(
-        "upgrade-trap",
-        LARGEST,
-        lambda _name, settings: trapped(settings),
-        "without per_buffer_cache_size_kb this is fatal from libcufile 1.13 on",
-    ),
-    Rule(
-        "p2pdma-contradiction",
-        re.compile(r".*\.use_pci_p2pdma"),
-        lambda name, settings: _is_on(name, settings) and settings.values.get(FORCE_COMPAT) is True,
-        "contradicts force_compat_mode: true, which wins",
-    ),
-    Rule(
-        "no-p2pdma-route",
-        re.compile(_WITHOUT_ROUTE),
-        _is_on,
-        "NVIDIA lists no PCI peer-to-peer route to this file system, although libcufile then logs p2pdma for it",
-    ),
-    _needs("properties.rdma_dynamic_routing_order", _ROUTING, True),
-    _needs("miscellaneous.static_routing_filepath", "miscellaneous.enable_static_routing", True),
-    _needs("miscellaneous.static_config_filepath", "miscellaneous.enable_static_config", True),
-    _needs("miscellaneous.enable_static_routing", "miscellaneous.static_routing_filepath"),
-    _needs("miscellaneous.enable_static_config", "miscellaneous.static_config_filepath"),
-    _needs("properties.rdma_max_backup_devices", "properties.rdma_multipath_enabled", True),
-    Rule(
-        "no-effect",
-        _ROUTING,
-        _without_addresses,
-        "does nothing without addresses, in an rdma_dev_addr_list or a mount_table",
-    ),
-    Rule(
-        "two-address-lists",
-        re.compile(r"fs\.\w+\.mount_table"),
-        _two_lists,
-        "gives addresses by mount, and this file system's rdma_dev_addr_list gives them for all mounts",
-    ),
-    Rule(
-        "ipv6-address",
-        _ADDRESSES,
-        lambda name, settings: any(is_address(address, 6) for address in settings.addresses(name)),
-        "NVIDIA documents IPv4 addresses only (found {value})",
-    ),
-    Rule(
-        "no-near-interface",
-        "properties.rdma_topN_ranks",
-        lambda name, settings: type(settings.values[name]) is int and settings.values[name] < 1,
-        "must be 1 or more: of the distances between GPU and interface, so many count (found {value})",
-    ),
-    Rule(
-        "small-cache",
-        re.compile("|".join(map(re.escape, (CACHE, BUFFER, BATCH)))),
-        _small_cache,
-        "max_device_cache_size_kb holds fewer bounce buffers of per_buffer_cache_size_kb than io_batchsize",
-    ),
-    Rule("slab-order", GPU_SIZES, _unordered, "must ascend (found {value})"),
-)
+def _sizes(name: str, value: Any, settings: Settings) -> _Relations:
+    if name == LARGEST and trapped(settings):
+        yield "upgrade-trap", "without per_buffer_cache_size_kb this is fatal from libcufile 1.13 on"
+    if name == "properties.rdma_topN_ranks" and type(value) is int and value < 1:
+        message = f"must be 1 or more: of the distances between GPU and interface, so many count (found {value})"
+        yield "no-near-interface", message
+    # Reported once, at the first of the keys that the file sets.  Slabs (from 1.17 on) replace both sizes.
+    if name == next((one for one in settings.values if one in {CACHE, BUFFER, BATCH}), None):
+        cache, buffer, batch = (settings.effective(one) for one in (CACHE, BUFFER, BATCH))
+        numbers = all(type(one) is int for one in (cache, buffer, batch))
+        if GPU_SIZES not in settings.values and numbers and cache < buffer * batch:
+            message = (
+                "max_device_cache_size_kb holds fewer bounce buffers of per_buffer_cache_size_kb than io_batchsize"
+            )
+            yield "small-cache", message
+    is_list = name == GPU_SIZES and isinstance(value, list) and all(type(size) is int for size in value)
+    if is_list and value != sorted(set(value)):
+        yield "slab-order", f"must ascend (found {shown(value)})"

@@ -9,16 +9,16 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from gdsdeploy.cufile import document
-from gdsdeploy.cufile.model import NEWEST, half_set_p2pdma, keys, release_of
+from gdsdeploy.cufile.model import NEWEST, Release, half_set_p2pdma, keys, release_of
 from gdsdeploy.host.facts.cufile import SHOWN, as_logged, logged, same
-from tests.cufile.library import TIMEOUT, Answer, Library
+from tests.cufile.library import Answer, Library
 
 #: set: as intended; differs: the library uses another value; ignored: this release doesn't know the key; not logged: it
 #: knows the key but doesn't log its value; half-set: it does nothing without another key of PCI P2PDMA; default and
 #: follows: the file doesn't set the key, and the value is the default, or follows from another key
 State = Literal["set", "differs", "ignored", "not logged", "half-set", "default", "follows"]
 #: States of a key that the file sets in vain.
-_IN_VAIN = ("differs", "ignored", "half-set")
+IN_VAIN = ("differs", "ignored", "half-set")
 
 #: Fields of an answer in its JSON object.
 _ANSWER_KEYS = ("accepted", "reason", "key", "error", "hung", "seconds")
@@ -58,7 +58,7 @@ class Effective:
             end = "did not return" if answer.hung else f"returned {answer.error}" if answer.error else "ended"
             why = [*_ERROR.findall(answer.log)[-1:], *answer.output[-1:]]
             return f"libcufile {self.libcufile} {end} without logging its values" + (f": {why[0]}" if why else "")
-        lost = [f"{v.key} ({v.state})" for v in self.values if v.state in _IN_VAIN]
+        lost = [f"{v.key} ({v.state})" for v in self.values if v.state in IN_VAIN]
         return f"without the intended effect: {', '.join(lost)}" if lost else None
 
     def to_json(self) -> str:
@@ -69,24 +69,23 @@ class Effective:
         return json.dumps(document, ensure_ascii=False)
 
 
-def effective(
-    library: Library, files: Mapping[str, bytes], *, timeout: float = TIMEOUT, folders: Sequence[str] = ()
-) -> Iterator[Effective]:
+def effective(library: Library, files: Mapping[str, bytes], *, folders: Sequence[str] = ()) -> Iterator[Effective]:
     """Ask ``library`` about each of ``files`` (name → content), in their order.
 
     The defaults are those of an empty configuration.  Raises the exceptions of Library.ask_all.
     """
-    answers = library.ask_all([b"{}", *files.values()], timeout=timeout, folders=folders)
+    answers = library.ask_all([b"{}", *files.values()], folders=folders)
     empty = next(answers)
     version = library.version_in(empty)
+    release = min(release_of(version), NEWEST)
     for (name, content), answer in zip(files.items(), answers, strict=True):
-        values = _values(content, answer, empty.effective, version) if answer.effective else ()
+        values = values_of(content, answer, empty.effective, release) if answer.effective else ()
         yield Effective(name, version, answer, tuple(values))
 
 
-def _values(content: bytes, answer: Answer, defaults: Mapping[str, str], version: str) -> Iterator[Value]:
-    release = min(release_of(version), NEWEST)
-    release_keys, intended, file_keys = keys(release), dict(_keys_of(content)), set()
+def values_of(content: bytes, answer: Answer, defaults: Mapping[str, str], release: Release) -> Iterator[Value]:
+    """The keys of a file that the library took, then all others."""
+    release_keys, intended, file_keys = keys(release), dict(keys_of(content)), set()
     half_set = {problem.key for problem in half_set_p2pdma(intended, release)}
     for key, value in intended.items():
         used = logged(key, answer.effective)
@@ -106,7 +105,7 @@ def _values(content: bytes, answer: Answer, defaults: Mapping[str, str], version
             yield Value(names.get(shown, shown), None, used, default, "default" if used == default else "follows")
 
 
-def _keys_of(content: bytes) -> Iterator[tuple[str, Any]]:
+def keys_of(content: bytes) -> Iterator[tuple[str, Any]]:
     """Dotted name and value of each key that counts; of a repeated key, the last."""
     open_: list[tuple[str, document.Node]] = [("", document.read(content).root)]
     while open_:
@@ -114,7 +113,7 @@ def _keys_of(content: bytes) -> Iterator[tuple[str, Any]]:
         if node.kind == "object" and not path.endswith(".mount_table"):
             inside = {member.name: member.value for member in node.members}
             open_ += [(f"{path}.{name}" if path else name, value) for name, value in reversed(inside.items())]
-        elif path:
+        elif path and node.kind != "null":
             yield path, _plain(node)
 
 

@@ -11,17 +11,18 @@ import pytest
 
 from gdsdeploy import run
 from gdsdeploy.cufile import model, render
-from gdsdeploy.cufile.check import check, judge
+from gdsdeploy.cufile.check import check
 from gdsdeploy.cufile.model import EXAMINED_RELEASES, P2PDMA, Release, release_of
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.host import gdscheck
 from gdsdeploy.host.explain.config import LAST_WITH_ALLOW_COMPAT, P2PDMA_VARIABLE
 from gdsdeploy.host.explain.mechanisms import VARIABLE
 from gdsdeploy.host.explain.p2pdma import LIBRARY
+from gdsdeploy.host.facts import cufile
 from gdsdeploy.host.libcufile import p2pdma
 from gdsdeploy.model.fleet import Profile
-from tests.cufile.compare import differences, look
-from tests.cufile.differential import Deviation, deviations, disagreements, generated
+from tests.cufile.compare import differences
+from tests.cufile.differential import Deviation, deviations, disagreements, generated, judged
 from tests.cufile.documents import nest
 from tests.cufile.gdschecks import started
 from tests.cufile.libraries import RELEASES, SOURCES, library
@@ -38,7 +39,7 @@ def test_every_judged_release_has_a_library() -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("version", SOURCES)
-def test_verdict_and_effective_values_are_the_librarys(version: str) -> None:
+def test_outcome_key_and_effective_values_are_the_librarys(version: str) -> None:
     unexcused, outcomes = disagreements(version, generated(SEED, version, COUNT))
     assert not unexcused, "\n".join(map(str, unexcused))
     # A generator that makes nothing but one kind of document would show nothing.
@@ -47,16 +48,26 @@ def test_verdict_and_effective_values_are_the_librarys(version: str) -> None:
     assert outcomes["aborts"] >= 10
 
 
+@pytest.mark.parametrize("version", SOURCES)
+def test_defaults_are_the_librarys(version: str) -> None:
+    release, used = release_of(version), library(version).ask("{}").effective
+    ours = {name: key.default_for(release) for name, key in model.keys(release).items()}
+    shown = {name: value for name in ours if (value := cufile.logged(name, used)) is not None}
+    assert len(shown) > 20
+    assert [
+        name for name, value in shown.items() if ours[name] is not None and not cufile.same(ours[name], value)
+    ] == []
+
+
 @pytest.mark.parametrize("deviation", deviations(), ids=lambda deviation: deviation.id)
 def test_known_deviations_still_deviate_and_only_where_it_is_said(deviation: Deviation) -> None:
     text = deviation.document.encode()
     parted = []
     for version in SOURCES:
-        release = release_of(version)
-        verdict = judge(text, release, look)
         others = [other for other in deviations() if other is not deviation and other.concerns(version)]
-        unexcused = differences(text, release, verdict, library(version).ask(text))
-        if any(not any(other.excuses(difference, verdict) for other in others) for difference in unexcused):
+        empty, answer = library(version).ask_all([b"{}", text])
+        unexcused = differences(text, judged(text, version), answer, empty)
+        if any(not any(other.excuses(difference) for other in others) for difference in unexcused):
             parted.append(version)
     assert parted == [version for version in SOURCES if deviation.concerns(version)]
 
