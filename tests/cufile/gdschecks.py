@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gdsdeploy import paths, run
 from tests.cufile import ask, libraries, standin
@@ -71,36 +72,17 @@ class Printed:
 @functools.cache
 def program(os_name: str) -> Path:
     """The gdscheck of a Debian release, in the user's cache."""
-    folder = paths.cache() / "cufile" / "gdscheck" / VERSIONS[os_name]
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as unfinished:
-            work = Path(unfinished)
-            unpacked = libraries.debian_package("gds-tools", VERSIONS[os_name], os_name, work)
-            ready = work / "ready"
-            ready.mkdir()
-            (unpacked / "usr/libexec/gds/tools/gdscheck").rename(ready / "gdscheck")
-            try:
-                ready.rename(folder)
-            except OSError:
-                # Another run was faster.
-                if not folder.is_dir():
-                    raise
-    return folder / "gdscheck"
+
+    def fetch(work: Path) -> Path:
+        unpacked = libraries.debian_package("gds-tools", VERSIONS[os_name], os_name, work)
+        return unpacked / "usr/libexec/gds/tools/gdscheck"
+
+    return libraries.kept(paths.cache() / "cufile" / "gdscheck" / VERSIONS[os_name] / "gdscheck", fetch)
 
 
-def gdscheck(
-    os_name: str,
-    version: str,
-    *,
-    config: str = SECTIONS,
-    proc: Mapping[str, str | None] | None = None,
-    sys_files: Mapping[str, str] | None = None,
-    libcuda: bool = True,
-) -> Printed:
-    """Run the gdscheck of a Debian release on this version of libcufile."""
-    argv = [str(program(os_name)), "-p"]
-    return started(argv, version, config=config, proc=proc, sys_files=sys_files, libcuda=libcuda)
+def gdscheck(os_name: str, version: str, **options: Any) -> Printed:
+    """Run the gdscheck of a Debian release on this version of libcufile, with the options of ``started``."""
+    return started([str(program(os_name)), "-p"], version, **options)
 
 
 def started(

@@ -18,20 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.cufile import ask
-from tests.cufile.register import _Description
+from tests.cufile.register import _Description, show_without_nvidia_fs
 
 SIZE = 4 << 20
 
 
 def show(work: Path, data: Path, config: str) -> None:
     """Change what this namespace shows: a driver without nvidia-fs, udev's record of the disk, the configuration."""
-    ask._PROC = {path: text for path, text in ask._PROC.items() if "nvidia-fs" not in path}
-    ask._PROC["modules"] = "nvidia 14376960 0 - Live 0x0\n"
-    ask._DEV = {}
-    os.chdir(work)
-    ask._mount("tests", work, "tmpfs", 0)
-    os.chdir(work)
-    ask._show(work, standin=True)
+    show_without_nvidia_fs(work)
     Path("/proc", str(os.getpid())).symlink_to(work / "proc" / str(os.getpid()))
     Path("/etc/cufile.json").unlink()
     Path("/etc/cufile.json").write_text(config)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -51,22 +52,27 @@ RELEASES = tuple({version.rsplit(".", 2)[0]: version for version in SOURCES}.val
 @functools.cache
 def library(version: str) -> Library:
     """The libcufile of this version, with the stand-in libcuda, so that answers do not depend on the machine."""
-    folder = paths.cache() / "cufile" / "libraries" / version
+    fetch = _debian if SOURCES[version].startswith("debian-") else _wheel
+    file = kept(paths.cache() / "cufile" / "libraries" / version / "libcufile.so.0", lambda work: fetch(version, work))
+    return Library(file, standin=True)
+
+
+def kept(file: Path, fetch: Callable[[Path], Path]) -> Path:
+    """``file``, which alone has its folder; ``fetch`` gets it in the folder that it is given, unless it is there."""
+    folder = file.parent
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as unfinished:
-            work = Path(unfinished)
-            file = _debian(version, work) if SOURCES[version].startswith("debian-") else _wheel(version, work)
-            ready = work / "ready"
+            fetched, ready = fetch(Path(unfinished)), Path(unfinished, "ready")
             ready.mkdir()
-            file.rename(ready / "libcufile.so.0")
+            fetched.rename(ready / file.name)
             try:
                 ready.rename(folder)
             except OSError:
                 # Another run was faster.
                 if not folder.is_dir():
                     raise
-    return Library(folder / "libcufile.so.0", cuda="standin")
+    return file
 
 
 def _debian(version: str, work: Path) -> Path:

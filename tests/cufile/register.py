@@ -28,16 +28,20 @@ class _Description(ctypes.Structure):
     _fields_ = (("type", ctypes.c_int), ("fd", ctypes.c_ssize_t), ("operations", ctypes.c_void_p))
 
 
-def main() -> None:
-    request = json.loads(sys.argv[1])
-    work = Path(request["work"])
+def show_without_nvidia_fs(work: Path) -> None:
+    """Change what this namespace shows: the driver alone."""
     ask._PROC = {path: text for path, text in ask._PROC.items() if "nvidia-fs" not in path}
     ask._PROC["modules"] = "nvidia 14376960 0 - Live 0x0\n"
     ask._DEV = {}
-    os.chdir(work)
     ask._mount("tests", work, "tmpfs", 0)
     os.chdir(work)
     ask._show(work, standin=True)
+
+
+def main() -> None:
+    request = json.loads(sys.argv[1])
+    work = Path(request["work"])
+    show_without_nvidia_fs(work)
     results = {}
     for name, folder in request["folders"].items():
         (work / name).mkdir()

@@ -11,7 +11,7 @@ import json
 import posixpath
 import re
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Iterator, List, Mapping, Optional, Tuple
 
 from ..paths import CUFILE, CUFILE_CONTROL, CUFILE_OPEN, LIBRARY_FOLDERS, LIBRARY_PATTERN
 from .document import TIMED_OUT, Document, Ran
@@ -26,9 +26,6 @@ SHOWN = {
     "properties.gpu_bounce_buffer_slab_config.slab_size_kb": "properties.gpu_bounce_buffer_slab_size_kb",
     "properties.gpu_bounce_buffer_slab_config.slab_count": "properties.gpu_bounce_buffer_slab_count",
 }
-_ENTRY = re.compile(r"\] INFO\s+\S+?:\d+ (.*)$")
-_VALUE = re.compile(r"([a-z]+(?:\.[A-Za-z0-9_]+)+) ?: ?(.*)$")
-_MOUNT = re.compile(r"(/.*?)\s+dev_id \d+ : ?(.*)$")
 _TABLE = ".mount_table"
 
 
@@ -39,32 +36,6 @@ class Difference:
     key: str
     intended: str
     effective: str
-
-
-def effective_values(log: str) -> Dict[str, str]:
-    """Name → value of the block "CUFILE CONFIGURATION" of a log at level INFO; empty when there is none.
-
-    A mount table is ``path: address address``, its entries separated by ``; ``.  The names are the library's, which for
-    a few keys are not those of cufile.json (see SHOWN).
-    """
-    values: Dict[str, str] = {}
-    in_block, last = False, ""
-    for line in log.splitlines():
-        entry = _ENTRY.search(line)
-        text = entry.group(1).strip() if entry else ""
-        if text == "CUFILE CONFIGURATION:":
-            in_block = True
-        elif text == "GPU INFO:":
-            break
-        elif in_block:
-            value, mount = _VALUE.match(text), _MOUNT.match(text)
-            if value:
-                last = value.group(1)
-                values[last] = value.group(2).strip()
-            elif mount and last.endswith(_TABLE):
-                row = f"{mount.group(1)}: {mount.group(2).strip()}"
-                values[last] = "; ".join(filter(None, [values[last], row]))
-    return values
 
 
 def given_keys(config: Mapping[str, Any], path: str = "") -> Iterator[Tuple[str, Any]]:
@@ -177,6 +148,9 @@ class CufileFacts:
 
 def cufile_facts(document: Document, named: Optional[Variable] = None) -> CufileFacts:
     """named: the variable by which programs get a second configuration."""
+    # Evidence needs a part of this module, and not the reader of logs.
+    from ..gdscheck import parse_log
+
     text = document.text(CUFILE)
     paths = [path for path in document.paths("files") if path.endswith(".json")]
     opened = _opened(document)
@@ -185,7 +159,7 @@ def cufile_facts(document: Document, named: Optional[Variable] = None) -> Cufile
         config=if_present(text, _config),
         acceptance=when_known(opened, lambda result: _acceptance(document, result)),
         opened=opened,
-        effective=when_known(document.attempted(CUFILE_OPEN), lambda run: effective_values(run.log) or None),
+        effective=when_known(document.attempted(CUFILE_OPEN), lambda run: parse_log(run.log).config or None),
         library=_library(document),
         overlay=_overlay(document, named) if named else None,
     )

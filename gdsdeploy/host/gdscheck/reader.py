@@ -99,7 +99,7 @@ ROW = re.compile(r"([A-Za-z][A-Za-z0-9 ]*?)\s*:\s+(.+)$")
 RDMA = re.compile(r"--(\S.*?)\s*:\s+(.+)$")
 SETTING = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)+)\s*:\s?(.*)$")
 #: A row of ``fs.….mount_table``: mount point and source, then addresses.
-MOUNT = re.compile(r"(/\S*(?: \S+)*?)\s+dev_id \d+\s*:\s*([0-9A-Fa-f.: ]*)$")
+MOUNT = re.compile(r"(/\S*(?: \S+)*?)\s+dev_id \d+\s*:\s*(.*)$")
 GPU = re.compile(
     r"GPU index (?P<index>\d+) (?P<name>.+?) bar:(?P<bar>\d+) bar size \(MiB\):(?P<mib>\d+)"
     r"(?: (?P<mode>supports GDS|compat mode))?, IOMMU State: (?P<iommu>Disabled|Pass-through or Enabled)$"

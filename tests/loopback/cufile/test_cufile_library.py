@@ -12,7 +12,7 @@ from gdsdeploy.cufile.model import known_keys
 from gdsdeploy.host.evidence.environment import read_configuration
 from gdsdeploy.host.explain.cause import numbers
 from gdsdeploy.host.explain.config import registration_error
-from gdsdeploy.host.facts.cufile import SHOWN, differences, effective_values, given_keys, same
+from gdsdeploy.host.facts.cufile import SHOWN, differences, given_keys, same
 from gdsdeploy.host.facts.environment import merged
 from gdsdeploy.host.gdscheck import document, reader
 from tests.cufile import libraries, standin
@@ -79,20 +79,6 @@ def test_a_real_gpu_and_the_stand_in_say_the_same(version: str) -> None:
     (result,) = effective(libraries.library(version), {"file": content}, folders=["/var/log/cufile"])
     assert json.loads(result.to_json())["values"] == real["values"]
     assert len(real["values"]) > 30
-
-
-@pytest.mark.parametrize(
-    ("log", "count", "expected"),
-    [
-        ("libcufile-1.15.1-trace.log", 33, ("properties.use_pci_p2pdma", "true")),
-        ("libcufile-1.20.0-p2pdma-requested-trace.log", 63, ("properties.use_pci_p2pdma", "true")),
-        ("libcufile-1.20.0-compat-not-allowed.log", 0, None),
-    ],
-)
-def test_logs_of_a_host_with_a_gpu_read_the_same(log: str, count: int, expected: tuple[str, str] | None) -> None:
-    values = effective_values((H200 / log).read_text())
-    assert len(values) == count
-    assert expected is None or values[expected[0]] == expected[1]
 
 
 # -- The rules of facts/overlay.py, compared with what real libraries do with two configurations.
