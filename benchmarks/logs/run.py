@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from gdsdeploy import console
-from gdsdeploy.host.logs.files import answer_to
+from gdsdeploy.host.logs.judge import answer_to
 
 EVIDENCE = Path(__file__).parents[2] / "tests" / "evidence"
 LOGS = {

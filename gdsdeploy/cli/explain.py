@@ -181,14 +181,13 @@ def _error(code: str) -> tuple[Any, str]:
 
 
 def _logs(names: list[str], as_json: bool) -> None:
-    from gdsdeploy.host.logs import files
-    from gdsdeploy.host.logs.answer import as_document, render
+    from gdsdeploy.host.logs import judge
 
     try:
-        answer = files.answer_to(files.read_texts(names))
+        answer = judge.answer_to(judge.read_texts(names))
     except UsageError as error:
         raise GdsError(str(error)) from None
-    _print(as_json, as_document(answer), render(answer))
+    _print(as_json, judge.as_document(answer), judge.render(answer))
     if not answer.recognised:
         hint = "Add more of it: what the kernel says (dmesg), cufile.log, or the whole output of gdscheck -p"
         raise ChecksUnknown("nothing in this text is known here", hint=hint)

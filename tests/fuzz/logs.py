@@ -8,8 +8,7 @@ import re
 from pathlib import Path
 from random import Random
 
-from gdsdeploy.host.logs.answer import DIRECT, POSSIBLE, as_document, render
-from gdsdeploy.host.logs.files import answer_to
+from gdsdeploy.host.logs.judge import DIRECT, POSSIBLE, answer_to, as_document, render
 from gdsdeploy.host.logs.parts import signs
 from tests.fuzz.mutation import damaged
 

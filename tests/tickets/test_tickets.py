@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from gdsdeploy import console
-from gdsdeploy.host.logs.files import answer_to
+from gdsdeploy.host.logs.judge import answer_to
 from gdsdeploy.host.model import causes, compat
 from tests.tickets import peers
 from tests.unit.host import hosts

@@ -78,8 +78,7 @@ def print_logs(names: Sequence[str], as_json: bool) -> bool:
 
     names: no name stands for standard input.  Raises UsageError.
     """
-    from ..logs.answer import as_document, render
-    from ..logs.files import STDIN, answer_to, read_texts
+    from ..logs.judge import STDIN, answer_to, as_document, read_texts, render
 
     answer = answer_to(read_texts(names or (STDIN,)))
     print(json.dumps(as_document(answer), sort_keys=True) if as_json else render(answer))

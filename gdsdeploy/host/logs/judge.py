@@ -1,19 +1,34 @@
-"""Signs, setting and rules together: the causes of a text, in order."""
+"""What a text shows: causes in order, harmless lines, unknown ones, and the path that the text itself names.
+
+The answer as a JSON object, and for a terminal: the causes first, then what one command decides, then what was read.
+
+Signs, setting and rules together: the causes of a text, in order.
+
+Files with pasted text, read within bounds: what is no text is one plain error.
+"""
 
 from __future__ import annotations
 
+import codecs
+import gc
+import os
 import re
-from dataclasses import replace
+import shlex
+import sys
+import textwrap
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Pattern, Sequence, Tuple
 
+from ..errors import UsageError
 from ..facts.kernel import NVIDIA, XID
 from ..facts.kernel import meanings as kernel_meanings
 from ..gdscheck import document
+from ..io import reading
+from ..io.wording import joined
+from ..io.wording import line as one_line
 from ..libcufile import errors as cufile_errors
 from ..model import causes, compat
-from . import answer as words
-from .answer import LIKELY, POSSIBLE, SHOWN, Answer, CauseFound, Quote
 from .parts import (
     BUILD,
     CUFILE,
@@ -34,7 +49,193 @@ from .parts import (
     reports,
     setting,
     sign_index,
+    split,
 )
+
+#: How sure a cause is: a line names it; a line has it as its most usual cause; a line has it as one of several.
+SHOWN, LIKELY, POSSIBLE = "shown", "likely", "possible"
+CERTAINTIES = (SHOWN, LIKELY, POSSIBLE)
+#: What the text says about the path of I/O.
+DIRECT, COMPAT, BROKEN, UNKNOWN = "direct", "compat", "broken", "unknown"
+PATHS = (DIRECT, COMPAT, BROKEN, UNKNOWN)
+
+
+@dataclass(frozen=True)
+class Quote:
+    """A line, what it means, and how often the text has lines of the same kind."""
+
+    line: Line
+    means: str
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class CauseFound:
+    """A cause, with the lines that show it."""
+
+    #: a row of data/causes.json, ``compat.`` and a compatibility rule, ``kernel.`` and a kernel message, or
+    #: ``cufile.`` and an error code
+    id: str
+    title: str
+    quotes: Tuple[Quote, ...]
+    fix: str
+    reference: str
+    certainty: str
+    #: one command that decides whether it is this cause; may be empty
+    decide: str = ""
+    rank: int = 500
+    #: as in KnownCause
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What all files together show."""
+
+    parts: Tuple[Part, ...]
+    setting: Setting
+    #: the root cause first, possible ones last
+    causes: Tuple[CauseFound, ...]
+    harmless: Tuple[Quote, ...]
+    #: lines of errors without a meaning here; at most judge.UNKNOWN_LINES
+    unknown: Tuple[Quote, ...]
+    #: what one command would decide, or what to add; empty where nothing is open
+    decide: str
+    #: one of PATHS
+    path: str
+    #: verdicts on reports of gdscheck, and their warnings
+    remarks: Tuple[str, ...] = ()
+    #: lines with a meaning that decide nothing
+    notes: Tuple[Quote, ...] = ()
+
+    @property
+    def recognised(self) -> bool:
+        """Whether anything in the text was recognised."""
+        return bool(self.causes or self.harmless or self.notes or any(part.kind != "other" for part in self.parts))
+
+
+VERSION = 1
+
+
+def as_document(answer: Answer) -> Dict[str, Any]:
+    """``{"version", "path", "causes", "decide", "harmless", "notes", "unknown", "setting", "parts", "remarks"}``."""
+    return {
+        "version": VERSION,
+        "path": answer.path,
+        "causes": [_cause_row(cause) for cause in answer.causes],
+        "decide": answer.decide or None,
+        "harmless": [_quote_row(quote) for quote in answer.harmless],
+        "notes": [_quote_row(quote) for quote in answer.notes],
+        "unknown": [_quote_row(quote) for quote in answer.unknown],
+        "setting": {
+            subject: [{"value": value, "line": line.place, "text": line.text} for value, line in values.items()]
+            for subject, values in answer.setting.shown.items()
+        },
+        "parts": [
+            {"kind": part.kind, "file": part.file, "first": part.lines[0].number, "lines": len(part.lines)}
+            for part in answer.parts
+        ],
+        "remarks": list(answer.remarks),
+    }
+
+
+def _cause_row(cause: CauseFound) -> Dict[str, Any]:
+    return {
+        "id": cause.id,
+        "title": cause.title,
+        "certainty": cause.certainty,
+        "lines": [_quote_row(quote) for quote in cause.quotes],
+        "fix": cause.fix,
+        "reference": cause.reference,
+        "decide": cause.decide or None,
+        "path": cause.path or None,
+    }
+
+
+def _quote_row(quote: Quote) -> Dict[str, Any]:
+    return {
+        "file": quote.line.file,
+        "line": quote.line.number,
+        "text": quote.line.text,
+        "means": quote.means or None,
+        "count": quote.count,
+    }
+
+
+WIDTH = 100
+#: Most characters quoted of a line.
+QUOTED = 300
+_PATHS = {
+    "direct": "by this text, I/O takes a direct path",
+    "compat": "by this text, I/O goes through CPU memory (compat mode)",
+    "broken": "by this text, cuFile calls fail",
+    "unknown": "",
+}
+
+
+def render(answer: Answer) -> str:
+    """Lines of at most WIDTH characters, except for quotes and longer words."""
+    lines: List[str] = []
+    sure = [cause for cause in answer.causes if cause.certainty != POSSIBLE]
+    possible = [cause for cause in answer.causes if cause.certainty == POSSIBLE]
+    for number, cause in enumerate(sure, 1):
+        lines += [*_cause(cause, f"{number}. "), ""]
+    if not sure:
+        lines += ["No line shows a cause." if answer.recognised else "Nothing in this text is known here.", ""]
+    if possible:
+        lines += ["Possible, but not shown:"]
+        lines += [text for cause in possible for text in _cause(cause, "   ")] + [""]
+    if answer.decide:
+        lines += ["To decide, run:", *_wrapped(answer.decide, "   "), ""]
+    if answer.unknown:
+        lines += ["Errors without a known meaning:", *(text for quote in answer.unknown for text in _quote(quote)), ""]
+    if answer.notes:
+        lines += ["Also said:", *(text for quote in answer.notes for text in _quote(quote)), ""]
+    if answer.harmless:
+        lines += ["Harmless:", *(text for quote in answer.harmless for text in _quote(quote)), ""]
+    return joined([*lines, *_read(answer)])
+
+
+def _cause(cause: CauseFound, first: str) -> Iterator[str]:
+    how = f" ({cause.certainty})" if cause.certainty == LIKELY else ""
+    yield from _wrapped(f"{cause.title}{how} [{cause.id}]", first)
+    for quote in cause.quotes:
+        yield from _quote(quote)
+    yield from _wrapped(cause.fix, "   do    ")
+    yield from _wrapped(cause.reference, "   read  ")
+
+
+def _quote(quote: Quote) -> Iterator[str]:
+    count = f" ({quote.count} such lines)" if quote.count > 1 else ""
+    yield f"   {one_line(quote.line.place)}: {one_line(quote.line.text[:QUOTED])}{count}"
+    if quote.means:
+        yield from _wrapped(quote.means, "      = ")
+
+
+def _read(answer: Answer) -> Iterator[str]:
+    if _PATHS[answer.path]:
+        yield from _wrapped(_PATHS[answer.path], "Path: ")
+    for remark in answer.remarks[:10]:
+        yield from _wrapped(remark, "Note: ")
+    shown = "; ".join(
+        "{} {}".format(subject, " or ".join(values)) for subject, values in sorted(answer.setting.shown.items())
+    )
+    if shown:
+        yield from _wrapped(shown, "Shown: ")
+    kinds: Dict[str, int] = {}
+    for part in answer.parts:
+        kinds[part.kind] = kinds.get(part.kind, 0) + len(part.lines)
+    counted = ", ".join(
+        f"{kind} ({number} line{'' if number == 1 else 's'})" for kind, number in kinds.items() if kind != OTHER
+    )
+    yield from _wrapped(counted or "no part of a known kind", "Read: ")
+
+
+def _wrapped(text: str, first: str) -> List[str]:
+    indent = " " * max(4, len(first))
+    wrapper = textwrap.TextWrapper(WIDTH, first, indent, break_long_words=False, break_on_hyphens=False)
+    return wrapper.wrap(one_line(text)) or [first.rstrip()]
+
 
 #: Most lines quoted for one cause, most harmless kinds of lines, and most unknown ones.
 QUOTES, HARMLESS_LINES, UNKNOWN_LINES = 4, 20, 20
@@ -59,7 +260,7 @@ _FAULT = re.compile(
 
 
 def _doubt(certainty: str) -> int:
-    return words.CERTAINTIES.index(certainty)
+    return CERTAINTIES.index(certainty)
 
 
 class _Match(NamedTuple):
@@ -101,7 +302,8 @@ class _Collector:
             for other in sign.others:
                 self.add(other, match._replace(certainty=POSSIBLE))
         elif sign.id.startswith("kernel."):
-            self.add(_kernel_id(sign, line), match)
+            xid = XID.search(line.text)
+            self.add(f"kernel.xid-{xid[2]}" if xid else sign.id, match)
         else:
             self.count(self.notes, sign.id, line, match.means, HARMLESS_LINES)
 
@@ -137,7 +339,7 @@ def judge(parts: Sequence[Part]) -> Answer:
         harmless=tuple(collector.harmless.values()),
         notes=tuple(collector.notes.values()),
         unknown=tuple(collector.unknown.values()),
-        decide="" if path == words.DIRECT else _decide(causes_found, parts),
+        decide="" if path == DIRECT else _decide(causes_found, parts),
         path=path,
         remarks=tuple(dict.fromkeys(text for one in shown for text in remarks(one.report))),
     )
@@ -149,7 +351,8 @@ def _read_lines(parts: Sequence[Part], env: Setting, collector: _Collector) -> N
     for line in (line for part in parts for line in part.lines):
         key = (line.kind, line.level, line.key)
         if key not in cache:
-            cache[key] = (_candidates(line), line.level == "ERROR" or _sounds_like_a_fault(line), _code_in_words(line))
+            is_fault = line.level == "ERROR" or (line.kind == KERNEL and _FAULT.search(line.text) is not None)
+            cache[key] = (_candidates(line), is_fault, _code_in_words(line))
         candidates, is_error, code = cache[key]
         if not (candidates and _signs_of(line, candidates, env, collector)) and is_error:
             alike = _ZEROS.sub("0", line.key)
@@ -174,10 +377,6 @@ def _code_in_words(line: Line) -> int:
             return 0
     entry = cufile_errors.by_words(line.text) if "cufile" in line.text.lower() else None
     return entry.code if entry else 0
-
-
-def _sounds_like_a_fault(line: Line) -> bool:
-    return line.kind == KERNEL and _FAULT.search(line.text) is not None
 
 
 def _candidates(line: Line) -> Candidates[Sign]:
@@ -222,11 +421,6 @@ def _signs_of(line: Line, candidates: Candidates[Sign], env: Setting, collector:
 class _Groups(Dict[str, str]):
     def __missing__(self, key: str) -> str:
         return ""
-
-
-def _kernel_id(sign: Sign, line: Line) -> str:
-    xid = XID.search(line.text)
-    return f"kernel.xid-{xid[2]}" if xid else sign.id
 
 
 def _from_signs(collector: _Collector) -> Iterator[CauseFound]:
@@ -329,20 +523,21 @@ def _merged(all_causes: Iterable[CauseFound]) -> List[CauseFound]:
 
 def _ordered(in_any_order: Iterable[CauseFound]) -> List[CauseFound]:
     """Root causes first; those that are only possible, last.  Of equal ones the one whose line is the last."""
-    return sorted(in_any_order, key=lambda one: (one.certainty == POSSIBLE, one.rank, -_last(one), one.id))
 
+    def key(cause: CauseFound) -> Tuple[bool, int, int, str]:
+        last = max((quote.line.number for quote in cause.quotes), default=0)
+        return cause.certainty == POSSIBLE, cause.rank, -last, cause.id
 
-def _last(cause: CauseFound) -> int:
-    return max((quote.line.number for quote in cause.quotes), default=0)
+    return sorted(in_any_order, key=key)
 
 
 def _path(ordered: Sequence[CauseFound], shown: Sequence[Shown], clean: bool) -> str:
     sure = {cause.path for cause in ordered if cause.certainty == SHOWN}
     by_reports = path_of([one.report for one in shown])
-    for path in (words.BROKEN, words.COMPAT):
+    for path in (BROKEN, COMPAT):
         if path in sure or by_reports == path:
             return path
-    return words.DIRECT if by_reports == words.DIRECT and clean else words.UNKNOWN
+    return DIRECT if by_reports == DIRECT and clean else UNKNOWN
 
 
 def _decide(ordered: Sequence[CauseFound], parts: Sequence[Part]) -> str:
@@ -360,3 +555,61 @@ def _decide(ordered: Sequence[CauseFound], parts: Sequence[Part]) -> str:
     if GDSCHECK not in kinds:
         return "gdscheck -p  # add its whole output"
     return "gdsdeploy explain  # on the host itself"
+
+
+STDIN = "-"
+#: Most bytes of one file.
+LIMIT = 32 * 1024 * 1024
+#: Bytes that are looked at to tell whether a file is text, and the largest share of others in a text.
+_SAMPLE, _SHARE = 65536, 0.1
+_NO_TEXT = re.compile("[\x01-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f\ufffd]")
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def read_texts(names: Sequence[str]) -> List[Tuple[str, bytes]]:
+    """(name, content) of each file; ``-`` is standard input.
+
+    Raises UsageError for what is no text or can't be read.
+    """
+    return [(name, _content(name)) for name in names]
+
+
+def answer_to(contents: Sequence[Tuple[str, bytes]]) -> Answer:
+    """The answer to all files together."""
+    # A hundred thousand lines make no garbage, and looking for it would take as long as all the rest.
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return judge([part for name, data in contents for part in split(data, name)])
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _content(name: str) -> bytes:
+    try:
+        data = sys.stdin.buffer.read(LIMIT + 1) if name == STDIN else reading.beginning(name, LIMIT)
+    except IsADirectoryError:
+        hint = f"name the files in it: {shlex.quote(os.path.join(name, ''))}*"
+        raise UsageError(f"{name} is a folder; {hint}") from None
+    except OSError as error:
+        raise UsageError(f"{name} can't be read: {error.strerror or error}") from None
+    shown = "standard input" if name == STDIN else name
+    if len(data) > LIMIT:
+        cut = f"tail -c {LIMIT // 2} {shlex.quote(name)} | gdsdeploy explain --log"
+        raise UsageError(f"{shown} has more than {LIMIT // 1024 // 1024} MiB; give its end: {cut}")
+    if not data.strip(b"\0 \t\r\n"):
+        raise UsageError(f"{shown} is empty")
+    if not is_text(data):
+        raise UsageError(f"{shown} is no text; unpack an archive first, and name the log in it")
+    return data
+
+
+def is_text(data: bytes) -> bool:
+    """Whether the beginning is text; a log may have zeros where a host crashed."""
+    sample = data[:_SAMPLE]
+    if sample.startswith(_UTF16):
+        return True
+    rest = sample.replace(b"\0", b"")
+    text = rest.decode("utf-8", "replace")
+    return 2 * len(rest) >= len(sample) and len(_NO_TEXT.findall(text)) <= _SHARE * len(text)

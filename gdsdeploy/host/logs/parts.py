@@ -488,20 +488,17 @@ def causes_of(report: Report) -> Iterator[Says]:
         cause = "nvidia-fs.proprietary-driver" if proprietary else "nvidia-fs.below-minimum"
         yield Says(cause, proprietary or "nvidia_fs version", contradiction)
     whole = "storage" in report.sections
-    through = [label for label in report.storage if label not in (reader.P2PDMA_ROW, reader.RDMA_ROW)]
+    through = [row for label, row in report.storage.items() if label not in (reader.P2PDMA_ROW, reader.RDMA_ROW)]
+    offered = any((reader.offers(row.value) or (False,))[0] for row in through)
     p2pdma = any(value == "true" for key, value in report.config.items() if key.endswith("use_pci_p2pdma"))
     if report.nvidia_fs_minimum and not report.nvidia_fs and whole and not p2pdma:
         yield Says("nvidia-fs.not-loaded", "libcufile version", "the report names no loaded nvidia-fs")
-    elif report.nvidia_fs and whole and "NVMe" in report.storage and not _offered(report, through):
+    elif report.nvidia_fs and whole and "NVMe" in report.storage and not offered:
         yield Says("nvme.no-hooks", "NVMe ", "nvidia-fs is loaded, and no storage driver is registered with it")
     for gpu in report.gpus:
         if not gpu.gds and "Model Not Supported" in gpu.reason:
             yield Says("gpu.class", f"GPU {gpu.index}", f"GPU {gpu.index} {gpu.name}: {gpu.reason}")
             break
-
-
-def _offered(report: Report, labels: Sequence[str]) -> bool:
-    return any((reader.offers(report.storage[label].value) or (False,))[0] for label in labels)
 
 
 def path_of(all_reports: Sequence[Report]) -> str:

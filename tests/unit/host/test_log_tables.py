@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import data
-from gdsdeploy.host.logs.files import answer_to
+from gdsdeploy.host.logs.judge import answer_to
 from gdsdeploy.host.logs.parts import Index, key_word, split
 from gdsdeploy.host.model import causes
 from gdsdeploy.host.model.compat import VERSIONS, parse_versions

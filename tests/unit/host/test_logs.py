@@ -9,10 +9,8 @@ import jsonschema
 import pytest
 
 from gdsdeploy.host.errors import UsageError
-from gdsdeploy.host.logs import answer as words
-from gdsdeploy.host.logs import files, parts
-from gdsdeploy.host.logs.answer import Answer, as_document, render
-from gdsdeploy.host.logs.files import answer_to
+from gdsdeploy.host.logs import judge, parts
+from gdsdeploy.host.logs.judge import Answer, answer_to, as_document, render
 from gdsdeploy.host.logs.parts import reports, split
 from tests.unit.host import cases, expect
 
@@ -107,7 +105,7 @@ def test_a_shorter_form_of_a_version_is_the_same_version() -> None:
 )
 def test_a_direct_report_with_any_contradiction_is_not_direct(other: str) -> None:
     for files_of in ((DIRECT, other), (other, DIRECT), (other + DIRECT,), (DIRECT + other,)):
-        assert ask(*files_of).path != words.DIRECT
+        assert ask(*files_of).path != judge.DIRECT
 
 
 def test_reports_of_one_file_share_its_lines() -> None:
@@ -120,7 +118,7 @@ def test_a_cut_report_is_not_direct() -> None:
     lines = DIRECT.splitlines(keepends=True)
     end = next(place for place, line in enumerate(lines) if "verification succeeded" in line)
     for place in range(end):
-        assert ask("".join(lines[:place])).path != words.DIRECT
+        assert ask("".join(lines[:place])).path != judge.DIRECT
 
 
 # ── causes ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -128,7 +126,7 @@ def test_a_cut_report_is_not_direct() -> None:
 
 def test_root_causes_come_first_and_possible_ones_last() -> None:
     answer = ask(TRACE, XID)
-    sure = [cause for cause in answer.causes if cause.certainty != words.POSSIBLE]
+    sure = [cause for cause in answer.causes if cause.certainty != judge.POSSIBLE]
     assert answer.causes[: len(sure)] == tuple(sure)
     assert [cause.rank for cause in sure] == sorted(cause.rank for cause in sure)
     assert all(cause.quotes and cause.fix and cause.reference for cause in answer.causes)
@@ -196,23 +194,23 @@ def test_what_is_no_text_is_one_error(content: bytes, words_of: str, tmp_path: P
     file = tmp_path / "paste"
     file.write_bytes(content)
     with pytest.raises(UsageError, match=words_of) as raised:
-        files.read_texts([str(file)])
+        judge.read_texts([str(file)])
     assert "\n" not in str(raised.value)
 
 
 def test_folders_missing_files_and_large_files_are_one_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is a folder"):
-        files.read_texts([str(tmp_path)])
+        judge.read_texts([str(tmp_path)])
     with pytest.raises(UsageError, match="No such file"):
-        files.read_texts([str(tmp_path / "none")])
+        judge.read_texts([str(tmp_path / "none")])
     large = tmp_path / "large"
     with large.open("wb") as file:
-        file.truncate(files.LIMIT + 1)
+        file.truncate(judge.LIMIT + 1)
     with pytest.raises(UsageError, match="more than 32 MiB"):
-        files.read_texts([str(large)])
+        judge.read_texts([str(large)])
 
 
 def test_zeros_of_a_crashed_host_do_not_hide_a_log(tmp_path: Path) -> None:
     file = tmp_path / "kern.log"
     file.write_bytes(XID.encode() * 20 + b"\0" * 512 + GPL.encode())
-    assert "kernel.xid-79" in ids(answer_to(files.read_texts([str(file)])))
+    assert "kernel.xid-79" in ids(answer_to(judge.read_texts([str(file)])))
