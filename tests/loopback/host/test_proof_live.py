@@ -112,10 +112,10 @@ def mount(tmp_path: Path) -> Path:
 
 
 def tried(
-    monkeypatch: pytest.MonkeyPatch, source: str, mount: Path, timeout: float = 20.0, head: str = HEAD
+    monkeypatch: pytest.MonkeyPatch, source: str, mount: Path, timeout: float = 20.0
 ) -> tuple[dict[str, Any], tuple[Proof, ...]]:
     """The runs, and what they prove for the one mount."""
-    monkeypatch.setattr(probe, "LIBRARIES", (compiled(mount.parent, "libcufile.so.1.2.3", head + source),))
+    monkeypatch.setattr(probe, "LIBRARIES", (compiled(mount.parent, "libcufile.so.1.2.3", source),))
     recorder = Recorder()
     proof.prove(recorder.command, [str(mount)], {}, timeout)
     assert list(mount.iterdir()) == [], "the scratch file is gone"
@@ -125,7 +125,7 @@ def tried(
 
 @pytest.mark.usefixtures("cuda")
 def test_a_read_that_needs_compat_mode(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commands, results = tried(monkeypatch, REFUSES + READS, mount)
+    commands, results = tried(monkeypatch, HEAD + REFUSES + READS, mount)
     assert list(commands) == ["cufile-proof", "cufile-proof-compat"]
     assert [(result.gpu, result.path) for result in results] == [("0000:1a:00.0", COMPAT), ("0000:1b:00.0", COMPAT)]
     assert "cuFileDriverOpen returned 5001 (CU_FILE_DRIVER_NOT_INITIALIZED)" in results[0].how
@@ -136,78 +136,61 @@ def test_a_read_that_needs_compat_mode(mount: Path, monkeypatch: pytest.MonkeyPa
 def test_one_that_succeeds_without_anything_to_show_for_it_is_not_proven(
     mount: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commands, results = tried(monkeypatch, OPENS + READS.replace("compat: 1", "compat: 0"), mount)
+    commands, results = tried(monkeypatch, HEAD + OPENS + READS.replace("compat: 1", "compat: 0"), mount)
     assert list(commands) == ["cufile-proof"], "no second try where the first did"
     assert isinstance(results[0].path, Unknown)
     assert "nvidia-fs shows no counters" in results[0].path.reason
 
 
-@pytest.mark.usefixtures("cuda")
-def test_compat_mode_that_is_forced_is_not_taken_for_a_direct_path(
-    mount: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, results = tried(monkeypatch, OPENS + READS, mount)
-    assert {result.path for result in results} == {COMPAT}
-    assert "it is forced" in results[0].how
+#: What goes wrong → libcufile's source, the paths of the first results, and words of how each is known.
+FAULTS = {
+    "compat mode is forced": (HEAD + OPENS + READS, [COMPAT, COMPAT], ["it is forced"]),
+    "the read returns other bytes": (
+        HEAD + OPENS + READ.replace("return pread", "ssize_t n = pread").replace("at);", "at); to[99] ^= 1; return n;")
+        + WRITES,
+        [BROKEN], ["other bytes came back than were written"],
+    ),
+    "the read crashes": (
+        HEAD + OPENS + READS.replace("logged(", "*(volatile int *)0 = 1; logged("),
+        [BROKEN, BROKEN], ["cuFile was ended by signal 11, during the read", "before this read"],
+    ),
+    "it crashes while the file has its name": (
+        HEAD.replace("return access(", "abort(); return access(") + OPENS + READS, [BROKEN], ["signal 6"],
+    ),
+    "the read has an error": (
+        HEAD + OPENS + "ssize_t cuFileRead() { return -5027; }\n" + WRITES, [BROKEN], ["cuFileRead returned 5027 ("],
+    ),
+    "the write has an error": (
+        HEAD + OPENS + READS.replace("return pwrite(", "return -5008; ("),
+        [COMPAT, BROKEN], ["", "cuFileWrite returned 5008 ("],
+    ),
+    "the write leaves other bytes": (
+        HEAD + OPENS + READS.replace("return pwrite(", "from[7] ^= 1; return pwrite("),
+        [COMPAT, BROKEN], ["", "other bytes came back than were written"],
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.usefixtures("cuda")
-def test_other_bytes_are_broken_whatever_the_calls_return(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = READ.replace("at);", "at) + 0 * (to[99] ^= 1);").replace("return pread", "ssize_t n = pread")
-    wrong = wrong.replace("+ 0 * (to[99] ^= 1);", "; to[99] ^= 1; return n;")
-    _, results = tried(monkeypatch, OPENS + wrong + WRITES, mount)
-    assert results[0].path == BROKEN
-    assert "other bytes came back than were written" in results[0].how
-
-
-@pytest.mark.usefixtures("cuda")
-def test_a_library_that_crashes_in_the_read_names_the_signal(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, results = tried(monkeypatch, OPENS + READS.replace("logged(", "*(volatile int *)0 = 1; logged("), mount)
-    assert [result.path for result in results] == [BROKEN, BROKEN]
-    assert "cuFile was ended by signal 11, during the read" in results[0].how
-    assert "before this read" in results[1].how
-
-
-@pytest.mark.usefixtures("cuda")
-def test_one_that_crashes_while_the_file_has_its_name_leaves_none(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    head = HEAD.replace("return access(", "abort(); return access(")
-    _, results = tried(monkeypatch, OPENS + READS, mount, head=head)
-    assert results[0].path == BROKEN
-    assert "signal 6" in results[0].how
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_shown(fault: str, mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, paths, words = FAULTS[fault]
+    _, results = tried(monkeypatch, source, mount)
+    assert [result.path for result in results[: len(paths)]] == paths
+    assert all(word in result.how for word, result in zip(words, results, strict=False))
+    if paths == [COMPAT, BROKEN]:
+        assert [result.operations for result in results[:2]] == [("read",), ("write",)]
 
 
 @pytest.mark.usefixtures("cuda")
 def test_a_library_that_never_returns_is_ended(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begin = time.monotonic()
-    commands, results = tried(monkeypatch, "Error cuFileDriverOpen(void) { for (;;) pause(); }\n" + READS, mount, 1.5)
+    source = HEAD + "Error cuFileDriverOpen(void) { for (;;) pause(); }\n" + READS
+    commands, results = tried(monkeypatch, source, mount, 1.5)
     assert time.monotonic() - begin < 15
     assert {run["status"] for run in commands.values()} == {124}
     assert [result.path for result in results] == [BROKEN, BROKEN]
     assert "did not return in time" in results[0].how
-
-
-@pytest.mark.usefixtures("cuda")
-def test_a_write_that_fails_is_shown_beside_a_read_that_succeeds(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = OPENS + READS.replace("return pwrite(", "return -5008; (")
-    _, results = tried(monkeypatch, source, mount)
-    assert [(result.operations, result.path) for result in results[:2]] == [(("read",), COMPAT), (("write",), BROKEN)]
-    assert "cuFileWrite returned 5008 (" in results[1].how
-
-
-@pytest.mark.usefixtures("cuda")
-def test_a_write_that_leaves_other_bytes_in_the_file_is_broken(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = OPENS + READS.replace("return pwrite(", "from[7] ^= 1; return pwrite(")
-    _, results = tried(monkeypatch, source, mount)
-    assert [(result.operations, result.path) for result in results[:2]] == [(("read",), COMPAT), (("write",), BROKEN)]
-    assert "other bytes came back than were written" in results[1].how
-
-
-@pytest.mark.usefixtures("cuda")
-def test_each_error_is_named(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = OPENS + "ssize_t cuFileRead() { return -5027; }\n" + WRITES
-    _, results = tried(monkeypatch, source, mount)
-    assert results[0].path == BROKEN
-    assert "cuFileRead returned 5027 (" in results[0].how
 
 
 @pytest.mark.usefixtures("cuda")
