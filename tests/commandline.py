@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 
 from gdsdeploy.cli import main
+
+#: ``gdsdeploy`` with these arguments → its exit code, standard output and standard error.
+Run = Callable[..., tuple[int, str, str]]
 
 
 def run(*arguments: object) -> int:

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from gdsdeploy.run import as_root
 from gdslab import requirements
+from tests import commandline
 from tests.loopback import loopback_sshd
 from tests.loopback.loopback_fleet import LoopbackFleet
 from tests.packages import REQUIREMENTS
@@ -74,3 +75,8 @@ def sshd() -> Iterator[Callable[..., loopback_sshd.Sshd]]:
 def make_fleet(sshd: Callable[..., loopback_sshd.Sshd], tmp_path: Path) -> Callable[..., LoopbackFleet]:
     """Make a fleet of this machine: name of a host → its entry in the fleet file."""
     return lambda **hosts: LoopbackFleet(tmp_path, sshd(), hosts)
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> commandline.Run:
+    return lambda *argv: (commandline.run(*argv), *capfd.readouterr())

@@ -14,35 +14,29 @@ from gdsdeploy.errors import FleetInvalid, HostUnreachable
 from gdsdeploy.host import __main__ as program
 from gdsdeploy.ssh import transport
 from gdsdeploy.ssh.endpoint import Answer
-from tests import commandline
+from tests.commandline import Run
 from tests.loopback.loopback_fleet import RUNNING, LoopbackFleet
 from tests.loopback.loopback_sshd import free_port
 
 HOSTS = Path(__file__).parents[2] / "evidence" / "hosts"
 SAVED = HOSTS / "lab-vm-provisioned.json"
-Run = Callable[..., tuple[int, str, str]]
 Make = Callable[..., LoopbackFleet]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    return lambda *argv: (commandline.run("explain", *argv), *capsys.readouterr())
 
 
 def test_a_host_is_asked_once(make_fleet: Make, run: Run) -> None:
     fleet = make_fleet(gpu1={"profile": "right"}, gone={"profile": "right", "port": free_port()})
-    code, out, err = run("gpu1", "--fleet", fleet.path, "--json")
+    code, out, err = run("explain", "gpu1", "--fleet", fleet.path, "--json")
     assert code == 0, err
     report = json.loads(out)
     assert report["host"] == "gpu1"
     assert dict(report["stack"])["kernel"] == RUNNING
     assert "/" in {entry["mount"] for entry in report["mounts"]}
     assert fleet.sessions() == 1
-    code, out, _ = run("gpu1", "/etc/hosts", "--fleet", fleet.path)
+    code, out, _ = run("explain", "gpu1", "/etc/hosts", "--fleet", fleet.path)
     assert code == 0
     assert "/etc/hosts lies on this mount" in out
     assert "Kinds of storage" not in out
-    code, out, err = run("gone", "--fleet", fleet.path)
+    code, out, err = run("explain", "gone", "--fleet", fleet.path)
     assert (code, out) == (HostUnreachable.exit_code, "")
     assert "gone (127.0.0.1:" in err
 
@@ -60,7 +54,7 @@ def test_the_host_looks_at_the_file_that_was_asked_about(
 
     monkeypatch.setattr(transport, "fan_out", record)
     fleet = make_fleet(gpu1={"profile": "right"})
-    assert run("gpu1", "/etc/hosts", "--fleet", fleet.path)[0] == 0
+    assert run("explain", "gpu1", "/etc/hosts", "--fleet", fleet.path)[0] == 0
     assert answers[0].document is not None
     # Only on a disk of the host's own: on any other mount a file may make its reader wait for ever.
     local = os.major(Path("/etc/hosts").stat().st_dev) != 0
@@ -68,28 +62,30 @@ def test_the_host_looks_at_the_file_that_was_asked_about(
 
 
 def test_this_machine(run: Run) -> None:
-    code, out, err = run("/")
+    code, out, err = run("explain", "/")
     assert code == 0, err
     assert RUNNING in out
     assert "\n/  " in out
 
 
 def test_saved_evidence(run: Run, tmp_path: Path) -> None:
-    code, out, err = run("--evidence", SAVED)
+    code, out, err = run("explain", "--evidence", SAVED)
     assert code == 0, err
     assert "/mnt/nvme  COMPAT: through CPU memory" in out
-    code, out, _ = run("--evidence", SAVED, "/mnt/nvme/x", "--json")
+    code, out, _ = run("explain", "--evidence", SAVED, "/mnt/nvme/x", "--json")
     assert [(entry["mount"], entry["asked"]) for entry in json.loads(out)["mounts"]] == [("/mnt/nvme", "/mnt/nvme/x")]
     report = tmp_path / "report.json"
     report.write_text(json.dumps({"host": "gpu1", "evidence": json.loads(SAVED.read_text())}))
-    assert run("--evidence", report)[1] == run("--evidence", SAVED)[1], "validate --with-evidence has it inside"
+    assert run("explain", "--evidence", report)[1] == run("explain", "--evidence", SAVED)[1], (
+        "validate --with-evidence has it inside"
+    )
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "{}", '{"files": []}'])
 def test_what_is_no_evidence(run: Run, tmp_path: Path, text: str) -> None:
     file = tmp_path / "x.json"
     file.write_text(text)
-    code, out, err = run("--evidence", file)
+    code, out, err = run("explain", "--evidence", file)
     assert (code, out) == (1, "")
     assert f"{file}: not evidence" in err
     assert "gdsdeploy-host.pyz evidence" in err
@@ -97,15 +93,15 @@ def test_what_is_no_evidence(run: Run, tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize("word", ["5027", "CU_FILE_HANDLE_NOT_REGISTERED", "cuda:100", "-22"])
 def test_errors_of_cufile(run: Run, word: str) -> None:
-    code, out, err = run("--error", word)
+    code, out, err = run("explain", "--error", word)
     assert code == 0, err
     assert "\n  1. " in out
-    code, out, _ = run("--error", word, "--json")
+    code, out, _ = run("explain", "--error", word, "--json")
     assert json.loads(out)["entries"][0]["causes"]
 
 
 def test_an_error_that_there_is_not(run: Run) -> None:
-    code, out, err = run("--error", "5999")
+    code, out, err = run("explain", "--error", "5999")
     assert (code, out) == (1, "")
     assert "no error code 5999 is known" in err
     assert "hint: The nearest are: " in err
@@ -122,19 +118,19 @@ def test_an_error_that_there_is_not(run: Run) -> None:
     ],
 )
 def test_what_does_not_go_together(run: Run, argv: tuple[object, ...], words: str) -> None:
-    code, out, err = run(*argv)
+    code, out, err = run("explain", *argv)
     assert (code, out) == (2, "")
     assert words in err
 
 
 def test_a_host_without_its_fleet(run: Run, make_fleet: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    code, _, err = run("gpu1")
+    code, _, err = run("explain", "gpu1")
     assert code == FleetInvalid.exit_code
     assert "the host gpu1 needs a fleet file, and this folder has no fleet.yml" in err
     assert "--fleet FILE" in err
     make_fleet(gpu1={"profile": "right"})
-    code, _, err = run("gpu2")
+    code, _, err = run("explain", "gpu2")
     assert code == 2
     assert "fleet.yml has no host 'gpu2'; did you mean 'gpu1'?" in err
 
@@ -149,14 +145,14 @@ def test_a_host_without_its_fleet(run: Run, make_fleet: Make, tmp_path: Path, mo
     ],
 )
 def test_a_removed_option_names_what_to_use_now(run: Run, option: str, instead: str) -> None:
-    code, out, err = run("gpu1", option, "nccl")
+    code, out, err = run("explain", "gpu1", option, "nccl")
     assert (code, out) == (2, "")
     assert f"gdsdeploy explain {option} was removed" in err
     assert instead in err
 
 
 def test_evidence_that_does_not_exist(run: Run, tmp_path: Path) -> None:
-    code, out, err = run("--evidence", tmp_path / "none.json")
+    code, out, err = run("explain", "--evidence", tmp_path / "none.json")
     assert (code, out) == (1, "")
     assert f"{tmp_path}/none.json: cannot be read: No such file" in err
 
@@ -165,9 +161,7 @@ def test_evidence_that_does_not_exist(run: Run, tmp_path: Path) -> None:
 
 
 def on_host(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
-    status = program.main(["explain", *map(str, argv)])
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
+    return (program.main(["explain", *map(str, argv)]), *capsys.readouterr())
 
 
 def test_on_the_host_itself(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,20 +12,18 @@ import pytest
 from gdsdeploy.errors import FleetInvalid, GdsError, HostUnfit, HostUnreachable
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.repo.repository import key_fingerprints
-from tests import commandline
+from tests.commandline import Run
 from tests.loopback.loopback_sshd import ADDRESSES, SUDOER, Sshd, free_port
 
-Run = Callable[..., tuple[int, str, str]]
 #: The head of a packet with a primary key of version 4 and three octets more.
 PACKET = b"\xc6\x04\x04"
 SYSTEM = f"debian-{platform.freedesktop_os_release()['VERSION_ID']}"
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    return lambda *argv: (commandline.run(*argv), *capsys.readouterr())
 
 
 def write_config(folder: Path, server: Sshd, *names: str, user: str = "root") -> Path:

@@ -19,9 +19,9 @@ from gdsdeploy.host.apply.model import Change, Refusal
 from gdsdeploy.host.paths import IMEX_NODES
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Package
-from tests import commandline
+from tests.commandline import Run
 from tests.loopback.loopback_fleet import LoopbackFleet
-from tests.loopback.loopback_sshd import Sshd, free_port
+from tests.loopback.loopback_sshd import free_port
 
 RIGHT = {"profile": "right"}
 IMEX = Package(
@@ -31,23 +31,12 @@ IMEX = Package(
 #: The fleet is locked for Debian 13, which this machine need not run.
 REFUSED = platform.freedesktop_os_release().get("VERSION_ID") != "13"
 Make = Callable[..., LoopbackFleet]
-Run = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture
-def make_fleet(sshd: Callable[..., Sshd], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
-
-    def make(**hosts: dict[str, Any]) -> LoopbackFleet:
-        return LoopbackFleet(tmp_path, sshd(), hosts)
-
-    return make
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    return lambda *argv: (commandline.run(*argv), *capsys.readouterr())
 
 
 def test_a_lost_host_keeps_no_other_back(make_fleet: Make, run: Run) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.commandline import plain, run
+from tests.commandline import Run, plain
 from tests.loopback.loopback_fleet import LoopbackFleet
 from tests.loopback.loopback_sshd import Sshd
 
@@ -18,36 +18,39 @@ EVIDENCE = Path(__file__).parents[2] / "evidence"
 H100 = EVIDENCE / "hosts" / "h100-libcufile-1.20.0.json"
 
 
-def test_saved_evidence_as_text_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("topology", "--evidence", H100) == 0
-    output = capsys.readouterr().out.splitlines()
+def test_saved_evidence_as_text_and_as_json(run: Run) -> None:
+    code, out, _ = run("topology", "--evidence", H100)
+    output = out.splitlines()
+    assert code == 0
     assert [" ".join(line.split()) for line in output[:3]] == ["GPU0 NIC0 NUMA", "GPU0 X PHB N/A", "NIC0 PHB X N/A"]
     assert any("NVIDIA H100 80GB HBM3" in line and "32 GT/s x16" in line and "131072 MiB" in line for line in output)
-    assert run("topology", "--evidence", H100, "--json") == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["pairs"][0]["distance"] == "PHB"
+    code, out, _ = run("topology", "--evidence", H100, "--json")
+    assert (code, json.loads(out)["pairs"][0]["distance"]) == (0, "PHB")
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "message"),
+    ("words", "text", "status", "message"),
     [
-        (["topology"], 2, "Missing argument 'FLEET'"),
-        (["topology", "fleet.yml", "--from", "x.json"], 2, "--evidence FILE goes with no other option than --json"),
-        (["topology", "--evidence", "/nonexistent.json"], 1, "cannot be read: No such file"),
+        ([], None, 2, "Missing argument 'FLEET'"),
+        (["fleet.yml", "--from", "x.json"], None, 2, "--evidence FILE goes with no other option than --json"),
+        (["--evidence", "x.json"], None, 1, "cannot be read: No such file"),
+        *((["--evidence", "x.json"], text, 1, "not evidence") for text in ("{", "[]", "{}")),
     ],
 )
 def test_what_cannot_be_used_is_said(
-    words: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    text: str | None,
+    status: int,
+    message: str,
 ) -> None:
-    assert run(*words) == status
-    assert message in plain(capsys.readouterr().err).replace("\n", " ")
-
-
-def test_a_file_that_is_no_evidence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for text in ("{", "[]", "{}"):
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
         (tmp_path / "x.json").write_text(text)
-        assert run("topology", "--evidence", tmp_path / "x.json") == 1
-        assert "not evidence" in plain(capsys.readouterr().err)
+    code, _, err = run("topology", *words)
+    assert (code, message in plain(err).replace("\n", " ")) == (status, True), err
 
 
 Make = Callable[..., LoopbackFleet]
@@ -67,36 +70,33 @@ def make_fleet(sshd: Callable[..., Sshd], tmp_path: Path) -> Make:
 
 
 def test_a_host_is_asked_and_its_golden_topology_written_and_held_against(
-    make_fleet: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    make_fleet: Make, run: Run, tmp_path: Path
 ) -> None:
     fleet = make_fleet(gpu1=RIGHT, gpu2=RIGHT)
-    assert run("topology", fleet.path, "--golden", "check") == 10
-    assert "Write it from a host that is right" in plain(capsys.readouterr().err)
-    assert run("topology", fleet.path, "--golden", "write") == 0
-    assert "right.topology.json: the topology of gpu[1-2]" in capsys.readouterr().err
-    assert run("topology", fleet.path, "--golden", "check") == 0
-    assert capsys.readouterr().out == "gpu[1-2]: matches\n"
+    code, _, err = run("topology", fleet.path, "--golden", "check")
+    assert (code, "Write it from a host that is right" in plain(err)) == (10, True)
+    code, _, err = run("topology", fleet.path, "--golden", "write")
+    assert (code, "right.topology.json: the topology of gpu[1-2]" in err) == (0, True)
+    assert run("topology", fleet.path, "--golden", "check")[:2] == (0, "gpu[1-2]: matches\n")
     file = tmp_path / "right.topology.json"
     golden = json.loads(file.read_text())
     golden["devices"]["ffff:00:00.0"] = {
         "label": "GPU9", "part": "10de:2330", "numa_node": 0, "link": None, "bridges": [], "bar1": None,
     }  # fmt: skip
     file.write_text(json.dumps(golden))
-    assert run("topology", fleet.path, "--limit", "gpu1", "--golden", "check") == 30
-    out, err = capsys.readouterr()
-    assert out == "gpu1: GPU9 at ffff:00:00.0 is gone (10de:2330)\n"
+    code, out, err = run("topology", fleet.path, "--limit", "gpu1", "--golden", "check")
+    assert (code, out) == (30, "gpu1: GPU9 at ffff:00:00.0 is gone (10de:2330)\n")
     assert "the topology has moved on gpu1" in plain(err)
 
 
-def test_a_profile_without_a_file_is_told_how(make_fleet: Make, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_profile_without_a_file_is_told_how(make_fleet: Make, run: Run) -> None:
     fleet = make_fleet(gpu1={"profile": "wrong"})
-    assert run("topology", fleet.path, "--golden", "write") == 10
-    assert "topology: {golden: wrong.topology.json}" in plain(capsys.readouterr().err)
-    assert run("topology", fleet.path, "--golden", "check") == 0
-    assert "names no golden topology" in capsys.readouterr().out
+    code, _, err = run("topology", fleet.path, "--golden", "write")
+    assert (code, "topology: {golden: wrong.topology.json}" in plain(err)) == (10, True)
+    code, out, _ = run("topology", fleet.path, "--golden", "check")
+    assert (code, "names no golden topology" in out) == (0, True)
 
 
-def test_hosts_that_do_not_answer_keep_nobody_waiting(make_fleet: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    fleet = make_fleet(gpu1=RIGHT, gone={**RIGHT, "port": 1})
-    assert run("topology", fleet.path, "--json") == 20
-    assert set(json.loads(capsys.readouterr().out)) == {"gpu1"}
+def test_hosts_that_do_not_answer_keep_nobody_waiting(make_fleet: Make, run: Run) -> None:
+    code, out, _ = run("topology", make_fleet(gpu1=RIGHT, gone={**RIGHT, "port": 1}).path, "--json")
+    assert (code, set(json.loads(out))) == (20, {"gpu1"})

@@ -25,7 +25,7 @@ from gdsdeploy.lock import lockfile
 from gdsdeploy.report.model import HostReport, Report, trouble_from
 from gdsdeploy.validate.fleet_validation import outcome
 from gdsdeploy.zipapp import hostapp
-from tests import commandline
+from tests.commandline import Run
 from tests.loopback.loopback_fleet import RUNNING, LoopbackFleet
 from tests.loopback.loopback_sshd import PLAIN, free_port, keygen
 from tests.unit.files.test_secretwords import MORE
@@ -34,19 +34,13 @@ from tests.unit.files.test_secretwords import MORE
 KERNEL = ("--check", "kernel.running")
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    return lambda *argv: (commandline.run("validate", *argv), *capsys.readouterr())
-
-
-Run = Callable[..., tuple[int, str, str]]
 Make = Callable[..., LoopbackFleet]
 RIGHT, WRONG = {"profile": "right"}, {"profile": "wrong"}
 
 
 def test_every_check_passes(make_fleet: Make, run: Run) -> None:
     fleet = make_fleet(gpu1=RIGHT, gpu2=RIGHT)
-    code, out, err = run(fleet.path, *KERNEL)
+    code, out, err = run("validate", fleet.path, *KERNEL)
     assert code == 0, err
     assert out.count("gpu[1-2] (2)  ✓ pass") == 1
     assert RUNNING in out
@@ -58,7 +52,7 @@ def test_every_check_passes(make_fleet: Make, run: Run) -> None:
 def test_a_failed_check_with_everything_written(make_fleet: Make, run: Run, tmp_path: Path) -> None:
     fleet = make_fleet(gpu1=RIGHT, gpu2=WRONG)
     page, xml = tmp_path / "report.html", tmp_path / "junit.xml"
-    code, out, err = run(fleet.path, *KERNEL, "--html", page, "--junit", xml)
+    code, out, err = run("validate", fleet.path, *KERNEL, "--html", page, "--junit", xml)
     assert code == 30
     assert "✗ kernel.running (FAIL) on gpu2" in out
     assert f"found:      {RUNNING}" in out
@@ -70,7 +64,7 @@ def test_a_failed_check_with_everything_written(make_fleet: Make, run: Run, tmp_
 
 
 def test_json_is_all_that_is_on_standard_output(make_fleet: Make, run: Run) -> None:
-    code, out, _ = run(make_fleet(gpu1=RIGHT).path, *KERNEL, "--json")
+    code, out, _ = run("validate", make_fleet(gpu1=RIGHT).path, *KERNEL, "--json")
     assert code == 0
     host = json.loads(out)["hosts"]["gpu1"]
     assert host["verdict"] == "pass"
@@ -83,7 +77,7 @@ def test_all_checks_run_without_a_selection(make_fleet: Make, run: Run) -> None:
     from gdsdeploy.host import checks
 
     fleet = make_fleet(gpu1=WRONG).path
-    _, out, _ = run(fleet, "--json")
+    _, out, _ = run("validate", fleet, "--json")
     findings = json.loads(out)["hosts"]["gpu1"]["findings"]
     names = {finding["check"].partition(":")[0] for finding in findings}
     assert "kernel.running" in names
@@ -98,7 +92,9 @@ def test_all_checks_run_without_a_selection(make_fleet: Make, run: Run) -> None:
 
 
 def test_a_failed_check_wins_over_a_host_that_is_gone(make_fleet: Make, run: Run) -> None:
-    code, out, err = run(make_fleet(gone={**RIGHT, "port": free_port()}, gpu2=WRONG, gpu3=RIGHT).path, *KERNEL)
+    code, out, err = run(
+        "validate", make_fleet(gone={**RIGHT, "port": free_port()}, gpu2=WRONG, gpu3=RIGHT).path, *KERNEL
+    )
     assert code == 30
     assert "! HostUnreachable on gone" in out
     assert "1 of 3 hosts pass, 1 FAIL, 1 UNREACHABLE" in out
@@ -117,7 +113,7 @@ def test_a_host_without_evidence_has_its_own_exit_code(make_fleet: Make, run: Ru
     fleet = make_fleet(gpu1=RIGHT, bad={**RIGHT, **bad})
     kind, blob = keygen(tmp_path / "other").with_suffix(".pub").read_text().split()[:2]
     known_hosts.write_text(f"[127.0.0.1]:{fleet.server.port} {kind} {blob}\n")
-    code, out, err = run(fleet.path, *KERNEL)
+    code, out, err = run("validate", fleet.path, *KERNEL)
     assert code == expected.exit_code
     assert f"! {expected.__name__} on bad" in out
     assert "✓ pass" in out
@@ -127,7 +123,9 @@ def test_a_host_without_evidence_has_its_own_exit_code(make_fleet: Make, run: Ru
 def test_a_host_that_hangs_costs_its_time_and_nobody_elses(make_fleet: Make, run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        code, out, _ = run(make_fleet(stuck={**RIGHT, "port": port}, gpu1=RIGHT).path, *KERNEL, "--timeout", "5")
+        code, out, _ = run(
+            "validate", make_fleet(stuck={**RIGHT, "port": port}, gpu1=RIGHT).path, *KERNEL, "--timeout", "5"
+        )
     assert code == HostUnreachable.exit_code
     assert "! HostUnreachable on stuck" in out
     assert "1 of 2 hosts pass" in out
@@ -137,17 +135,17 @@ def test_a_host_that_hangs_costs_its_time_and_nobody_elses(make_fleet: Make, run
 
 
 def test_builders_are_not_asked(make_fleet: Make, run: Run) -> None:
-    code, out, _ = run(make_fleet(gpu1=RIGHT).path, *KERNEL)
+    code, out, _ = run("validate", make_fleet(gpu1=RIGHT).path, *KERNEL)
     assert code == 0
     assert "build1" not in out
 
 
 def test_limit(make_fleet: Make, run: Run) -> None:
     fleet = make_fleet(gpu1=RIGHT, gpu2=WRONG)
-    code, out, _ = run(fleet.path, *KERNEL, "--limit", "gpu1")
+    code, out, _ = run("validate", fleet.path, *KERNEL, "--limit", "gpu1")
     assert code == 0
     assert "gpu2" not in out
-    code, _, err = run(fleet.path, *KERNEL, "--limit", "gpu7")
+    code, _, err = run("validate", fleet.path, *KERNEL, "--limit", "gpu7")
     assert code == 2
     assert "has no host 'gpu7'" in err
     assert "It has: gpu[1-2]" in err
@@ -156,7 +154,7 @@ def test_limit(make_fleet: Make, run: Run) -> None:
 
 def test_a_check_that_does_not_exist(make_fleet: Make, run: Run) -> None:
     fleet = make_fleet(gpu1=RIGHT)
-    code, _, err = run(fleet.path, "--check", "kernel.runing")
+    code, _, err = run("validate", fleet.path, "--check", "kernel.runing")
     assert code == 2
     assert "there is no check 'kernel.runing'; did you mean 'kernel.running'?" in err
     assert fleet.sessions() == 0
@@ -166,7 +164,7 @@ def test_a_report_that_cannot_be_written_is_said_before_hosts_are_asked(
     make_fleet: Make, run: Run, tmp_path: Path
 ) -> None:
     fleet = make_fleet(gpu1=RIGHT)
-    code, _, err = run(fleet.path, "--html", tmp_path / "none" / "report.html")
+    code, _, err = run("validate", fleet.path, "--html", tmp_path / "none" / "report.html")
     assert code == 1
     assert f"the folder {tmp_path / 'none'} does not exist" in err
     assert fleet.sessions() == 0
@@ -175,14 +173,14 @@ def test_a_report_that_cannot_be_written_is_said_before_hosts_are_asked(
 def test_a_fleet_without_a_lock_and_with_one_that_does_not_fit(make_fleet: Make, run: Run) -> None:
     fleet = make_fleet(gpu1=RIGHT)
     fleet.path.write_text(fleet.path.read_text().replace("os: debian-13", "os: debian-12", 1))
-    code, _, err = run(fleet.path)
+    code, _, err = run("validate", fleet.path)
     assert code == 12
     assert "operating system" in err
     lockfile.beside(fleet.path).unlink()
-    code, _, err = run(fleet.path)
+    code, _, err = run("validate", fleet.path)
     assert code == 11
     assert "gdsdeploy lock" in err
-    code, _, err = run(fleet.path.with_name("none.yml"))
+    code, _, err = run("validate", fleet.path.with_name("none.yml"))
     assert code == 10
     assert fleet.sessions() == 0
 
@@ -194,7 +192,7 @@ def test_interrupted(make_fleet: Make, run: Run, monkeypatch: pytest.MonkeyPatch
         raise KeyboardInterrupt
 
     monkeypatch.setattr("gdsdeploy.validate.fleet_validation.host_report", interrupted)
-    code, _, err = run(fleet.path, *KERNEL)
+    code, _, err = run("validate", fleet.path, *KERNEL)
     assert code == 130
     assert "interrupted" in err
 
@@ -235,23 +233,26 @@ def test_the_worst_decides(hosts: tuple[HostReport, ...], code: int, words: str)
 SCHEMA = json.loads(importlib.resources.files("gdsdeploy.report").joinpath("report.schema.json").read_text())
 
 
-@pytest.fixture
-def verb(capfd: pytest.CaptureFixture[str]) -> Run:
-    return lambda *argv: (commandline.run(*argv), *capfd.readouterr())
-
-
 def with_waivers(fleet: LoopbackFleet, *waivers: dict[str, Any]) -> None:
     value = yaml.safe_load(fleet.path.read_text())
     fleet.path.write_text(yaml.safe_dump({**value, "waivers": list(waivers)}))
 
 
+def with_storage(fleet: LoopbackFleet, *mounts: dict[str, Any]) -> LoopbackFleet:
+    """The fleet, whose profile ``right`` has these mounts."""
+    value = yaml.safe_load(fleet.path.read_text())
+    value["profiles"]["right"] |= {"storage": list(mounts)}
+    fleet.path.write_text(yaml.safe_dump(value))
+    return fleet
+
+
 # --- waivers ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_waived_failure_is_no_failure_and_no_pass(make_fleet: Make, verb: Run, tmp_path: Path) -> None:
+def test_a_waived_failure_is_no_failure_and_no_pass(make_fleet: Make, run: Run, tmp_path: Path) -> None:
     fleet, xml, page = make_fleet(gpu1=RIGHT, gpu2=WRONG), tmp_path / "junit.xml", tmp_path / "report.html"
     waive = ("--waive", "kernel.running", "--until", "9999-12-31", "--reason", "CHG-4711")
-    code, out, err = verb("validate", fleet.path, *KERNEL, *waive, "--json", "--junit", xml, "--html", page)
+    code, out, err = run("validate", fleet.path, *KERNEL, *waive, "--json", "--junit", xml, "--html", page)
     assert code == 0, err
     report = json.loads(out)
     jsonschema.validate(report, SCHEMA)
@@ -264,20 +265,20 @@ def test_a_waived_failure_is_no_failure_and_no_pass(make_fleet: Make, verb: Run,
     suites = ET.parse(xml).getroot()
     assert (suites.get("failures"), suites.get("errors"), suites.get("skipped")) == ("0", "0", "1")
     assert "waived until 9999-12-31: CHG-4711" in str(next(suites.iter("skipped")).get("message"))
-    code, out, _ = verb("validate", fleet.path, *KERNEL, *waive)
+    code, out, _ = run("validate", fleet.path, *KERNEL, *waive)
     assert code == 0
     assert "~ kernel.running (waived until 9999-12-31: CHG-4711) on gpu2" in out
     assert "1 of 2 hosts pass, 1 waived" in out
 
 
-def test_the_fleet_files_waivers_hold_until_their_day_and_for_their_hosts(make_fleet: Make, verb: Run) -> None:
+def test_the_fleet_files_waivers_hold_until_their_day_and_for_their_hosts(make_fleet: Make, run: Run) -> None:
     fleet = make_fleet(gpu1=WRONG, gpu2=WRONG, gpu3=WRONG)
     with_waivers(
         fleet,
         {"check": "kernel.running", "until": "2020-01-31", "reason": "week 5", "hosts": ["gpu1"]},
         {"check": "kernel.running", "until": "9999-12-31", "reason": "later", "hosts": ["gpu2*"]},
     )
-    code, out, err = verb("validate", fleet.path, *KERNEL)
+    code, out, err = run("validate", fleet.path, *KERNEL)
     assert code == 30
     assert "checks failed on gpu[1,3] (1 check each)" in err
     assert "its waiver ended on 2020-01-31 (week 5)" in out
@@ -298,24 +299,24 @@ def test_the_fleet_files_waivers_hold_until_their_day_and_for_their_hosts(make_f
         (("--pytest", "--json"), 2, "--pytest does not go with --json"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_said(verb: Run, tmp_path: Path, argv: tuple[str, ...], code: int, words: str) -> None:
-    ended, _, err = verb("validate", tmp_path / "fleet.yml", *argv)
+def test_what_does_not_fit_is_said(run: Run, tmp_path: Path, argv: tuple[str, ...], code: int, words: str) -> None:
+    ended, _, err = run("validate", tmp_path / "fleet.yml", *argv)
     assert ended == code, err
     assert words in err
 
 
-def test_waivers_of_what_is_not_there(make_fleet: Make, verb: Run) -> None:
+def test_waivers_of_what_is_not_there(make_fleet: Make, run: Run) -> None:
     fleet = make_fleet(gpu1=RIGHT)
     with_waivers(
         fleet,
         {"check": "kernel.runing", "until": "2026-12-31", "reason": "x"},
         {"check": "kernel.running", "until": "2026-12-32", "reason": "x", "hosts": ["gpu1"]},
     )
-    code, _, err = verb("validate", fleet.path)
+    code, _, err = run("validate", fleet.path)
     assert code == 10
     assert "waivers.1.until" in err
     fleet.path.write_text(fleet.path.read_text().replace("2026-12-32", "2026-12-31").replace("- gpu1", "- gpu7"))
-    code, _, err = verb("validate", fleet.path)
+    code, _, err = run("validate", fleet.path)
     assert code == 10
     assert "waivers.0.check: there is no check 'kernel.runing'; did you mean 'kernel.running'?" in err
     assert "waivers.1.hosts: no host is called 'gpu7'" in err
@@ -345,9 +346,9 @@ def record(tmp_path: Path, make_fleet: Make) -> Callable[..., LoopbackFleet]:
     return make
 
 
-def test_what_the_gate_found_in_this_boot(record: Callable[..., LoopbackFleet], verb: Run) -> None:
+def test_what_the_gate_found_in_this_boot(record: Callable[..., LoopbackFleet], run: Run) -> None:
     fleet = record()
-    code, out, err = verb("validate", fleet.path, "--since-boot", "--json")
+    code, out, err = run("validate", fleet.path, "--since-boot", "--json")
     assert code == 30, err
     value = json.loads(out)
     jsonschema.validate(value, SCHEMA)
@@ -357,7 +358,7 @@ def test_what_the_gate_found_in_this_boot(record: Callable[..., LoopbackFleet], 
     assert host["boot_id"] == gate.boot_id()
     assert host["stack"] == {"kernel": RUNNING}
     assert fleet.sessions() == 1
-    code, _, err = verb("validate", fleet.path, "--since-boot", *KERNEL)
+    code, _, err = run("validate", fleet.path, "--since-boot", *KERNEL)
     assert code == 0, err
 
 
@@ -369,25 +370,25 @@ def test_what_the_gate_found_in_this_boot(record: Callable[..., LoopbackFleet], 
     ],
 )
 def test_a_verdict_of_another_boot_or_lock_fails(
-    record: Callable[..., LoopbackFleet], verb: Run, changed: dict[str, str], words: str
+    record: Callable[..., LoopbackFleet], run: Run, changed: dict[str, str], words: str
 ) -> None:
-    code, out, _ = verb("validate", record(**changed).path, "--since-boot", *KERNEL)
+    code, out, _ = run("validate", record(**changed).path, "--since-boot", *KERNEL)
     assert code == 30
     assert "✗ gate.this-boot (FAIL) on gpu1" in out
     assert words in out
 
 
-def test_the_record_of_the_last_boot_tells_when_that_was(make_fleet: Make, verb: Run) -> None:
+def test_the_record_of_the_last_boot_tells_when_that_was(make_fleet: Make, run: Run) -> None:
     fleet = make_fleet(gpu1=RIGHT)
     last = gate.Record(gate.OPEN, "fine", "pass", "an-earlier-one", "2026-11-20T08:00:00Z", 1.0)
     fleet.server.place("/var/lib/gdsdeploy/gate.json", last.to_json())
-    code, out, err = verb("validate", fleet.path, "--since-boot")
+    code, out, err = run("validate", fleet.path, "--since-boot")
     assert code == 30, err
     assert "its last verdict, open of 2026-11-20T08:00:00Z, is of an earlier one" in out
 
 
 def test_one_cat_reads_the_record_and_no_python_starts(
-    record: Callable[..., LoopbackFleet], verb: Run, monkeypatch: pytest.MonkeyPatch
+    record: Callable[..., LoopbackFleet], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands: list[str] = []
     start = paramiko.Channel.exec_command
@@ -401,21 +402,21 @@ def test_one_cat_reads_the_record_and_no_python_starts(
 
     monkeypatch.setattr(paramiko.Channel, "exec_command", exec_command)
     monkeypatch.setattr(hostapp, "build", build)
-    code, _, err = verb("validate", record().path, "--since-boot", *KERNEL)
+    code, _, err = run("validate", record().path, "--since-boot", *KERNEL)
     assert code == 0, err
     assert commands == ["cat - /proc/sys/kernel/random/boot_id /run/gdsdeploy/gate.json /var/lib/gdsdeploy/gate.json"]
 
 
-def test_a_record_that_was_damaged_is_that_hosts_own_trouble(make_fleet: Make, verb: Run) -> None:
+def test_a_record_that_was_damaged_is_that_hosts_own_trouble(make_fleet: Make, run: Run) -> None:
     fleet = make_fleet(gpu1=RIGHT)
     fleet.server.place("/run/gdsdeploy/gate.json", '{"version": 1,')
-    code, out, err = verb("validate", fleet.path, "--since-boot")
+    code, out, err = run("validate", fleet.path, "--since-boot")
     assert code == 22, err
     assert "its answer to cat gate.json is malformed: not JSON" in out + err
 
 
-def test_a_host_whose_gate_never_ran_fails(make_fleet: Make, verb: Run) -> None:
-    code, out, _ = verb("validate", make_fleet(gpu1=RIGHT).path, "--since-boot")
+def test_a_host_whose_gate_never_ran_fails(make_fleet: Make, run: Run) -> None:
+    code, out, _ = run("validate", make_fleet(gpu1=RIGHT).path, "--since-boot")
     assert code == 30
     assert "the gate has not judged this host yet" in out
     assert "systemctl start gds-gate" in out
@@ -425,7 +426,7 @@ def test_a_host_whose_gate_never_ran_fails(make_fleet: Make, verb: Run) -> None:
 
 
 def test_a_bundle_gives_the_same_verdicts_offline(
-    make_fleet: Make, verb: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_fleet: Make, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
     fleet, file = make_fleet(gpu1=RIGHT, gpu2=WRONG, gone={**RIGHT, "port": free_port()}), tmp_path / "case.tar.gz"
@@ -436,14 +437,14 @@ def test_a_bundle_gives_the_same_verdicts_offline(
     runs = paths.state() / "runs"
     runs.mkdir(parents=True)
     (runs / "provision-1.log").write_text("\n\n".join(MORE.values()))
-    _, before, _ = verb("validate", fleet.path, "--json")
-    code, out, err = verb("support-bundle", fleet.path, "-o", file)
+    _, before, _ = run("validate", fleet.path, "--json")
+    code, out, err = run("support-bundle", fleet.path, "-o", file)
     assert code == 0, err
     assert out.strip() == str(file)
     assert file.stat().st_mode & 0o777 == 0o600
     assert re.search(r"^Replaced: .*\d+ secret", err, re.MULTILINE)
     fleet.server.stop()
-    code, after, _ = verb("validate", "--evidence", file, "--json")
+    code, after, _ = run("validate", "--evidence", file, "--json")
     assert code == 30
     old, new = json.loads(before), json.loads(after)
     jsonschema.validate(new, SCHEMA)
@@ -470,7 +471,7 @@ def test_a_bundle_gives_the_same_verdicts_offline(
 
 
 @pytest.mark.parametrize("damage", ["text", "truncated", "other archive", "missing"])
-def test_what_is_no_bundle_is_said(verb: Run, tmp_path: Path, damage: str) -> None:
+def test_what_is_no_bundle_is_said(run: Run, tmp_path: Path, damage: str) -> None:
     file = tmp_path / "case.tar.gz"
     if damage != "missing":
         with tarfile.open(file, "w:gz") as archive:
@@ -479,7 +480,7 @@ def test_what_is_no_bundle_is_said(verb: Run, tmp_path: Path, damage: str) -> No
         file.write_bytes(file.read_bytes()[:-200])
     elif damage == "text":
         file.write_text("hello")
-    code, _, err = verb("validate", "--evidence", file)
+    code, _, err = run("validate", "--evidence", file)
     assert code == 1
     assert f"error: {file}: " in err
     assert "Traceback" not in err
@@ -488,11 +489,11 @@ def test_what_is_no_bundle_is_said(verb: Run, tmp_path: Path, damage: str) -> No
 # --- pytest ----------------------------------------------------------------------------------------------------------
 
 
-def test_pytest_runs_the_checks_with_the_fleets_own_connections(make_fleet: Make, verb: Run, tmp_path: Path) -> None:
+def test_pytest_runs_the_checks_with_the_fleets_own_connections(make_fleet: Make, run: Run, tmp_path: Path) -> None:
     fleet, xml = make_fleet(gpu1=RIGHT, gpu2=WRONG), tmp_path / "junit.xml"
     with_waivers(fleet, {"check": "os.release", "until": "9999-12-31", "reason": "CHG-4711", "hosts": ["gpu1"]})
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --nonsense\n")
-    code, out, err = verb(
+    code, out, err = run(
         "validate", fleet.path, "--pytest", "--", f"--junitxml={xml}", "-q", "-k", "kernel.running or os.release"
     )
     assert code == 30, out + err
@@ -504,7 +505,7 @@ def test_pytest_runs_the_checks_with_the_fleets_own_connections(make_fleet: Make
     assert cases["test_check[ssh://gpu1-kernel.running]"].find("failure") is None
     assert cases["test_check[ssh://gpu2-kernel.running]"].find("failure") is not None
     assert "tests failed" in err
-    code, _, err = verb("validate", fleet.path, "--limit", "gpu1", "--pytest", "--", "--no-such-flag")
+    code, _, err = run("validate", fleet.path, "--limit", "gpu1", "--pytest", "--", "--no-such-flag")
     assert code == 3
     assert "pytest ended with status 4" in err
 
@@ -512,22 +513,16 @@ def test_pytest_runs_the_checks_with_the_fleets_own_connections(make_fleet: Make
 # --- under load ------------------------------------------------------------------------------------------------------
 
 
-def test_under_load_only_when_asked_and_only_with_a_threshold(make_fleet: Make, verb: Run) -> None:
+def test_under_load_only_when_asked_and_only_with_a_threshold(make_fleet: Make, run: Run) -> None:
     """In memory, which has no rate of its own: it is said so, and nothing is left in it."""
-    fleet = make_fleet(gpu1=RIGHT)
-    value = yaml.safe_load(fleet.path.read_text())
-    limits = {"read": "5 GB/s", "seconds": 1}
-    value["profiles"]["right"] = {
-        **value["profiles"]["right"],
-        "storage": [{"mount": "/dev/shm", "path": "compat", "load": limits}, {"mount": "/", "path": "compat"}],
-    }
-    fleet.path.write_text(yaml.safe_dump(value))
-    _, out, _ = verb("validate", fleet.path, "--check", "storage.load", "--json")
+    limited = {"mount": "/dev/shm", "path": "compat", "load": {"read": "5 GB/s", "seconds": 1}}
+    fleet = with_storage(make_fleet(gpu1=RIGHT), limited, {"mount": "/", "path": "compat"})
+    _, out, _ = run("validate", fleet.path, "--check", "storage.load", "--json")
     assert [finding["found"] for finding in json.loads(out)["hosts"]["gpu1"]["findings"]] == [
         "no reading under load was requested (--load)",
         "the fleet sets no rate for this mount",
     ]
-    code, out, err = verb("validate", fleet.path, "--check", "storage.load", "--load", "--json")
+    code, out, err = run("validate", fleet.path, "--check", "storage.load", "--load", "--json")
     finding, _without_rate = json.loads(out)["hosts"]["gpu1"]["findings"]
     assert (code, finding["check"], finding["expected"]) == (31, "storage.load:/dev/shm", "at least 5 GB/s read"), err
     assert "what is written there stays in memory, which would be measured" in finding["found"]
@@ -535,35 +530,22 @@ def test_under_load_only_when_asked_and_only_with_a_threshold(make_fleet: Make, 
 
 
 @pytest.mark.parametrize(
-    ("load", "message"),
+    ("mount", "message"),
     [
-        ({"read": "5"}, 'a rate is text such as "5 GB/s"'),
-        ({"read": "5 GB/s", "seconds": 61}, "less than or equal to 60"),
-        ({"seconds": 5}, "read"),
-        ({"read": "0 GB/s"}, "greater than 0"),
+        ({"load": {"read": "5"}}, 'a rate is text such as "5 GB/s"'),
+        ({"load": {"read": "5 GB/s", "seconds": 61}}, "less than or equal to 60"),
+        ({"load": {"seconds": 5}}, "read"),
+        ({"load": {"read": "0 GB/s"}}, "greater than 0"),
+        ({"load": {"read": "1 GB/s"}, "scratch": False}, "load reads from a scratch file"),
     ],
 )
-def test_thresholds_that_make_no_sense(make_fleet: Make, verb: Run, load: dict[str, Any], message: str) -> None:
-    fleet = make_fleet(gpu1=RIGHT)
-    value = yaml.safe_load(fleet.path.read_text())
-    value["profiles"]["right"] = {**value["profiles"]["right"], "storage": [{"mount": "/mnt", "load": load}]}
-    fleet.path.write_text(yaml.safe_dump(value))
-    code, _, err = verb("validate", fleet.path, "--load")
+def test_thresholds_that_make_no_sense(make_fleet: Make, run: Run, mount: dict[str, Any], message: str) -> None:
+    code, _, err = run("validate", with_storage(make_fleet(gpu1=RIGHT), {"mount": "/mnt", **mount}).path, "--load")
     assert (code, message in err) == (10, True), err
 
 
-def test_a_threshold_needs_the_scratch_file(make_fleet: Make, verb: Run) -> None:
-    fleet = make_fleet(gpu1=RIGHT)
-    value = yaml.safe_load(fleet.path.read_text())
-    mount = {"mount": "/mnt", "scratch": False, "load": {"read": "1 GB/s"}}
-    value["profiles"]["right"] = {**value["profiles"]["right"], "storage": [mount]}
-    fleet.path.write_text(yaml.safe_dump(value))
-    code, _, err = verb("validate", fleet.path)
-    assert (code, "load reads from a scratch file" in err) == (10, True), err
-
-
-def test_what_was_recorded_cannot_be_read_from(make_fleet: Make, verb: Run, tmp_path: Path) -> None:
+def test_what_was_recorded_cannot_be_read_from(make_fleet: Make, run: Run, tmp_path: Path) -> None:
     fleet = make_fleet(gpu1=RIGHT)
     for words in ((fleet.path, "--since-boot"), ("--evidence", tmp_path / "x.tar.gz")):
-        code, _, err = verb("validate", "--load", *words)
+        code, _, err = run("validate", "--load", *words)
         assert (code, "--load reads from mounts now" in err) == (2, True), err

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.run import as_root
-from tests.commandline import plain, run
+from tests.commandline import Run, plain
 from tests.cufile import libraries
 from tests.loopback.loopback_fleet import LoopbackFleet
 from tests.loopback.loopback_sshd import Sshd
@@ -48,47 +48,46 @@ def pid(server: Sshd) -> Iterator[int]:
         process.kill()
 
 
-def test_a_round_of_a_fleet_as_a_table_and_as_lines(
-    make_fleet: Make, pid: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_round_of_a_fleet_as_a_table_and_as_lines(make_fleet: Make, pid: int, run: Run) -> None:
     fleet = make_fleet(gpu1=RIGHT, gpu2=RIGHT)
-    assert run("watch", fleet.path, "--once", "--every", "0.2") == 0
-    out = capsys.readouterr().out.splitlines()
+    code, text, _ = run("watch", fleet.path, "--once", "--every", "0.2")
+    out = text.splitlines()
+    assert code == 0
     assert out[0].startswith("2 of 2 hosts; ")
     rows = [line.split() for line in out if f" {pid} " in line]
     assert [row[0] for row in rows] == ["gpu1", "gpu2"]
     assert all(row[1:8] == ["?", "?", "?", "not", "counted", "(statistics-off)", str(pid)] for row in rows)
     assert [line for line in out if line.startswith("not counted (statistics-off): ")] != []
-    assert run("watch", "gpu2", "--fleet", fleet.path, "--once", "--every", "0.2", "--json") == 0
-    (line,) = capsys.readouterr().out.splitlines()
+    code, text, _ = run("watch", "gpu2", "--fleet", fleet.path, "--once", "--every", "0.2", "--json")
+    (line,) = text.splitlines()
     document: dict[str, Any] = json.loads(line)
-    assert document["host"] == "gpu2"
+    assert (code, document["host"]) == (0, "gpu2")
     (row,) = [row for row in document["processes"] if row["pid"] == pid]
     assert (row["libcufile"][0]["version"], row["reason"]) == ("1.20.0.107", "statistics-off")
 
 
-def test_why_a_process_bounces(make_fleet: Make, pid: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_a_process_bounces(make_fleet: Make, pid: int, run: Run) -> None:
     fleet = make_fleet(gpu1=RIGHT)
-    assert run("explain", "gpu1", pid, "--fleet", fleet.path) == 0
-    out = capsys.readouterr().out
+    code, out, _ = run("explain", "gpu1", pid, "--fleet", fleet.path)
+    assert code == 0
     assert out.startswith(f"process {pid} (python")
     assert "[process.not-counted]" in out
     assert "[process.no-nvidia-fs]" in out
-    assert run("explain", "gpu1", pid, "--fleet", fleet.path, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["reason"] == "statistics-off"
-    assert run("explain", "gpu1", "1", "--fleet", fleet.path) == 1
-    assert "gpu1: process 1 has no libcufile loaded" in plain(capsys.readouterr().err)
+    code, out, _ = run("explain", "gpu1", pid, "--fleet", fleet.path, "--json")
+    assert (code, json.loads(out)["reason"]) == (0, "statistics-off")
+    code, _, err = run("explain", "gpu1", "1", "--fleet", fleet.path)
+    assert (code, "gpu1: process 1 has no libcufile loaded" in plain(err)) == (1, True)
 
 
-def test_hosts_that_do_not_answer(make_fleet: Make, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hosts_that_do_not_answer(make_fleet: Make, run: Run) -> None:
     fleet = make_fleet(gpu1=RIGHT, gone={**RIGHT, "port": 1})
-    assert run("watch", fleet.path, "--once", "--every", "0.2") == 20
-    out, err = capsys.readouterr()
-    assert out.startswith("1 of 2 hosts; ")
+    code, out, err = run("watch", fleet.path, "--once", "--every", "0.2")
+    assert (code, out.startswith("1 of 2 hosts; ")) == (20, True)
     assert "✗ gone" in out
     assert "gone" in err
-    assert run("watch", fleet.path, "--once", "--every", "0.2", "--json") == 20
-    documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    code, out, _ = run("watch", fleet.path, "--once", "--every", "0.2", "--json")
+    documents = [json.loads(line) for line in out.splitlines()]
+    assert code == 20
     assert [document["host"] for document in documents if "error" in document] == ["gone"]
 
 
@@ -101,12 +100,9 @@ def test_hosts_that_do_not_answer(make_fleet: Make, capsys: pytest.CaptureFixtur
         (["nothing.yml"], 10, "no such file"),
     ],
 )
-def test_what_cannot_be_used_is_said(
-    make_fleet: Make, words: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fleet = make_fleet(gpu1=RIGHT)
-    assert run("watch", *words, "--fleet", fleet.path) == status
-    assert message in plain(capsys.readouterr().err).replace("\n", " ")
+def test_what_cannot_be_used_is_said(make_fleet: Make, run: Run, words: list[str], status: int, message: str) -> None:
+    code, _, err = run("watch", *words, "--fleet", make_fleet(gpu1=RIGHT).path)
+    assert (code, message in plain(err).replace("\n", " ")) == (status, True), err
 
 
 def test_a_terminal_shows_rounds_until_it_is_interrupted(make_fleet: Make, pid: int) -> None:

@@ -22,21 +22,15 @@ from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.paths import EXPECTATION, PROGRAM, TRAIL
 from gdsdeploy.lock import lockfile
 from gdsdeploy.zipapp import hostapp
-from tests import commandline
+from tests.commandline import Run
 from tests.loopback.loopback_fleet import LoopbackFleet
 from tests.loopback.loopback_sshd import READER, Sshd
 
-Run = Callable[..., tuple[int, str, str]]
 Make = Callable[..., LoopbackFleet]
 RIGHT = {"profile": "right"}
 KERNEL = ("--check", "kernel.running")
 MARK = "ab" * 16
 SUDO = f"sudo -n {PROGRAM} serve"
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    return lambda *argv: (commandline.run(*argv), *capfd.readouterr())
 
 
 def expected(fleet: LoopbackFleet) -> Expectation:

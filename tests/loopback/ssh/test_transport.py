@@ -272,7 +272,7 @@ def test_a_hashed_name(sshd: Start) -> None:
 
 def bin_with(tmp_path: Path, **programs: str) -> str:
     folder = tmp_path / "bin"
-    folder.mkdir()
+    folder.mkdir(parents=True)
     for name, text in programs.items():
         path = folder / name
         path.write_text(text)
@@ -281,36 +281,37 @@ def bin_with(tmp_path: Path, **programs: str) -> str:
     return str(folder)
 
 
-def test_a_host_without_python(sshd: Start, tmp_path: Path) -> None:
-    error = refusal(sshd(f"SetEnv PATH={bin_with(tmp_path)}").endpoint(), HostUnfit)
-    assert "there is no python3 on it" in error.message
-    assert "not found" in error.message
-    assert "python3-minimal" in (error.hint or "")
+#: Says that it is 3.6; that the bootstrap's text compiles there, test_oldsyntax.py shows.
+OLD_PYTHON = f'#!/bin/sh\nexec {sys.executable} -I -c "import sys; sys.version_info = (3, 6, 8); $4"\n'
 
 
-def test_a_host_with_an_old_python(sshd: Start, tmp_path: Path) -> None:
-    """The bootstrap on a Python that says it is 3.6; that its text compiles there, test_python_starts.py shows."""
-    old = f'#!/bin/sh\nexec {sys.executable} -I -c "import sys; sys.version_info = (3, 6, 8); $4"\n'
-    error = refusal(sshd(f"SetEnv PATH={bin_with(tmp_path, python3=old)}").endpoint(), HostUnfit)
-    assert "its python3 is 3.6; 3.8 or newer is needed" in error.message
+@pytest.mark.parametrize(
+    ("line", "user", "main", "words", "hint"),
+    [
+        ("SetEnv PATH={empty}", "root", ECHO, ("there is no python3 on it", "not found"), "python3-minimal"),
+        ("SetEnv PATH={old}", "root", ECHO, ("its python3 is 3.6; 3.8 or newer is needed",), ""),
+        ("SetEnv PATH={empty}", PLAIN, ECHO, ("sudo is not installed",), ""),
+        ("", PLAIN, ECHO, (f"{PLAIN} cannot become root without a password", "sudo: "), f"{PLAIN} ALL=(ALL) NOPASSWD"),
+        ("ForceCommand echo closed for today >&2; exit 9", "root", ECHO, ("status 9", "| closed for today"), ""),
+        ("", "root", "import sys; sys.exit('no space left')", ("status 1 and gave no answer", "| no space left"), ""),
+        ("", "root", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)", ("was killed by signal 9",), ""),
+        ("", "root", "print([1, 2])", (), ""),
+    ],
+)  # fmt: skip
+def test_a_host_that_cannot_work(
+    sshd: Start, tmp_path: Path, line: str, user: str, main: str, words: tuple[str, ...], hint: str
+) -> None:
+    empty, old = bin_with(tmp_path / "empty"), bin_with(tmp_path / "old", python3=OLD_PYTHON)
+    server = sshd(*filter(None, [line.format(empty=empty, old=old)]))
+    error = refusal(server.endpoint(user=user), HostUnfit, main=main)
+    assert [each for each in words if each not in error.message] == []
+    assert hint in (error.hint or "")
 
 
 def test_a_user_with_sudo(sshd: Start) -> None:
     (answer,) = ask(sshd().endpoint(user=SUDOER))
     assert answer.error is None
     assert (answer.document or {})["uid"] == 0
-
-
-def test_a_user_whom_sudo_asks_for_a_password(sshd: Start) -> None:
-    error = refusal(sshd().endpoint(user=PLAIN), HostUnfit)
-    assert f"{PLAIN} cannot become root without a password" in error.message
-    assert "sudo: " in error.message
-    assert f"{PLAIN} ALL=(ALL) NOPASSWD: ALL" in (error.hint or "")
-
-
-def test_a_host_without_sudo(sshd: Start, tmp_path: Path) -> None:
-    error = refusal(sshd(f"SetEnv PATH={bin_with(tmp_path)}").endpoint(user=PLAIN), HostUnfit)
-    assert "sudo is not installed" in error.message
 
 
 def test_root_by_sudo_without_python(sshd: Start, tmp_path: Path) -> None:
@@ -320,27 +321,6 @@ def test_root_by_sudo_without_python(sshd: Start, tmp_path: Path) -> None:
     sudoers.write_text(sudoers.read_text() + f'Defaults secure_path="{bin_with(tmp_path)}"\n')
     sudoers.chmod(0o440)
     assert "there is no python3 on it" in refusal(server.endpoint(user=SUDOER), HostUnfit).message
-
-
-def test_a_command_that_is_not_run(sshd: Start) -> None:
-    error = refusal(sshd("ForceCommand echo closed for today >&2; exit 9").endpoint(), HostUnfit)
-    assert "status 9" in error.message
-    assert "| closed for today" in error.message
-
-
-def test_a_program_that_fails(sshd: Start) -> None:
-    error = refusal(sshd().endpoint(), HostUnfit, main="import sys; sys.exit('no space left')")
-    assert "status 1 and gave no answer" in error.message
-    assert "| no space left" in error.message
-
-
-def test_a_program_that_is_killed(sshd: Start) -> None:
-    error = refusal(sshd().endpoint(), HostUnfit, main="import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    assert "was killed by signal 9" in error.message
-
-
-def test_a_document_that_is_no_object(sshd: Start) -> None:
-    refusal(sshd().endpoint(), HostUnfit, main="print([1, 2])")
 
 
 def test_the_status_of_a_program_that_answers_does_not_matter(sshd: Start) -> None:

@@ -24,7 +24,7 @@ from gdsdeploy.host.watch import service as watch_metrics
 from gdsdeploy.host.watch.look import Entry, Look
 from gdsdeploy.host.watch.service import Totals
 from gdsdeploy.lock import lockfile
-from tests import commandline
+from tests.commandline import Run
 from tests.loopback.loopback_fleet import RUNNING, LoopbackFleet
 from tests.loopback.loopback_sshd import free_port
 
@@ -34,12 +34,6 @@ PAGE = Path(__file__).parents[3] / "docs" / "prometheus.md"
 DASHBOARD = resources.templates() / "prometheus" / "dashboard.json"
 #: Of Prometheus and node_exporter themselves.
 FOREIGN = {"node_boot_time_seconds", "up"}
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    return lambda *argv: (commandline.run(*argv), *capfd.readouterr())
 
 
 @pytest.fixture
