@@ -11,7 +11,7 @@ from gdsdeploy.builds.assign import Supply
 from gdsdeploy.converge import diff
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.errors import GdsError
-from gdsdeploy.host.foreign import model as foreign_words
+from gdsdeploy.host import foreign
 from gdsdeploy.host.io.wording import aligned, joined
 from gdsdeploy.model.hostnames import grouped, words
 from gdsdeploy.report import model
@@ -144,8 +144,8 @@ def supply_words(supply: Supply) -> str:
 def _foreign(plan: HostPlan) -> Iterator[str]:
     """What others have installed and no refusal names yet."""
     for install in (install for install in plan.foreign if not install.breaks):
-        yield f"  {foreign_words.ANSWER_WORDS[install.answer]}: {foreign_words.sentence(install)}"
-        yield f"      {foreign_words.way_out(install, '')}"
+        yield f"  {foreign.ANSWER_WORDS[install.answer]}: {foreign.sentence(install)}"
+        yield f"      {foreign.way_out(install, '')}"
     for reason in plan.foreign_unknown:
         yield f"  ? it is unknown what others have installed: {reason}"
 

@@ -23,9 +23,9 @@ from gdsdeploy.errors import FleetInvalid, GdsError, did_you_mean
 from gdsdeploy.files import yamlfile
 from gdsdeploy.files.yamlfile import Document, quoted
 from gdsdeploy.fleetfile import ansible_inventory, selection
+from gdsdeploy.host import topology
 from gdsdeploy.host.io import jsontext, reading
 from gdsdeploy.host.io.wording import first_few
-from gdsdeploy.host.topology import golden
 from gdsdeploy.model.fleet import Fleet, InventorySource, references
 from gdsdeploy.model.profile_parts import domain_problems
 from gdsdeploy.model.text import NAME, SECRET, WORDS
@@ -182,10 +182,10 @@ def _read_golden(fleet: Fleet, folder: Path, mode: Reading) -> None:
             settings._document = f"{file}: isn't read: it is outside the fleet file's folder"
             continue
         try:
-            settings._document = golden.from_json(reading.whole(str(file), jsontext.LIMIT).decode())
+            settings._document = topology.from_json(reading.whole(str(file), jsontext.LIMIT).decode())
         except (OSError, UnicodeDecodeError) as cause:
             settings._document = f"{file}: cannot be read: {getattr(cause, 'strerror', None) or cause}"
-        except golden.GoldenError as cause:
+        except topology.GoldenError as cause:
             settings._document = f"{file}: {cause}"
 
 

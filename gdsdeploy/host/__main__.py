@@ -42,7 +42,7 @@ COMMANDS = {
     "packages": ("cli.packages", "add_packages", "which packages are installed here"),
     "pins": ("cli.packages", "add_pins", "which packages stay out of this host"),
     "peermem": ("cli.peermem", "add_parsers", "nvidia-peermem: load, unload"),
-    "topology": ("topology.text", "add_parser", "how far GPUs, disks and network adapters are apart"),
+    "topology": ("topology", "add_parser", "how far GPUs, disks and network adapters are apart"),
     "rollout": ("cli.rollout", "add_parsers", "steps of a rollout: snapshot, boot once, reboot, reload, space"),
     "watch": ("cli.watch", "add_parser", "which processes do I/O through cuFile now, and which way it takes"),
     "serve": ("cli.serve", "add_parser", "answer one question that only reads, for users with the rule of sudo"),
@@ -145,8 +145,8 @@ def _parser(verb: str) -> argparse.ArgumentParser:
 
 
 def _topology(arguments: argparse.Namespace) -> int:
+    from . import topology
     from .facts import Unknown, facts_from
-    from .topology import text as topology
 
     evidence = topology.collect_topology() if arguments.evidence is None else _read_evidence(arguments.evidence)
     tree = facts_from(evidence).topology

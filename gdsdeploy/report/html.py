@@ -188,7 +188,7 @@ def render(report: Report) -> str:
 def stream(report: Report) -> Iterator[str]:
     """The page in parts: a large fleet's is never held whole."""
     # A rollout's page, made by this module, too, has no facts.
-    from gdsdeploy.host.topology import text as topology
+    from gdsdeploy.host import topology
 
     every_cause = list(_causes(report))
     records = _Records(every_cause)

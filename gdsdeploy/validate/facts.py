@@ -18,7 +18,7 @@ from gdsdeploy.host.explain import Explanation, NoSuchMountError, explain
 from gdsdeploy.host.facts import HostFacts, Unknown, facts_from
 from gdsdeploy.host.facts.host_facts import stack
 from gdsdeploy.host.facts.pci import Topology
-from gdsdeploy.host.topology import golden
+from gdsdeploy.host.topology import differences, golden, to_json
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.paths import DEFAULT_FLEET
 from gdsdeploy.ssh import reply_schema
@@ -106,8 +106,8 @@ def write_golden(fleet: Fleet, fleet_file: Path, topologies: Mapping[str, Topolo
             hint = f"Add to the profile: topology: {{golden: {profile}.topology.json}}"
             raise FleetInvalid(f"profiles.{profile} names no file for its golden topology", hint=hint)
         if profile not in documents:
-            documents[profile] = golden.golden(topology, profile)
-        differ = golden.differences(documents[profile], topology)
+            documents[profile] = golden(topology, profile)
+        differ = differences(documents[profile], topology)
         if differ:
             words = f"{hosts[profile][0]} and {name} have the profile {profile} and differ: " + "; ".join(differ)
             raise ChecksFailed(words, hint="Name a correct one with --limit; give other machines another profile")
@@ -115,7 +115,7 @@ def write_golden(fleet: Fleet, fleet_file: Path, topologies: Mapping[str, Topolo
     files: dict[Path, list[str]] = {}
     for profile, document in documents.items():
         file = paths.locate(fleet_file.parent, str(fleet.profiles[profile].topology.golden))
-        write(file, golden.to_json(document))
+        write(file, to_json(document))
         files[file] = hosts[profile]
     return files
 
@@ -124,4 +124,4 @@ def golden_differences(fleet: Fleet, name: str, topology: Topology) -> list[str]
     """What of a host differs from its profile's golden topology; None: the profile names none.  Raises FleetInvalid."""
     profile = fleet.hosts[name].profile
     document = golden_document(profile, fleet.profiles[profile].topology)
-    return None if document is None else golden.differences(document, topology)
+    return None if document is None else differences(document, topology)

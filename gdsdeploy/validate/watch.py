@@ -12,8 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 from gdsdeploy.errors import GdsError
 from gdsdeploy.host.io.wording import line
 from gdsdeploy.host.libcufile import counters
-from gdsdeploy.host.watch.document import explained
-from gdsdeploy.host.watch.table import lines, order, total
+from gdsdeploy.host.watch.document import explained, lines, order, total
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.report import model
 from gdsdeploy.ssh import reply_schema

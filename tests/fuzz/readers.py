@@ -34,6 +34,7 @@ from gdsdeploy.errors import (
     RepositoryUnusable,
 )
 from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.host import topology
 from gdsdeploy.host.archive import archive, pack, provenance
 from gdsdeploy.host.archive.archive import FORMAT
 from gdsdeploy.host.archive.provenance import Builder
@@ -50,8 +51,6 @@ from gdsdeploy.host.kmod.kernel import read_symvers
 from gdsdeploy.host.kmod.module import read_module
 from gdsdeploy.host.kmod.packaged import sha256
 from gdsdeploy.host.model import expectation
-from gdsdeploy.host.topology import golden
-from gdsdeploy.host.topology import text as shown
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.events import RolloutPaused, StepBegun
 from gdsdeploy.model.lock import Lock
@@ -234,9 +233,9 @@ def explain_host(data: bytes) -> None:
     choose(facts)
     explain_facts(facts, "")
     if not isinstance(facts.topology, Unknown):
-        shown.text(facts.topology)
-        json.dumps(shown.document(facts.topology))
-        golden.differences(golden.golden(facts.topology, "x"), facts.topology)
+        topology.text(facts.topology)
+        json.dumps(topology.document(facts.topology))
+        topology.differences(topology.golden(facts.topology, "x"), facts.topology)
 
 
 @functools.cache
@@ -294,12 +293,14 @@ def reports() -> list[bytes]:
 
 @functools.cache
 def goldens() -> list[bytes]:
-    return [golden.to_json(golden.golden(facts_from(loads(data)).topology, "x")).encode() for data in evidence()[:1]]
+    return [
+        topology.to_json(topology.golden(facts_from(loads(data)).topology, "x")).encode() for data in evidence()[:1]
+    ]
 
 
 def read_golden(data: bytes) -> None:
-    expectation = golden.from_json(data.decode("utf-8", "replace"))
-    golden.differences(expectation, facts_from(loads(evidence()[0])).topology)
+    expectation = topology.from_json(data.decode("utf-8", "replace"))
+    topology.differences(expectation, facts_from(loads(evidence()[0])).topology)
 
 
 # ── what hosts say ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -503,7 +504,7 @@ READERS = (
     Reader("evidence: mode, explain, topology", evidence, explain_host, (EvidenceFileError, GdsError), damaged_json),
     Reader("expectation", seeds(EXPECTATION), read_expectation, (ValueError,), damaged_json),
     Reader("saved report (diff)", reports, compare_reports, (ValueError,), damaged_json),
-    Reader("golden topology", goldens, read_golden, (golden.GoldenError,), damaged_json),
+    Reader("golden topology", goldens, read_golden, (topology.GoldenError,), damaged_json),
     Reader("a host's raw answer", evidence, raw_answer, (HostUnfit, HostUnreachable), damaged_json),
     Reader("answer to plan", seeds(PLAN), plan_answer, (HostUnfit, HostUnreachable), damaged_json),
     Reader("gate record", gate_records, gate_record, (HostUnfit, HostUnreachable), damaged_json),

@@ -11,14 +11,15 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
+from .. import foreign
 from ..boot.present import expectation
 from ..errors import HostError
-from ..evidence.foreign import look
+from ..evidence.packages import look
 from ..evidence.recorder import Recorder
 from ..facts.document import Document
 from ..facts.foreign import foreign_facts
 from ..facts.packages import Package
-from ..foreign import ForeignInstall, Locked, findings, model
+from ..foreign import ForeignInstall, Locked, findings
 from ..io import reading
 from ..kmod.kernel import Kernel, flavour_of
 from ..model.system import FABRIC, NVSWITCH, services_of, system_of
@@ -184,7 +185,7 @@ def _packages(installed: Mapping[str, Installed]) -> Dict[str, Tuple[Package, ..
 def foreign_refusals(observed: Mapping[str, Any], release: str) -> List[Refusal]:
     """One for each kind that would break a provision; release: of the locked kernel."""
     return [
-        Refusal(REFUSAL + install.kind, model.sentence(install), model.way_out(install, release))
+        Refusal(REFUSAL + install.kind, foreign.sentence(install), foreign.way_out(install, release))
         for install in observed["installs"]
         if install.breaks
     ]
@@ -283,8 +284,8 @@ class Preflight(Resource[Desired]):
         ]
 
     def report(self, desired: Desired, observed: Any) -> Mapping[str, Any]:
-        foreign = foreign_report(observed["foreign"])
-        return {**{key: observed[key] for key in ("os", "arch", "free_mib")}, "foreign": foreign}
+        seen = {key: observed[key] for key in ("os", "arch", "free_mib")}
+        return {**seen, "foreign": foreign_report(observed["foreign"])}
 
 
 def lock_of(root: str) -> Dict[str, Any]:

@@ -9,7 +9,7 @@ from ..facts import HostFacts, Maybe, UndecidedError, Unknown, require
 from ..facts.pci import Part
 from ..facts.storage import size
 from ..facts.unknown import when_known
-from ..foreign import Locked, findings, kind, model
+from ..foreign import Locked, evidence, findings, kind, sentence, way_out
 from ..io.wording import first_few
 from ..model.expectation import Expectation
 from ..paths import OWN_NAME, OWN_PARENTS
@@ -82,11 +82,11 @@ def foreign(facts: HostFacts, expectation: Expectation) -> Answer:
     lines = [
         f"{one.kind}: {line}"
         for one in (*breaking, *(one for one in installs if not one.breaks))
-        for line in model.evidence(one)
+        for line in evidence(one)
     ]
     if breaking:
-        hints = [model.way_out(one, expectation.kernel_release) for one in breaking]
-        sentences = [model.sentence(one) for one in breaking]
+        hints = [way_out(one, expectation.kernel_release) for one in breaking]
+        sentences = [sentence(one) for one in breaking]
         return failed(first_few(sentences, TRACES_NAMED, "; "), ". ".join(hints[:TRACES_NAMED]), lines)
     if unknown:
         raise UndecidedError("; ".join(unknown[:TRACES_NAMED]))

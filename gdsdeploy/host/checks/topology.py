@@ -26,7 +26,7 @@ from ..facts.pci import (
 )
 from ..io.wording import first_few
 from ..model.expectation import Expectation
-from ..topology import golden
+from ..topology import GoldenError, differences, validate_golden
 from .registry import Answer, check, failed, not_applicable, passed
 
 LIST = "rdma_dev_addr_list"
@@ -298,12 +298,12 @@ def as_golden(facts: HostFacts, expectation: Expectation) -> Answer:
     if tree is None:
         return not_applicable("not asked: the profile names no golden topology")
     try:
-        differences = golden.differences(golden.validate_golden(tree), require(facts.topology))
-    except golden.GoldenError as error:
+        lines = differences(validate_golden(tree), require(facts.topology))
+    except GoldenError as error:
         raise UndecidedError(f"the expectation's golden topology: {error}") from None
     expected = "the tree of {}".format(tree.get("label") or "the profile")
-    if not differences:
+    if not lines:
         return passed("the same tree", expected=expected)
     hint = "Put the parts back; if this tree is right: gdsdeploy topology FLEET --limit {} --golden write"
     hint = hint.format(expectation.host or facts.name)
-    return failed(first_few(differences, NAMED, "; "), hint, differences, expected=expected)
+    return failed(first_few(lines, NAMED, "; "), hint, lines, expected=expected)

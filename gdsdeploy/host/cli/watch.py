@@ -11,9 +11,8 @@ from typing import Any
 from ..errors import UsageError
 from ..evidence.processes import collect_statistics
 from ..io.wording import joined
-from ..watch.document import VERSION, document
+from ..watch.document import VERSION, document, lines, total
 from ..watch.look import Watcher
-from ..watch.table import lines, total
 from . import parsers
 
 #: Seconds between two looks: usual, least, most.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import textwrap
 from typing import Iterator, List, Sequence, Set, Tuple
 
+from .. import foreign
 from ..facts import Unknown
-from ..foreign import ForeignInstall, model
+from ..foreign import ForeignInstall
 from ..io.wording import joined, line
 from ..libcufile.counters import route_words
 from . import blocks
@@ -74,8 +75,8 @@ def _program(explained: ExplainedProgram, printed: Set[Tuple[str, str]]) -> Iter
 
 
 def _install(install: ForeignInstall, release: str) -> Iterator[str]:
-    yield from wrapped(model.sentence(install), "  - ")
-    yield from wrapped(model.way_out(install, release), "    ")
+    yield from wrapped(foreign.sentence(install), "  - ")
+    yield from wrapped(foreign.way_out(install, release), "    ")
 
 
 def _meaning(path: str) -> str:

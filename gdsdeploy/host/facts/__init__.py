@@ -11,12 +11,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .host_facts import HostFacts, as_dict, facts_from
-    from .unknown import Maybe, UndecidedError, Unknown, require
+    from .host_facts import HostFacts, facts_from
+    from .unknown import Maybe, UndecidedError, Unknown, as_dict, require
 
 __all__ = ["HostFacts", "Maybe", "UndecidedError", "Unknown", "as_dict", "facts_from", "require"]
 
-_UNKNOWN = ("Maybe", "UndecidedError", "Unknown", "require")
+_UNKNOWN = ("Maybe", "UndecidedError", "Unknown", "as_dict", "require")
 
 
 def __getattr__(name: str) -> Any:

@@ -38,7 +38,7 @@ LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1", CUFILE_SONAME)
 #: The line of ldconfig for a library of 64 bits.
 _LIBRARY = r"^\s*{}\s+\((?:libc6,)?(?:x86-64|AArch64)[^)]*\) => (/\S+)$"
 _AUTOINSTALL = re.compile(r"""^[ \t]*AUTOINSTALL=["']?[yY]""", re.MULTILINE)
-#: Lines of repositories that aren't an address: see evidence/foreign.py.
+#: Lines of repositories that aren't an address: see evidence/packages.py.
 _SECTION = re.compile(r"\s*\[([^\]=\s]*)\]\s*$")
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple, Union
 
 from .. import gdscheck
@@ -290,21 +290,6 @@ def facts_from(evidence: Any) -> HostFacts:
         memory=memory(document),
         document=document,
     )
-
-
-def as_dict(value: Any) -> Any:
-    """Facts as JSON values; an unknown one becomes ``{"unknown": reason}``."""
-    if isinstance(value, Unknown):
-        return {"unknown": value.reason}
-    if is_dataclass(value):
-        return {entry.name: as_dict(getattr(value, entry.name)) for entry in fields(value) if entry.repr}
-    if isinstance(value, Mapping):
-        return {str(key): as_dict(entry) for key, entry in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [as_dict(entry) for entry in value]
-    if isinstance(value, (set, frozenset)):
-        return sorted(as_dict(entry) for entry in value)
-    return value
 
 
 #: Parts of the stack, from the kernel's surroundings up.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Callable, Iterable, List, Tuple, TypeVar, Union
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Callable, Iterable, List, Mapping, Tuple, TypeVar, Union
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
@@ -74,3 +74,18 @@ def all_known(values: Iterable[Union[Value, Unknown]]) -> Union[Tuple[Value, ...
 def with_default(value: Union[Value, Unknown, None], default: Value) -> Union[Value, Unknown]:
     """``value``, or ``default`` where it is None."""
     return default if value is None else value
+
+
+def as_dict(value: Any) -> Any:
+    """Facts as JSON values; an unknown one becomes ``{"unknown": reason}``."""
+    if isinstance(value, Unknown):
+        return {"unknown": value.reason}
+    if is_dataclass(value):
+        return {entry.name: as_dict(getattr(value, entry.name)) for entry in fields(value) if entry.repr}
+    if isinstance(value, Mapping):
+        return {str(key): as_dict(entry) for key, entry in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [as_dict(entry) for entry in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(as_dict(entry) for entry in value)
+    return value

@@ -11,7 +11,7 @@ from gdsdeploy.host import checks
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.pci import GPU
 from gdsdeploy.host.model.expectation import from_json
-from gdsdeploy.host.topology import text
+from gdsdeploy.host.topology import document
 
 RECORDED = json.loads((Path(__file__).parents[2] / "evidence" / "validate" / "h200.json").read_text())
 FACTS = facts_from(RECORDED["evidence"])
@@ -46,6 +46,6 @@ def test_its_driver_s_other_halves() -> None:
 def test_its_topology() -> None:
     topology = FACTS.topology
     assert not isinstance(topology, Unknown)
-    assert json.loads(json.dumps(text.document(topology))) == RECORDED["topology"]
+    assert json.loads(json.dumps(document(topology))) == RECORDED["topology"]
     (gpu,) = topology.of_kind(GPU)
     assert (gpu.bar1, gpu.model) == (262144 << 20, "NVIDIA H200")

@@ -16,7 +16,7 @@ from gdsdeploy.host.facts.unknown import Unknown
 from gdsdeploy.host.io.wording import HIDDEN
 from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.libcufile.counters import Counters, Direction, Gpu, Observed
-from gdsdeploy.host.watch import table
+from gdsdeploy.host.watch import document as table
 from gdsdeploy.host.watch.document import document
 from gdsdeploy.host.watch.look import Entry, Look, Owner, owner
 from gdsdeploy.validate.watch import Watched

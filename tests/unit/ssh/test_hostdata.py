@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable
-from gdsdeploy.host import evidence
+from gdsdeploy.host import evidence, topology
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.explain.mechanisms import choose
 from gdsdeploy.host.explain.text import render
@@ -21,7 +21,6 @@ from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.gate import gate
 from gdsdeploy.host.io import jsontext
 from gdsdeploy.host.model.finding import FAIL, Finding
-from gdsdeploy.host.topology import text as shown
 from gdsdeploy.report import formats, html
 from gdsdeploy.report.model import HostReport, Report
 from gdsdeploy.ssh import reply_schema
@@ -219,7 +218,9 @@ def test_verbs_live_with_what_could_not_be_read(place: tuple[str, ...], value: A
     # Not by way of the shapes, which refuse some of these: saved evidence is judged without.
     facts = facts_from(document)
     assert choose(facts).mode
-    assert refusal(require_topology, "gpu1", facts).startswith("gpu1: ") or shown.text(require_topology("gpu1", facts))
+    assert refusal(require_topology, "gpu1", facts).startswith("gpu1: ") or topology.text(
+        require_topology("gpu1", facts)
+    )
     assert render(explain_facts(facts, ""))
     written(fleet_validation.host_report(EXPECTED, document, OPTIONS, ()))
 

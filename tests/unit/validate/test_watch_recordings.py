@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gdsdeploy.host.watch.document import lines
 from gdsdeploy.host.watch.service import INCOMPLETE, NAMES
-from gdsdeploy.host.watch.table import lines
 from gdsdeploy.validate.watch import Watched, _with_words
 
 FOLDER = Path(__file__).parents[2] / "evidence" / "watch"

@@ -21,11 +21,11 @@ RELEASE = "9.8.7-foreign"
 #: Looks at the machine as this mount namespace has it, and prints the document.
 LOOK = f"""
 import json
-from gdsdeploy.host.evidence import foreign, packages
+from gdsdeploy.host.evidence import packages
 from gdsdeploy.host.evidence.recorder import NOTHING, Recorder
 recorder = Recorder()
 packages.collect_packages(recorder, NOTHING)
-foreign.look(recorder, "{RELEASE}")
+packages.look(recorder, "{RELEASE}")
 print(json.dumps(recorder.finish()))
 """
 #: Folders of files over this machine's own, for this process and its children alone.

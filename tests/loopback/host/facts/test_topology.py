@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gdsdeploy.host import topology as tree
 from gdsdeploy.host.facts import Unknown
-from gdsdeploy.host.facts.pci import NIC, PORT, ROOT, Topology, degraded
-from gdsdeploy.host.topology import golden
-from gdsdeploy.host.topology import text as shown
+from gdsdeploy.host.facts.pci import NIC, PORT, ROOT, Link, Topology, degraded
 from tests.unit.host.facts.sysfs_root import (
     BRIDGE,
     DEVICES,
@@ -94,7 +93,7 @@ def test_access_control_is_read_from_configuration_space(tmp_path: Path) -> None
     apart = result.pair("GPU0", "NVME2")
     assert apart is not None
     assert apart.redirecting == (), "they meet at the host bridge anyway"
-    assert "ACS sends GPU0-NIC0, GPU0-NIC1 up to the host bridge: 0000:02:00.0, 0000:02:01.0" in shown.text(result)
+    assert "ACS sends GPU0-NIC0, GPU0-NIC1 up to the host bridge: 0000:02:00.0, 0000:02:01.0" in tree.text(result)
     blocking = topology(evidence(two_sockets(tmp_path / "source", acs=0x01))).pair("GPU0", "NVME0")
     assert blocking is not None
     assert blocking.redirecting == (), "source validation alone redirects nothing"
@@ -106,7 +105,7 @@ def test_what_only_root_may_read_is_not_known(sockets: Path) -> None:
     pair = result.pair("GPU0", "NVME0")
     assert pair is not None
     assert isinstance(pair.redirecting, Unknown)
-    assert "ACS of bridges between devices is unknown" in shown.text(result)
+    assert "ACS of bridges between devices is unknown" in tree.text(result)
 
 
 def link(root: Path, path: str, **files: str) -> str:
@@ -149,7 +148,7 @@ def test_nothing_on_pci_is_no_error(tmp_path: Path) -> None:
     (tmp_path / DEVICES).mkdir(parents=True)
     result = topology(evidence(tmp_path))
     assert (result.devices, result.pairs, result.iommu) == ((), (), "off")
-    assert shown.text(result).startswith("no GPU, NVMe disk or network adapter")
+    assert tree.text(result).startswith("no GPU, NVMe disk or network adapter")
 
 
 def test_a_real_machine_with_four_gpus_agrees_with_nvidia_smi(tmp_path: Path) -> None:
@@ -157,13 +156,13 @@ def test_a_real_machine_with_four_gpus_agrees_with_nvidia_smi(tmp_path: Path) ->
     result = topology(evidence(unpacked(folder / "sysfs.json", tmp_path)))
     rows = [line.split("\t") for line in (folder / "nvidia-smi-topo-m.txt").read_text().splitlines()]
     theirs = {row[0].strip(): row[6].strip() for row in rows if row[0].startswith("GPU")}
-    ours = {line.split()[0]: line.split()[-1] for line in shown.matrix(result) if line.startswith("GPU")}
+    ours = {line.split()[0]: line.split()[-1] for line in tree.matrix(result) if line.startswith("GPU")}
     assert ours == theirs, "labels and NUMA nodes"
     links = [line.split(", ") for line in (folder / "nvidia-smi-links.txt").read_text().splitlines()[1:]]
     for (index, address, gen, _, width, _), gpu in zip(links, result.of_kind("gpu"), strict=True):
         assert gpu.label == f"GPU{index}"
         assert address.lower().endswith(gpu.address)
-        assert isinstance(gpu.link, shown.Link)
+        assert isinstance(gpu.link, Link)
         assert (gpu.link.speed, gpu.link.width) == ({"5": 32.0}[gen], int(width))
         assert (gpu.bar1, gpu.driver) == (262144 << 20, "nvidia")
     # nvidia-smi has NVLink between them, which is no PCIe; over PCIe they meet at the host bridge.
@@ -173,18 +172,18 @@ def test_a_real_machine_with_four_gpus_agrees_with_nvidia_smi(tmp_path: Path) ->
 
 def test_a_golden_topology_of_the_same_machine_differs_in_nothing(sockets: Path) -> None:
     result = topology(evidence(sockets))
-    reference = golden.from_json(golden.to_json(golden.golden(result, "hgx")))
-    assert golden.differences(reference, result) == []
+    reference = tree.from_json(tree.to_json(tree.golden(result, "hgx")))
+    assert tree.differences(reference, result) == []
 
 
 def changes_after_move(sockets: Path, tmp: Path, path: str, new: str) -> list[str]:
     """What differs after what hangs at ``path`` was put to ``new``."""
-    reference = golden.golden(topology(evidence(sockets)), "hgx")
+    reference = tree.golden(topology(evidence(sockets)), "hgx")
     shutil.move(sockets / "sys/devices" / path, tmp / "taken")
     (sockets / DEVICES / path.rpartition("/")[2]).unlink()
     if new:
         function(sockets, new, NVME, lanes="4/4", speed="16/16")
-    return golden.differences(reference, topology(evidence(sockets)))
+    return tree.differences(reference, topology(evidence(sockets)))
 
 
 def test_a_part_that_changed_its_slot_is_named(sockets: Path, tmp_path: Path) -> None:
@@ -209,17 +208,17 @@ def test_a_part_that_is_gone_is_named(sockets: Path, tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_changed_of_a_part_is_named(sockets: Path, file: str, value: str, line: str) -> None:
-    reference = golden.golden(topology(evidence(sockets)), "hgx")
+    reference = tree.golden(topology(evidence(sockets)), "hgx")
     (sockets / UP / "0000:02:00.0/0000:03:00.0" / file).write_text(value + "\n")
-    assert golden.differences(reference, topology(evidence(sockets)))[0] == line
+    assert tree.differences(reference, topology(evidence(sockets)))[0] == line
 
 
 def test_a_gpu_at_rest_differs_in_nothing(sockets: Path) -> None:
-    reference = golden.golden(topology(evidence(sockets)), "hgx")
+    reference = tree.golden(topology(evidence(sockets)), "hgx")
     (sockets / UP / "0000:02:00.0/0000:03:00.0/current_link_speed").write_text("2.5 GT/s PCIe\n")
     result = topology(evidence(sockets))
-    assert golden.differences(reference, result) == []
-    assert golden.differences(golden.golden(result, "hgx"), result) == []
+    assert tree.differences(reference, result) == []
+    assert tree.differences(tree.golden(result, "hgx"), result) == []
 
 
 @pytest.mark.parametrize(
@@ -234,12 +233,12 @@ def test_a_gpu_at_rest_differs_in_nothing(sockets: Path) -> None:
     ],
 )
 def test_what_is_no_golden_topology_is_refused(text: str, words: str) -> None:
-    with pytest.raises(golden.GoldenError, match=words):
-        golden.from_json(text)
+    with pytest.raises(tree.GoldenError, match=words):
+        tree.from_json(text)
 
 
 def test_the_document_is_json_with_the_tree_and_the_pairs(sockets: Path) -> None:
-    document = json.loads(json.dumps(shown.document(topology(evidence(sockets)))))
+    document = json.loads(json.dumps(tree.document(topology(evidence(sockets)))))
     assert document["devices"]["GPU0"]["bar1"] == 128 << 30
     assert document["roots"][0]["children"][0]["address"] == "0000:00:01.0"
     assert {"one", "other", "distance", "bridge", "root_port", "path", "redirecting"} == set(document["pairs"][0])

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
+from gdsdeploy.host import topology as tree
 from gdsdeploy.host.facts import Unknown
 from gdsdeploy.host.facts.pci import Topology
-from gdsdeploy.host.topology import golden
-from gdsdeploy.host.topology import text as shown
 from tests.unit.host.facts.sysfs_root import topology
 
 RECORDED = Path(__file__).parents[3] / "evidence" / "topology"
@@ -85,17 +84,17 @@ def test_the_iommu_is_what_the_kernel_made_of_its_command_line(name: str, mode: 
 
 
 def test_a_swap_of_parts_is_named() -> None:
-    reference = golden.golden(recorded("switches"), "lab")
-    assert golden.differences(reference, recorded("switches")) == []
+    reference = tree.golden(recorded("switches"), "lab")
+    assert tree.differences(reference, recorded("switches")) == []
     disk = "1b36:0010 (1af4:1100 rev 02)"
-    assert golden.differences(reference, recorded("switches-swapped")) == [
+    assert tree.differences(reference, recorded("switches-swapped")) == [
         f"NVME2 at 0000:08:00.0 is gone ({disk})",
         f"NIC0 at 0000:05:00.0: the part is {disk}, was 8086:10d3 (8086:0000 rev 00)",
     ]
 
 
 def test_the_text_names_what_stands_between() -> None:
-    text = shown.text(recorded("switches-iommu"))
+    text = tree.text(recorded("switches-iommu"))
     assert "IOMMU: on (intel_iommu=on" in text
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import process
-from gdsdeploy.host.evidence import foreign as collector
 from gdsdeploy.host.evidence import packages
 from gdsdeploy.host.evidence.recorder import NOTHING, Recorder
 from gdsdeploy.host.facts.document import Document
@@ -150,7 +149,7 @@ class Host:
         monkeypatch.setattr(process, "run", self.run)
         recorder = Recorder(root=str(self.root))
         packages.collect_packages(recorder, NOTHING)
-        collector.look(recorder, RELEASE)
+        packages.look(recorder, RELEASE)
         # As it comes from a host.
         return Document(json.loads(json.dumps(recorder.finish())))
 

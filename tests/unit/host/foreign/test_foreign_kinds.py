@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.foreign import ForeignInstall, Locked, Trace, findings, install_from, kinds, model
-from gdsdeploy.host.foreign.recognizers import RECOGNIZERS
+from gdsdeploy.host import foreign
+from gdsdeploy.host.foreign import RECOGNIZERS, ForeignInstall, Locked, Trace, findings, install_from, kinds
 from tests.unit.host import cases
 from tests.unit.host.foreign.foreign_hosts import (
     ADDRESS,
@@ -112,12 +112,12 @@ def test_names_of_a_host_are_quoted_and_never_templates(tmp_path: Path, monkeypa
     host.dkms(name, "1; reboot")
     host.module("updates/aaa {commands}/nvidia.ko", "nvidia")
     installs = host.installs(monkeypatch)
-    text = model.way_out(installs["dkms-by-hand"], RELEASE)
-    assert "\x1b" not in text + model.sentence(installs["dkms-by-hand"])
+    text = foreign.way_out(installs["dkms-by-hand"], RELEASE)
+    assert "\x1b" not in text + foreign.sentence(installs["dkms-by-hand"])
     command = text.partition("run: ")[2].partition("; then")[0]
     assert shlex.split(command) == ["dkms", "remove", "nvidia$(touch x){release}\\u001b[31m/1; reboot", "--all"]
-    assert "'/lib/modules/" in model.way_out(installs["module-without-record"], RELEASE)
-    assert "{commands}" in model.way_out(installs["module-without-record"], RELEASE)
+    assert "'/lib/modules/" in foreign.way_out(installs["module-without-record"], RELEASE)
+    assert "{commands}" in foreign.way_out(installs["module-without-record"], RELEASE)
 
 
 def test_a_password_in_an_address_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
