@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any, Iterator, List, Mapping, Sequence, Tuple
 
 from ..facts import HostFacts, Maybe, UndecidedError, Unknown, require
@@ -106,39 +107,6 @@ MISSING_HINT = (
 )
 
 
-@check(
-    "gpu.present",
-    "the host has as many GPUs as the fleet file says",
-    expects="gpus of the profile",
-    prevents="a job that waits for, or silently does without, a GPU that died or was taken out",
-    unknown_hint=UNKNOWN_HINT,
-)
-def gpus(facts: HostFacts, expectation: Expectation) -> Answer:
-    return _counted(facts, expectation, "gpus", "GPU")
-
-
-@check(
-    "nic.present",
-    "the host has as many network adapters as the fleet file says",
-    expects="nics of the profile",
-    prevents="storage traffic through fewer adapters after one died, lost its driver or came up at a lower rate",
-    unknown_hint=UNKNOWN_HINT,
-)
-def nics(facts: HostFacts, expectation: Expectation) -> Answer:
-    return _counted(facts, expectation, "nics", "network adapter")
-
-
-@check(
-    "nvme.present",
-    "the host has as many NVMe disks as the fleet file says",
-    expects="nvme of the profile",
-    prevents="a scratch filesystem on fewer disks after one died or was taken out",
-    unknown_hint=UNKNOWN_HINT,
-)
-def disks(facts: HostFacts, expectation: Expectation) -> Answer:
-    return _counted(facts, expectation, "nvme", "NVMe disk")
-
-
 def _counted(facts: HostFacts, expectation: Expectation, key: str, noun: str) -> Answer:
     devices = expectation.hardware.get(key)
     if devices is None:
@@ -167,6 +135,23 @@ def _counted(facts: HostFacts, expectation: Expectation, key: str, noun: str) ->
     words = f"expected {count}, found {len(sure)}{_named(sure)}{rest}"
     hint = f"Correct profiles.{expectation.profile}.{key} in the fleet file, or give this host a profile of its own"
     return failed(words, hint, lines, expected=expected)
+
+
+for _ident, _key, _noun, _prevents in (
+    ("gpu", "gpus", "GPU", "a job that waits for, or silently does without, a GPU that died or was taken out"),
+    (
+        "nic", "nics", "network adapter",
+        "storage traffic through fewer adapters after one died, lost its driver or came up at a lower rate",
+    ),
+    ("nvme", "nvme", "NVMe disk", "a scratch filesystem on fewer disks after one died or was taken out"),
+):  # fmt: skip
+    check(
+        _ident + ".present",
+        f"the host has as many {_noun}s as the fleet file says",
+        expects=f"{_key} of the profile",
+        prevents=_prevents,
+        unknown_hint=UNKNOWN_HINT,
+    )(partial(_counted, key=_key, noun=_noun))
 
 
 def _amount(count: int, noun: str) -> str:

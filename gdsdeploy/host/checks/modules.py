@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from functools import partial
 from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..explain import mechanisms
@@ -173,54 +174,20 @@ UNKNOWN_HINT = (
 )
 
 
-@check(
-    "driver.errors",
-    "the driver has reported no fault since the boot",
-    expects="only Xid errors that programs cause, no failed initialization",
-    prevents="a GPU that fell off the bus, has memory errors or never came up, although all modules are loaded",
-    unknown_hint=UNKNOWN_HINT,
-    of_running=True,
-)
-def driver_errors(facts: HostFacts, _expectation: Expectation) -> Answer:
-    return _judge_messages(facts, NVIDIA)
-
-
-@check(
-    "nvidia-fs.errors",
-    "nvidia-fs has reported no fault since it was last loaded",
-    expects="only errors that programs cause",
-    prevents="transfers that fail or hang because nvidia-fs can't pin or map GPU memory, although it is loaded",
-    unknown_hint=UNKNOWN_HINT,
-    of_running=True,
-)
-def nvidia_fs_errors(facts: HostFacts, expectation: Expectation) -> Answer:
-    if not expectation.nvidia_fs_version:
+def _judge_messages(facts: HostFacts, expectation: Expectation, module: str) -> Answer:
+    if module == NVIDIA_FS and not expectation.nvidia_fs_version:
         return not_applicable(f"not needed: the mode is {expectation.mode}")
-    return _judge_messages(facts, NVIDIA_FS)
-
-
-@check(
-    "peermem.errors",
-    "nvidia-peermem has reported no fault since the boot",
-    expects="only errors that programs cause",
-    prevents="RDMA that can't register GPU memory, although nvidia-peermem is loaded",
-    unknown_hint=UNKNOWN_HINT,
-    of_running=True,
-)
-def peermem_errors(facts: HostFacts, expectation: Expectation) -> Answer:
-    if expectation.rdma != "peermem":
+    if module == PEERMEM and expectation.rdma != "peermem":
         return not_applicable(f"not needed: the fleet asks for RDMA {expectation.rdma}")
-    return _judge_messages(facts, PEERMEM)
-
-
-def _judge_messages(facts: HostFacts, module: str) -> Answer:
     log = facts.kernel.log
     # A module that is loaded now has no failure to load any more.
     loaded = module == PEERMEM and facts.peermem.module.loaded is True
     reported = [m for m in logged(log.lines, module) if not (loaded and m.meaning.loading)]
     faults = [message for message in reported if message.meaning.fault]
     if faults:
-        return failed(_kinds(faults), _hint(faults), [message.line for message in faults])
+        fixes = list(dict.fromkeys(message.meaning.fix for message in faults))
+        hint = ". ".join(capitalized(fix) for fix in fixes[:FIXES_NAMED])
+        return failed(_kinds(faults), hint, [message.line for message in faults])
     require(log.since_boot)
     lines = [message.line for message in reported] + list(log.suppressed)
     note = "; the kernel left out repeated messages" if log.suppressed else ""
@@ -232,9 +199,31 @@ def _kinds(reported: List[Message]) -> str:
     return "; ".join(sorted({message.what for message in reported}))
 
 
-def _hint(faults: List[Message]) -> str:
-    fixes = list(dict.fromkeys(message.meaning.fix for message in faults))
-    return ". ".join(capitalized(fix) for fix in fixes[:FIXES_NAMED])
+for _word, _module, _since, _expects, _prevents in (
+    (
+        "driver", NVIDIA, "the driver has reported no fault since the boot",
+        "only Xid errors that programs cause, no failed initialization",
+        "a GPU that fell off the bus, has memory errors or never came up, although all modules are loaded",
+    ),
+    (
+        "nvidia-fs", NVIDIA_FS, "nvidia-fs has reported no fault since it was last loaded",
+        "only errors that programs cause",
+        "transfers that fail or hang because nvidia-fs can't pin or map GPU memory, although it is loaded",
+    ),
+    (
+        "peermem", PEERMEM, "nvidia-peermem has reported no fault since the boot",
+        "only errors that programs cause",
+        "RDMA that can't register GPU memory, although nvidia-peermem is loaded",
+    ),
+):  # fmt: skip
+    check(
+        _word + ".errors",
+        _since,
+        expects=_expects,
+        prevents=_prevents,
+        unknown_hint=UNKNOWN_HINT,
+        of_running=True,
+    )(partial(_judge_messages, module=_module))
 
 
 HINT = "Provision the host again: it builds or brings the modules of the lock for this kernel"
@@ -297,6 +286,7 @@ def packaged_words(module: ModuleAudit) -> str:
 #: Up to this release nvidia-fs finds the driver's symbols at run time and imports none.
 LAST_WITH_SYMBOL_GET = (2, 17, 4)
 P2P = "nvidia_p2p_"
+NO_EXPORT = "does not export it"
 REBUILD = "Rebuild nvidia-fs against the running driver: provision the host again and let it reboot"
 
 
@@ -363,10 +353,14 @@ def symbol_versions(facts: HostFacts, expectation: Expectation) -> Answer:
     wrong = [(name, crc) for name, crc in imports.items() if crc is None or driver.exports.get(name) != crc]
     if not wrong:
         return passed(f"{len(imports)} of {len(imports)} equal")
+    exports = {name: f"exports {_crc(crc)}" for name, crc in driver.exports.items()}
     return failed(
         "{} of {} differ: {}".format(len(wrong), len(imports), ", ".join(name for name, _ in wrong)),
         "Rebuild nvidia-fs against the running driver's tree and its Module.symvers: provision the host again",
-        _differences(wrong, driver),
+        [
+            f"{name}: nvidia-fs needs {_crc(crc)}, the driver {exports.get(name, 'does not export it')}"
+            for name, crc in wrong
+        ],
     )
 
 
@@ -375,14 +369,6 @@ def _no_imports(module: ModuleFile) -> Answer:
     if version and version <= LAST_WITH_SYMBOL_GET:
         return passed("imports none: nvidia-fs up to 2.17.4 looks the driver's symbols up when they are needed")
     return failed(f"it imports no {P2P}* symbol at all", "Rebuild nvidia-fs: provision the host again")
-
-
-def _differences(wrong: List[Tuple[str, Optional[int]]], driver: ModuleFile) -> List[str]:
-    exports = {name: f"exports {_crc(crc)}" for name, crc in driver.exports.items()}
-    return [
-        f"{name}: nvidia-fs needs {_crc(crc)}, the driver {exports.get(name, 'does not export it')}"
-        for name, crc in wrong
-    ]
 
 
 def _crc(value: Optional[int]) -> str:

@@ -11,7 +11,7 @@ Which files cuFileHandleRegister takes, and the error that it returns for the ot
 
 from __future__ import annotations
 
-from typing import Any, Iterator, List, Optional, Tuple
+from typing import Iterator, Optional, Tuple
 
 from ..facts import HostFacts, Maybe, Unknown
 from ..facts.cufile import REJECTED, refusal
@@ -84,16 +84,12 @@ def _denied(facts: HostFacts, mount: Mount) -> Iterator[Condition]:
     }
     for key, values in values_by_key.items():
         denied = facts.cufile.setting("denylist", key, [])
-        matches = [value for value in values if value in _list(denied)]
+        matches = [value for value in values if isinstance(denied, list) and value in denied]
         shown = " and ".join(matches)
         what = f"denylist.{key} in cufile.json names {shown}"
         evidence = quote.setting(facts, "denylist", key)
         cause = Cause("cufile.denied", what, f"remove {shown} from denylist.{key}", evidence, reference.PARAMETERS)
         yield Condition(denied if isinstance(denied, Unknown) else not matches, cause)
-
-
-def _list(value: Any) -> List[Any]:
-    return value if isinstance(value, list) else []
 
 
 def library(facts: HostFacts) -> Maybe[Optional[str]]:

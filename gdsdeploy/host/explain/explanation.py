@@ -170,7 +170,9 @@ def kinds(facts: HostFacts) -> Tuple[Kind, ...]:
         Kind(label, _has(facts, label), _kind_path(facts, label), _row(facts, label)) for label in _labels(facts)
     )
     adapters = when_known(facts.peermem.rdma_devices, bool)
-    return (*storage_kinds, Kind(RDMA, adapters, _rdma_path(facts), _row(facts, RDMA)))
+    attempts = [(mechanisms.path_name(facts), list(mechanisms.needed(facts)))]
+    path = _best(facts, config.usable(facts), attempts)
+    return (*storage_kinds, Kind(RDMA, adapters, path, _row(facts, RDMA)))
 
 
 def _labels(facts: HostFacts) -> Iterator[str]:
@@ -194,7 +196,8 @@ def _has(facts: HostFacts, label: str) -> Maybe[bool]:
     if driver in LOADED:
         return when_known(facts.kernel.modules, lambda names: driver in names)
     if label == "SCSI":
-        return when_known(facts.storage.mounts, lambda mounts: any(map(_is_scsi, mounts.values())))
+        every = when_known(facts.storage.mounts, lambda mounts: [d for mount in mounts.values() for d in stack(mount)])
+        return when_known(every, lambda devices: any(device.kind == storage.SCSI for device in devices))
     if driver in TRANSPORTS:
         transports = list(facts.storage.controllers.values())
         if any(transport in TRANSPORTS[driver] for transport in transports):
@@ -203,10 +206,6 @@ def _has(facts: HostFacts, label: str) -> Maybe[bool]:
     types = {name for name, module in NETWORK.items() if module == driver and (name == FSX) == (label == "FSx Lustre")}
     types |= {name for name, client in CLIENTS.items() if client.row == label} | {FILESYSTEMS.get(label, "")}
     return when_known(facts.storage.mounts, lambda mounts: any(m.filesystem in types for m in mounts.values()))
-
-
-def _is_scsi(mount: Mount) -> bool:
-    return any(device.kind == storage.SCSI for device in stack(mount))
 
 
 def _storage_path(facts: HostFacts, driver: str) -> Path:
@@ -226,11 +225,6 @@ def _kind_path(facts: HostFacts, label: str) -> Path:
     if name in CLIENTS:
         return _best(facts, needs(USABLE, facts), mechanisms.attempts(facts, CLIENTS[name], None))
     return path.path_of(facts, Mount("a mount", name, name, (), None, None, f"any mount of {name}"))
-
-
-def _rdma_path(facts: HostFacts) -> Path:
-    attempts = [(mechanisms.path_name(facts), list(mechanisms.needed(facts)))]
-    return _best(facts, config.usable(facts), attempts)
 
 
 def _best(facts: HostFacts, usable: Iterator[Condition], attempts: Sequence[Tuple[str, List[Condition]]]) -> Path:
@@ -353,7 +347,10 @@ def as_document(explanation: Explanation) -> Dict[str, Any]:
         "collected_at": explanation.collected_at,
         "stack": [list(run) for run in explanation.runs],
         "mounts": [_mount(explained) for explained in explanation.mounts],
-        "kinds": [_kind(kind) for kind in explanation.kinds],
+        "kinds": [
+            {"kind": k.label, "here": if_known(k.present, None), "libcufile": k.row, **_path_row(k.path)}
+            for k in explanation.kinds
+        ],
         "processes": if_known(when_known(explanation.programs, lambda every: [as_row(each) for each in every]), None),
         "foreign": [install.to_json() for install in explanation.foreign],
         "unseen": list(explanation.unseen),
@@ -370,10 +367,6 @@ def _mount(explained: ExplainedMount) -> Dict[str, Any]:
         "devices": [device.name for device in blocks.stack(mount)],
         **_path_row(explained.path),
     }
-
-
-def _kind(kind: Kind) -> Dict[str, Any]:
-    return {"kind": kind.label, "here": if_known(kind.present, None), "libcufile": kind.row, **_path_row(kind.path)}
 
 
 def _path_row(path: Path) -> Dict[str, Any]:

@@ -11,6 +11,7 @@ RDMA Peer Memory Configuration; and NVIDIA's gds-diag, which counts these filesy
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any, Collection, Iterator, List, Mapping, Optional, Sequence, Tuple
 
@@ -75,7 +76,7 @@ def mechanisms(facts: HostFacts) -> Tuple[Mechanism, ...]:
     """Every mechanism that a fleet file can choose."""
     return (
         _mechanism(NVIDIA_FS, "nvidia-fs: storage drivers with hooks", _nvidia_fs(facts)),
-        _mechanism(P2PDMA, "PCI P2PDMA", _p2pdma(facts)),
+        _mechanism(P2PDMA, "PCI P2PDMA", itertools.chain(_either(facts), needs(P2PDMA, facts))),
         _mechanism(PEERDIRECT, "PeerDirect with nvidia-peermem", peerdirect(facts)),
         _mechanism(DMABUF, "DMA-BUF", dmabuf(facts)),
     )
@@ -117,11 +118,6 @@ def _nvidia_fs(facts: HostFacts) -> Iterator[Condition]:
     fix = "install nvme from MLNX_OFED or DOCA, or the vendor's filesystem client, for this kernel; or use P2PDMA mode"
     cause = Cause("storage.no-hooks", what, fix, quote.symbols(facts, names[:2]), reference.NVME)
     yield Condition(when_known(facts.kernel.symbols, lambda symbols: any(name in symbols for name in names)), cause)
-
-
-def _p2pdma(facts: HostFacts) -> Iterator[Condition]:
-    yield from _either(facts)
-    yield from needs(P2PDMA, facts)
 
 
 def adapters(facts: HostFacts) -> Condition:

@@ -148,7 +148,8 @@ def explain_process(facts: HostFacts, pid: int) -> ExplainedProcess:
 
 def _explain(facts: HostFacts, program: Program) -> ExplainedProcess:
     # In a container, the same mount point is another mount.
-    mounts = [] if program.container is not False else _mounts(facts, program)
+    places = {} if program.container is not False else dict.fromkeys(file.mount for file in program.files)
+    mounts = [mount for mount in map(facts.storage.mount_of, places) if isinstance(mount, Mount)]
     own = explain_program(facts, mounts, program)
     paths = {mount.mount_point: path_of(facts, mount) for mount in mounts}
     of_mounts = [cause for path in paths.values() for cause in (*path.causes, *path.suspects)]
@@ -159,11 +160,6 @@ def _explain(facts: HostFacts, program: Program) -> ExplainedProcess:
         path = paths.get(file.mount)
         files.append((file.path, "not judged" if path is None else if_known(path.path, "not proven")))
     return ExplainedProcess(program, way, distinct(causes), tuple(files), own.unseen)
-
-
-def _mounts(facts: HostFacts, program: Program) -> List[Mount]:
-    each = {file.mount: facts.storage.mount_of(file.mount) for file in program.files}
-    return [mount for mount in each.values() if isinstance(mount, Mount)]
 
 
 def _own(facts: HostFacts, program: Program, way: Route) -> Iterator[Cause]:

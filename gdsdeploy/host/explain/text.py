@@ -7,7 +7,6 @@ from typing import Iterator, List, Sequence, Set, Tuple
 
 from .. import foreign
 from ..facts import Unknown
-from ..foreign import ForeignInstall
 from ..io.wording import joined, line
 from ..libcufile.counters import route_words
 from . import blocks
@@ -43,7 +42,9 @@ def render(explanation: Explanation) -> str:
         lines += [line for explained in explanation.programs for line in _program(explained, printed)]
     if explanation.foreign:
         lines += ["", "Installed by others"]
-        lines += [line for install in explanation.foreign for line in _install(install, explanation.release)]
+        for install in explanation.foreign:
+            lines += wrapped(foreign.sentence(install), "  - ")
+            lines += wrapped(foreign.way_out(install, explanation.release), "    ")
     if explanation.unseen:
         lines += ["", "What could not be seen"]
         lines += [line for reason in explanation.unseen for line in wrapped(reason, "  - ")]
@@ -53,7 +54,8 @@ def render(explanation: Explanation) -> str:
 def _mount(explained: ExplainedMount, printed: Set[Tuple[str, str]]) -> List[str]:
     """``printed``: causes that were printed in full; those of this mount are added."""
     path = explained.path
-    verdict = f"NOT PROVEN: {path.path.reason}" if isinstance(path.path, Unknown) else _meaning(path.path)
+    name = path.path
+    verdict = f"NOT PROVEN: {name.reason}" if isinstance(name, Unknown) else f"{name.upper()}: {MEANS[name]}"
     lines = wrapped(f"{explained.mount.mount_point}  {verdict}", "")
     lines += wrapped(blocks.names(explained.mount), "  ")
     if explained.requested:
@@ -72,15 +74,6 @@ def _program(explained: ExplainedProgram, printed: Set[Tuple[str, str]]) -> Iter
     yield from ("  " + row for row in _causes(explained.causes, "", printed))
     for reason in explained.unseen:
         yield from wrapped("not known: " + reason, "    ")
-
-
-def _install(install: ForeignInstall, release: str) -> Iterator[str]:
-    yield from wrapped(foreign.sentence(install), "  - ")
-    yield from wrapped(foreign.way_out(install, release), "    ")
-
-
-def _meaning(path: str) -> str:
-    return f"{path.upper()}: {MEANS[path]}"
 
 
 def _proofs(path: Path) -> Iterator[str]:

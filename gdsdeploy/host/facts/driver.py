@@ -356,7 +356,10 @@ def p2p_facts(document: Document) -> P2pFacts:
         legacy_services=when_known(services, lambda paths: tuple(path for path in paths if not path.endswith(".d"))),
         peer_memory=_exporter(document, PEER_MEMORY),
         rdma_dmabuf=_exporter(document, DMABUF),
-        adapters_dmabuf=when_known(_symbols(document, ADAPTER_DMABUF), _adapters),
+        adapters_dmabuf=when_known(
+            _symbols(document, ADAPTER_DMABUF),
+            lambda rows: tuple(sorted({module for _, module in rows if module and not module.startswith("ib_")})),
+        ),
     )
 
 
@@ -387,7 +390,3 @@ def _exporter(document: Document, name: str) -> Maybe[Optional[str]]:
     if isinstance(symbols, Unknown):
         return symbols
     return next((module or "the kernel itself" for symbol, module in symbols if symbol == name), None)
-
-
-def _adapters(symbols: Tuple[Tuple[str, str], ...]) -> Tuple[str, ...]:
-    return tuple(sorted({module for _, module in symbols if module and not module.startswith("ib_")}))

@@ -131,10 +131,10 @@ def foreign_facts(document: Document, installed: Optional[Mapping[str, Tuple[Pac
     installed: packages, where the document doesn't have them.
     """
     has_apt = document.has("commands") and not isinstance(document.text(APT_PREFERENCES), Unknown)
-    loaded = with_default(document.text("/proc/modules"), "")
+    loaded, held = (with_default(document.text(path), "") for path in ("/proc/modules", HOLDS_RECORD))
     return ForeignFacts(
         installed=package_facts(document).installed if installed is None else installed,
-        own_holds=_own_holds(document) if has_apt else (),
+        own_holds=when_known(held, lambda text: tuple(text.split())) if has_apt else (),
         modules={release: _modules(document, release) for release in document.paths("modulefiles")},
         dkms=_dkms(document),
         driver_programs=_files(document, RUNFILE_PROGRAM),
@@ -249,10 +249,6 @@ def _libraries(document: Document) -> Maybe[Tuple[Library, ...]]:
 
 
 # The package manager
-
-
-def _own_holds(document: Document) -> Maybe[Tuple[str, ...]]:
-    return when_known(with_default(document.text(HOLDS_RECORD), ""), lambda text: tuple(text.split()))
 
 
 def _texts(document: Document, paths: Tuple[str, ...]) -> Maybe[Tuple[Tuple[str, str], ...]]:

@@ -21,7 +21,7 @@ from ..model.compat import Rule
 from ..model.system import family_of
 from ..paths import CUFILE_OPEN, GDSCHECK
 from .cufile import CufileFacts, cufile_facts
-from .document import Document, Ran, once_for_alike
+from .document import Document, once_for_alike
 from .driver import (
     DriverFacts,
     NvidiaFsFacts,
@@ -197,16 +197,12 @@ class GdscheckFacts:
 
 
 def gdscheck_facts(document: Document) -> GdscheckFacts:
+    logged = when_known(document.attempted(CUFILE_OPEN), lambda run: gdscheck.parse_log(run.log))
     return GdscheckFacts(
         when_known(document.names(GDSCHECK), bool),
         when_known(document.ran(GDSCHECK), lambda run: gdscheck.parse(run.stdout + "\n" + run.stderr, run.status)),
-        when_known(document.attempted(CUFILE_OPEN), _logged),
+        when_known(logged, lambda report: report if report.complete else None),
     )
-
-
-def _logged(run: Ran) -> Optional[gdscheck.Report]:
-    report = gdscheck.parse_log(run.log)
-    return report if report.complete else None
 
 
 @dataclass(frozen=True)

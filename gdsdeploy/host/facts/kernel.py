@@ -322,7 +322,7 @@ def configured(document: Document, release: str) -> Maybe[Entries]:
         names = document.names(folder)
         if isinstance(names, Unknown):
             return names
-        for path in (f"{folder}/{name}" for name in names or () if _is_entry(name)):
+        for path in (f"{folder}/{name}" for name in names or () if name.endswith(".conf") and "-0-rescue" not in name):
             lines = document.lines(path)
             if isinstance(lines, Unknown):
                 return lines
@@ -333,10 +333,6 @@ def configured(document: Document, release: str) -> Maybe[Entries]:
     if not entries:
         return Unknown("the boot loader's entries aren't in the evidence")
     return tuple(tuple(entries[path]) for path in own or entries)
-
-
-def _is_entry(name: str) -> bool:
-    return name.endswith(".conf") and "-0-rescue" not in name
 
 
 def shown_parameters(document: Document, names: Iterable[str]) -> Mapping[str, Maybe[Optional[str]]]:

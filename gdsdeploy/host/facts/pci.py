@@ -145,7 +145,7 @@ def _function(document: Document, name: str, folder: str) -> Maybe[Function]:
         bridges=addresses(path)[:-1],
         iommu_domain=if_present(group, lambda _: _domain(document, folder + "/iommu_group/type")),
         iommu_group=if_present(group, lambda link: link.rpartition("/")[2]),
-        host_bridge=_host_bridge(path),
+        host_bridge=next((part for part in path.split("/") if _BRIDGE.match(part)), ""),
         link=_link(document, folder),
         subsystem=_subsystem(document, folder),
         virtual=isinstance(physical, str),
@@ -185,10 +185,6 @@ def _names(document: Document, name: str) -> Tuple[str, ...]:
         if isinstance(path, str) and addresses(path)[-1:] == (name,):
             devices.append(interface)
     return tuple(devices)
-
-
-def _host_bridge(path: str) -> str:
-    return next((part for part in path.split("/") if _BRIDGE.match(part)), "")
 
 
 def _code(document: Document, path: str) -> Maybe[int]:
@@ -255,22 +251,19 @@ def hardware_facts(document: Document, pci: PciFacts, driver: DriverFacts) -> Ha
         return when_known(functions, lambda ones: tuple(map(part, ones)))
 
     return HardwareFacts(
-        gpus=parts(_is_gpu, lambda one: Part(one.address, _driver(document, one), model=_gpu_model(driver, one))),
-        nics=parts(_is_adapter, lambda one: Part(one.address, _driver(document, one), link=_rate(document, one))),
-        nvme=parts(_is_disk, lambda one: Part(one.address, _driver(document, one), model=_disk_model(document, one))),
+        gpus=parts(
+            lambda one: is_gpu(one) and one.kind >> 8 in GPU_CLASSES,
+            lambda one: Part(one.address, _driver(document, one), model=_gpu_model(driver, one)),
+        ),
+        nics=parts(
+            lambda one: kind_of(one) == NIC,
+            lambda one: Part(one.address, _driver(document, one), link=_rate(document, one)),
+        ),
+        nvme=parts(
+            lambda one: kind_of(one) == DISK,
+            lambda one: Part(one.address, _driver(document, one), model=_disk_model(document, one)),
+        ),
     )
-
-
-def _is_gpu(function: Function) -> bool:
-    return function.vendor == NVIDIA_VENDOR and function.kind >> 8 in GPU_CLASSES
-
-
-def _is_adapter(function: Function) -> bool:
-    return function.kind >> 16 == NETWORK or function.kind >> 8 == INFINIBAND_CLASS
-
-
-def _is_disk(function: Function) -> bool:
-    return function.kind == NVME
 
 
 def _physical(document: Document, functions: Tuple[Function, ...]) -> Maybe[Tuple[Function, ...]]:
@@ -435,7 +428,9 @@ def topology_facts(document: Document, pci: PciFacts, driver: DriverFacts) -> Ma
     labels = _labels(functions)
     tree = _Tree(by_address, labels, pci.acs, driver.models)
     devices = tuple(tree.node(by_address[address]) for address in labels)
-    nodes = _numa_nodes(document)
+    # Kernels without NUMA have no such folder.
+    folders = with_default(document.names(NODES + "/node*"), ())
+    nodes = when_known(folders, lambda names: len([name for name in names if name[4:].isdigit()]) or 1)
     pairs = itertools.combinations([by_address[address] for address in labels], 2)
     return Topology(
         roots=tree.roots(),
@@ -557,6 +552,8 @@ def _pair(
     shared = [name for name in one.bridges if name in other.bridges]
     up = [name for name in reversed(one.bridges) if name not in shared]
     down = [name for name in other.bridges if name not in shared]
+    between = [*up, *down] if shared else []
+    controls = all_known(acs.get(name, Unknown(f"the access control of {name} was not read")) for name in between)
     return Pair(
         one=labels[one.address],
         other=labels[other.address],
@@ -564,7 +561,9 @@ def _pair(
         bridge=shared[-1] if shared else "",
         root_port=shared[0] if shared else "",
         path=(*up, *shared[-1:], *down),
-        redirecting=_redirecting([*up, *down] if shared else [], acs),
+        redirecting=when_known(
+            controls, lambda bits: tuple(name for name, control in zip(between, bits) if control & REDIRECTS)
+        ),
     )
 
 
@@ -585,11 +584,6 @@ def _distance(one: Function, other: Function, shared: Sequence[str], apart: int,
         nameless = one if one.numa_node < 0 else other
         return Unknown(f"the firmware names no NUMA node of {nameless.address}")
     return NODE
-
-
-def _redirecting(names: Sequence[str], acs: Mapping[str, Maybe[int]]) -> Maybe[Tuple[str, ...]]:
-    controls = all_known(acs.get(name, Unknown(f"the access control of {name} was not read")) for name in names)
-    return when_known(controls, lambda bits: tuple(name for name, control in zip(names, bits) if control & REDIRECTS))
 
 
 def _iommu(function: Function) -> Maybe[str]:
@@ -617,12 +611,6 @@ def _iommu_words(document: Document) -> Maybe[Tuple[str, ...]]:
         return why_not(text, "there is no /proc/cmdline")
     names = ("iommu", "intel_iommu", "amd_iommu", "iommu.passthrough", "iommu.strict", "pci")
     return tuple(word for word in text.split() if word.partition("=")[0] in names and "=" in word)
-
-
-def _numa_nodes(document: Document) -> Maybe[int]:
-    # Kernels without NUMA have no such folder.
-    names = with_default(document.names(NODES + "/node*"), ())
-    return when_known(names, lambda nodes: len([name for name in nodes if name[4:].isdigit()]) or 1)
 
 
 def degraded(node: Node) -> Maybe[str]:

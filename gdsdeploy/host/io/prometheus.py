@@ -22,7 +22,9 @@ def text(metrics: Iterable[Metric]) -> str:
     for name, words, samples in metrics:
         kind = "counter" if name.endswith("_total") else "gauge"
         lines += [f"# HELP {name} {words}", f"# TYPE {name} {kind}"]
-        lines += [f"{name}{_labels(labels)} {value}" for labels, value in samples]
+        for labels, value in samples:
+            shown = ",".join(f'{label}="{_escaped(each)}"' for label, each in labels)
+            lines.append(f"{name}{{{shown}}} {value}" if labels else f"{name} {value}")
     return "\n".join(lines) + "\n"
 
 
@@ -34,12 +36,6 @@ def places(setting: str, file: str) -> List[str]:
 def folders(setting: str) -> List[str]:
     """Where a host's metrics go: the folder of the settings, which is made, or those usual ones that are there."""
     return [setting] if setting else [folder for folder in FOLDERS if os.path.isdir(folder)]
-
-
-def _labels(labels: Sequence[Tuple[str, str]]) -> str:
-    if not labels:
-        return ""
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels) + "}"
 
 
 def _escaped(value: str) -> str:

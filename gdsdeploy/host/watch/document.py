@@ -11,7 +11,7 @@ import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..explain.processes import configuration
-from ..facts.processes import OpenFile, Program
+from ..facts.processes import Program
 from ..facts.unknown import if_known, when_known
 from ..io.wording import aligned, first_few, line
 from ..libcufile.counters import NOT_COUNTED, REASONS, Counters, releases, route_words
@@ -69,7 +69,10 @@ def row(entry: Entry, names: Dict[str, str]) -> Dict[str, Any]:
             "statistics_level": if_known(program.level, None),
             "nvidia_fs_open": if_known(program.nvidia_fs, None),
             "gpus": moving[:FEW],
-            "files": [_file(file) for file in program.files[:FEW]],
+            "files": [
+                {**{name: _text(str(value)) for name, value in file._asdict().items()}, "direct": file.direct}
+                for file in program.files[:FEW]
+            ],
             "path": result.path,
             "operations": dict(result.operations),
             "since": "look" if result.recent else "start",
@@ -99,11 +102,6 @@ def _releases(program: Program) -> Optional[str]:
     """Those that have the layout of its counters, where these can only be of one library."""
     of = program.counters
     return releases(of.version, of.size) if len(program.libraries) == 1 and isinstance(of, Counters) else None
-
-
-def _file(file: OpenFile) -> Dict[str, Any]:
-    words = {name: _text(str(value)) for name, value in file._asdict().items()}
-    return {**words, "direct": file.direct}
 
 
 def _text(text: str) -> str:
@@ -175,7 +173,7 @@ def _cells(row: Mapping[str, Any]) -> List[str]:
         str(row["pid"]),
         row["program"] or NONE,
         _short(_whose(row["owner"]), OWNER),
-        _libraries(row["libcufile"]),
+        ", ".join(sorted({one["version"] or UNKNOWN for one in row["libcufile"]})) or NONE,
         first_few([uuid[:12] for uuid in row["gpus"]], 1) or NONE,
         _short(_files(row["files"]), FILES),
     ]
@@ -201,10 +199,6 @@ def _whose(owner: Mapping[str, Any]) -> str:
     if owner["kind"] in ("", "unit"):
         return owner["name"] or NONE
     return f"{owner['kind']} {owner['name']}"
-
-
-def _libraries(libraries: Sequence[Mapping[str, Any]]) -> str:
-    return ", ".join(sorted({one["version"] or UNKNOWN for one in libraries})) or NONE
 
 
 def _files(files: Sequence[Mapping[str, Any]]) -> str:

@@ -264,14 +264,10 @@ def _program() -> Optional[Tuple[int, int]]:
 def restored(path: str = STATE) -> Totals:
     """The sums of a file; new ones where it isn't there or can't be used."""
     try:
-        return from_record(_record(path))
+        with open(path, encoding="utf-8") as file:
+            return from_record(jsontext.loads(file.read(STATE_LIMIT), limit=STATE_LIMIT))
     except (OSError, *_DAMAGED):
         return Totals()
-
-
-def _record(path: str) -> Any:
-    with open(path, encoding="utf-8") as file:
-        return jsontext.loads(file.read(STATE_LIMIT), limit=STATE_LIMIT)
 
 
 def expects_direct() -> Optional[bool]:
