@@ -6,10 +6,10 @@ import pytest
 
 from gdsdeploy.host.explain import COMPAT, DIRECT
 from gdsdeploy.host.explain.cause import NVIDIA_FS, P2PDMA, Cause, needs
-from gdsdeploy.host.explain.mechanisms import Mechanism, choose, mechanisms
-from gdsdeploy.host.facts import HostFacts, Unknown, facts_from
+from gdsdeploy.host.explain.mechanisms import choose, mechanisms
+from gdsdeploy.host.facts import Unknown, facts_from
 from tests.unit.host import hosts
-from tests.unit.host.explain.capable_host import GPU, Document
+from tests.unit.host.explain.capable_host import GPU
 from tests.unit.host.explain.faults import FAULTS, FOR_P2PDMA, explained
 from tests.unit.host.patches import patched
 
@@ -17,16 +17,6 @@ from tests.unit.host.patches import patched
 OF_MOUNTS = ("cufile.", "ext4.", "filesystem.", "storage.", "udev.", "nfs.", "nvmeof.", "platform.host-bridge")
 #: What the two say about the same thing: the hooks of one driver, or of any.
 HOOKS = ("no-hooks", "other-hooks", "not-registered", "ofed-unused")
-NAMES = sorted(FAULTS)
-
-
-def faulty(name: str) -> Document:
-    case = FAULTS[name]
-    return case.change(hosts.named("capable, with a GPU" if case.host == "capable" else case.host))
-
-
-def of_storage(facts: HostFacts) -> dict[str, Mechanism]:
-    return {one.name: one for one in mechanisms(facts) if one.name in (NVIDIA_FS, P2PDMA)}
 
 
 def of_host(cause: Cause) -> bool:
@@ -34,39 +24,22 @@ def of_host(cause: Cause) -> bool:
     return not (cause.id.startswith(OF_MOUNTS) or cause.id.endswith(HOOKS) or about_disk)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_path_that_explain_expects_is_usable(name: str) -> None:
-    document = faulty(name)
+@pytest.mark.parametrize("name", FAULTS)
+def test_both_say_the_same_of_a_host(name: str) -> None:
+    case, mode = FAULTS[name], P2PDMA if FAULTS[name].host in FOR_P2PDMA else NVIDIA_FS
+    document = case.change(hosts.named("capable, with a GPU" if case.host == "capable" else case.host))
     facts, path = facts_from(document), explained(document)
+    offered = {one.name: one for one in mechanisms(facts) if one.name in (NVIDIA_FS, P2PDMA)}
+    chosen = choose(facts).mode
     if path.path in DIRECT:
-        offered = of_storage(facts)[str(path.path)]
-        assert offered.usable is True, offered
-        assert choose(facts).mode in DIRECT
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_what_the_choice_refuses_is_not_the_path_of_a_mount(name: str) -> None:
-    document = faulty(name)
-    facts, path = facts_from(document), explained(document)
-    for mechanism in of_storage(facts).values():
-        if mechanism.usable is False:
-            assert path.path != mechanism.name
-    if choose(facts).mode == COMPAT:
-        assert path.path not in DIRECT
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_an_obstacle_of_the_host_is_one_for_both(name: str) -> None:
-    document = faulty(name)
-    facts, path = facts_from(document), explained(document)
-    offered = of_storage(facts)
+        assert (offered[str(path.path)].usable, chosen in DIRECT) == (True, True), "what explain expects is usable"
+    assert path.path not in [name for name, mechanism in offered.items() if mechanism.usable is False]
+    # An obstacle of the host is one for both.
     reasons = {reason for mechanism in offered.values() for reason in mechanism.why}
     causes = [cause for cause in (*path.causes, *path.suspects) if of_host(cause)]
     assert [cause.what for cause in causes if cause.what not in reasons] == []
-    if path.path == COMPAT and causes and FAULTS[name].host in FOR_P2PDMA:
-        assert offered[P2PDMA].usable is False
     if path.path == COMPAT:
-        mode = P2PDMA if FAULTS[name].host in FOR_P2PDMA else NVIDIA_FS
+        assert not causes or mode != P2PDMA or offered[P2PDMA].usable is False
         refused = [condition.cause for condition in needs(mode, facts) if condition.holds is False]
         assert [cause for cause in refused if cause not in path.causes] == []
 

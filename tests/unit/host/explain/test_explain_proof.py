@@ -74,36 +74,34 @@ def test_the_counters_of_a_real_nvidia_fs_are_read() -> None:
     assert proof_counters(counted(3, 4)) == {"reads": 3, "read errors": 0, "mapped": 4, "map errors": 0, "processes": 0}
 
 
-def test_memory_was_mapped_and_the_read_succeeded_without_compat_mode() -> None:
-    result = proof(run(done(mapped(7), mapped(7), mapped(8))))
-    assert result.path == NVIDIA_FS
-    assert result.evidence[0] == "/proc/driver/nvidia-fs/stats: Bar1-map ok: 7 → 8"
-
-
-def test_reads_are_counted_where_the_host_has_that_on() -> None:
-    assert proof(run(done(counted(1, 1), counted(1, 1), counted(2, 2)))).path == NVIDIA_FS
-    # Memory was mapped, but no read went through nvidia-fs.
-    result = proof(run(done(counted(1, 1), counted(1, 1), counted(1, 2))))
-    assert isinstance(result.path, Unknown)
-    assert "did not move" in result.path.reason
-
-
-def test_counters_that_did_not_move_prove_nothing() -> None:
-    result = proof(run(done(mapped(7), mapped(7), mapped(7))))
-    assert isinstance(result.path, Unknown)
-    assert "its I/O counters are off: rw_stats_enabled=0" in result.path.reason
+OFF, OTHERS = "its I/O counters are off: rw_stats_enabled=0", "other programs move the counters"
+DIRECT_READ = (DONE.format(0, 0),)
 
 
 @pytest.mark.parametrize(
-    ("idle", "before", "after"), [(mapped(5), mapped(7), mapped(8)), (mapped(7), mapped(7), mapped(40))]
+    ("pair", "path", "words"),
+    [
+        (done(mapped(7), mapped(7), mapped(8)), NVIDIA_FS, "Bar1-map ok: 7 → 8"),
+        # Reads are counted where the host has that on.
+        (done(counted(1, 1), counted(1, 1), counted(2, 2)), NVIDIA_FS, ""),
+        (done(counted(1, 1), counted(1, 1), counted(1, 2)), None, "did not move"),
+        (done(mapped(7), mapped(7), mapped(7)), None, OFF),
+        # What others move proves nothing by itself.
+        (done(mapped(5), mapped(7), mapped(8)), None, OTHERS),
+        (done(mapped(7), mapped(7), mapped(40)), None, OTHERS),
+        (done(mapped(5), mapped(7), mapped(8), DIRECT_READ), NVIDIA_FS, "other programs move them, too"),
+        (done(mapped(7), mapped(7), mapped(40), DIRECT_READ), NVIDIA_FS, "other programs move them, too"),
+        # P2PDMA moves no counter, and is logged.
+        (done(log=(DONE.format(1, 0),)), P2PDMA, ""),
+        (done(mapped(7), mapped(7), mapped(8), (DONE.format("true", 0),)), P2PDMA, ""),
+    ],
 )
-def test_counters_that_others_move_prove_nothing_by_themselves(idle: str, before: str, after: str) -> None:
-    result = proof(run(done(idle, before, after)))
-    assert isinstance(result.path, Unknown)
-    assert "other programs move the counters" in result.path.reason
-    logged = proof(run(done(idle, before, after, (DONE.format(0, 0),))))
-    assert logged.path == NVIDIA_FS
-    assert "other programs move them, too" in logged.how
+def test_what_counters_and_the_log_prove(pair: dict[str, Any], path: str | None, words: str) -> None:
+    result = proof(run(pair))
+    if isinstance(result.path, Unknown):
+        assert (path, words in result.path.reason) == (None, True)
+    else:
+        assert (result.path, words in "\n".join([result.how, *result.evidence])) == (path, True)
 
 
 def written(moved: int = 1 << 20, after: str = "", compat: int = 0) -> dict[str, Any]:
@@ -128,33 +126,23 @@ def proven(strict: dict[str, Any], allowed: dict[str, Any] | None = None) -> lis
     return [(entry.operations, entry.path) for entry in entries]
 
 
+READ = done(mapped(7), mapped(7), mapped(8))
+
+
 def test_a_read_and_a_write_that_take_one_path_are_one_proof() -> None:
-    read = done(mapped(7), mapped(7), mapped(8))
-    assert proven(both(read, written())) == [(("read", "write"), NVIDIA_FS)]
+    assert proven(both(READ, written())) == [(("read", "write"), NVIDIA_FS)]
 
 
 def test_a_write_that_needs_compat_mode_is_shown_beside_the_read() -> None:
-    read, refused = done(mapped(7), mapped(7), mapped(8)), written(-5008)
     bounced = both(done(log=(DONE.format(0, 0),)), written(compat=1))
-    assert proven(both(read, refused), bounced) == [(("read",), NVIDIA_FS), (("write",), COMPAT)]
+    assert proven(both(READ, written(-5008)), bounced) == [(("read",), NVIDIA_FS), (("write",), COMPAT)]
 
 
-def test_a_write_that_moves_no_counter_is_not_proven() -> None:
-    read = done(mapped(7), mapped(7), mapped(8))
-    (first, second) = proven(both(read, written(after=mapped(8))))
+@pytest.mark.parametrize("write", [written(after=mapped(8)), None], ids=["it moves no counter", "it was not begun"])
+def test_a_write_that_is_not_proven(write: dict[str, Any] | None) -> None:
+    first, second = proven(both(READ, write))
     assert first == (("read",), NVIDIA_FS)
     assert isinstance(second[1], Unknown)
-
-
-def test_a_write_that_the_child_never_came_to_is_not_proven() -> None:
-    read = done(mapped(7), mapped(7), mapped(8))
-    assert proven(both(read, None))[0] == (("read",), NVIDIA_FS)
-    assert isinstance(proven(both(read, None))[1][1], Unknown)
-
-
-def test_p2pdma_moves_no_counter_and_is_logged() -> None:
-    assert proof(run(done(log=(DONE.format(1, 0),)))).path == P2PDMA
-    assert proof(run(done(mapped(7), mapped(7), mapped(8), (DONE.format("true", 0),)))).path == P2PDMA
 
 
 def test_compat_or_broken_is_told_by_the_second_try() -> None:
@@ -243,6 +231,9 @@ def test_compat_mode_that_the_configuration_forbids_is_broken_for_programs() -> 
     assert any("this host's configuration disallows it" in line for line in result.evidence)
 
 
+PROVEN = "nvidia-fs (proven by a read through cuFile)"
+
+
 def test_an_expected_direct_path_that_was_tried_and_not_proven_is_no_pass() -> None:
     document = with_gpu(capable())
     expectation = replace(EXPECTATION, storage=[{"mount": MOUNT, "path": "direct"}])
@@ -253,12 +244,7 @@ def test_an_expected_direct_path_that_was_tried_and_not_proven_is_no_pass() -> N
         )
 
     assert judge().verdict == PASS
-    document["commands"]["cufile-proof"] = json.loads(
-        json.dumps(run(done(mapped(7), mapped(7), mapped(7)))).replace("/mnt", MOUNT)
-    )
-    assert judge().verdict == UNKNOWN
-    assert judge().found.startswith("nvidia-fs is expected, and not proven: ")
-    document["commands"]["cufile-proof"] = json.loads(
-        json.dumps(run(done(mapped(7), mapped(7), mapped(8)))).replace("/mnt", MOUNT)
-    )
-    assert (judge().verdict, judge().found) == (PASS, "nvidia-fs (proven by a read through cuFile)")
+    for after, verdict, words in ((7, UNKNOWN, "nvidia-fs is expected, and not proven: "), (8, PASS, PROVEN)):
+        tried = json.dumps(run(done(mapped(7), mapped(7), mapped(after)))).replace("/mnt", MOUNT)
+        document["commands"]["cufile-proof"] = json.loads(tried)
+        assert (judge().verdict, judge().found.startswith(words)) == (verdict, True)

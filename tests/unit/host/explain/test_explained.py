@@ -1,0 +1,296 @@
+"""What is said of a host: causes have words and are documented, and all of it is data and text.
+
+tests/cases/explain has the faults with their causes; process.yml there has what is said of a process.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy.host.explain import as_document, explain, hardware, modules, processes
+from gdsdeploy.host.explain.cause import Cause, listed_cause, numbers
+from gdsdeploy.host.explain.text import render, render_process
+from gdsdeploy.host.facts import Unknown, facts_from
+from gdsdeploy.host.facts.host_facts import stack
+from gdsdeploy.host.facts.storage import Device, Mount
+from gdsdeploy.host.model import causes
+from tests.unit.host import cases
+from tests.unit.host.checks.changes import GOOD
+from tests.unit.host.explain.capable_host import (
+    BARE,
+    MOUNT,
+    PROVISIONED,
+    capable,
+    with_gpu,
+    with_libcufile,
+)
+from tests.unit.host.explain.faults import FAULTS, explained
+from tests.unit.host.patches import patched
+from tests.unit.rdma_host import CARDS, PCI, host, place
+
+DOCS = Path(__file__).parents[4] / "docs" / "explain.md"
+
+
+@cache
+def seen_on_hosts() -> tuple[Cause, ...]:
+    """Every cause of every host with one fault."""
+    paths = [explained(fault.document()) for fault in FAULTS.values()]
+    return tuple(cause for path in paths for cause in (*path.causes, *path.suspects, *path.notes))
+
+
+def test_a_cause_has_words() -> None:
+    for cause in seen_on_hosts():
+        assert all((cause.what, cause.fix, cause.evidence)), cause
+        assert "{" not in cause.what + cause.fix, cause
+        assert not re.search(r"https?:|www\.", cause.reference), "documents are named, not linked"
+
+
+#: Ids that begin with the name of a module or of a storage stack are documented once for all of them.
+OF_MODULES = (
+    "forbidden|not-on-container-host|not-installed|not-built|other-kernel|proprietary-driver|symbol-mismatch"
+    "|refused-signature|stub|no-gpu|nouveau|driver-missing|not-autoloaded|not-loaded"
+)
+GENERAL = (
+    (re.compile(rf"^(nvidia-fs|nvidia-peermem|nvidia)\.(?=({OF_MODULES})$)"), "MODULE."),
+    (
+        re.compile(
+            r"^(nvme|nvme_rdma|rpcrdma|lnet|beegfs|mmfslinux|scatefs|nvmeib_common|sfxvdriver|scsi_mod)\.(?=no-hooks|not-registered)"
+        ),
+        "STACK.",
+    ),
+)
+
+
+def general(ident: str) -> str:
+    for pattern, name in GENERAL:
+        ident = pattern.sub(name, ident)
+    return ident
+
+
+def test_every_documented_cause_is_seen_and_every_seen_one_is_documented() -> None:
+    documented = set(re.findall(r"^\| `(\w[\w-]*\.[\w-]+)` \|", DOCS.read_text(), re.MULTILINE))
+    # By tests of their own, below.
+    elsewhere = {"nvidia-peermem.other-rdma-core", "platform.far-gpu", "storage.queue-depth", "storage.spread"}
+    elsewhere |= {f"rdma.{name}" for name in ("link-down", "policy", "no-routing")}
+    assert documented == {general(ident) for ident in cases.causes()} | elsewhere
+
+
+@pytest.mark.parametrize("module", ["nvidia_peermem", "nv_peer_mem"])
+def test_peer_memory_of_another_rdma_core_is_told_from_that_of_another_driver(module: str) -> None:
+    said = f"[   99.000000] {module}: disagrees about version of symbol"
+    document = patched(copy.deepcopy(PROVISIONED), {"commands": {"journal": {"status": 1}}})
+    of_driver = patched(document, {"$log": [f"{said} nvidia_p2p_get_pages"]})
+    of_core = patched(of_driver, {"$log": [f"{said} ib_register_peer_memory_client"]})
+    by_driver, by_core = (
+        modules.not_loaded(facts, modules.peermem(facts)) for facts in (facts_from(of_driver), facts_from(of_core))
+    )
+    assert by_driver.id != by_core.id == "nvidia-peermem.other-rdma-core"
+    assert "ib_register_peer_memory_client" in by_core.evidence[0]
+    assert "OFED" in by_core.what
+    assert "against the OFED or DOCA that is installed" in by_core.fix
+
+
+#: Fixes that name this host's own file, disk, bridge or container, where a log's can't.
+OF_THE_HOST = {
+    *("cufile.denied", "cufile.no-compat", "cufile.p2pdma-half-set", "cufile.refused", "driver.no-static-bar1"),
+    *("filesystem.kind", "filesystem.not-taken", "gpu.small-bar1", "nvidia-fs.device-denied", "nvidia-fs.not-loaded"),
+    *(
+        "nvme.no-hooks",
+        "platform.acs",
+        "platform.iommu",
+        "storage.device-mapper",
+        "storage.no-nvme",
+        "udev.no-database",
+    ),
+    "driver.iomap-wc",
+}
+
+
+def in_the_table() -> list[Cause]:
+    """Those that logs show as well."""
+    return [cause for cause in seen_on_hosts() if causes.has(cause.id)]
+
+
+def test_references_agree() -> None:
+    assert [cause.id for cause in in_the_table() if cause.reference != causes.row(cause.id).reference] == []
+
+
+def test_fixes_agree_but_for_those_that_name_what_the_host_has() -> None:
+    differing = {cause.id for cause in in_the_table() if cause.fix != causes.row(cause.id).fix}
+    assert differing <= OF_THE_HOST
+    assert len({cause.id for cause in in_the_table()} - differing) > 25
+
+
+def test_a_row_gives_title_fix_and_reference() -> None:
+    row = causes.row("nvme.ofed-unused")
+    assert listed_cause("nvme.ofed-unused", ("x",)) == Cause(row.id, row.title, row.fix, ("x",), row.reference)
+    assert listed_cause("nvme.ofed-unused", (), "here").what == "here"
+    with pytest.raises(KeyError):
+        listed_cause("no.such-cause")
+
+
+def test_as_data() -> None:
+    facts = facts_from(PROVISIONED)
+    report = as_document(explain(facts, stack(facts)))
+    assert json.loads(json.dumps(report)) == report
+    keys = {"version", "host", "collected_at", "stack", "mounts", "kinds", "processes", "foreign", "unseen"}
+    assert set(report) == keys
+    assert [name for name, _ in report["stack"]] == ["os", "kernel", "driver", "nvidia-fs", "libcufile"]
+    mount = next(entry for entry in report["mounts"] if entry["mount"] == "/mnt/nvme")
+    assert (mount["path"], mount["gpu"], mount["devices"]) == ("compat", False, ["nvme0n1"])
+    assert set(mount["causes"][0]) == {"id", "what", "fix", "evidence", "reference"}
+    assert "not proven" not in {entry["path"] for entry in report["mounts"]}
+
+
+def test_what_was_said_in_full_is_not_said_again() -> None:
+    text = " ".join(render(explain(facts_from(with_libcufile(BARE)), ())).split())
+    assert text.count("[nvidia.not-installed] seen modprobe nvidia-current-open: ") == 1
+    assert text.count("[nvidia.not-installed], see above") == 1
+    assert text.count("do install it: gdsdeploy provision") == 2, "once for the driver and once for nvidia-fs"
+
+
+def test_what_was_not_proven_says_why() -> None:
+    document = cases.read("explain/faults_gpus")["IOMMU of the disk"].document()
+    explanation = explain(facts_from(document), (), "/mnt/nvme")
+    assert isinstance(explanation.mounts[0].path.path, Unknown)
+    text = render(explanation)
+    assert "/mnt/nvme  NOT PROVEN: an IOMMU is between 0000:00:02.0" in text
+    assert "Not proven because of this:\n  1. an IOMMU" in text
+    assert "Kinds of storage" not in text
+
+
+PID = 4711
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        (
+            "a process that takes the direct path has no cause",
+            (
+                "process 4711 (train) of /system.slice/train.service: nvidia-fs\n",
+                "since it opened cuFile: 40960 bytes read, 0 written, 0 of them through CPU memory",
+            ),
+        ),
+        ("each cause of a process", ("CPU memory",)),
+        ("files of a container are not those of the host", ("nothing that was examined explains",)),
+    ],
+)
+def test_as_text(case: str, words: tuple[str, ...]) -> None:
+    document = cases.read("explain/process")[case].document()
+    text = render_process(processes.explain_process(facts_from(document), PID))
+    assert text.startswith("process 4711 (train) of /system.slice/train.service: ")
+    assert all(word in text for word in words), text
+
+
+@pytest.mark.parametrize("known", [{"processes": {"$set": {}}}, {"processes": {"libcufile": {"$set": {}}}}])
+def test_processes_that_are_not_known(known: Any) -> None:
+    with pytest.raises(processes.NoSuchProcessError):
+        processes.explain_process(facts_from(patched(GOOD, known)), PID)
+
+
+def test_another_process() -> None:
+    with pytest.raises(processes.NoSuchProcessError, match=r"process 1 has no libcufile loaded .*4711"):
+        processes.explain_process(facts_from(GOOD), 1)
+
+
+@pytest.mark.parametrize(
+    ("version", "pair"),
+    [
+        ("6.12.94+deb13-amd64", (6, 12)),
+        ("6", (6,)),
+        ("", ()),
+        ("v6.x", (6,)),
+        ("9" * 5000, ()),
+        (f"6.{'9' * 5000}", (6,)),
+        ("²", ()),
+    ],
+    ids=lambda value: str(value)[:12],
+)
+def test_the_first_two_numbers(version: str, pair: tuple[int, ...]) -> None:
+    assert numbers(version) == pair
+
+
+Document = dict[str, Any]
+
+
+def noted(document: Document, **changed: Any) -> dict[str, Cause]:
+    """Advice on the mount, whose device or itself is changed."""
+    facts = facts_from(document)
+    assert not isinstance(facts.storage.mounts, Unknown)
+    mount = facts.storage.mounts.get(MOUNT) or facts.storage.mounts["/"]
+    return {note.id: note for note in hardware.nearness_notes(facts, replace(mount, **changed))}
+
+
+def with_queue(requests: int, name: str = "nvme0n1") -> Mount:
+    mounts = facts_from(capable()).storage.mounts
+    assert not isinstance(mounts, Unknown)
+    device = mounts[MOUNT].device
+    assert isinstance(device, Device)
+    return replace(mounts[MOUNT], device=replace(device, requests=requests, name=name))
+
+
+def test_a_shallow_queue_is_named_with_its_file() -> None:
+    facts = facts_from(capable())
+    (cause,) = hardware.nearness_notes(facts, with_queue(128))
+    assert (cause.id, cause.what) == ("storage.queue-depth", "the queue of nvme0n1 holds 128 requests")
+    assert "/sys/block/nvme0n1/queue/nr_requests" in cause.fix
+    assert [*hardware.nearness_notes(facts, with_queue(1024))] == []
+
+
+def test_a_gpu_at_the_same_host_bridge_is_near_enough() -> None:
+    document = with_gpu(capable())
+    assert "platform.far-gpu" not in noted(document)
+    far = document["links"]
+    far["/sys/bus/pci/devices/0000:00:06.0"] = "../../../devices/pci0000:80/0000:00:06.0"
+    cause = noted(document)["platform.far-gpu"]
+    assert cause.what.startswith("the nearest GPU to NVME0 is at distance NODE")
+    assert cause.evidence == ("topology: NVME0: NODE from GPU0",)
+
+
+def test_disks_near_to_different_gpus_are_told() -> None:
+    document = host()
+    facts = facts_from(document)
+    assert not isinstance(facts.topology, Unknown)
+    disks = [replace(with_queue(1024).device, pci_address=address) for address in ("0000:15:00.0", "0000:25:00.0")]  # type: ignore[type-var]
+    for disk, like in zip(disks, ("0000:10:00.0/0000:11:03.0", "0000:20:00.0/0000:21:03.0"), strict=True):
+        assert isinstance(disk, Device)
+        place(document, f"{like}/{disk.pci_address}", like="0000:00:03.0")
+        document["files"][f"{PCI}/{disk.pci_address}/class"] = "0x010802\n"
+    top = replace(disks[0], pci_address="", name="md0", kind="md", below=tuple(disks))  # type: ignore[type-var]
+    notes = noted(document, device=top)
+    assert "near different GPUs" in notes["storage.spread"].what
+    assert notes["storage.spread"].evidence == ("topology: NVME0: PIX from GPU0", "topology: NVME1: PIX from GPU1")
+
+
+def test_a_gpu_far_from_every_adapter_wants_routing() -> None:
+    document = host(CARDS[:2])
+    notes = noted(document, filesystem="gpfs", device=None)
+    assert "dynamic routing is off" in notes["rdma.no-routing"].what
+
+
+def test_several_adapters_want_a_policy_that_spreads() -> None:
+    document = host()
+    notes = noted(document, filesystem="wekafs", device=None)
+    assert notes["rdma.policy"].what.startswith(
+        "properties.rdma_load_balancing_policy is RoundRobin on a host with 2 GPUs"
+    )
+    document["files"]["/etc/cufile.json"] = json.dumps(
+        {"properties": {"rdma_load_balancing_policy": "RoundRobinMaxMin", "rdma_dynamic_routing": True}}
+    )
+    assert noted(document, filesystem="wekafs", device=None) == {}
+    assert noted(host(), filesystem="nfs", device=None) == {}, "its RDMA is the kernel's own"
+
+
+def test_an_adapter_without_a_link_is_named() -> None:
+    document = host()
+    document["files"]["/sys/class/infiniband/mlx5_1/ports/1/state"] = "1: DOWN\n"
+    assert noted(document, filesystem="gpfs", device=None)["rdma.link-down"].what == "no port of mlx5_1 is active"

@@ -1,0 +1,268 @@
+"""What is computed from facts, and evidence of any shape: absence is never confused with ignorance."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gdsdeploy.host.facts import UndecidedError, Unknown, as_dict, facts_from, require
+from gdsdeploy.host.facts.document import LOGGED, Document, Ran
+from gdsdeploy.host.facts.environment import merged
+from gdsdeploy.host.facts.pci import addresses
+from gdsdeploy.host.facts.processes import proofs
+from gdsdeploy.host.facts.storage import (
+    RAID,
+    SERVED,
+    TRANSPORT,
+    Condition,
+    audits,
+    conditions,
+    storage_facts,
+)
+from gdsdeploy.host.facts.unknown import when_known, why_not
+from tests.unit.host import cases, hosts
+from tests.unit.host.patches import patched
+
+HOST = cases.read("facts/host")
+
+
+def test_options_of_a_kernel() -> None:
+    kernel = facts_from(hosts.named("bare, as recorded")).kernel
+    assert [kernel.option(name) for name in ("PCI_P2PDMA", "MODVERSIONS", "NO_SUCH_OPTION")] == ["n", "y", "n"]
+    assert kernel.secure_boot is False
+
+
+@pytest.mark.parametrize("name", [name for name in HOST if name.startswith("why Secure Boot")])
+def test_secure_boot_counts_in_one_state(name: str) -> None:
+    kernel = facts_from(HOST[name].document()).kernel
+    assert kernel.secure_boot is (kernel.secure_boot_state == "on")
+
+
+def test_secure_boot_that_was_not_read() -> None:
+    assert isinstance(
+        facts_from(cases.read("facts/host")["Secure Boot as the firmware has it"].document()).kernel.secure_boot,
+        Unknown,
+    )
+
+
+def test_gpus_are_functions() -> None:
+    """One function less may be one GPU less."""
+    first, second = (
+        facts_from(look.document).pci.gpus for look in cases.read("facts/host")["a GPU and its bars"].looks()
+    )
+    assert not isinstance(first, Unknown)
+    assert [gpu.address for gpu in first] == ["0000:00:06.0"]
+    assert isinstance(second, Unknown)
+    assert facts_from(hosts.named("bare, as recorded")).pci.gpus == ()
+
+
+def test_addresses_in_a_path() -> None:
+    assert addresses("/sys/devices/pci0000:00/0000:00:1c.0/10000:e1:00.0/nvme/nvme0") == (
+        "0000:00:1c.0",
+        "10000:e1:00.0",
+    )
+
+
+def test_a_variable_that_is_not_set_and_one_that_was_not_looked_for() -> None:
+    assert facts_from(hosts.named("bare")).environment.variable("CUFILE_X") is None
+    assert isinstance(facts_from(hosts.named("bare, as recorded")).environment.variable("CUFILE_X"), Unknown)
+
+
+@pytest.mark.parametrize(
+    ("base", "over", "result"),
+    [
+        ({"properties": {"a": 1, "b": 2}}, {"properties": {"b": 3}}, {"properties": {"a": 1, "b": 3}}),
+        ({"properties": {"a": True}}, {"properties": {"a": None}}, {"properties": {"a": True}}),
+        ({"denylist": {"drivers": ["nvme"]}}, {"denylist": {"drivers": []}}, {"denylist": {"drivers": ["nvme"]}}),
+        ({"denylist": {"drivers": ["nvme"]}}, {"denylist": {"drivers": ["nfs"]}}, {"denylist": {"drivers": ["nfs"]}}),
+        (
+            {"fs": {"nfs": {"mount_table": {"/a": {}}}}},
+            {"fs": {"nfs": {"mount_table": {"/b": {}}}}},
+            {"fs": {"nfs": {"mount_table": {"/a": {}, "/b": {}}}}},
+        ),
+        (None, {"fs": {"x": 0}}, {"fs": {"x": 0}}),
+    ],
+)
+def test_one_configuration_over_another(base: Any, over: Any, result: Any) -> None:
+    before = copy.deepcopy(base)
+    assert merged(base, over) == result
+    assert base == before
+
+
+def test_settings_are_those_of_both_files() -> None:
+    look = next(cases.read("facts/programs")["the first file stays what it is"].looks())
+    both = facts_from(look.document).cufile
+    assert both.setting("properties", "force_compat_mode", False) is True
+    assert both.setting("properties", "io_batchsize", 128) == 7
+
+
+def test_a_setting_that_may_be_in_a_file_that_was_not_read() -> None:
+    record = {"environment": {"CUFILE_ENV_PATH_JSON": "/x"}, "configs": {"/x": {"error": "EACCES"}}}
+    facts = facts_from(patched(hosts.named("capable"), record))
+    assert isinstance(facts.cufile.setting("properties", "force_compat_mode", False), Unknown)
+
+
+def test_a_program_has_a_label() -> None:
+    running = facts_from(hosts.named("capable, with a program")).processes.programs
+    assert not isinstance(running, Unknown)
+    assert running[0].label == "process 4711 (train) of /docker/0123"
+
+
+HOSTS = Path(__file__).parents[3] / "evidence" / "hosts"
+
+
+def test_three_answers_are_kept_apart() -> None:
+    document = Document({"files": {"/a": "x", "/b": {"error": "ENOENT"}, "/c": {"error": "EACCES"}, "/e": None}})
+    assert document.text("/a") == "x"
+    assert document.text("/b") is None
+    assert document.text("/c") == Unknown("/c could not be read: EACCES")
+    assert document.text("/d") == Unknown("/d was not looked at")
+    assert isinstance(document.text("/e"), Unknown)
+
+
+def test_what_was_cut_is_not_known() -> None:
+    document = Document({"files": {"/a": {"error": "longer than 4 bytes", "text": "abcd"}}})
+    assert document.text("/a") == Unknown("/a could not be read: longer than 4 bytes")
+
+
+def test_a_relative_link_is_made_absolute() -> None:
+    document = Document({"links": {"/sys/dev/block/8:1": "../../devices/x/sda/sda1"}})
+    assert document.link("/sys/dev/block/8:1") == "/sys/devices/x/sda/sda1"
+
+
+def test_a_program_that_hung_or_is_not_there_says_nothing() -> None:
+    run = {"argv": [], "status": 0, "stdout": "a", "stderr": "", "seconds": 1}
+    commands = {
+        "good": run,
+        "hung": {**run, "status": 124},
+        "none": {**run, "status": 127, "stderr": "x: No such file\n"},
+        "cut": {**run, "error": "longer than 9 bytes"},
+        "odd": {**run, "status": "0"},
+        **{f"without {part}": {key: run[key] for key in run if key != part} for part in ("status", "stdout", "stderr")},
+    }
+    document = Document({"commands": commands})
+    output = document.ran("good")
+    assert not isinstance(output, Unknown)
+    assert output.stdout == "a"
+    for name in ("other", *set(commands) - {"good"}):
+        assert isinstance(document.ran(name), Unknown), name
+    assert not isinstance(document.attempted("hung"), Unknown)
+
+
+def test_an_unknown_is_neither_true_nor_false() -> None:
+    with pytest.raises(TypeError, match="this is not known: because"):
+        bool(Unknown("because"))
+    with pytest.raises(UndecidedError, match="because"):
+        require(Unknown("because"))
+    assert require(0) == 0
+    assert when_known(Unknown("x"), bool) == Unknown("x")
+    assert when_known(3, lambda number: number > 2) is True
+    assert why_not(None, "nothing") == Unknown("nothing")
+    assert why_not(Unknown("x"), "nothing") == Unknown("x")
+
+
+def test_facts_become_json() -> None:
+    value = json.dumps(as_dict(facts_from({})))
+    assert '"unknown"' in value
+    for path in HOSTS.glob("*vm-*.json"):
+        json.dumps(as_dict(facts_from(json.loads(path.read_text()))))
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 10**12) | st.text(max_size=8) | st.floats(allow_nan=False),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(VALUES)
+def test_a_document_of_any_shape_is_read(value: Any) -> None:
+    facts_from(value)
+
+
+@pytest.mark.parametrize("name", ["dmesg", *LOGGED])
+@pytest.mark.parametrize("part", ["status", "stdout", "stderr", "log"])
+def test_a_record_without_a_part_is_no_empty_output(name: str, part: str) -> None:
+    run = {"status": 0, "stdout": "", "stderr": "", "log": ""}
+    assert isinstance(Document({"commands": {name: run}}).attempted(name), Ran)
+    del run[part]
+    optional = name == "dmesg" and part == "log"
+    assert isinstance(Document({"commands": {name: run}}).attempted(name), Unknown) is not optional
+
+
+def test_a_status_is_a_number() -> None:
+    run = {"status": True, "stdout": "", "stderr": ""}
+    assert isinstance(Document({"commands": {"dmesg": run}}).ran("dmesg"), Unknown)
+
+
+BARE = json.loads((HOSTS / "lab-vm-bare.json").read_text())
+PLACES = [(section, key) for section, entries in BARE.items() if isinstance(entries, dict) for key in entries]
+
+
+@given(st.lists(st.tuples(st.sampled_from(PLACES), VALUES), min_size=1, max_size=6))
+def test_a_real_document_with_anything_in_it_is_read(changes: list[tuple[tuple[str, str], Any]]) -> None:
+    document = {section: dict(entries) if isinstance(entries, dict) else entries for section, entries in BARE.items()}
+    for (section, key), value in changes:
+        document[section][key] = value
+    json.dumps(as_dict(facts_from(document)))
+
+
+@given(st.lists(st.tuples(st.sampled_from([place for place in PLACES if place[0] == "files"]), st.text()), max_size=4))
+def test_a_real_document_with_any_text_in_its_files_is_read(changes: list[tuple[tuple[str, str], str]]) -> None:
+    document = {**BARE, "files": dict(BARE["files"])}
+    for (_, key), value in changes:
+        document["files"][key] = value
+    facts_from(document)
+
+
+def conditions_of(line: str, **sections: Any) -> dict[str, Condition]:
+    files = {"/proc/self/mountinfo": line + "\n", **sections.pop("files", {})}
+    document = Document({"files": files, **sections})
+    facts = storage_facts(document)
+    assert not isinstance(facts.mounts, Unknown)
+    return {condition.name: condition for condition in conditions(document, facts, facts.mounts["/mnt"], "/mnt")}
+
+
+def line(kind: str, options: str, number: str = "0:99", source: str = "server:/export") -> str:
+    return f"40 29 {number} / /mnt rw,noatime shared:1 - {kind} {source} {options}"
+
+
+@pytest.mark.parametrize("kind", sorted(SERVED))
+def test_every_network_filesystem_is_known_by_its_mount(kind: str) -> None:
+    results = conditions_of(line(kind, "rw"))
+    assert isinstance(results[RAID].state, Unknown)
+    assert results[TRANSPORT].evidence[0].endswith(f"type {kind} (rw,noatime)")
+    if kind not in ("nfs", "nfs4"):
+        assert isinstance(results[TRANSPORT].state, Unknown)
+
+
+RECORDS = st.recursive(
+    st.none() | st.integers() | st.text(max_size=5) | st.booleans(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["trials", "result", "read", "alignment", "memory", "error"]), inner)
+    ),
+    max_leaves=10,
+)
+
+
+@given(RECORDS, RECORDS)
+def test_records_of_any_shape_are_read(odirect: Any, commands: Any) -> None:
+    document = Document({"odirect": {"/mnt": odirect}, "commands": {"cufile-proof": commands}})
+    audits(document)
+    proofs(document)
+
+
+@given(st.lists(st.sampled_from(["start", "gpus", "open", "begin", "pair", "end"]), max_size=6), RECORDS, st.integers())
+def test_lines_of_any_shape_are_read(events: list[str], value: Any, status: int) -> None:
+    where = {"mount": "/mnt", "gpu": "x", "mounts": value if status % 2 else ["/mnt"], "gpus": value or ["x"]}
+    lines = "\n".join(json.dumps({"result": value, "read": value, "log": value, **where, "event": e}) for e in events)
+    record = {"argv": [], "status": status, "stdout": lines, "stderr": "", "seconds": 1}
+    for entries in proofs(Document({"commands": {"cufile-proof": record, "cufile-proof-compat": record}})).values():
+        assert all(entry.path == "broken" or isinstance(entry.path, Unknown) for entry in entries)
