@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.unit import rdma_host
 from tests.unit.host import patches
 from tests.unit.host.checks import changes
 from tests.unit.host.explain import capable_host
+from tests.unit.host.facts import sysfs_root
 from tests.unit.later_evidence import complete
 
 Document = dict[str, Any]
@@ -53,6 +55,12 @@ def function(document: Document, address: str, kind: str, physical: str = "") ->
     document["links"][f"{folder}/physfn"] = f"../{physical}" if physical else absent
 
 
+def two_sockets() -> Document:
+    """A made-up tree, collected; its links lead nowhere outside of the folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        return sysfs_root.evidence(sysfs_root.two_sockets(Path(folder)))
+
+
 LINK = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width")
 HOSTS: dict[str, Callable[[], Document]] = {
     "provisioned": lambda: changes.GOOD,
@@ -67,6 +75,7 @@ HOSTS: dict[str, Callable[[], Document]] = {
     "h100, as recorded": lambda: capable_host.H100,
     "a refused cufile.json": lambda: {"commands": capable_host.RUNS["1.9.1 wrong-type"]},
     "rdma cards": rdma_host.host,
+    "two sockets": two_sockets,
     "nothing": dict,
 }
 

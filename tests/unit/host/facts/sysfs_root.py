@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy.host.evidence import gpu, kernel
+from gdsdeploy.host.evidence import gpu
 from gdsdeploy.host.evidence.recorder import NOTHING, Recorder
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.pci import Topology
@@ -21,9 +21,10 @@ REDIRECT = 0x1D
 
 
 def evidence(root: Path) -> dict[str, Any]:
-    """What the real collectors find below ``root``."""
+    """What the real collectors of the tree find below ``root``, with the kernel's command line."""
     recorder = Recorder(60.0, root=str(root))
-    for collect in (kernel.collect_kernel, gpu.collect_gpu, gpu.collect_pci):
+    recorder.text("/proc/cmdline")
+    for collect in (gpu.collect_gpu, gpu.collect_pci):
         collect(recorder, NOTHING)
     return recorder.finish()
 
