@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -76,6 +77,8 @@ HOSTS: dict[str, Callable[[], Document]] = {
     "a refused cufile.json": lambda: {"commands": capable_host.RUNS["1.9.1 wrong-type"]},
     "rdma cards": rdma_host.host,
     "two sockets": two_sockets,
+    "pinned": lambda: json.loads((changes.HOSTS / "light-pinned.json").read_text()),
+    "moved": lambda: json.loads((changes.HOSTS / "light-moved.json").read_text()),
     "nothing": dict,
 }
 

@@ -108,14 +108,20 @@ def ask_apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str
     return ask
 
 
+def stored(ask: Callable[[], Any], runs: Runs) -> Any:
+    """The answer, of which a second question starts nothing."""
+    answer = ask()
+    runs.names.clear()
+    assert ask() == answer
+    assert runs.names == [], "nothing changed, so nothing was started"
+    return answer
+
+
 @pytest.mark.parametrize("name", APT_CHANGES)
 def test_apts_policy_follows_every_change(tmp_path: Path, runs: Runs, ask_apt: Callable[[], str], name: str) -> None:
     machine = apt_machine(tmp_path / "root")
-    before = ask_apt()
+    before = stored(ask_apt, runs)
     assert "Candidate: 550.2-1" in before
-    runs.names.clear()
-    assert ask_apt() == before
-    assert runs.names == [], "nothing changed, so nothing was started"
     APT_CHANGES[name](machine)
     after = ask_apt()
     assert after != before
@@ -129,6 +135,20 @@ def test_a_configuration_of_ones_own_is_not_stored(
     monkeypatch.setenv("APT_CONFIG", f"{tmp_path}/root/apt.conf")
     assert ask_apt() == ask_apt()
     assert runs.names == ["apt-cache", "apt-cache"]
+
+
+def test_logs_are_read_for_the_stack_alone(tmp_path: Path) -> None:
+    (tmp_path / "var/log").mkdir(parents=True)
+    (tmp_path / "var/lib/dpkg").mkdir(parents=True)
+    (tmp_path / "var/lib/dpkg/status").touch()
+    (tmp_path / "var/log/dpkg.log").write_text(
+        "2026-11-21 03:59:00 upgrade libcuda1:amd64 1 2\n2026-11-21 03:59:00 upgrade libcuda11:amd64 1 2\n"
+        "2026-11-21 03:59:00 status installed libcuda1:amd64 2\n"
+    )
+    recorder = Recorder(root=str(tmp_path))
+    packages.collect_drift(recorder, EvidenceRequest(packages=("libcuda1",)))
+    lines = recorder.document["excerpts"]["/var/log/dpkg.log"]["lines"]
+    assert lines == ["2026-11-21 03:59:00 upgrade libcuda1:amd64 1 2"]
 
 
 DPKG_CHANGES: dict[str, Callable[[Path], object]] = {
@@ -154,12 +174,9 @@ def test_dpkgs_answer_follows_every_change(
         assert record["status"] == 0, record
         return str(record["stdout"])
 
-    before = ask()
-    assert before == "nvidia-driver\t550.1-1\tamd64\tii \n"
-    assert ask() == before
-    assert runs.names == ["dpkg-query"]
+    assert stored(ask, runs) == "nvidia-driver\t550.1-1\tamd64\tii \n"
     DPKG_CHANGES[name](root)
-    assert ask() != before
+    assert ask() != "nvidia-driver\t550.1-1\tamd64\tii \n"
 
 
 def kernel(root: Path) -> Path:
@@ -220,11 +237,8 @@ def test_modprobes_answer_follows_every_change(
     tmp_path: Path, runs: Runs, ask_modprobe: Callable[[], Any], name: str
 ) -> None:
     kernel(tmp_path / "root")
-    before = ask_modprobe()
+    before = stored(ask_modprobe, runs)
     assert len(re.findall("^insmod ", before["stdout"], re.MULTILINE)) == 2
-    runs.names.clear()
-    assert ask_modprobe() == before
-    assert runs.names == [], "nothing changed, so nothing was started"
     MODPROBE_CHANGES[name](tmp_path / "root")
     after = ask_modprobe()
     assert runs.names == ["modprobe"]
@@ -232,24 +246,21 @@ def test_modprobes_answer_follows_every_change(
         assert after != before
 
 
-@pytest.mark.parametrize("path", ["kernel/drm.ko", "updates/nvidia.ko", "modules.dep.bin"])
-def test_modprobe_is_asked_again_without_a_file(
-    tmp_path: Path, runs: Runs, ask_modprobe: Callable[[], Any], path: str
-) -> None:
-    folder = kernel(tmp_path / "root")
-    ask_modprobe()
-    (folder / path).unlink()
-    runs.names.clear()
-    ask_modprobe()
-    assert runs.names == ["modprobe"]
+def without(path: str) -> Callable[[Path], object]:
+    return lambda root: (root / "lib/modules" / RELEASE / path).unlink()
 
 
-def test_modprobe_is_asked_again_after_another_boot_line(
-    tmp_path: Path, runs: Runs, ask_modprobe: Callable[[], Any]
-) -> None:
+MODPROBE_INPUTS = {
+    **{path: without(path) for path in ("kernel/drm.ko", "updates/nvidia.ko", "modules.dep.bin")},
+    "another boot line": lambda root: (root / "proc/cmdline").write_text("quiet nvidia.NVreg_EnableStreamMemOPs=1\n"),
+}
+
+
+@pytest.mark.parametrize("name", MODPROBE_INPUTS)
+def test_modprobe_is_asked_again(tmp_path: Path, runs: Runs, ask_modprobe: Callable[[], Any], name: str) -> None:
     kernel(tmp_path / "root")
     ask_modprobe()
-    (tmp_path / "root/proc/cmdline").write_text("quiet nvidia.NVreg_EnableStreamMemOPs=1\n")
+    MODPROBE_INPUTS[name](tmp_path / "root")
     runs.names.clear()
     ask_modprobe()
     assert runs.names == ["modprobe"]
