@@ -75,6 +75,8 @@ HOSTS: dict[str, Callable[[], Document]] = {
     "provisioned, as recorded": lambda: capable_host.PROVISIONED,
     "h100, as recorded": lambda: capable_host.H100,
     "a refused cufile.json": lambda: {"commands": capable_host.RUNS["1.9.1 wrong-type"]},
+    "an accepted cufile.json": lambda: {"commands": capable_host.RUNS["1.9.1 shipped"]},
+    "a library that never returns": lambda: {"commands": capable_host.RUNS["1.20.0 shipped"]},
     "rdma cards": rdma_host.host,
     "two sockets": two_sockets,
     "pinned": lambda: json.loads((changes.HOSTS / "light-pinned.json").read_text()),

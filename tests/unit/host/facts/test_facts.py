@@ -1,4 +1,7 @@
-"""What is computed from facts, and evidence of any shape: absence is never confused with ignorance."""
+"""What is computed from facts, and evidence of any shape: absence is never confused with ignorance.
+
+What the real libcufile of five releases did with real configurations; tests/cases/facts/cufile.yml has more of it.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gdsdeploy.host.facts import UndecidedError, Unknown, as_dict, facts_from, require
+from gdsdeploy.host.facts.cufile import ACCEPTED, REJECTED, CufileFacts, cufile_facts, refusal, without_comments
 from gdsdeploy.host.facts.document import LOGGED, Document, Ran
 from gdsdeploy.host.facts.environment import merged
 from gdsdeploy.host.facts.pci import addresses
@@ -266,3 +270,52 @@ def test_lines_of_any_shape_are_read(events: list[str], value: Any, status: int)
     record = {"argv": [], "status": status, "stdout": lines, "stderr": "", "seconds": 1}
     for entries in proofs(Document({"commands": {"cufile-proof": record, "cufile-proof-compat": record}})).values():
         assert all(entry.path == "broken" or isinstance(entry.path, Unknown) for entry in entries)
+
+
+FOLDER = Path(__file__).parents[3] / "evidence" / "cufile-open"
+RUNS: dict[str, dict[str, Any]] = {}
+for file in FOLDER.glob("*.json"):
+    RUNS.update(json.loads(file.read_text()))
+GOOD = ("shipped", "no-file", "shipped, no libcuda")
+
+
+def facts(commands: dict[str, Any], text: str | None = None) -> CufileFacts:
+    files = {"/etc/cufile.json": {"error": "ENOENT"} if text is None else text}
+    return cufile_facts(Document({"commands": commands, "files": files}))
+
+
+@pytest.mark.parametrize("name", sorted(RUNS))
+def test_verdict_of_every_recorded_run(name: str) -> None:
+    release, _, case = name.partition(" ")
+    # The library before 1.13 did not hold per_buffer_cache_size_kb against max_direct_io_size_kb.
+    good = case in GOOD or (case == "upgrade-trap" and release in ("1.4.0", "1.9.1"))
+    assert facts(RUNS[name]).acceptance == (ACCEPTED if good else REJECTED)
+
+
+def test_the_recordings_cover_what_they_should() -> None:
+    releases = {name.partition(" ")[0] for name in RUNS}
+    assert releases == {"1.4.0", "1.9.1", "1.13.1", "1.15.1", "1.20.0"}
+    assert len(RUNS) == 5 * 9
+
+
+def test_a_refusal_is_quoted_in_the_librarys_own_words() -> None:
+    opened = facts(RUNS["1.9.1 wrong-type"]).opened
+    assert not isinstance(opened, Unknown)
+    assert refusal(opened)[:2] == [
+        "json type mismatch, config read failed for json field properties.use_poll_mode",
+        "error reading config properties.use_poll_mode",
+    ]
+    assert opened.error == -22
+
+
+def test_a_setting_and_its_default() -> None:
+    result = facts({}, '// a\n{"properties": /* b */ {"allow_compat_mode": false, "x": "// no comment"}} rest')
+    assert result.setting("properties", "allow_compat_mode", True) is False
+    assert result.setting("properties", "x", "") == "// no comment"
+    assert result.setting("denylist", "drivers", []) == []
+    assert facts({}).setting("properties", "allow_compat_mode", True) is True
+    assert isinstance(facts({}, "{").setting("properties", "allow_compat_mode", True), Unknown)
+
+
+def test_comments_in_texts_stay() -> None:
+    assert json.loads(without_comments('{"a": "http://x/*y*/", /* b */ "c": 1} // d')) == {"a": "http://x/*y*/", "c": 1}
