@@ -27,8 +27,7 @@ from typing import (
 )
 
 from . import data
-from .facts.foreign import File, ForeignFacts, Library, ModuleFile, Source, is_shipped
-from .facts.packages import Package
+from .facts.packages import File, ForeignFacts, Library, ModuleFile, Package, Source, is_shipped
 from .facts.unknown import UndecidedError, require
 from .io.wording import first_few, line
 

@@ -17,8 +17,7 @@ from ..errors import HostError
 from ..evidence.packages import look
 from ..evidence.recorder import Recorder
 from ..facts.document import Document
-from ..facts.foreign import foreign_facts
-from ..facts.packages import Package
+from ..facts.packages import Package, foreign_facts
 from ..foreign import ForeignInstall, Locked, findings
 from ..io import reading
 from ..kmod.kernel import Kernel, flavour_of

@@ -33,9 +33,8 @@ from .driver import (
     peermem_facts,
 )
 from .environment import VARIABLE, EnvironmentFacts, UserlandFacts, environment_facts, userland_facts
-from .foreign import ForeignFacts, foreign_facts
 from .kernel import AuditFacts, BootFacts, KernelFacts, OsFacts, audit_facts, boot_facts, kernel_facts, os_facts
-from .packages import DriftFacts, Package, PackageFacts, drift_facts, package_facts
+from .packages import DriftFacts, ForeignFacts, Package, PackageFacts, drift_facts, foreign_facts, package_facts
 from .pci import HardwareFacts, PciFacts, Topology, hardware_facts, pci_facts, topology_facts
 from .processes import ProcessFacts, process_facts
 from .rdma import NetworkFacts, Registration, memory, network_facts, registrations

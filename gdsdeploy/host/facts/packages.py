@@ -1,14 +1,43 @@
-"""Installed packages, as the package manager reports them: its choices and locks, and the changes in its logs."""
+"""Installed packages, as the package manager reports them: its choices and locks, and the changes in its logs.
+
+And what the recognizers of foreign.py look at: module files, DKMS trees, libraries, pins, repositories.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
 import re
 from dataclasses import dataclass
-from typing import Dict, Iterator, List, Mapping, NamedTuple, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
-from ..paths import DKMS_FRAGMENTS, DKMS_RECIPES, DKMS_SETTINGS, VERSIONLOCKS
-from .document import Document, Ran, once_for_alike
-from .unknown import Maybe, Unknown, when_known
+from ..paths import (
+    APT_PARTS,
+    APT_PREFERENCES,
+    APT_SOURCES,
+    CUFILE,
+    CUFILE_RECORDS,
+    CUFILE_SONAME,
+    DKMS,
+    DKMS_FRAGMENTS,
+    DKMS_RECIPES,
+    DKMS_SETTINGS,
+    DKMS_STACK,
+    DNF_CONF,
+    DNF_PARTS,
+    DRIVER_ROOT,
+    HOLDS_RECORD,
+    INSTALLER_LOG,
+    LOADER_UNITS,
+    MODULE_LOADER,
+    MOUNTINFO,
+    PREFERENCE_PARTS,
+    RUNFILE_PROGRAM,
+    VERSIONLOCKS,
+)
+from .document import ABSENT, Document, Ran, once_for_alike
+from .unknown import Maybe, Unknown, all_known, when_known, why_not, with_default
 
 #: No kernel's release is empty: gdsdeploy writes it where the modules are received.
 _IDLE = re.compile(r"""^BUILD_EXCLUSIVE_KERNEL=["']\^\$["']""", re.MULTILINE)
@@ -219,3 +248,343 @@ def _dnf(document: Document) -> List[Move]:
 def _stamp(text: str) -> str:
     """``2026-11-21T03:00:00+0000 …`` as the other logs write it."""
     return text.split()[0][:19].replace("T", " ") if text.split() else ""
+
+
+LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1", CUFILE_SONAME)
+#: The line of ldconfig for a library of 64 bits.
+_LIBRARY = r"^\s*{}\s+\((?:libc6,)?(?:x86-64|AArch64)[^)]*\) => (/\S+)$"
+_AUTOINSTALL = re.compile(r"""^[ \t]*AUTOINSTALL=["']?[yY]""", re.MULTILINE)
+#: Lines of repositories that aren't an address: see evidence/packages.py.
+_SECTION = re.compile(r"\s*\[([^\]=\s]*)\]\s*$")
+
+
+class ModuleFile(NamedTuple):
+    """A file below /lib/modules/RELEASE.  ``owner``: its package; empty: none.  ``chosen``: depmod takes it.
+
+    ``place``: where its links end.  ``dkms``: NAME/VERSION that installed it.  ``own``: gdsdeploy did.
+    """
+
+    file: str
+    place: str
+    chosen: bool
+    dkms: str
+    own: bool
+    owner: Maybe[str]
+
+
+class DkmsTree(NamedTuple):
+    """A package of DKMS.  ``source``: its folder.  ``owner``: package of that.  ``releases``: where it's installed."""
+
+    name: str
+    version: str
+    source: str
+    owner: Maybe[str]
+    autoinstall: bool
+    releases: Tuple[str, ...]
+
+
+class File(NamedTuple):
+    """A file and the package that has it; empty: none."""
+
+    path: str
+    owner: Maybe[str]
+
+
+class Library(NamedTuple):
+    """A file that the loader has for ``soname``, in its order."""
+
+    soname: str
+    path: str
+    place: str
+    owner: Maybe[str]
+
+
+class Source(NamedTuple):
+    """An enabled entry of a repository that is known to have a driver; ``trusted``: nothing of it is verified."""
+
+    path: str
+    line: str
+    trusted: bool
+
+
+@dataclass(frozen=True)
+class ForeignFacts:
+    """Everything is as the evidence has it; the recognizers judge."""
+
+    installed: Maybe[Mapping[str, Tuple[Package, ...]]]
+    #: packages that gdsdeploy holds; empty where it holds none
+    own_holds: Maybe[Tuple[str, ...]]
+    #: release → the files of the stack's modules, the chosen one of each name first; None: no such kernel
+    modules: Mapping[str, Maybe[Optional[Tuple[ModuleFile, ...]]]]
+    dkms: Maybe[Tuple[DkmsTree, ...]]
+    #: what run files left for their removal
+    driver_programs: Maybe[Tuple[File, ...]]
+    cuda_programs: Maybe[Tuple[File, ...]]
+    #: lines of the log of the driver's run file
+    installer_log: Tuple[str, ...]
+    module_loaders: Maybe[Tuple[File, ...]]
+    libraries: Maybe[Tuple[Library, ...]]
+    #: (path, text) of apt's preferences in the order in which apt reads them; empty without apt
+    preferences: Maybe[Tuple[Tuple[str, str], ...]]
+    #: (path, text) of dnf's lists of locks; empty without dnf
+    locks: Maybe[Tuple[Tuple[str, str], ...]]
+    #: (path, ``SECTION: words``) of dnf's settings that keep packages out
+    excludes: Maybe[Tuple[Tuple[str, str], ...]]
+    sources: Maybe[Tuple[Source, ...]]
+    #: cufile.json: where it lies, its package, its text; None: there is none
+    cufile: Maybe[Optional[Tuple[str, Maybe[str], str]]]
+    #: digests, MD5 or SHA-256, that packages have for it
+    cufile_digests: Tuple[str, ...]
+    #: whether a container shows its root folder as the driver's
+    driver_root: Maybe[bool]
+    #: whether a module nvidia is loaded
+    nvidia_loaded: Maybe[bool]
+
+
+def foreign_facts(document: Document, installed: Optional[Mapping[str, Tuple[Package, ...]]] = None) -> ForeignFacts:
+    """Never raises, however malformed the document is; evidence of an older release has nothing of this.
+
+    installed: packages, where the document doesn't have them.
+    """
+    has_apt = document.has("commands") and not isinstance(document.text(APT_PREFERENCES), Unknown)
+    loaded, held = (with_default(document.text(path), "") for path in ("/proc/modules", HOLDS_RECORD))
+    return ForeignFacts(
+        installed=package_facts(document).installed if installed is None else installed,
+        own_holds=when_known(held, lambda text: tuple(text.split())) if has_apt else (),
+        modules={release: _modules(document, release) for release in document.paths("modulefiles")},
+        dkms=_dkms_trees(document),
+        driver_programs=_files(document, RUNFILE_PROGRAM),
+        cuda_programs=_cuda_programs(document),
+        installer_log=_lines(document, INSTALLER_LOG),
+        module_loaders=_files(document, *((folder, MODULE_LOADER) for folder in LOADER_UNITS)),
+        libraries=_libraries(document),
+        preferences=_preferences(document) if has_apt else _not_with_dnf(document, APT_PREFERENCES),
+        locks=() if has_apt else _texts(document, VERSIONLOCKS),
+        excludes=() if has_apt else _excludes(document),
+        sources=_sources(document, has_apt),
+        cufile=_cufile(document),
+        cufile_digests=_cufile_digests(document),
+        driver_root=_driver_root(document),
+        nvidia_loaded=when_known(loaded, lambda text: re.search(r"^nvidia ", text, re.MULTILINE) is not None),
+    )
+
+
+def owner(document: Document, path: str) -> Maybe[str]:
+    """The package that has a file; empty: none has it."""
+    value = document.value.get("owners")
+    record = value.get(path) if isinstance(value, dict) else None
+    if isinstance(record, str):
+        return record
+    reason = record.get("error") if isinstance(record, dict) else None
+    return Unknown(f"which package has {path} is not known: {reason or 'it was not looked for'}")
+
+
+def _modules(document: Document, release: str) -> Maybe[Optional[Tuple[ModuleFile, ...]]]:
+    record = document.record("modulefiles", release, "'s modules could not be listed")
+    if record is None or isinstance(record, Unknown):
+        return record
+    entries = record.get("files")
+    files = [_module(document, entry) for entry in (entries if isinstance(entries, list) else [None])]
+    return all_known(file or Unknown(f"the record of the modules of {release} is malformed") for file in files)
+
+
+def _module(document: Document, entry: Any) -> Optional[ModuleFile]:
+    """None for a malformed record."""
+    file, place, dkms = (entry.get(key) if isinstance(entry, dict) else None for key in ("file", "place", "dkms"))
+    if not (isinstance(file, str) and isinstance(place, str) and isinstance(dkms, str)):
+        return None
+    is_chosen, is_own = entry.get("chosen") is True, entry.get("own") is True
+    return ModuleFile(file, place, is_chosen, dkms, is_own, owner(document, place))
+
+
+def _dkms_trees(document: Document) -> Maybe[Tuple[DkmsTree, ...]]:
+    names = with_default(document.names(DKMS), ())
+    if isinstance(names, Unknown):
+        return names
+    trees = [_trees(document, name) for name in filter(DKMS_STACK.match, names)]
+    return when_known(all_known(trees), lambda groups: tuple(tree for group in groups for tree in group))
+
+
+def _trees(document: Document, name: str) -> Maybe[Tuple[DkmsTree, ...]]:
+    """Every version of a package; one whose source is gone can't be built."""
+    entries = with_default(document.names(f"{DKMS}/{name}"), ())
+    if isinstance(entries, Unknown):
+        return entries
+    links = all_known(document.link(f"{DKMS}/{name}/{entry}") for entry in entries if entry.startswith("kernel-"))
+    if isinstance(links, Unknown):
+        return links
+    # …/NAME/VERSION/RELEASE/ARCH
+    installed = [link.split("/")[-3:-1] for link in links if link is not None]
+    trees: List[DkmsTree] = []
+    for version in (entry for entry in entries if not entry.startswith("kernel-")):
+        source = document.link(f"{DKMS}/{name}/{version}/source")
+        if isinstance(source, Unknown):
+            return source
+        if source is not None:
+            recipe = document.text(source + "/dkms.conf")
+            if isinstance(recipe, Unknown):
+                return recipe
+            if recipe is not None:
+                releases = tuple(words[1] for words in installed if words[0] == version)
+                package, is_automatic = owner(document, source + "/dkms.conf"), _AUTOINSTALL.search(recipe) is not None
+                trees.append(DkmsTree(name, version, source, package, is_automatic, releases))
+    return tuple(trees)
+
+
+def _files(document: Document, *patterns: Tuple[str, str]) -> Maybe[Tuple[File, ...]]:
+    """The files that match (folder, pattern)."""
+    entries: List[File] = []
+    for folder, pattern in patterns:
+        names = document.names(f"{folder}/{pattern}")
+        if isinstance(names, Unknown):
+            return names
+        entries += [File(f"{folder}/{name}", owner(document, f"{folder}/{name}")) for name in names or ()]
+    return tuple(entries)
+
+
+def _cuda_programs(document: Document) -> Maybe[Tuple[File, ...]]:
+    folders = document.names("/usr/local/cuda-*")
+    if isinstance(folders, Unknown):
+        return folders
+    return _files(document, *((f"/usr/local/{folder}/bin", "cuda-uninstaller") for folder in folders or ()))
+
+
+def _libraries(document: Document) -> Maybe[Tuple[Library, ...]]:
+    run = document.ran("ldconfig")
+    if isinstance(run, Unknown):
+        return run
+    entries: List[Library] = []
+    for soname in LIBRARIES:
+        for path in re.findall(_LIBRARY.format(re.escape(soname)), run.stdout, re.MULTILINE):
+            place = document.link(path)
+            if isinstance(place, Unknown):
+                return place
+            if place is not None:
+                entries.append(Library(soname, path, place, owner(document, place)))
+    return tuple(entries)
+
+
+# The package manager
+
+
+def _texts(document: Document, paths: Tuple[str, ...]) -> Maybe[Tuple[Tuple[str, str], ...]]:
+    """(path, text) of those that exist."""
+    return when_known(
+        all_known(with_default(document.text(path), "") for path in paths),
+        lambda texts: tuple((path, text) for path, text in zip(paths, texts) if text),
+    )
+
+
+def _not_with_dnf(document: Document, path: str) -> Maybe[Tuple[Tuple[str, str], ...]]:
+    return () if not isinstance(document.text(VERSIONLOCKS[0]), Unknown) else Unknown(f"{path} was not looked at")
+
+
+def _preferences(document: Document) -> Maybe[Tuple[Tuple[str, str], ...]]:
+    names = with_default(document.names(PREFERENCE_PARTS), ())
+    if isinstance(names, Unknown):
+        return names
+    # As apt: other endings, and names that begin with a point, are left out.
+    read = [name for name in sorted(names) if os.path.splitext(name)[1] in ("", ".pref") and name[:1] != "."]
+    return _texts(document, (APT_PREFERENCES, *(f"{PREFERENCE_PARTS}/{name}" for name in read)))
+
+
+def _excludes(document: Document) -> Maybe[Tuple[Tuple[str, str], ...]]:
+    names = with_default(document.names(DNF_PARTS + "/*.repo"), ())
+    if isinstance(names, Unknown):
+        return names
+    section = document.value.get("excludes")
+    records = section if isinstance(section, dict) else {}
+    entries: List[Tuple[str, str]] = []
+    for path in (DNF_CONF, *(f"{DNF_PARTS}/{name}" for name in names)):
+        lines = records.get(path)
+        if isinstance(lines, dict) and lines.get("error") in ABSENT:
+            continue
+        if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+            return Unknown(f"what {path} keeps out is not known")
+        entries += [(path, line) for line in lines]
+    return tuple(entries)
+
+
+def _sources(document: Document, has_apt: bool) -> Maybe[Tuple[Source, ...]]:
+    folder, listed = (APT_PARTS, APT_PARTS) if has_apt else (DNF_PARTS, DNF_PARTS + "/*.repo")
+    names = with_default(document.names(listed), ())
+    if isinstance(names, Unknown):
+        return names
+    endings = (".list", ".sources") if has_apt else (".repo",)
+    paths = [APT_SOURCES] if has_apt else []
+    entries: List[Source] = []
+    for path in (*paths, *(f"{folder}/{name}" for name in names if name.endswith(endings))):
+        lines = document.lines(path)
+        if isinstance(lines, Unknown):
+            return lines
+        if "gdsdeploy" not in os.path.basename(path):
+            entries += _of_lists(path, lines or ()) if path.endswith(".list") else _of_stanzas(path, lines or ())
+    return tuple(entries)
+
+
+def _of_lists(path: str, lines: Tuple[str, ...]) -> List[Source]:
+    entries = [line.strip() for line in lines if re.match(r"\s*deb\s", line)]
+    return [Source(path, line, re.search(r"\[[^\]]*trusted=yes", line) is not None) for line in entries]
+
+
+def _of_stanzas(path: str, lines: Tuple[str, ...]) -> List[Source]:
+    """Entries of deb822 files, between empty lines, and sections of dnf's; one that is switched off is no entry."""
+    blocks: List[List[str]] = [[]]
+    for line in lines:
+        if not line.strip() or _SECTION.match(line):
+            blocks.append([])
+        blocks[-1].append(line)
+    entries: List[Source] = []
+    for block in blocks:
+        text = "\n".join(block)
+        addresses = [
+            line.strip() for line in block if re.match(r"(?i)\s*(uris\s*:|baseurl|mirrorlist|metalink)|\s+\S", line)
+        ]
+        heads = [line.strip() for line in block if _SECTION.match(line)]
+        is_off = re.search(r"(?im)^\s*enabled\s*[:=]\s*(?:no|0|false)\b", text) is not None
+        pattern = [line for line in [*addresses, *heads] if "://" in line or "amazonlinux-nvidia" in line]
+        if pattern and not is_off:
+            entries.append(Source(path, pattern[0], re.search(r"(?im)^trusted\s*:\s*yes", text) is not None))
+    return entries
+
+
+# Configuration and containers
+
+
+def _cufile(document: Document) -> Maybe[Optional[Tuple[str, Maybe[str], str]]]:
+    place = document.link(CUFILE)
+    if place is None or isinstance(place, Unknown):
+        return place
+    text = document.text(place)
+    return text if text is None or isinstance(text, Unknown) else (place, owner(document, place), text)
+
+
+def _cufile_digests(document: Document) -> Tuple[str, ...]:
+    lines = [*_lines(document, "/var/lib/dpkg/status")]
+    for name in document.existing("/var/lib/dpkg/info/libcufile*.md5sums"):
+        lines += _lines(document, f"/var/lib/dpkg/info/{name}")
+    lines += document.printed(CUFILE_RECORDS).splitlines()
+    return tuple(word for line in lines for word in re.findall(r"\b(?:[0-9a-f]{64}|[0-9a-f]{32})\b", line))
+
+
+def is_shipped(text: str, digests: Tuple[str, ...]) -> bool:
+    """Whether a package has a file of this content, by its digests."""
+    data = text.encode("utf-8")
+    own = {hashlib.sha256(data).hexdigest()}
+    # FIPS mode has no MD5: then the file counts as edited, and is kept.
+    with contextlib.suppress(ValueError):
+        own.add(hashlib.md5(data).hexdigest())  # noqa: S324  # nosec B324 # dpkg's own, compared and never trusted
+    return bool(own & set(digests))
+
+
+def _driver_root(document: Document) -> Maybe[bool]:
+    text = document.text(MOUNTINFO)
+    if text is None or isinstance(text, Unknown):
+        return why_not(text, f"{MOUNTINFO} is missing")
+    return any(line.split()[4:5] == [DRIVER_ROOT] for line in text.splitlines())
+
+
+def _lines(document: Document, path: str) -> Tuple[str, ...]:
+    """The recorded lines; none where the file isn't there or wasn't looked at: they only add words."""
+    lines = document.lines(path)
+    return lines if isinstance(lines, tuple) else ()

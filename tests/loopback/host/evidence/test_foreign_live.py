@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.facts.document import Document
-from gdsdeploy.host.facts.foreign import foreign_facts
+from gdsdeploy.host.facts.packages import foreign_facts
 from gdsdeploy.host.foreign import Locked, findings
 from tests.unit.host.kmod.kmod_elf import write_module
 

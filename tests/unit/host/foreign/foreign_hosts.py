@@ -15,7 +15,7 @@ from gdsdeploy.host import process
 from gdsdeploy.host.evidence import packages
 from gdsdeploy.host.evidence.recorder import NOTHING, Recorder
 from gdsdeploy.host.facts.document import Document
-from gdsdeploy.host.facts.foreign import ForeignFacts, foreign_facts
+from gdsdeploy.host.facts.packages import ForeignFacts, foreign_facts
 from gdsdeploy.host.foreign import ForeignInstall, Locked, findings
 from gdsdeploy.host.process import Output
 from tests.unit.host.kmod.kmod_elf import write_module

@@ -81,7 +81,7 @@ def test_what_is_left_out_of_the_evidence_is_unknown_and_never_nothing(
 ) -> None:
     """A host with a driver of every kind; without one record, each kind is found or not decided."""
     from gdsdeploy.host.facts.document import Document
-    from gdsdeploy.host.facts.foreign import foreign_facts
+    from gdsdeploy.host.facts.packages import foreign_facts
 
     host = ubuntu_receives(tmp_path)
     for name in (
