@@ -40,11 +40,16 @@ def _one_menu_is_read_once() -> Iterator[None]:
 
 
 def places(document: Document) -> list[tuple[str, ...]]:
-    """Every section, every entry of one, and every part of an entry; an empty ``load`` says that none was asked for."""
+    """Every section, every entry of one, and every part of an entry.
+
+    Of a load and of the environment, an entry that isn't there says that none was asked for, or set.
+    """
     keys: list[tuple[str, ...]] = []
     for section, entries in document.items():
         keys.append((section,))
-        for key, value in entries.items() if isinstance(entries, dict) and section != "load" else ():
+        for key, value in (
+            entries.items() if isinstance(entries, dict) and section not in ("load", "environment") else ()
+        ):
             keys.append((section, key))
             keys += [(section, key, inner) for inner in value] if isinstance(value, dict) else []
     return keys
