@@ -115,7 +115,7 @@ def explain(
 
 def _answer(facts: HostFacts, host: str, path: str) -> tuple[Any, str]:
     """The document and the text."""
-    from gdsdeploy.host.explain import as_document
+    from gdsdeploy.host.explain.explanation import as_document
     from gdsdeploy.host.explain.text import render
     from gdsdeploy.ssh import reply_schema
     from gdsdeploy.validate.facts import explain_facts

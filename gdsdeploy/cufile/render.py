@@ -32,7 +32,7 @@ from gdsdeploy.cufile.model import (
     release_of,
 )
 from gdsdeploy.errors import FleetInvalid, HostUnfit
-from gdsdeploy.host.explain import MountPath, description, proof_of, storage_paths
+from gdsdeploy.host.explain.explanation import MountPath, description, proof_of, storage_paths
 from gdsdeploy.host.facts import HostFacts, Unknown
 from gdsdeploy.host.facts.cufile import given_keys
 from gdsdeploy.host.facts.pci import Function, find

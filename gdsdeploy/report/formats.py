@@ -30,7 +30,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gdsdeploy import __version__
-from gdsdeploy.host.explain import COMPAT
+from gdsdeploy.host.explain.cause import COMPAT
 from gdsdeploy.host.io import jsontext
 from gdsdeploy.host.io.prometheus import Metric, Sample, text
 from gdsdeploy.host.io.wording import count, joined, printable

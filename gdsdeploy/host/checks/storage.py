@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Iterator, List, Sequence
 
-from ..explain import COMPAT, Cause, MountPath, description, proof_of, storage_paths
+from ..explain.cause import COMPAT, Cause
+from ..explain.explanation import MountPath, description, proof_of, storage_paths
 from ..facts import HostFacts, Unknown, storage
 from ..facts.processes import Proof
 from ..facts.storage import ALIGNED, BYPASSED, FILESYSTEM, NOT_PROVEN, ON, POSSIBLE, REFUSED, WRONG, Audit, Mount

@@ -47,7 +47,7 @@ def collect_evidence(mount: Optional[str], expectation: Optional[Expectation]) -
 
 def print_explanation(evidence: Any, mount: Optional[str], as_json: bool) -> None:
     """Print the explanation.  Raises NothingToExplainError."""
-    from ..explain import NoSuchMountError, as_document, explain
+    from ..explain.explanation import NoSuchMountError, as_document, explain
     from ..explain.text import render
     from ..facts import facts_from
     from ..facts.host_facts import stack

@@ -13,7 +13,7 @@ from gdsdeploy.cufile.check import check
 from gdsdeploy.cufile.model import get
 from gdsdeploy.cufile.render import FitTarget, Fitted, fit, render_profile
 from gdsdeploy.errors import FleetInvalid, HostUnfit
-from gdsdeploy.host.explain import MountPath
+from gdsdeploy.host.explain.explanation import MountPath
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.rdma import Address
 from gdsdeploy.model.fleet import Profile

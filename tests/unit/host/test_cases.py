@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import checks
-from gdsdeploy.host.explain import as_document, explain, processes
+from gdsdeploy.host.explain import processes
+from gdsdeploy.host.explain.explanation import as_document, explain
 from gdsdeploy.host.explain.text import render
 from gdsdeploy.host.facts import as_dict, facts_from, require, storage
 from gdsdeploy.host.facts.host_facts import stack

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsdeploy.host.explain import DIRECT, NoSuchMountError, as_document, explain
+from gdsdeploy.host.explain.cause import DIRECT
+from gdsdeploy.host.explain.explanation import NoSuchMountError, as_document, explain
 from gdsdeploy.host.explain.text import WIDTH, render
 from gdsdeploy.host.facts import Unknown, facts_from, kernel
 from gdsdeploy.host.model.finding import NOT_APPLICABLE, PASS, UNKNOWN

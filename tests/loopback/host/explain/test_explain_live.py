@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.explain import Path as Taken
-from gdsdeploy.host.explain import explain
+from gdsdeploy.host.explain.cause import Path as Taken
+from gdsdeploy.host.explain.explanation import explain
 from gdsdeploy.host.facts import HostFacts, facts_from
 
 ROOT = Path(__file__).parents[4]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gdsdeploy.host.explain import COMPAT, Path, explain
+from gdsdeploy.host.explain.cause import COMPAT, Path
+from gdsdeploy.host.explain.explanation import explain
 from gdsdeploy.host.facts import facts_from
 from tests.unit.host import cases
 from tests.unit.host.cases import Case

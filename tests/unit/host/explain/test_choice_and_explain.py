@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gdsdeploy.host.explain import COMPAT, DIRECT
-from gdsdeploy.host.explain.cause import NVIDIA_FS, P2PDMA, Cause, needs
+from gdsdeploy.host.explain.cause import COMPAT, DIRECT, NVIDIA_FS, P2PDMA, Cause, needs
 from gdsdeploy.host.explain.mechanisms import choose, mechanisms
 from gdsdeploy.host.facts import Unknown, facts_from
 from tests.unit.host import hosts

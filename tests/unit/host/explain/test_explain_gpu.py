@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from gdsdeploy.cufile.render import PATH
-from gdsdeploy.host.explain import BROKEN, COMPAT, path_of
-from gdsdeploy.host.explain import Path as Taken
+from gdsdeploy.host.explain.cause import BROKEN, COMPAT
+from gdsdeploy.host.explain.cause import Path as Taken
+from gdsdeploy.host.explain.path import path_of
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.libcufile.errors import lookup
 from gdsdeploy.host.paths import CONTAINER_FILES

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.explain import as_document, explain, hardware, modules, processes
+from gdsdeploy.host.explain import hardware, modules, processes
 from gdsdeploy.host.explain.cause import Cause, listed_cause, numbers
+from gdsdeploy.host.explain.explanation import as_document, explain
 from gdsdeploy.host.explain.text import render, render_process
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.host_facts import stack

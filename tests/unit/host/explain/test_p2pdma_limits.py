@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.explain import explain, p2pdma
+from gdsdeploy.host.explain import p2pdma
 from gdsdeploy.host.explain.config import requests_p2pdma
+from gdsdeploy.host.explain.explanation import explain
 from gdsdeploy.host.explain.hardware import grace
 from gdsdeploy.host.explain.mechanisms import choose
 from gdsdeploy.host.explain.p2pdma import LABELS
