@@ -84,6 +84,17 @@ def any_direct(mount: Mount) -> Iterator[Condition]:
             yield _large_blocks(device, device.block_size)
 
 
+def transport(device: Device) -> Iterator[Condition]:
+    """NVMe is local, or goes over RDMA.  A disk whose transport isn't known may be NVMe over something else."""
+    if device.kind == storage.NVME:
+        yield Condition(when_known(device.transport, lambda name: name == "pcie"))
+    else:
+        what = f"{device.name} is NVMe over {device.transport}"
+        evidence = (f"/sys/class/nvme: {device.name} by {device.transport}",)
+        cause = Cause("nvmeof.not-rdma", what, "connect it over RDMA", evidence, reference.NVME)
+        yield Condition(when_known(device.transport, lambda name: name == "rdma"), cause)
+
+
 def _sysfs(device: Device) -> str:
     return "/sys/dev/block/" + device.number
 

@@ -26,10 +26,8 @@ from .cause import (
     NVIDIA_FS,
     P2PDMA,
     USABLE,
-    Cause,
     Condition,
     Path,
-    distinct,
     needs,
     numbers,
     weigh,
@@ -232,15 +230,10 @@ def _best(facts: HostFacts, usable: Iterator[Condition], attempts: Sequence[Tupl
     basis = weigh(usable)
     if basis.holds is False:
         return Path(BROKEN, basis.causes, gpu)
-    shared = list(needs(DIRECT_PATH, facts))
-    causes: Tuple[Cause, ...] = ()
-    for name, conditions in attempts:
-        verdict = weigh([*shared, *conditions])
-        if verdict.holds is not False:
-            path_name = name if verdict.holds is True else verdict.holds
-            return Path(path_name, (), gpu, verdict.suspects, verdict.unseen)
-        causes = distinct((*causes, *verdict.causes))
-    fallback, causes = path.or_compat(facts, causes)
+    name, verdict = path.decide(list(needs(DIRECT_PATH, facts)), attempts)
+    if name is not None:
+        return Path(name, (), gpu, verdict.suspects, verdict.unseen)
+    fallback, causes = path.or_compat(facts, verdict.causes)
     return Path(fallback, causes, gpu)
 
 

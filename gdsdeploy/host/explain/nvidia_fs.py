@@ -12,7 +12,7 @@ from ..gdscheck import Report
 from ..kmod.kernel import has_nvme_hooks
 from ..paths import NVFS, NVFS_DEVICE
 from . import hardware, modules, quote, reference
-from .blocks import stack
+from .blocks import stack, transport
 from .cause import NVIDIA_FS, USABLE, Cause, Condition, listed_cause, numbers, rule
 from .config import p2pdma_enabled
 from .filesystem import NETWORK
@@ -72,14 +72,10 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
             cause = listed_cause("storage.raid-level", evidence, what)
             yield Condition(when_known(device.md_level, lambda level: level == "raid0"), cause)
         elif device.kind == storage.NVME:
-            # A disk whose transport isn't known may be NVMe over something else.
-            yield Condition(when_known(device.transport, lambda name: name == "pcie"))
+            yield from transport(device)
             yield from hooks(facts, "nvme")
         elif device.kind == storage.NVMEOF:
-            what = f"{device.name} is NVMe over {device.transport}"
-            evidence = (f"/sys/class/nvme: {device.name} by {device.transport}",)
-            cause = Cause("nvmeof.not-rdma", what, "connect it over RDMA", evidence, reference.NVME)
-            yield Condition(when_known(device.transport, lambda name: name == "rdma"), cause)
+            yield from transport(device)
             yield _no_p2pdma_attempt(facts, device)
             yield from hooks(facts, "nvme_rdma")
         elif device.kind == storage.MULTIPATH:

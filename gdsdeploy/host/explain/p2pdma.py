@@ -17,7 +17,7 @@ from ..facts.storage import Device, Mount
 from ..facts.unknown import when_known, why_not
 from ..gdscheck import Row
 from . import config, hardware, quote, reference
-from .blocks import stack, storage_of
+from .blocks import stack, storage_of, transport
 from .cause import NOTES, P2PDMA, Cause, Condition, listed_cause, numbers, rule
 from .config import p2pdma_keys
 
@@ -306,14 +306,8 @@ def _layer(facts: HostFacts, device: Device) -> Iterator[Condition]:
         evidence = quote.file(facts, NVME_MULTIPATH)
         cause = Cause("nvme.multipath", what, multipath_fix(facts), evidence, reference.P2PDMA_DRIVER)
         yield Condition(hardware.grace(facts), cause)
-    elif device.kind == storage.NVME:
-        # A disk whose transport isn't known may be NVMe over something else.
-        yield Condition(when_known(device.transport, lambda name: name == "pcie"))
-    elif device.kind == storage.NVMEOF:
-        what = f"{device.name} is NVMe over {device.transport}"
-        evidence = (f"/sys/class/nvme: {device.name} by {device.transport}",)
-        cause = Cause("nvmeof.not-rdma", what, "connect it over RDMA", evidence, reference.NVME)
-        yield Condition(when_known(device.transport, lambda name: name == "rdma"), cause)
+    elif device.kind in (storage.NVME, storage.NVMEOF):
+        yield from transport(device)
     elif device.kind == storage.MD and isinstance(device.md_level, str) and device.md_level in RAID_KERNELS:
         yield _raid(facts, device, RAID_KERNELS[device.md_level])
 

@@ -6,7 +6,7 @@ That isn't proof.  Proof is an I/O that was seen to take the path (host/proof/pr
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import List, Optional, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 from ..facts import HostFacts, Maybe, Unknown
 from ..facts.processes import Proof
@@ -89,6 +89,13 @@ def _direct(facts: HostFacts, mount: Mount, file: str) -> Tuple[Maybe[Optional[s
         attempts = [(NVIDIA_FS, [])]
     elif configured is not False:
         attempts.insert(0, (P2PDMA, [Condition(configured), *needs(P2PDMA, facts, mount)]))
+    return decide(shared, attempts)
+
+
+def decide(
+    shared: List[Condition], attempts: Sequence[Tuple[str, List[Condition]]]
+) -> Tuple[Maybe[Optional[str]], Verdict]:
+    """The first of (path, its conditions) that holds, beside those of all; unknown from the first that may."""
     causes: List[Cause] = []
     undecided: Optional[Verdict] = None
     for name, conditions in attempts:

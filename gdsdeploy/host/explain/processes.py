@@ -106,15 +106,21 @@ def as_row(explained: ExplainedProgram) -> Dict[str, Any]:
     """As JSON values; see docs/explain.md."""
     program = explained.program
     return {
-        "pid": program.pid,
-        "program": program.name,
-        "unit": program.unit,
+        **_about(program),
         "container": if_known(program.container, None),
-        "libcufile": {path: if_known(version, None) for path, version in program.libraries.items()},
-        "configuration": configuration(program),
         "differs": if_known(explained.differs, None),
         "causes": as_dict(explained.causes),
         "unseen": list(explained.unseen),
+    }
+
+
+def _about(program: Program) -> Dict[str, Any]:
+    return {
+        "pid": program.pid,
+        "program": program.name,
+        "unit": program.unit,
+        "libcufile": {path: if_known(version, None) for path, version in program.libraries.items()},
+        "configuration": configuration(program),
     }
 
 
@@ -196,17 +202,13 @@ def process_document(explained: ExplainedProcess) -> Dict[str, Any]:
     program, way = explained.program, explained.route
     return {
         "version": 1,
-        "pid": program.pid,
-        "program": program.name,
-        "unit": program.unit,
+        **_about(program),
         "path": way.path,
         "reason": way.reason,
         "operations": dict(way.operations),
         "read_bytes": way.read,
         "written_bytes": way.written,
         "bounced_bytes": way.bounced,
-        "configuration": configuration(program),
-        "libcufile": {path: if_known(version, None) for path, version in program.libraries.items()},
         "files": [{"path": path, "mount_path": name} for path, name in explained.files],
         "causes": as_dict(explained.causes),
         "unseen": list(explained.unseen),
