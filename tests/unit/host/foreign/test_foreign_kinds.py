@@ -1,22 +1,43 @@
-"""Each kind of foreign install: found with its evidence, and a near miss of it that isn't."""
+"""Each kind of foreign install: found with its evidence, a near miss of it that is not, and what refuses a provision."""
 
 from __future__ import annotations
 
 import copy
 import json
+import os
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gdsdeploy.host import foreign
-from gdsdeploy.host.foreign import RECOGNIZERS, ForeignInstall, Locked, Trace, findings, install_from, kinds
+from gdsdeploy.host import foreign, process
+from gdsdeploy.host.apply import engine
+from gdsdeploy.host.apply.engine import Result
+from gdsdeploy.host.apply.host import ManagedHost
+from gdsdeploy.host.errors import ApplyError
+from gdsdeploy.host.facts.document import Document
+from gdsdeploy.host.facts.packages import foreign_facts
+from gdsdeploy.host.foreign import (
+    NOTE,
+    RECOGNIZERS,
+    REFUSE,
+    TAKE_OVER,
+    ForeignInstall,
+    Locked,
+    Trace,
+    findings,
+    install_from,
+    kinds,
+)
 from tests.unit.host import cases
+from tests.unit.host.apply.apply_tree import tree
 from tests.unit.host.foreign.foreign_hosts import (
     ADDRESS,
     CLEAN,
     RELEASE,
     Host,
+    rocky_builds,
     ubuntu_receives,
 )
 
@@ -39,6 +60,35 @@ def test_a_host_without_anything_of_the_stack_has_none(tmp_path: Path, monkeypat
     assert host.installs(monkeypatch) == {}
 
 
+OS = {"dpkg": ("ubuntu-24.04", 'ID=ubuntu\nVERSION_ID="24.04"\n'), "rpm": ("rocky-9", 'ID=rocky\nVERSION_ID="9.5"\n')}
+
+
+def document(host: Host, **changed: Any) -> Any:
+    name, text = OS[host.manager]
+    host.write("/etc/os-release", text)
+    desired = {
+        "os": name,
+        "arch": os.uname().machine,
+        "manager": "apt" if host.manager == "dpkg" else "dnf",
+        "kernel_release": RELEASE,
+        "versions": host.locked,
+        "repositories": [ADDRESS],
+        **changed,
+    }
+    return {"version": 1, "resources": [{"resource": "preflight", "desired": desired}]}
+
+
+def check(host: Host, monkeypatch: pytest.MonkeyPatch, **changed: Any) -> Result:
+    desired = document(host, **changed)
+    host.finish()
+    monkeypatch.setattr(process, "run", host.run)
+    before = tree(host.root)
+    (result,) = engine.run(ManagedHost(check=True, root=str(host.root)), engine.read_resources(desired))
+    assert tree(host.root) == before, "a look changes nothing"
+    assert result.unknown == []
+    return result
+
+
 CASES = cases.load("foreign/kinds")
 #: Those in which one is found.
 FOUND = {name: case for name, case in CASES.items() if case["finds"]}
@@ -59,6 +109,14 @@ def test_case(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         "finds"
     ]
     assert case["finds"]["trace"] in [trace.name for trace in one.traces]
+    if case["host"].startswith("debian"):
+        return
+    # Only what would win refuses a provision.
+    result = check(host, monkeypatch)
+    (install,) = result.report["foreign"]["installs"]
+    assert (install["kind"], install["breaks"]) == (one.kind, install["answer"] == REFUSE)
+    assert [refusal.id for refusal in result.refusals] == ([f"foreign.{one.kind}"] if install["breaks"] else [])
+    assert all(case["finds"]["trace"] in refusal.message and refusal.hint for refusal in result.refusals)
 
 
 def test_every_kind_has_a_recognizer_and_a_case() -> None:
@@ -80,9 +138,6 @@ def test_what_is_left_out_of_the_evidence_is_unknown_and_never_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A host with a driver of every kind; without one record, each kind is found or not decided."""
-    from gdsdeploy.host.facts.document import Document
-    from gdsdeploy.host.facts.packages import foreign_facts
-
     host = ubuntu_receives(tmp_path)
     for name in (
         "a run file's driver", "a library that programs get", "a pin that forbids the locked version",
@@ -149,3 +204,46 @@ def test_a_finding_goes_through_json() -> None:
 def test_what_is_no_finding_is_an_error(value: object) -> None:
     with pytest.raises(ValueError, match="foreign: "):
         install_from(value)
+
+
+@pytest.mark.parametrize("make", [ubuntu_receives, rocky_builds])
+def test_a_provisioned_host_is_let_in(make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = check(make(tmp_path), monkeypatch)
+    assert (result.refusals, result.report["foreign"]) == ([], {"installs": [], "unknown": []})
+
+
+def test_the_exact_command_is_in_the_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = ubuntu_receives(tmp_path)
+    host.do(FOUND["a run file's driver"]["do"])
+    resources = engine.read_resources(document(host))
+    host.finish()
+    monkeypatch.setattr(process, "run", host.run)
+    with pytest.raises(ApplyError, match="run file installed a driver") as caught:
+        engine.run(ManagedHost(root=str(host.root)), resources)
+    assert caught.value.kind == "refused"
+    assert "run: /usr/bin/nvidia-uninstall --silent. It removes" in caught.value.hint
+
+
+def test_without_a_kernel_of_the_lock_nothing_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = ubuntu_receives(tmp_path)
+    host.do(FOUND["a run file's driver"]["do"])
+    assert check(host, monkeypatch, kernel_release="").refusals == []
+    assert "ldconfig" not in host.runs
+
+
+def test_what_is_not_known_is_said_and_refuses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = rocky_builds(tmp_path)
+    (tmp_path / "etc/dnf/dnf.conf").unlink()
+    (tmp_path / "etc/dnf/dnf.conf").mkdir()
+    result = check(host, monkeypatch)
+    assert result.refusals == []
+    assert result.report["foreign"]["unknown"] == ["what /etc/dnf/dnf.conf keeps out is not known"]
+
+
+def test_answers_that_are_not_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = ubuntu_receives(tmp_path)
+    for name in ("a tree in DKMS, added", "an edited cufile.json", "another repository"):
+        host.do(FOUND[name]["do"])
+    installs = check(host, monkeypatch).report["foreign"]["installs"]
+    answers = {install["kind"]: install["answer"] for install in installs}
+    assert answers == {"dkms-by-hand": NOTE, "repository": NOTE, "cufile-json": TAKE_OVER}
