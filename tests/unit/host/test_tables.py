@@ -1,4 +1,4 @@
-"""Tables of the host program and of the audit's page: their schemas, distinct rows, patterns that compile."""
+"""Tables of the host program and of the page of the audit: schemas, distinct rows, patterns; and tables as text."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from gdsdeploy.host import data
 from gdsdeploy.host.explain import filesystem
 from gdsdeploy.host.facts import storage
 from gdsdeploy.host.gdscheck import document
+from gdsdeploy.host.io.wording import aligned
 
 FOLDER = Path(data.__file__).parent
 #: Table → its file and its schema.  Only documentation uses the audit's findings, so hosts don't get them.
@@ -106,3 +107,10 @@ def test_flags_are_those_that_facts_have() -> None:
 def test_an_incomplete_program_is_an_error() -> None:
     with pytest.raises(FileNotFoundError):
         data.rows("no_such_table", dict)
+
+
+def test_columns_are_aligned() -> None:
+    rows = [("host", "state"), ("gpu1", "done"), ("builder", "")]
+    assert aligned(rows) == ["host     state", "gpu1     done", "builder"]
+    assert aligned(rows, "  ")[1:] == ["  gpu1     done", "  builder"]
+    assert aligned([]) == []

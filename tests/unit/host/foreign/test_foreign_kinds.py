@@ -1,4 +1,4 @@
-"""Each kind of foreign install: found with its evidence, a near miss of it that is not, and what refuses a provision."""
+"""Each kind of foreign install: found with its evidence, with a near miss of it, and what refuses a provision."""
 
 from __future__ import annotations
 
