@@ -20,8 +20,8 @@ from gdsdeploy.errors import FleetInvalid, HostUnfit
 from gdsdeploy.host.apply.packages.aptsources import Source, SourcesError, parse_sources
 from gdsdeploy.host.explain import blocks, filesystem
 from gdsdeploy.host.explain.cause import DIRECT
+from gdsdeploy.host.explain.explanation import path_of
 from gdsdeploy.host.explain.mechanisms import choose
-from gdsdeploy.host.explain.path import path_of
 from gdsdeploy.host.facts import HostFacts, Unknown
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.facts.driver import ModuleFile

@@ -31,7 +31,7 @@ from gdsdeploy.converge import ansible, diff, plan_report
 from gdsdeploy.errors import GdsError
 from gdsdeploy.host.checks import registry as host_report
 from gdsdeploy.host.checks import run as run_checks
-from gdsdeploy.host.explain import processes
+from gdsdeploy.host.explain import explanation
 from gdsdeploy.host.explain.text import render_process
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.facts.processes import Program
@@ -202,7 +202,7 @@ def test_what_a_hosts_evidence_says(seed: int, capsys: Captured) -> None:
     with suppress(GdsError):
         explain_verb._print(True, *explain_verb._answer(facts, "gpu1", ""))
     for program in facts.processes.programs if isinstance(facts.processes.programs, tuple) else ():
-        console.data(render_process(processes.explain_process(facts, program.pid)))
+        console.data(render_process(explanation.explain_process(facts, program.pid)))
     with suppress(GdsError):
         topology_verb._show({"gpu1": require_topology("gpu1", facts)}, False)
     console.data(host_report.text(EXPECTED, facts, run_checks(facts, EXPECTED)))

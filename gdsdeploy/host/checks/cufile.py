@@ -6,7 +6,7 @@ import re
 from typing import List
 
 from .. import gdscheck
-from ..explain import processes
+from ..explain import explanation
 from ..explain.nvidia_fs import HOOKS
 from ..facts import HostFacts, UndecidedError, Unknown, require
 from ..facts.cufile import ACCEPTED, REFUSAL, REJECTED, differences, refusal
@@ -127,7 +127,7 @@ def running(facts: HostFacts, expectation: Expectation) -> Answers:
     if expectation.mode == "compat":
         return not_applicable("not asked: the mode is compat")
     points = [facts.storage.mount_of(str(entry["mount"])) for entry in expectation.storage]
-    explained = require(processes.programs(facts, [point for point in points if isinstance(point, Mount)]))
+    explained = require(explanation.programs(facts, [point for point in points if isinstance(point, Mount)]))
     causes = [(each.program.label, cause) for each in explained for cause in each.causes]
     if causes:
         lines = [f"{label}: {cause.what}" for label, cause in causes]
@@ -143,7 +143,7 @@ def running(facts: HostFacts, expectation: Expectation) -> Answers:
     if not explained:
         return not_applicable("no running program uses libcufile")
     differing = [
-        f"{each.program.label}: {processes.configuration(each.program)}" for each in explained if each.differs is True
+        f"{each.program.label}: {explanation.configuration(each.program)}" for each in explained if each.differs is True
     ]
     return passed(f"{len(explained)} programs; {len(differing)} with another configuration", differing)
 

@@ -62,15 +62,15 @@ def print_explanation(evidence: Any, mount: Optional[str], as_json: bool) -> Non
 
 def print_process(evidence: Any, pid: int, as_json: bool) -> None:
     """Print why a process takes the path that it takes.  Raises NothingToExplainError."""
-    from ..explain import processes
+    from ..explain import explanation
     from ..explain.text import render_process
     from ..facts import facts_from
 
     try:
-        answer = processes.explain_process(facts_from(evidence), pid)
-    except processes.NoSuchProcessError as reason:
+        answer = explanation.explain_process(facts_from(evidence), pid)
+    except explanation.NoSuchProcessError as reason:
         raise NothingToExplainError(str(reason)) from None
-    print(json.dumps(processes.process_document(answer), sort_keys=True) if as_json else render_process(answer))
+    print(json.dumps(explanation.process_document(answer), sort_keys=True) if as_json else render_process(answer))
 
 
 def print_logs(names: Sequence[str], as_json: bool) -> bool:

@@ -1,42 +1,322 @@
-"""The explanation of a host: each mount and each kind of storage.  Pure.
+"""The path that I/O on a mount takes, or that of a kind of storage or of a running program, and what rules out others.
 
-The path of each mount in a fleet file, compared with the required one: as values, and in words.
-
-Each kind of storage that cuFile knows: whether this host has it, and which path its I/O can take.
+From all evidence on the host; that isn't proof.  Proof is an I/O that was seen to take the path (host/proof/proof.py);
+it needs a GPU.  Of a running process, the counters are all since it opened cuFile.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from ..facts import HostFacts, Maybe, Unknown, as_dict, storage
+from ..facts.environment import VARIABLE, Overlay, Variable
+from ..facts.processes import Program, Proof
 from ..facts.storage import Mount
-from ..facts.unknown import if_known, when_known
+from ..facts.unknown import all_known, if_known, when_known
 from ..foreign import ForeignInstall, Locked, findings
 from ..gdscheck.reader import SINCE
-from . import blocks, config, mechanisms, nvidia_fs, path, processes
+from ..libcufile.counters import NOT_COUNTED, REASONS, Observed, Route, route
+from . import blocks, config, filesystem, mechanisms, nvidia_fs, reference
 from .blocks import stack
 from .cause import (
     BROKEN,
     COMPAT,
     DIRECT,
     DIRECT_PATH,
+    NOTES,
     NVIDIA_FS,
     P2PDMA,
     USABLE,
+    Cause,
     Condition,
     Path,
+    Verdict,
+    distinct,
     needs,
     numbers,
+    ranked,
     weigh,
 )
-from .config import p2pdma_keys, requests_p2pdma
+from .config import p2pdma_keys, registers_silently, requests_p2pdma
 from .filesystem import NATIVE, NETWORK
 from .mechanisms import CLIENTS
-from .path import path_of
-from .processes import ExplainedProgram, as_row
+
+
+def path_of(facts: HostFacts, mount: Mount, file: str = "") -> Path:
+    """Judge one mount, or ``file`` on it where that isn't the whole mount."""
+    proofs = facts.storage.proofs.get(mount.mount_point, ())
+    return replace(_expected_path(facts, mount, file), proofs=tuple(_as_configured(facts, proof) for proof in proofs))
+
+
+def _as_configured(facts: HostFacts, proof: Proof) -> Proof:
+    """Programs get what the host's configuration allows, which the second try of a proof may exceed."""
+    if proof.path == COMPAT and config.fallback(facts)[0] is False:
+        return replace(proof, path=BROKEN, how=proof.how + "; but this host's configuration disallows it")
+    return proof
+
+
+def _expected_path(facts: HostFacts, mount: Mount, file: str) -> Path:
+    gpu = when_known(facts.pci.gpus, bool)
+    usable = weigh(needs(USABLE, facts, mount))
+    name, verdict = _direct(facts, mount, file)
+    if usable.holds is False:
+        # Also show the obstacles to the direct path: the operator can then repair everything at once.
+        return Path(BROKEN, distinct((*usable.causes, *verdict.causes)), gpu, verdict.suspects, usable.unseen)
+    if name is None:
+        path, causes = _or_compat(facts, verdict.causes)
+        path = usable.holds if isinstance(usable.holds, Unknown) and path != BROKEN else path
+        notes = registers_silently(facts) if path == COMPAT else ()
+        return Path(path, causes, gpu, unseen=usable.unseen, notes=notes)
+    if isinstance(usable.holds, Unknown):
+        name = usable.holds
+    unseen = tuple(dict.fromkeys((*usable.unseen, *verdict.unseen)))
+    notes = tuple(note for function in ranked(NOTES) for note in function(facts, mount))
+    return Path(name, verdict.causes, gpu, verdict.suspects, unseen, notes)
+
+
+def _or_compat(facts: HostFacts, causes: Tuple[Cause, ...]) -> Tuple[Maybe[str], Tuple[Cause, ...]]:
+    """The path where there is no direct one, with its causes."""
+    allowed, cause = config.fallback(facts)
+    if isinstance(allowed, Unknown):
+        return allowed, causes
+    return (COMPAT, causes) if allowed else (BROKEN, (*causes, cause) if cause is not None else causes)
+
+
+def _direct(facts: HostFacts, mount: Mount, file: str) -> Tuple[Maybe[Optional[str]], Verdict]:
+    """The direct path that is taken, None if there is none.  P2PDMA, where configured, comes first."""
+    shared = [*needs(DIRECT_PATH, facts, mount)]
+    if file and mount.filesystem in filesystem.LOCAL:
+        unseen = Unknown(f"the evidence doesn't show the flags of {file}")
+        shared += filesystem.flag_conditions(file, facts.storage.inodes.get(file, unseen))
+    attempts = [(NVIDIA_FS, list(needs(NVIDIA_FS, facts, mount)))]
+    client = mechanisms.CLIENTS.get(mount.filesystem)
+    configured = requests_p2pdma(facts, blocks.storage_of(facts, mount))
+    if client is not None:
+        attempts = mechanisms.attempts(facts, client, mount)
+    elif mount.filesystem == filesystem.PANFS:
+        # The rules about DIRECT say what is known: not whether nvidia-fs has a part in it.
+        attempts = [(NVIDIA_FS, [])]
+    elif configured is not False:
+        attempts.insert(0, (P2PDMA, [Condition(configured), *needs(P2PDMA, facts, mount)]))
+    return _decide(shared, attempts)
+
+
+def _decide(
+    shared: List[Condition], attempts: Sequence[Tuple[str, List[Condition]]]
+) -> Tuple[Maybe[Optional[str]], Verdict]:
+    """The first of (path, its conditions) that holds, beside those of all; unknown from the first that may."""
+    causes: List[Cause] = []
+    undecided: Optional[Verdict] = None
+    for name, conditions in attempts:
+        verdict = weigh([*shared, *conditions])
+        if verdict.holds is True:
+            if undecided is None:
+                return name, verdict
+            break
+        if isinstance(verdict.holds, Unknown):
+            undecided = undecided or verdict
+        causes += verdict.causes
+    if undecided is not None and isinstance(undecided.holds, Unknown):
+        return undecided.holds, replace(undecided, causes=distinct(causes))
+    return None, Verdict(False, distinct(causes))
+
+
+#: Variables that choose no path; VARIABLE's file is compared instead of its name.
+NEUTRAL = (VARIABLE, "CUFILE_LOGFILE_PATH", "CUFILE_LOGGING_LEVEL", "CUFILE_LOGFILE_MAX_SIZE_MB", "CUFILE_STATS_LEVEL")
+
+
+@dataclass(frozen=True)
+class ExplainedProgram:
+    """``causes`` keep its I/O off every direct path, or make it fail; ``unseen`` is what couldn't be judged."""
+
+    program: Program
+    #: whether its configuration differs from the default one
+    differs: Maybe[bool]
+    causes: Tuple[Cause, ...]
+    unseen: Tuple[str, ...]
+
+
+def programs(facts: HostFacts, mounts: Sequence[Mount] = ()) -> Maybe[Tuple[ExplainedProgram, ...]]:
+    """Every program that has loaded libcufile.  mounts: those for which its denylist is judged."""
+    return when_known(
+        facts.processes.programs, lambda running: tuple(explain_program(facts, mounts, program) for program in running)
+    )
+
+
+def explain_program(facts: HostFacts, mounts: Sequence[Mount], program: Program) -> ExplainedProgram:
+    """One program.  mounts: those for which its denylist is judged."""
+    own = _facts_of(facts, program)
+    conditions: List[Condition] = [*config.overlay_usable(own), *config.direct(own, None)]
+    for mount in mounts:
+        conditions += config.direct(own, mount)
+        client = mechanisms.CLIENTS.get(mount.filesystem)
+        # Where the program has the host's own choice, the mount's path has the cause.
+        if client and not client.hooks and mechanisms.peer_type(own) != mechanisms.peer_type(facts):
+            conditions += mechanisms.memory(own)
+    verdict = weigh(conditions)
+    return ExplainedProgram(program, _differs(facts, own, program), distinct(verdict.causes), verdict.unseen)
+
+
+def _facts_of(facts: HostFacts, program: Program) -> HostFacts:
+    """The host's facts with the configuration and the variables of the program."""
+    cufile = replace(facts.cufile, config=program.base, overlay=program.overlay, path=program.base_path)
+    if isinstance(program.variables, Unknown):
+        environment = replace(facts.environment, variables={}, complete=program.variables)
+    else:
+        place = f"the environment of process {program.pid}"
+        variables = {name: Variable(name, v, place, f"{name}={v}") for name, v in program.variables.items()}
+        environment = replace(facts.environment, variables=variables, complete=True)
+    return replace(facts, cufile=cufile, environment=environment)
+
+
+def _differs(facts: HostFacts, own: HostFacts, program: Program) -> Maybe[bool]:
+    both = all_known([facts.cufile.merged, own.cufile.merged, program.variables, facts.environment.complete])
+    if isinstance(both, Unknown):
+        return both
+    mine, default = (
+        {name: v.value for name, v in each.environment.variables.items() if _counts(name)} for each in (own, facts)
+    )
+    return facts.cufile.merged != own.cufile.merged or mine != default
+
+
+def _counts(name: str) -> bool:
+    return name.startswith("CUFILE_") and name not in NEUTRAL
+
+
+def is_listed(explained: ExplainedProgram) -> bool:
+    """Whether an explanation shows it: it differs, or that is unknown."""
+    return bool(explained.causes) or explained.differs is not False
+
+
+def configuration(program: Program) -> str:
+    """The files of its configuration and the variables over them, in words."""
+    over, variables = program.overlay, program.variables
+    more = [over.path] if isinstance(over, Overlay) else [f"({over.reason})"] if isinstance(over, Unknown) else []
+    if not isinstance(variables, Unknown):
+        more += [f"{name}={value}" for name, value in variables.items() if _counts(name)]
+    return program.base_path + (" with " + ", ".join(more) if more else "")
+
+
+def versions(program: Program) -> List[str]:
+    """Each libcufile that it has loaded: its file, and its version where that is known."""
+    shown = {path: if_known(version, "") for path, version in program.libraries.items()}
+    return [f"{path} ({version})" if version else path for path, version in shown.items()]
+
+
+def as_row(explained: ExplainedProgram) -> Dict[str, Any]:
+    """As JSON values; see docs/explain.md."""
+    program = explained.program
+    return {
+        **_about(program),
+        "container": if_known(program.container, None),
+        "differs": if_known(explained.differs, None),
+        "causes": as_dict(explained.causes),
+        "unseen": list(explained.unseen),
+    }
+
+
+def _about(program: Program) -> Dict[str, Any]:
+    return {
+        "pid": program.pid,
+        "program": program.name,
+        "unit": program.unit,
+        "libcufile": {path: if_known(version, None) for path, version in program.libraries.items()},
+        "configuration": configuration(program),
+    }
+
+
+class NoSuchProcessError(Exception):
+    """No process of that id has libcufile loaded, as far as the evidence shows."""
+
+
+@dataclass(frozen=True)
+class ExplainedProcess:
+    """``causes`` keep its I/O off a direct path, or may; the first ones are of the process itself."""
+
+    program: Program
+    route: Route
+    causes: Tuple[Cause, ...]
+    #: path of each of its files on a mount of this host, as the host allows it
+    files: Tuple[Tuple[str, str], ...]
+    unseen: Tuple[str, ...]
+
+
+def explain_process(facts: HostFacts, pid: int) -> ExplainedProcess:
+    """Explain the process; raises NoSuchProcessError."""
+    running = facts.processes.programs
+    if isinstance(running, Unknown):
+        raise NoSuchProcessError(f"running programs are not known: {running.reason}")
+    for program in running:
+        if program.pid == pid:
+            return _explain(facts, program)
+    pids = ", ".join(str(program.pid) for program in running) or "none"
+    raise NoSuchProcessError(f"process {pid} has no libcufile loaded (processes that have: {pids})")
+
+
+def _explain(facts: HostFacts, program: Program) -> ExplainedProcess:
+    # In a container, the same mount point is another mount.
+    places = {} if program.container is not False else dict.fromkeys(file.mount for file in program.files)
+    mounts = [mount for mount in map(facts.storage.mount_of, places) if isinstance(mount, Mount)]
+    own = explain_program(facts, mounts, program)
+    paths = {mount.mount_point: path_of(facts, mount) for mount in mounts}
+    of_mounts = [cause for path in paths.values() for cause in (*path.causes, *path.suspects)]
+    way = route(Observed(program.counters))
+    causes = [*_own(facts, program, way), *own.causes, *of_mounts]
+    files = []
+    for file in program.files:
+        path = paths.get(file.mount)
+        files.append((file.path, "not judged" if path is None else if_known(path.path, "not proven")))
+    return ExplainedProcess(program, way, distinct(causes), tuple(files), own.unseen)
+
+
+def _own(facts: HostFacts, program: Program, way: Route) -> Iterator[Cause]:
+    label = f"/proc/{program.pid}"
+    if program.nvidia_fs is False:
+        what = "the process has no /dev/nvidia-fs* open, so its I/O can't take nvidia-fs"
+        fix = "load nvidia-fs, give a container its devices (docs/containers.md), and start it again"
+        yield Cause("process.no-nvidia-fs", what, fix, (f"{label}/fd: no /dev/nvidia-fs*",), reference.COMPATIBILITY)
+    yield from _libraries(facts, program)
+    if way.unaligned:
+        what = f"{way.unaligned} of its operations had an offset, a size or memory that wasn't aligned to 4 KiB"
+        fix = "align them to 4 KiB in the program; see also properties.allow_compat_mode"
+        yield Cause("process.unaligned", what, fix, (f"{label}: statistics of libcufile",), reference.COMPATIBILITY)
+    if way.path == NOT_COUNTED:
+        why, fix = REASONS[way.reason]
+        evidence = (f"{label}: {way.reason}",)
+        yield Cause("process.not-counted", f"which path it takes isn't counted: {why}", fix, evidence)
+
+
+def _libraries(facts: HostFacts, program: Program) -> Iterator[Cause]:
+    """A copy of its own; the release that a host was validated with says nothing about it."""
+    of_host = facts.cufile.library
+    for path, version in program.libraries.items():
+        if isinstance(version, Unknown) or isinstance(of_host, Unknown) or of_host is None:
+            continue
+        if not (version + ".").startswith(of_host + "."):
+            what = f"it runs a libcufile of its own: {version}, and the host's is {of_host}"
+            fix = "install the host's release in that environment or image, or remove the copy there"
+            yield Cause("process.own-libcufile", what, fix, (f"/proc/{program.pid}/maps: {path}",))
+
+
+def process_document(explained: ExplainedProcess) -> Dict[str, Any]:
+    """As JSON values; see docs/explain.md."""
+    program, way = explained.program, explained.route
+    return {
+        "version": 1,
+        **_about(program),
+        "path": way.path,
+        "reason": way.reason,
+        "operations": dict(way.operations),
+        "read_bytes": way.read,
+        "written_bytes": way.written,
+        "bounced_bytes": way.bounced,
+        "files": [{"path": path, "mount_path": name} for path, name in explained.files],
+        "causes": as_dict(explained.causes),
+        "unseen": list(explained.unseen),
+    }
+
 
 #: What a fleet requires → the paths that satisfy it.
 SATISFIES = {
@@ -222,7 +502,7 @@ def _kind_path(facts: HostFacts, label: str) -> Path:
     name = FILESYSTEMS[label]
     if name in CLIENTS:
         return _best(facts, needs(USABLE, facts), mechanisms.attempts(facts, CLIENTS[name], None))
-    return path.path_of(facts, Mount("a mount", name, name, (), None, None, f"any mount of {name}"))
+    return path_of(facts, Mount("a mount", name, name, (), None, None, f"any mount of {name}"))
 
 
 def _best(facts: HostFacts, usable: Iterator[Condition], attempts: Sequence[Tuple[str, List[Condition]]]) -> Path:
@@ -230,10 +510,10 @@ def _best(facts: HostFacts, usable: Iterator[Condition], attempts: Sequence[Tupl
     basis = weigh(usable)
     if basis.holds is False:
         return Path(BROKEN, basis.causes, gpu)
-    name, verdict = path.decide(list(needs(DIRECT_PATH, facts)), attempts)
+    name, verdict = _decide(list(needs(DIRECT_PATH, facts)), attempts)
     if name is not None:
         return Path(name, (), gpu, verdict.suspects, verdict.unseen)
-    fallback, causes = path.or_compat(facts, verdict.causes)
+    fallback, causes = _or_compat(facts, verdict.causes)
     return Path(fallback, causes, gpu)
 
 
@@ -280,7 +560,7 @@ class NoSuchMountError(Exception):
 def explain(facts: HostFacts, runs: Sequence[Tuple[str, str]], path: str = "") -> Explanation:
     """Explain the mount that holds ``path``, else all that may hold data; raises NoSuchMountError."""
     mounts = tuple(_one(facts, path) if path else _all(facts))
-    running = processes.programs(facts, [explained.mount for explained in mounts])
+    running = programs(facts, [explained.mount for explained in mounts])
     return Explanation(
         host=facts.name if isinstance(facts.name, str) else "this host",
         collected_at=facts.collected_at,
@@ -290,7 +570,7 @@ def explain(facts: HostFacts, runs: Sequence[Tuple[str, str]], path: str = "") -
         unseen=tuple(dict.fromkeys(_unseen(facts, mounts))),
         foreign=_foreign(facts),
         release=_release(facts),
-        programs=when_known(running, lambda every: tuple(filter(processes.is_listed, every))),
+        programs=when_known(running, lambda every: tuple(filter(is_listed, every))),
     )
 
 

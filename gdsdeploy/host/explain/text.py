@@ -11,8 +11,7 @@ from ..io.wording import joined, line
 from ..libcufile.counters import route_words
 from . import blocks
 from .cause import BROKEN, COMPAT, DMABUF, NVIDIA_FS, P2PDMA, PEERMEM, Cause, Path
-from .explanation import ExplainedMount, Explanation, Kind
-from .processes import ExplainedProcess, ExplainedProgram, configuration, versions
+from .explanation import ExplainedMount, ExplainedProcess, ExplainedProgram, Explanation, Kind, configuration, versions
 
 WIDTH = 88
 MEANS = {

@@ -10,7 +10,7 @@ import posixpath
 import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ..explain.processes import configuration
+from ..explain.explanation import configuration
 from ..facts.processes import Program
 from ..facts.unknown import if_known, when_known
 from ..io.wording import aligned, first_few, line

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import checks
-from gdsdeploy.host.explain import processes
+from gdsdeploy.host.explain import explanation
 from gdsdeploy.host.explain.explanation import as_document, explain
 from gdsdeploy.host.explain.text import render
 from gdsdeploy.host.facts import as_dict, facts_from, require, storage
@@ -51,7 +51,7 @@ def _kinds(look: Look, _: Any) -> dict[str, Any]:
 
 def _processes(look: Look, expected: Mapping[int, Any]) -> dict[int, Any]:
     facts = facts_from(look.document)
-    return {pid: processes.process_document(processes.explain_process(facts, pid)) for pid in expected}
+    return {pid: explanation.process_document(explanation.explain_process(facts, pid)) for pid in expected}
 
 
 def _conditions(look: Look, expected: Mapping[str, Any]) -> dict[str, Any]:

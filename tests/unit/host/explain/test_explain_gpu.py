@@ -12,7 +12,7 @@ import pytest
 from gdsdeploy.cufile.render import PATH
 from gdsdeploy.host.explain.cause import BROKEN, COMPAT
 from gdsdeploy.host.explain.cause import Path as Taken
-from gdsdeploy.host.explain.path import path_of
+from gdsdeploy.host.explain.explanation import path_of
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.libcufile.errors import lookup
 from gdsdeploy.host.paths import CONTAINER_FILES

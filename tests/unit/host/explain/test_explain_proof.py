@@ -14,8 +14,7 @@ import pytest
 
 from gdsdeploy.host import checks
 from gdsdeploy.host.explain.cause import BROKEN, COMPAT, NVIDIA_FS, P2PDMA
-from gdsdeploy.host.explain.explanation import as_document, explain
-from gdsdeploy.host.explain.path import path_of
+from gdsdeploy.host.explain.explanation import as_document, explain, path_of
 from gdsdeploy.host.explain.text import render
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.document import Document
