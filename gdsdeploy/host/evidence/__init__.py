@@ -59,9 +59,9 @@ TOTAL_SECONDS = 240.0
 #: Collectors with the modules of their functions ``collect_NAME``, in their order: programs that can hang come last.
 COLLECTORS = {
     "kernel": "kernel", "gpu": "gpu", "boot": "kernel", "packages": "packages", "sources": "packages",
-    "drift": "packages", "storage": "storage", "odirect": "storage", "load": "storage", "environment": "environment",
+    "drift": "packages", "storage": "storage", "odirect": "storage", "load": "storage", "environment": "processes",
     "processes": "processes", "pci": "gpu", "fit": "gpu", "modules": "kernel", "audits": "kernel", "userland": "gpu",
-    "programs": "environment", "foreign": "packages", "proof": "gpu", "registration": "gpu",
+    "programs": "processes", "foreign": "packages", "proof": "gpu", "registration": "gpu",
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.cufile.model import known_keys
-from gdsdeploy.host.evidence.environment import read_configuration
+from gdsdeploy.host.evidence.processes import read_configuration
 from gdsdeploy.host.explain.cause import numbers
 from gdsdeploy.host.explain.config import registration_error
 from gdsdeploy.host.facts.cufile import SHOWN, differences, given_keys, same

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.evidence import NOTHING, environment
+from gdsdeploy.host.evidence import NOTHING, processes
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.facts import Unknown
 from gdsdeploy.host.facts.cufile import ACCEPTED, REJECTED, cufile_facts
@@ -150,7 +150,7 @@ def collect(monkeypatch: pytest.MonkeyPatch, name: str, listed: str = "") -> dic
     monkeypatch.setattr(probe, "LIBRARIES", (name,))
     recorder = Recorder()
     recorder.document["commands"]["ldconfig"] = {"status": 0, "stdout": listed}
-    environment.collect_programs(recorder, NOTHING)
+    processes.collect_programs(recorder, NOTHING)
     return recorder.document
 
 

@@ -27,7 +27,7 @@ from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.build.kbuild import Log
 from gdsdeploy.host.build.kbuild import place as place_modules
 from gdsdeploy.host.errors import ApplyError, CannotTellError, HostError
-from gdsdeploy.host.evidence import NOTHING, environment, processes
+from gdsdeploy.host.evidence import NOTHING, processes
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.gate import gate
 from gdsdeploy.host.io import atomic
@@ -362,10 +362,10 @@ def test_root_runs_and_loads_nothing_of_others_from_the_places_of_cuda(
     if kind == "link":
         (hostile.victim.parent / "cuda").symlink_to(folder)
         folder = hostile.victim.parent / "cuda"
-    monkeypatch.setattr(environment, "GDSCHECKS", (f"{folder}/gdsch*",))
+    monkeypatch.setattr(processes, "GDSCHECKS", (f"{folder}/gdsch*",))
     monkeypatch.setattr(probe, "LIBRARIES", (f"{folder}/libcufile*",))
     recorder = Recorder()
-    environment.collect_programs(recorder, NOTHING)
+    processes.collect_programs(recorder, NOTHING)
     document = recorder.document
     assert document["listings"]["gdscheck"] == [f"{folder}/gdscheck"]
     assert ("gdscheck" in document["commands"]) == (kind == "roots")

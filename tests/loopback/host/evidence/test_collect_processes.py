@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import checks
-from gdsdeploy.host.evidence import NOTHING, environment, processes
+from gdsdeploy.host.evidence import NOTHING, processes
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.facts import HostFacts, Unknown, facts_from
 from gdsdeploy.host.facts.environment import Overlay
@@ -47,7 +47,7 @@ def job(argv: list[str], **variables: str) -> Iterator[int]:
 
 def collected() -> tuple[dict[str, Any], HostFacts]:
     recorder = Recorder()
-    recorder.attempt("environment", lambda: environment.collect_environment(recorder, NOTHING), 60)
+    recorder.attempt("environment", lambda: processes.collect_environment(recorder, NOTHING), 60)
     recorder.attempt("processes", lambda: processes.collect_processes(recorder, NOTHING), 60)
     assert recorder.document["gaps"] == []
     return recorder.document, facts_from(recorder.document)

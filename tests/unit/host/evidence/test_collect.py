@@ -14,7 +14,7 @@ from gdsdeploy import cufile
 from gdsdeploy.host import checks
 from gdsdeploy.host.errors import HostError
 from gdsdeploy.host.evidence import kernel, packages
-from gdsdeploy.host.evidence.environment import LIMIT, record_configuration, relevant
+from gdsdeploy.host.evidence.processes import LIMIT, record_configuration, relevant
 from gdsdeploy.host.evidence.recorder import NOTHING, EvidenceRequest, Recorder, request_for
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.facts.environment import SECTIONS
