@@ -1,4 +1,4 @@
-"""P2PDMA beyond single mounts: the driver's registry, processors, the choice of a mode, limits."""
+"""What ``init`` proposes never contradicts ``explain``; and P2PDMA beyond mounts: registry, processors, limits."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.explain import p2pdma
+from gdsdeploy.host.explain.cause import COMPAT, DIRECT, NVIDIA_FS, P2PDMA, Cause, needs
 from gdsdeploy.host.explain.config import requests_p2pdma
 from gdsdeploy.host.explain.explanation import explain
 from gdsdeploy.host.explain.hardware import grace
-from gdsdeploy.host.explain.mechanisms import choose
+from gdsdeploy.host.explain.mechanisms import choose, mechanisms
 from gdsdeploy.host.explain.p2pdma import LABELS
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.driver import registry
@@ -18,10 +19,54 @@ from gdsdeploy.host.libcufile.p2pdma import storage_keys
 from gdsdeploy.lock.compat import shipped
 from tests.unit.host import cases, hosts
 from tests.unit.host.explain.capable_host import GPU
-from tests.unit.host.explain.faults import explained
+from tests.unit.host.explain.faults import FAULTS, FOR_P2PDMA, explained
 from tests.unit.host.patches import patched
 
-P2PDMA, GRACE = hosts.named("p2pdma"), hosts.named("grace")
+#: Causes of one mount or of cufile.json, which the choice leaves to provision.
+OF_MOUNTS = ("cufile.", "ext4.", "filesystem.", "storage.", "udev.", "nfs.", "nvmeof.", "platform.host-bridge")
+#: What the two say about the same thing: the hooks of one driver, or of any.
+HOOKS = ("no-hooks", "other-hooks", "not-registered", "ofed-unused")
+
+
+def of_host(cause: Cause) -> bool:
+    about_disk = (cause.id == "platform.iommu" and GPU not in cause.what) or "NVMe multipath device" in cause.what
+    return not (cause.id.startswith(OF_MOUNTS) or cause.id.endswith(HOOKS) or about_disk)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_both_say_the_same_of_a_host(name: str) -> None:
+    case, mode = FAULTS[name], P2PDMA if FAULTS[name].host in FOR_P2PDMA else NVIDIA_FS
+    document = case.change(hosts.named("capable, with a GPU" if case.host == "capable" else case.host))
+    facts, path = facts_from(document), explained(document)
+    offered = {one.name: one for one in mechanisms(facts) if one.name in (NVIDIA_FS, P2PDMA)}
+    chosen = choose(facts).mode
+    if path.path in DIRECT:
+        assert (offered[str(path.path)].usable, chosen in DIRECT) == (True, True), "what explain expects is usable"
+    assert path.path not in [name for name, mechanism in offered.items() if mechanism.usable is False]
+    # An obstacle of the host is one for both.
+    reasons = {reason for mechanism in offered.values() for reason in mechanism.why}
+    causes = [cause for cause in (*path.causes, *path.suspects) if of_host(cause)]
+    assert [cause.what for cause in causes if cause.what not in reasons] == []
+    if path.path == COMPAT:
+        assert not causes or mode != P2PDMA or offered[P2PDMA].usable is False
+        refused = [condition.cause for condition in needs(mode, facts) if condition.holds is False]
+        assert [cause for cause in refused if cause not in path.causes] == []
+
+
+def test_p2pdma_is_chosen_and_taken_where_all_of_it_is_there() -> None:
+    for name in FOR_P2PDMA:
+        document = hosts.named(name)
+        assert choose(facts_from(document)).mode == explained(document).path == P2PDMA
+
+
+def test_grace_without_rows_is_unknown_to_both() -> None:
+    without = FAULTS["Grace without rows"].document()
+    document = patched(without, {"excerpts": {"/proc/cpuinfo": None}})
+    assert isinstance(choose(facts_from(document)).mode, Unknown)
+    assert isinstance(explained(document).path, Unknown)
+
+
+HOST, GRACE = hosts.named("p2pdma"), hosts.named("grace")
 ASKED = {"properties": {"use_pci_p2pdma": True}}
 
 
@@ -29,7 +74,7 @@ ASKED = {"properties": {"use_pci_p2pdma": True}}
 def test_filesystems_without_the_path_are_judged_by_nvidia_fs_alone(name: str) -> None:
     settings = {"$json": {**ASKED, "fs": {name: {"use_pci_p2pdma": True}}}}
     mounts = {"$replace": {" ext4 /dev/nvme0n1 ": f" {name} /dev/nvme0n1 "}}
-    document = patched(P2PDMA, {"files": {"/proc/self/mountinfo": mounts, "/etc/cufile.json": settings}})
+    document = patched(HOST, {"files": {"/proc/self/mountinfo": mounts, "/etc/cufile.json": settings}})
     assert requests_p2pdma(facts_from(document), name) is False
     assert explained(document).path != "p2pdma"
 
@@ -82,7 +127,7 @@ def test_arm_lines_of_the_processor_are_none_of_x86() -> None:
     facts = facts_from(GRACE)
     assert facts.os.core == (0x41, 0xD4F)
     assert facts.pci.cpu is None
-    assert facts_from(P2PDMA).os.machine == "x86_64"
+    assert facts_from(HOST).os.machine == "x86_64"
 
 
 def test_grace_is_never_refused_without_a_row_and_chosen_with_one() -> None:
@@ -107,8 +152,8 @@ def test_the_limits_are_those_of_the_rules_for_locks() -> None:
 
 
 def test_kinds_say_the_same_as_mounts() -> None:
-    asked = patched(P2PDMA, {"files": {"/etc/cufile.json": {"$json": ASKED}}})
-    for document in (P2PDMA, asked, cases.read("explain/faults_p2pdma")["no static BAR1"].document()):
+    asked = patched(HOST, {"files": {"/etc/cufile.json": {"$json": ASKED}}})
+    for document in (HOST, asked, cases.read("explain/faults_p2pdma")["no static BAR1"].document()):
         explanation = explain(facts_from(document), ())
         kind = next(kind for kind in explanation.kinds if kind.label == "NVMe")
         assert kind.path.path == explained(document).path
