@@ -14,7 +14,7 @@ from ..facts.driver import OPEN, registry
 from ..facts.kernel import NVME_MULTIPATH
 from ..facts.pci import Function, bar1, find
 from ..facts.storage import Device, Mount
-from ..facts.unknown import when_known, why_not
+from ..facts.unknown import decided, require, when_known, why_not
 from ..gdscheck import Row
 from . import config, hardware, quote, reference
 from .blocks import stack, storage_of, transport
@@ -380,10 +380,9 @@ def _pair(facts: HostFacts, disk: Function, gpu: Function) -> Maybe[bool]:
     return next((control for control in controls if isinstance(control, Unknown)), True)
 
 
+@decided
 def _host_bridge(facts: HostFacts, disk: Function, gpu: Function) -> Maybe[bool]:
-    cpu = facts.pci.cpu
-    if isinstance(cpu, Unknown):
-        return cpu
+    cpu = require(facts.pci.cpu)
     if cpu is None:
         return Unknown("which host bridges the kernel lets peers through is known for x86 only")
     if cpu[0] == AMD and cpu[1] >= ZEN:

@@ -16,7 +16,7 @@ from typing import Any, Iterator, List, Mapping, Optional, Tuple
 from ..paths import CUFILE, CUFILE_CONTROL, CUFILE_OPEN, LIBRARY_FOLDERS, LIBRARY_PATTERN
 from .document import TIMED_OUT, Document, Ran
 from .environment import Overlay, Variable, merged, overlay
-from .unknown import Maybe, Unknown, if_present, when_known
+from .unknown import Maybe, Unknown, decided, if_present, require, when_known
 
 #: Keys of cufile.json → the name under which the library logs them, where that differs; keys.yml has the same.
 SHOWN = {
@@ -137,11 +137,10 @@ class CufileFacts:
             return self.overlay
         return merged(self.config, self.overlay.config) if self.overlay else self.config or {}
 
+    @decided
     def setting(self, section: str, key: str, default: Any) -> Maybe[Any]:
         """A value of the configuration that programs get, ``default`` where it is not there."""
-        config = self.merged
-        if isinstance(config, Unknown):
-            return config
+        config = require(self.merged)
         values = config.get(section)
         return values.get(key, default) if isinstance(values, dict) else default
 
@@ -195,10 +194,9 @@ def without_comments(text: str) -> str:
     )
 
 
+@decided
 def _opened(document: Document, name: str = CUFILE_OPEN) -> Maybe[Opened]:
-    run = document.attempted(name)
-    if isinstance(run, Unknown):
-        return run
+    run = require(document.attempted(name))
     not_loaded = re.search(r"gdsdeploy: (not loaded: .*|no cuFileDriverOpen.*)", run.stdout)
     if not_loaded:
         return Unknown("libcufile was " + not_loaded.group(1))
@@ -217,6 +215,7 @@ def _messages(run: Ran) -> Tuple[str, ...]:
     return tuple(line.strip() for line in lines if line.strip() and not line.startswith("gdsdeploy:"))
 
 
+@decided
 def _acceptance(document: Document, opened: Opened) -> Maybe[str]:
     """See ``libcufile/probe.py``: a refused control shows that a configuration is accepted."""
     if opened.error in INVALID or any(REFUSAL.search(line) for line in opened.lines):
@@ -226,9 +225,7 @@ def _acceptance(document: Document, opened: Opened) -> Maybe[str]:
         if any("LargestUInt" in line or "Json" in line for line in opened.lines):
             return REJECTED
         return Unknown("libcufile died: {}".format("; ".join(opened.lines[-2:]) or "no message"))
-    control = _opened(document, CUFILE_CONTROL)
-    if isinstance(control, Unknown):
-        return control
+    control = require(_opened(document, CUFILE_CONTROL))
     if any(REFUSAL.search(line) for line in control.lines):
         return ACCEPTED
     reason = "; ".join(control.lines[:2]) or "no message"
@@ -240,11 +237,10 @@ def refusal(opened: Opened) -> List[str]:
     return [line for line in opened.lines if _REASON.search(line)]
 
 
+@decided
 def _library(document: Document) -> Maybe[Optional[str]]:
     """The version in the name of the file behind the SONAME: NVIDIA and Debian name it so."""
-    run = document.attempted(CUFILE_OPEN)
-    if isinstance(run, Unknown):
-        return run
+    run = require(document.attempted(CUFILE_OPEN))
     match = re.search(r"gdsdeploy: loaded .*?/libcufile\.so\.(\d+\.\d+\S*)", run.stdout)
     if match:
         return match.group(1)

@@ -24,7 +24,7 @@ from ..paths import (
 )
 from .document import Document
 from .kernel import loaded_modules
-from .unknown import Maybe, Unknown, all_known, if_present, when_known, why_not, with_default
+from .unknown import Maybe, Unknown, all_known, decided, if_present, require, when_known, why_not, with_default
 
 
 @dataclass(frozen=True)
@@ -106,15 +106,12 @@ def _loaded(document: Document, name: str) -> Maybe[bool]:
     return False if version is None else version
 
 
+@decided
 def _file(document: Document, name: str) -> Maybe[Optional[ModuleFile]]:
-    run = document.ran(MODPROBE + name)
-    if isinstance(run, Unknown):
-        return run
+    run = require(document.ran(MODPROBE + name))
     replacement = substitute_of(run.stdout)
     if replacement:
-        run = document.ran(MODPROBE + replacement)
-        if isinstance(run, Unknown):
-            return run
+        run = require(document.ran(MODPROBE + replacement))
     if "not found in directory" in run.stderr:
         return None
     files = files_to_load(run.stdout)
@@ -385,8 +382,7 @@ def _symbols(document: Document, word: str) -> Maybe[Tuple[Tuple[str, str], ...]
     )
 
 
+@decided
 def _exporter(document: Document, name: str) -> Maybe[Optional[str]]:
-    symbols = _symbols(document, name)
-    if isinstance(symbols, Unknown):
-        return symbols
+    symbols = require(_symbols(document, name))
     return next((module or "the kernel itself" for symbol, module in symbols if symbol == name), None)

@@ -26,7 +26,18 @@ from ..paths import (
     VARIABLE_NAMES,
 )
 from .document import Document
-from .unknown import Maybe, Unknown, all_known, if_known, if_present, when_known, why_not, with_default
+from .unknown import (
+    Maybe,
+    Unknown,
+    all_known,
+    decided,
+    if_known,
+    if_present,
+    require,
+    when_known,
+    why_not,
+    with_default,
+)
 
 #: Files that container managers create → the manager's name, unless the file has it.
 _MARKS = dict(zip(CONTAINER_FILES, ("a container", "a container", "Docker", "Podman", "Apptainer")))
@@ -270,10 +281,9 @@ def userland_facts(document: Document) -> UserlandFacts:
     return UserlandFacts(libraries, _firmware(document))
 
 
+@decided
 def _library(document: Document, name: str) -> Maybe[Optional[Library]]:
-    run = document.ran("ldconfig")
-    if isinstance(run, Unknown):
-        return run
+    run = require(document.ran("ldconfig"))
     match = re.search(rf"^\s*{re.escape(name)}\s.*=>\s*(/\S+)$", run.stdout, re.MULTILINE)
     if not match:
         return None
@@ -284,18 +294,13 @@ def _library(document: Document, name: str) -> Maybe[Optional[Library]]:
     return Library(path, version.group(1)) if version else Unknown(f"{path} has no version in its name")
 
 
+@decided
 def _firmware(document: Document) -> Maybe[Mapping[str, Tuple[str, ...]]]:
-    first_folder = document.line(FIRMWARE_PATH)
-    if isinstance(first_folder, Unknown):
-        return first_folder
+    first_folder = require(document.line(FIRMWARE_PATH))
     firmware: Dict[str, Tuple[str, ...]] = {}
     for folder in (first_folder or "", FIRMWARE):
-        names = document.names(folder + "/nvidia/[0-9]*") if folder else ()
-        if isinstance(names, Unknown):
-            return names
+        names = require(document.names(folder + "/nvidia/[0-9]*") if folder else ())
         for version in names or ():
-            files = document.names(f"{folder}/nvidia/{version}/gsp*.bin*")
-            if isinstance(files, Unknown):
-                return files
+            files = require(document.names(f"{folder}/nvidia/{version}/gsp*.bin*"))
             firmware.setdefault(version, tuple(files or ()))
     return firmware

@@ -39,7 +39,7 @@ from .pci import HardwareFacts, PciFacts, Topology, hardware_facts, pci_facts, t
 from .processes import ProcessFacts, process_facts
 from .rdma import NetworkFacts, Registration, memory, network_facts, registrations
 from .storage import StorageFacts, storage_facts
-from .unknown import Maybe, Unknown, when_known
+from .unknown import Maybe, Unknown, decided, require, when_known
 
 #: Packages of DOCA whose version is that of its kernel modules.
 DOCA = ("doca-ofed", "doca-all", "doca-networking", "doca-roce")
@@ -121,15 +121,14 @@ def _dkms(installed: Mapping[str, Tuple[Package, ...]]) -> Maybe[Optional[str]]:
     return match.group(1) if match else Unknown(f"no version in DKMS's {version!r}")
 
 
+@decided
 def _kernel(facts: HostFacts) -> Maybe[Optional[str]]:
     """Upstream's version: Debian's release 6.1.0-50-amd64 is 6.1.176, as ``uname -v`` says."""
     build = facts.document.host("uname", "version")
     debian = re.search(r"\bDebian (\d{1,9}(?:\.\d{1,9})+)-", build) if isinstance(build, str) else None
     if debian:
         return debian.group(1)
-    release = facts.kernel.release
-    if isinstance(release, Unknown):
-        return release
+    release = require(facts.kernel.release)
     match = re.match(r"\d{1,9}(?:\.\d{1,9})+", release)
     return match.group(0) if match else Unknown(f"no version in the kernel's release {release!r}")
 

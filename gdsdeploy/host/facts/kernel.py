@@ -34,7 +34,7 @@ from ..paths import (
 )
 from ..secure_boot.firmware import NO_EFI, ON, state_of
 from .document import Document, Ran, once_for_alike
-from .unknown import Maybe, Unknown, if_present, when_known, why_not
+from .unknown import Maybe, Unknown, decided, if_present, require, when_known, why_not
 
 #: Program in the evidence → its name in messages and quotes.
 SOURCES = {"journal": "journalctl -k -b", "dmesg": "dmesg"}
@@ -88,10 +88,9 @@ def _lines(text: str) -> List[str]:
     return [_JOURNAL.sub(r"\1 ", line) for line in text.splitlines()]
 
 
+@decided
 def _reaches_boot(document: Document, program: str, lines: Sequence[str]) -> Maybe[bool]:
-    run = document.ran(program)
-    if isinstance(run, Unknown):
-        return run
+    run = require(document.ran(program))
     if run.status != 0:
         return Unknown(f"{SOURCES[program]}: {run.stderr.strip() or 'exit status ' + str(run.status)}")
     if any(map(_BANNER.match, lines)):
@@ -280,10 +279,9 @@ def _is_set(value: Maybe[Optional[str]]) -> bool:
     return isinstance(value, str) and value[8:] == "01"
 
 
+@decided
 def _lockdown(document: Document) -> Maybe[str]:
-    text = document.text("/sys/kernel/security/lockdown")
-    if isinstance(text, Unknown):
-        return text
+    text = require(document.text("/sys/kernel/security/lockdown"))
     mode = re.search(r"\[(\w+)\]", text or "[none]")
     return mode.group(1) if mode else Unknown(f"/sys/kernel/security/lockdown says {text!r}")
 
@@ -304,6 +302,7 @@ def _tainted(document: Document) -> Maybe[int]:
 Entries = Tuple[Tuple[str, ...], ...]
 
 
+@decided
 def configured(document: Document, release: str) -> Maybe[Entries]:
     """The arguments of each entry of kernel ``release``; without such, of every kernel's."""
     # Only a check asks: other readers of facts needn't import every boot loader.
@@ -319,13 +318,9 @@ def configured(document: Document, release: str) -> Maybe[Entries]:
     entries: Dict[str, List[str]] = {}
     own: List[str] = []
     for folder in ENTRY_FOLDERS:
-        names = document.names(folder)
-        if isinstance(names, Unknown):
-            return names
+        names = require(document.names(folder))
         for path in (f"{folder}/{name}" for name in names or () if name.endswith(".conf") and "-0-rescue" not in name):
-            lines = document.lines(path)
-            if isinstance(lines, Unknown):
-                return lines
+            lines = require(document.lines(path))
             text = "\n".join(lines or ())
             if "linux" in text:
                 entries[path] = arguments.words_of(path, text)
@@ -375,21 +370,18 @@ def boot_facts(document: Document) -> BootFacts:
     )
 
 
+@decided
 def _fragments(document: Document, folders: Tuple[str, ...]) -> Maybe[Fragments]:
     """(path, text) of configuration fragments in their order; a name in an earlier folder hides later ones."""
     chosen: Dict[str, str] = {}
     for folder in folders:
-        names = document.names(folder)
-        if isinstance(names, Unknown):
-            return names
+        names = require(document.names(folder))
         for name in names or ():
             if name.endswith(".conf"):
                 chosen.setdefault(name, folder + "/" + name)
     fragments = []
     for name in sorted(chosen):
-        text = document.text(chosen[name])
-        if isinstance(text, Unknown):
-            return text
+        text = require(document.text(chosen[name]))
         fragments.append((chosen[name], text or ""))
     return tuple(fragments)
 
@@ -437,6 +429,7 @@ def _units(run: Ran) -> Mapping[str, Mapping[str, str]]:
     return {unit["Id"]: unit for unit in units if "Id" in unit}
 
 
+@decided
 def _default_kernel(document: Document) -> Maybe[Optional[str]]:
     for path, environment in zip(GRUB_FILES, GRUB_ENVIRONMENTS):
         lines = document.lines(path)
@@ -444,23 +437,18 @@ def _default_kernel(document: Document) -> Maybe[Optional[str]]:
             continue
         if isinstance(lines, Unknown):
             return lines
-        variables = document.text(environment)
-        if isinstance(variables, Unknown):
-            return variables
-        menu = _bls_entries(document) if path == GRUB_FILES[-1] else None
-        if isinstance(menu, Unknown):
-            return menu
+        variables = require(document.text(environment))
+        menu = require(_bls_entries(document) if path == GRUB_FILES[-1] else None)
         return _grub_default(lines, variables or "", menu)
     return None
 
 
+@decided
 def _bls_entries(document: Document) -> Maybe[Optional[Tuple[bls.BlsEntry, ...]]]:
     """The menu where it consists of Boot Loader Specification entries; None where there are none."""
     texts = []
     for name in document.existing(bls.ENTRIES):
-        lines = document.lines(f"{bls.ENTRIES}/{name}") if name.endswith(".conf") else None
-        if isinstance(lines, Unknown):
-            return lines
+        lines = require(document.lines(f"{bls.ENTRIES}/{name}") if name.endswith(".conf") else None)
         texts.append((name, "\n".join(lines or ())))
     return tuple(bls.parse(texts)) or None
 
@@ -534,10 +522,9 @@ def audit_facts(document: Document) -> AuditFacts:
     return AuditFacts(_kernel(document, "running"), _kernel(document, "next"))
 
 
+@decided
 def _kernel(document: Document, which: str) -> Maybe[KernelAudit]:
-    record = document.record("audits", which)
-    if isinstance(record, Unknown):
-        return record
+    record = require(document.record("audits", which))
     if record is None:
         return Unknown(f"the modules of the {which} kernel were not audited")
     release, results = record.get("release"), record.get("results")

@@ -37,7 +37,7 @@ from ..paths import (
     VERSIONLOCKS,
 )
 from .document import ABSENT, Document, Ran, once_for_alike
-from .unknown import Maybe, Unknown, all_known, when_known, why_not, with_default
+from .unknown import Maybe, Unknown, all_known, decided, require, when_known, why_not, with_default
 
 #: No kernel's release is empty: gdsdeploy writes it where the modules are received.
 _IDLE = re.compile(r"""^BUILD_EXCLUSIVE_KERNEL=["']\^\$["']""", re.MULTILINE)
@@ -84,24 +84,20 @@ def _dkms(document: Document) -> Maybe[Tuple[str, ...]]:
     return when_known(run, lambda run: tuple(run.stdout.splitlines()))
 
 
+@decided
 def _dkms_signs(document: Document) -> Maybe[str]:
     """The last assignment counts: DKMS sources its settings, then the fragments by name."""
-    names = document.names(DKMS_FRAGMENTS + "/*.conf")
-    if isinstance(names, Unknown):
-        return names
+    names = require(document.names(DKMS_FRAGMENTS + "/*.conf"))
     value = "not_in_chroot"
     for path in (DKMS_SETTINGS, *(f"{DKMS_FRAGMENTS}/{name}" for name in sorted(names or ()))):
-        text = document.text(path)
-        if isinstance(text, Unknown):
-            return text
+        text = require(document.text(path))
         value = [value, *_SIGNS.findall(text or "")][-1]
     return value
 
 
+@decided
 def _dkms_idle(document: Document) -> Maybe[Tuple[str, ...]]:
-    names = document.names(DKMS_RECIPES)
-    if isinstance(names, Unknown):
-        return names
+    names = require(document.names(DKMS_RECIPES))
     folder = DKMS_RECIPES.rpartition("/")[0]
     texts = {name[: -len(".conf")]: document.text(f"{folder}/{name}") for name in names or ()}
     return tuple(sorted(name for name, text in texts.items() if isinstance(text, str) and _IDLE.search(text)))
@@ -397,33 +393,27 @@ def _module(document: Document, entry: Any) -> Optional[ModuleFile]:
     return ModuleFile(file, place, is_chosen, dkms, is_own, owner(document, place))
 
 
+@decided
 def _dkms_trees(document: Document) -> Maybe[Tuple[DkmsTree, ...]]:
-    names = with_default(document.names(DKMS), ())
-    if isinstance(names, Unknown):
-        return names
+    names = require(with_default(document.names(DKMS), ()))
     trees = [_trees(document, name) for name in filter(DKMS_STACK.match, names)]
     return when_known(all_known(trees), lambda groups: tuple(tree for group in groups for tree in group))
 
 
+@decided
 def _trees(document: Document, name: str) -> Maybe[Tuple[DkmsTree, ...]]:
     """Every version of a package; one whose source is gone can't be built."""
-    entries = with_default(document.names(f"{DKMS}/{name}"), ())
-    if isinstance(entries, Unknown):
-        return entries
-    links = all_known(document.link(f"{DKMS}/{name}/{entry}") for entry in entries if entry.startswith("kernel-"))
-    if isinstance(links, Unknown):
-        return links
+    entries = require(with_default(document.names(f"{DKMS}/{name}"), ()))
+    links = require(
+        all_known(document.link(f"{DKMS}/{name}/{entry}") for entry in entries if entry.startswith("kernel-"))
+    )
     # …/NAME/VERSION/RELEASE/ARCH
     installed = [link.split("/")[-3:-1] for link in links if link is not None]
     trees: List[DkmsTree] = []
     for version in (entry for entry in entries if not entry.startswith("kernel-")):
-        source = document.link(f"{DKMS}/{name}/{version}/source")
-        if isinstance(source, Unknown):
-            return source
+        source = require(document.link(f"{DKMS}/{name}/{version}/source"))
         if source is not None:
-            recipe = document.text(source + "/dkms.conf")
-            if isinstance(recipe, Unknown):
-                return recipe
+            recipe = require(document.text(source + "/dkms.conf"))
             if recipe is not None:
                 releases = tuple(words[1] for words in installed if words[0] == version)
                 package, is_automatic = owner(document, source + "/dkms.conf"), _AUTOINSTALL.search(recipe) is not None
@@ -431,34 +421,29 @@ def _trees(document: Document, name: str) -> Maybe[Tuple[DkmsTree, ...]]:
     return tuple(trees)
 
 
+@decided
 def _files(document: Document, *patterns: Tuple[str, str]) -> Maybe[Tuple[File, ...]]:
     """The files that match (folder, pattern)."""
     entries: List[File] = []
     for folder, pattern in patterns:
-        names = document.names(f"{folder}/{pattern}")
-        if isinstance(names, Unknown):
-            return names
+        names = require(document.names(f"{folder}/{pattern}"))
         entries += [File(f"{folder}/{name}", owner(document, f"{folder}/{name}")) for name in names or ()]
     return tuple(entries)
 
 
+@decided
 def _cuda_programs(document: Document) -> Maybe[Tuple[File, ...]]:
-    folders = document.names("/usr/local/cuda-*")
-    if isinstance(folders, Unknown):
-        return folders
+    folders = require(document.names("/usr/local/cuda-*"))
     return _files(document, *((f"/usr/local/{folder}/bin", "cuda-uninstaller") for folder in folders or ()))
 
 
+@decided
 def _libraries(document: Document) -> Maybe[Tuple[Library, ...]]:
-    run = document.ran("ldconfig")
-    if isinstance(run, Unknown):
-        return run
+    run = require(document.ran("ldconfig"))
     entries: List[Library] = []
     for soname in LIBRARIES:
         for path in re.findall(_LIBRARY.format(re.escape(soname)), run.stdout, re.MULTILINE):
-            place = document.link(path)
-            if isinstance(place, Unknown):
-                return place
+            place = require(document.link(path))
             if place is not None:
                 entries.append(Library(soname, path, place, owner(document, place)))
     return tuple(entries)
@@ -479,19 +464,17 @@ def _not_with_dnf(document: Document, path: str) -> Maybe[Tuple[Tuple[str, str],
     return () if not isinstance(document.text(VERSIONLOCKS[0]), Unknown) else Unknown(f"{path} was not looked at")
 
 
+@decided
 def _preferences(document: Document) -> Maybe[Tuple[Tuple[str, str], ...]]:
-    names = with_default(document.names(PREFERENCE_PARTS), ())
-    if isinstance(names, Unknown):
-        return names
+    names = require(with_default(document.names(PREFERENCE_PARTS), ()))
     # As apt: other endings, and names that begin with a point, are left out.
     read = [name for name in sorted(names) if os.path.splitext(name)[1] in ("", ".pref") and name[:1] != "."]
     return _texts(document, (APT_PREFERENCES, *(f"{PREFERENCE_PARTS}/{name}" for name in read)))
 
 
+@decided
 def _excludes(document: Document) -> Maybe[Tuple[Tuple[str, str], ...]]:
-    names = with_default(document.names(DNF_PARTS + "/*.repo"), ())
-    if isinstance(names, Unknown):
-        return names
+    names = require(with_default(document.names(DNF_PARTS + "/*.repo"), ()))
     section = document.value.get("excludes")
     records = section if isinstance(section, dict) else {}
     entries: List[Tuple[str, str]] = []
@@ -505,18 +488,15 @@ def _excludes(document: Document) -> Maybe[Tuple[Tuple[str, str], ...]]:
     return tuple(entries)
 
 
+@decided
 def _sources(document: Document, has_apt: bool) -> Maybe[Tuple[Source, ...]]:
     folder, listed = (APT_PARTS, APT_PARTS) if has_apt else (DNF_PARTS, DNF_PARTS + "/*.repo")
-    names = with_default(document.names(listed), ())
-    if isinstance(names, Unknown):
-        return names
+    names = require(with_default(document.names(listed), ()))
     endings = (".list", ".sources") if has_apt else (".repo",)
     paths = [APT_SOURCES] if has_apt else []
     entries: List[Source] = []
     for path in (*paths, *(f"{folder}/{name}" for name in names if name.endswith(endings))):
-        lines = document.lines(path)
-        if isinstance(lines, Unknown):
-            return lines
+        lines = require(document.lines(path))
         if "gdsdeploy" not in os.path.basename(path):
             entries += _of_lists(path, lines or ()) if path.endswith(".list") else _of_stanzas(path, lines or ())
     return tuple(entries)

@@ -14,7 +14,7 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 from ..paths import INFINIBAND, INTERFACES, NODES, PCI
 from .document import Document, once_for_alike
 from .driver import DriverFacts
-from .unknown import Maybe, Unknown, all_known, if_present, when_known, why_not, with_default
+from .unknown import Maybe, Unknown, all_known, decided, if_present, require, when_known, why_not, with_default
 
 NVIDIA_VENDOR = 0x10DE
 DISPLAY, NVME, BRIDGE = 0x03, 0x010802, 0x0604
@@ -116,17 +116,15 @@ def is_gpu(function: Function) -> bool:
     return function.vendor == NVIDIA_VENDOR and function.kind >> 16 == DISPLAY
 
 
+@decided
 def _functions(document: Document) -> Maybe[Tuple[Function, ...]]:
-    names = document.names(PCI)
-    if isinstance(names, Unknown):
-        return names
+    names = require(document.names(PCI))
     return all_known(_function(document, name, PCI + "/" + name) for name in names or ())
 
 
+@decided
 def _function(document: Document, name: str, folder: str) -> Maybe[Function]:
-    codes = all_known(_code(document, f"{folder}/{file}") for file in ("vendor", "device", "class"))
-    if isinstance(codes, Unknown):
-        return codes
+    codes = require(all_known(_code(document, f"{folder}/{file}") for file in ("vendor", "device", "class")))
     vendor, device, kind = codes
     target, driver, group, physical = (
         document.link(folder + link) for link in ("", "/driver", "/iommu_group", "/physfn")
@@ -282,21 +280,19 @@ def _gpu_model(driver: DriverFacts, function: Function) -> Maybe[str]:
     return driver.models.get(function.address, Unknown(f"NVIDIA's driver doesn't run the GPU {function.address}"))
 
 
+@decided
 def _disk_model(document: Document, function: Function) -> Maybe[str]:
     folder = f"{PCI}/{function.address}/nvme"
-    names = with_default(document.names(folder), ())
-    if isinstance(names, Unknown):
-        return names
+    names = require(with_default(document.names(folder), ()))
     if not names:
         return Unknown(f"no driver runs the disk {function.address}")
     model = document.line(f"/sys/class/nvme/{names[0]}/model")
     return model if isinstance(model, str) else why_not(model, f"{names[0]} names no model")
 
 
+@decided
 def _rate(document: Document, function: Function) -> Maybe[float]:
-    devices = with_default(document.names(f"{PCI}/{function.address}/infiniband"), ())
-    if isinstance(devices, Unknown):
-        return devices
+    devices = require(with_default(document.names(f"{PCI}/{function.address}/infiniband"), ()))
     if not devices:
         return Unknown(f"the adapter {function.address} has no RDMA device that names its rate")
     folders = [f"{INFINIBAND}/{device}/ports" for device in devices]
@@ -419,11 +415,10 @@ class Topology:
         return tuple(nodes)
 
 
+@decided
 def topology_facts(document: Document, pci: PciFacts, driver: DriverFacts) -> Maybe[Topology]:
     """The tree; Unknown where the PCI functions are."""
-    functions = pci.functions
-    if isinstance(functions, Unknown):
-        return functions
+    functions = require(pci.functions)
     by_address = {function.address: function for function in functions}
     labels = _labels(functions)
     tree = _Tree(by_address, labels, pci.acs, driver.models)

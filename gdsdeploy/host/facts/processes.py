@@ -24,7 +24,7 @@ from ..paths import CUFILE, PROCESSES, PROOF, PROOF_COMPAT
 from .cufile import CufileFacts
 from .document import NOT_FOUND, TIMED_OUT, Document, Ran
 from .environment import VARIABLE, WHEEL, Overlay, Variable, merged, overlay
-from .unknown import Maybe, Unknown, all_known, if_present
+from .unknown import Maybe, Unknown, all_known, decided, if_present, require
 
 _VERSION = re.compile(r"libcufile\.so\.(\d+\.\d+\S*)$")
 #: The wheel for CUDA 12 has its library here, each later one elsewhere.
@@ -73,11 +73,10 @@ class Program:
     at: float = 0.0
 
     @property
+    @decided
     def level(self) -> Maybe[Optional[int]]:
         """profile.cufile_stats of the configuration that it reads; None: not there, or not a number from 0 to 3."""
-        both = all_known([self.base, self.overlay])
-        if isinstance(both, Unknown):
-            return both
+        require(all_known([self.base, self.overlay]))
         base, over = self.base, self.overlay
         config = merged(base if isinstance(base, Mapping) else None, over.config if isinstance(over, Overlay) else {})
         profile = config.get("profile")

@@ -15,7 +15,7 @@ from ..paths import INFINIBAND, REGISTRATION
 from .document import TIMED_OUT, Document, Ran
 from .pci import addresses as pci_addresses
 from .processes import events
-from .unknown import Maybe, Unknown, why_not
+from .unknown import Maybe, Unknown, decided, require, why_not
 
 NDEV = "/gid_attrs/ndevs/0"
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,32}\Z")
@@ -62,15 +62,12 @@ def network_facts(document: Document) -> NetworkFacts:
     return NetworkFacts(_interfaces(document))
 
 
+@decided
 def _interfaces(document: Document) -> Maybe[Tuple[RdmaInterface, ...]]:
-    devices = document.names(INFINIBAND)
-    if isinstance(devices, Unknown):
-        return devices
+    devices = require(document.names(INFINIBAND))
     if not devices:
         return ()
-    addresses = _addresses(document)
-    if isinstance(addresses, Unknown):
-        return addresses
+    addresses = require(_addresses(document))
     interfaces: List[RdmaInterface] = []
     for device in sorted(devices, key=_by_number):
         path = document.link(INFINIBAND + "/" + device + "/device")
@@ -103,10 +100,9 @@ def _by_number(name: str) -> List[Any]:
     return [int(part) if place % 2 else part for place, part in enumerate(parts)]
 
 
+@decided
 def _addresses(document: Document) -> Maybe[Dict[str, Tuple[Address, ...]]]:
-    run = document.ran("ip-address")
-    if isinstance(run, Unknown):
-        return run
+    run = require(document.ran("ip-address"))
     try:
         rows: Any = json.loads(run.stdout)
         return {str(row["ifname"]): tuple(_usable(row)) for row in rows if row.get("ifname")}

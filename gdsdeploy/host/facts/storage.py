@@ -15,7 +15,18 @@ from ..paths import BTRFS, DMSETUP, LFS, LUSTRE_OSC, MOUNTINFO, ZFS_VERSION
 from .document import Document
 from .pci import addresses
 from .processes import Proof, proofs
-from .unknown import Maybe, Unknown, all_known, if_known, if_present, when_known, why_not, with_default
+from .unknown import (
+    Maybe,
+    Unknown,
+    all_known,
+    decided,
+    if_known,
+    if_present,
+    require,
+    when_known,
+    why_not,
+    with_default,
+)
 
 
 @dataclass(frozen=True)
@@ -140,6 +151,7 @@ def audits(document: Document) -> Mapping[str, Maybe[Audit]]:
     return {path: _audit(document, path) for path in document.paths("odirect")}
 
 
+@decided
 def _audit(document: Document, path: str) -> Maybe[Audit]:
     value = document.record("odirect", path, "could not be tried")
     if not isinstance(value, dict):
@@ -147,9 +159,7 @@ def _audit(document: Document, path: str) -> Maybe[Audit]:
     records = value.get("trials")
     if not isinstance(records, dict):
         return Unknown(f"the record of direct I/O on {path} is malformed")
-    trials = all_known(_trial(str(name), record) for name, record in records.items())
-    if isinstance(trials, Unknown):
-        return trials
+    trials = require(all_known(_trial(str(name), record) for name, record in records.items()))
     if not trials:
         return Unknown(f"no direct I/O was tried on {path}")
     instrument = value.get("instrument")
@@ -310,16 +320,13 @@ def _mount(document: Document, line: str) -> Optional[Mount]:
     return Mount(point, plain_name(rest[1]), rest[0], tuple(dict.fromkeys(options)), device, flags, line)
 
 
+@decided
 def _device(document: Document, number: str, depth: int) -> Maybe[Device]:
     link = "/sys/dev/block/" + number
-    path = document.link(link)
-    if isinstance(path, Unknown):
-        return path
+    path = require(document.link(link))
     if path is None or depth > 8:
         return Unknown(f"{number} is not a block device that sysfs shows")
-    disk = _disk(document, link, path)
-    if isinstance(disk, Unknown):
-        return disk
+    disk = require(_disk(document, link, path))
     slaves = with_default(document.names(disk.link + "/slaves"), ())
     numbers = when_known(
         slaves, lambda names: all_known(_number_of(document, f"{disk.link}/slaves/{n}", n) for n in names)
@@ -341,11 +348,10 @@ class _Disk:
     link: str
 
 
+@decided
 def _disk(document: Document, link: str, path: str) -> Maybe[_Disk]:
     """The whole disk: a partition lies in the folder of its disk."""
-    partition = document.text(link + "/partition")
-    if isinstance(partition, Unknown):
-        return partition
+    partition = require(document.text(link + "/partition"))
     if partition is None:
         return _Disk(path, link)
     disk = posixpath.dirname(path)

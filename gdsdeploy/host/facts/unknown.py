@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Callable, Iterable, List, Mapping, Tuple, TypeVar, Union
+from typing import Any, Callable, Iterable, List, Mapping, Tuple, TypeVar, Union, cast
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,19 @@ def require(value: Union[Value, Unknown]) -> Value:
     if isinstance(value, Unknown):
         raise UndecidedError(value.reason)
     return value
+
+
+def decided(function: Function) -> Function:
+    """``function``, whose result is unknown where it requires something that is unknown."""
+
+    @functools.wraps(function)
+    def wrapper(*arguments: Any, **named: Any) -> Any:
+        try:
+            return function(*arguments, **named)
+        except UndecidedError as error:
+            return Unknown(str(error))
+
+    return cast("Function", wrapper)
 
 
 def why_not(value: object, absent: str) -> Unknown:

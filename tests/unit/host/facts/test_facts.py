@@ -29,7 +29,7 @@ from gdsdeploy.host.facts.storage import (
     conditions,
     storage_facts,
 )
-from gdsdeploy.host.facts.unknown import when_known, why_not
+from gdsdeploy.host.facts.unknown import decided, when_known, why_not
 from tests.unit.host import cases, hosts
 from tests.unit.host.patches import patched
 
@@ -165,6 +165,8 @@ def test_an_unknown_is_neither_true_nor_false() -> None:
     with pytest.raises(UndecidedError, match="because"):
         require(Unknown("because"))
     assert require(0) == 0
+    assert decided(require)(Unknown("x")) == Unknown("x")
+    assert decided(require)(0) == 0
     assert when_known(Unknown("x"), bool) == Unknown("x")
     assert when_known(3, lambda number: number > 2) is True
     assert why_not(None, "nothing") == Unknown("nothing")
