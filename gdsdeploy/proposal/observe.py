@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from gdsdeploy.errors import FleetInvalid, HostUnfit
 from gdsdeploy.host.apply.packages.aptsources import Source, SourcesError, parse_sources
-from gdsdeploy.host.explain import blocks, filesystem
+from gdsdeploy.host.explain import filesystem
 from gdsdeploy.host.explain.cause import DIRECT
 from gdsdeploy.host.explain.explanation import path_of
 from gdsdeploy.host.explain.mechanisms import choose
@@ -678,5 +678,5 @@ def _may_hold_data(mount: Mount) -> bool:
     """Network filesystems with a direct path, and every filesystem on NVMe apart from the system's own."""
     if mount.filesystem in filesystem.NATIVE and mount.filesystem not in filesystem.LOCAL:
         return True
-    kinds = {device.kind for device in blocks.stack(mount)}
+    kinds = {device.kind for device in mount.devices}
     return bool(kinds & {NVME, NVMEOF, MULTIPATH}) and not _LOCAL_SYSTEM.fullmatch(mount.mount_point)

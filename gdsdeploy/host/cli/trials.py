@@ -15,7 +15,6 @@ from typing import Any, Dict, Iterator, Mapping, Sequence, Tuple
 from ..evidence import storage
 from ..evidence.recorder import EvidenceRequest, Recorder
 from ..evidence.storage import inside
-from ..explain import blocks
 from ..facts import as_dict
 from ..facts.document import Document
 from ..facts.processes import Proof, proofs
@@ -76,7 +75,7 @@ def _described(document: Document, facts: StorageFacts, trial: Any, folder: str)
             mount=mount.mount_point,
             filesystem=mount.filesystem,
             source=mount.source,
-            devices=[block.name for block in blocks.stack(mount)],
+            devices=[block.name for block in mount.devices],
             conditions=[_condition(condition) for condition in conditions(document, facts, mount, folder)],
         )
     if isinstance(trial, Unknown):

@@ -22,7 +22,6 @@ from ..gdscheck import Report
 from ..libcufile import p2pdma
 from ..paths import CUFILE
 from . import quote, reference
-from .blocks import stack
 from .cause import DIRECT_PATH, NOTES, USABLE, Cause, Condition, listed_cause, numbers, rule
 
 #: The last release that reads CUFILE_ALLOW_COMPAT_MODE.
@@ -75,7 +74,7 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
 
 
 def _denied(facts: HostFacts, mount: Mount) -> Iterator[Condition]:
-    devices = stack(mount)
+    devices = mount.devices
     values_by_key = {
         "filesystems": [mount.filesystem],
         "mounts": [mount.mount_point],
@@ -174,7 +173,7 @@ P2PDMA_VARIABLE = "CUFILE_USE_PCIP2PDMA"
 
 
 def requests_p2pdma(facts: HostFacts, storage: Maybe[Optional[str]]) -> Maybe[bool]:
-    """Whether the configuration asks for P2PDMA on ``storage`` (see :func:`.blocks.storage_of`), with one key or both.
+    """Whether the configuration asks for P2PDMA on ``storage``, as filesystem.storage_of says, with one key or both.
 
     Never for storage that NVIDIA lists no such route to, whatever its key.
     """

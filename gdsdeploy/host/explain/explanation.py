@@ -18,8 +18,7 @@ from ..facts.unknown import all_known, if_known, when_known
 from ..foreign import ForeignInstall, Locked, findings
 from ..gdscheck.reader import SINCE
 from ..libcufile.counters import NOT_COUNTED, REASONS, Observed, Route, route
-from . import blocks, config, filesystem, mechanisms, nvidia_fs, reference
-from .blocks import stack
+from . import config, filesystem, mechanisms, nvidia_fs, reference
 from .cause import (
     BROKEN,
     COMPAT,
@@ -92,7 +91,7 @@ def _direct(facts: HostFacts, mount: Mount, file: str) -> Tuple[Maybe[Optional[s
         shared += filesystem.flag_conditions(file, facts.storage.inodes.get(file, unseen))
     attempts = [(NVIDIA_FS, list(needs(NVIDIA_FS, facts, mount)))]
     client = mechanisms.CLIENTS.get(mount.filesystem)
-    configured = requests_p2pdma(facts, blocks.storage_of(facts, mount))
+    configured = requests_p2pdma(facts, filesystem.storage_of(facts, mount))
     if client is not None:
         attempts = mechanisms.attempts(facts, client, mount)
     elif mount.filesystem == filesystem.PANFS:
@@ -474,7 +473,7 @@ def _has(facts: HostFacts, label: str) -> Maybe[bool]:
     if driver in LOADED:
         return when_known(facts.kernel.modules, lambda names: driver in names)
     if label == "SCSI":
-        every = when_known(facts.storage.mounts, lambda mounts: [d for mount in mounts.values() for d in stack(mount)])
+        every = when_known(facts.storage.mounts, lambda mounts: [d for mount in mounts.values() for d in mount.devices])
         return when_known(every, lambda devices: any(device.kind == storage.SCSI for device in devices))
     if driver in TRANSPORTS:
         transports = list(facts.storage.controllers.values())
@@ -637,7 +636,7 @@ def _mount(explained: ExplainedMount) -> Dict[str, Any]:
         "asked": explained.requested or mount.mount_point,
         "filesystem": mount.filesystem,
         "source": mount.source,
-        "devices": [device.name for device in blocks.stack(mount)],
+        "devices": [device.name for device in mount.devices],
         **_path_row(explained.path),
     }
 

@@ -19,8 +19,7 @@ from ..facts.storage import NVME, Mount
 from ..facts.unknown import when_known, why_not
 from ..gdscheck import Gpu, Report
 from ..paths import CUFILE, CUFILE_OPEN, NVFS, PCI
-from . import blocks, cause, quote, reference
-from .blocks import stack
+from . import cause, filesystem, quote, reference
 from .cause import DIRECT_PATH, NOTES, USABLE, Cause, Condition, listed_cause, rule
 from .config import requests_p2pdma
 
@@ -169,7 +168,7 @@ def disks(facts: HostFacts, mount: Optional[Mount]) -> List[Function]:
     functions = facts.pci.functions
     if mount is None or isinstance(functions, Unknown):
         return []
-    matches = (find(functions, device.pci_address) for device in stack(mount) if device.pci_address)
+    matches = (find(functions, device.pci_address) for device in mount.devices if device.pci_address)
     return [function for function in matches if function is not None]
 
 
@@ -267,7 +266,7 @@ def stopped(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condit
 def fault_notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     """Faults that don't rule the path out, though they may end a transfer on it."""
     modules = {NVIDIA: "driver.reported-fault"}
-    if requests_p2pdma(facts, blocks.storage_of(facts, mount)) is not True:
+    if requests_p2pdma(facts, filesystem.storage_of(facts, mount)) is not True:
         modules[NVIDIA_FS] = "nvidia-fs.reported-fault"
     for module, ident in modules.items():
         for message in messages(facts.kernel.log.lines, module):
@@ -309,7 +308,7 @@ def _nearness(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     topology = facts.topology
     if isinstance(topology, Unknown) or not topology.of_kind(GPU):
         return
-    addresses = {device.pci_address for device in stack(mount) if device.pci_address}
+    addresses = {device.pci_address for device in mount.devices if device.pci_address}
     disks = [disk.label for disk in topology.of_kind(DISK) if disk.address in addresses]
     nearest = {label: _nearest(topology, label, GPU) for label in disks}
     far = [label for label, (distance, _) in nearest.items() if DISTANCES.index(distance) >= DISTANCES.index(NODE)]
@@ -339,7 +338,7 @@ def _nearest(topology: Topology, label: str, kind: str) -> Tuple[str, Tuple[str,
 
 
 def _queues(mount: Mount) -> Iterator[Cause]:
-    queues = [(device.name, device.requests) for device in stack(mount) if device.kind == NVME]
+    queues = [(device.name, device.requests) for device in mount.devices if device.kind == NVME]
     shallow = [(name, size) for name, size in queues if isinstance(size, int) and size < REQUESTS]
     if shallow:
         name, size = shallow[0]

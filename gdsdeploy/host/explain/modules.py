@@ -19,7 +19,7 @@ from ..facts.unknown import when_known
 from ..kmod.module import substitute_of
 from ..model import causes
 from ..paths import MODPROBE
-from . import blocks, quote, reference
+from . import filesystem, quote, reference
 from .cause import DIRECT_PATH, NOT_LOADED, NOTES, NVIDIA_FS, Cause, Condition, ranked, rule
 from .config import requests_p2pdma
 
@@ -310,7 +310,7 @@ JUDGED_ELSEWHERE = {"nvidia-fs-p2p-abi-580"}
 
 @rule(NOTES, 90)
 def notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
-    if requests_p2pdma(facts, blocks.storage_of(facts, mount)) is True:
+    if requests_p2pdma(facts, filesystem.storage_of(facts, mount)) is True:
         return
     verdict = judge(facts, NVIDIA_FS, "none")
     for name, words in {**verdict.forbidden, **verdict.warnings}.items():

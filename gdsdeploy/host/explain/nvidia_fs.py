@@ -12,10 +12,9 @@ from ..gdscheck import Report
 from ..kmod.kernel import has_nvme_hooks
 from ..paths import NVFS, NVFS_DEVICE
 from . import hardware, modules, quote, reference
-from .blocks import stack, transport
 from .cause import NVIDIA_FS, USABLE, Cause, Condition, listed_cause, numbers, rule
 from .config import p2pdma_enabled
-from .filesystem import NETWORK
+from .filesystem import NETWORK, transport
 
 #: Symbols of a storage driver's hooks for nvidia-fs; one of them is enough (nvfs-dma.c probes the same names).
 HOOKS = {
@@ -65,7 +64,7 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     yield from hardware.iommu(facts, mount, needs_it_off=False)
     if mount.filesystem in NETWORK:
         yield from hooks(facts, NETWORK[mount.filesystem])
-    for device in stack(mount):
+    for device in mount.devices:
         if device.kind == storage.MD:
             what = f"{device.name} is {device.md_level}, but nvidia-fs supports raid0 only"
             evidence = (f"/sys/dev/block/{device.number}/md/level: {device.md_level}",)

@@ -17,9 +17,9 @@ from ..facts.storage import Device, Mount
 from ..facts.unknown import decided, require, when_known, why_not
 from ..gdscheck import Row
 from . import config, hardware, quote, reference
-from .blocks import stack, storage_of, transport
 from .cause import NOTES, P2PDMA, Cause, Condition, listed_cause, numbers, rule
 from .config import p2pdma_keys
+from .filesystem import storage_of, transport
 
 #: First driver whose open modules map BAR1 as PCI P2PDMA memory, first libcufile with the mode, and first kernel whose
 #: P2PDMA memory programs can use; older kernels with a backport of that have PAGES.  compat.yml has the same limits.
@@ -285,7 +285,7 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
         return
     yield from p2pdma_keys(facts, name)
     yield from hardware.iommu(facts, mount, needs_it_off=True)
-    for device in stack(mount):
+    for device in mount.devices:
         yield from _layer(facts, device)
     if LABELS[name] == "NVMe":
         yield from multipath_off(facts)
@@ -331,7 +331,7 @@ def _between(facts: HostFacts, mount: Mount) -> Iterator[Condition]:
         return
     for disk in hardware.disks(facts, mount):
         yield Condition(_reaches(facts, disk), _no_way(facts, disk), suspect=True)
-    if any(device.kind == storage.NVMEOF for device in stack(mount)):
+    if any(device.kind == storage.NVMEOF for device in mount.devices):
         yield from _adapters(facts)
 
 

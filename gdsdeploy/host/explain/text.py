@@ -9,7 +9,7 @@ from .. import foreign
 from ..facts import Unknown
 from ..io.wording import joined, line
 from ..libcufile.counters import route_words
-from . import blocks
+from . import filesystem
 from .cause import BROKEN, COMPAT, DMABUF, NVIDIA_FS, P2PDMA, PEERMEM, Cause, Path
 from .explanation import ExplainedMount, ExplainedProcess, ExplainedProgram, Explanation, Kind, configuration, versions
 
@@ -56,7 +56,7 @@ def _mount(explained: ExplainedMount, printed: Set[Tuple[str, str]]) -> List[str
     name = path.path
     verdict = f"NOT PROVEN: {name.reason}" if isinstance(name, Unknown) else f"{name.upper()}: {MEANS[name]}"
     lines = wrapped(f"{explained.mount.mount_point}  {verdict}", "")
-    lines += wrapped(blocks.names(explained.mount), "  ")
+    lines += wrapped(filesystem.names(explained.mount), "  ")
     if explained.requested:
         lines += wrapped(f"{explained.requested} lies on this mount", "  ")
     lines += _causes(path.causes, "", printed)

@@ -260,6 +260,15 @@ class Mount:
         pairs = (option.partition("=") for option in self.options)
         return next((value for key, _, value in pairs if key == name), None)
 
+    @property
+    def devices(self) -> Tuple[Device, ...]:
+        """Every block device under it, the topmost first."""
+
+        def below(device: Device) -> Tuple[Device, ...]:
+            return (device, *(lowest for lower in device.below for lowest in below(lower)))
+
+        return below(self.device) if isinstance(self.device, Device) else ()
+
 
 @dataclass(frozen=True)
 class StorageFacts:
@@ -660,7 +669,7 @@ def _of_devices(mount: Mount) -> Iterator[Condition]:
     layered = (*BLOCK, ENCRYPTION, CHECKSUMS, COMPRESSION, DEDUPLICATION, COW)
     evidence: Dict[str, List[str]] = {name: [] for name in layered}
     unknown: Optional[Unknown] = None
-    for device in _stack(mount.device):
+    for device in mount.devices:
         place = "/sys/dev/block/" + device.number
         if device.kind == MD:
             evidence[RAID].append(f"{place}/md/level: {_shown(device.md_level)}")
@@ -694,10 +703,6 @@ def _add_targets(device: Device, evidence: Dict[str, List[str]]) -> None:
     for target in if_known(device.dm_targets, ()):
         if target in _TARGETS:
             evidence[_TARGETS[target]].append(f"dmsetup table: {device.name}: {target}")
-
-
-def _stack(device: Device) -> List[Device]:
-    return [device, *(device for lower in device.below for device in _stack(lower))]
 
 
 def _shown(value: Maybe[str]) -> str:
