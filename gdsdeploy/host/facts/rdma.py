@@ -134,7 +134,7 @@ def memory(document: Document) -> Maybe[int]:
     return int(total.group(1)) * 1024 if total else Unknown("/proc/meminfo has no MemTotal")
 
 
-#: Ways of registration, as rdma_child.py names them; HOST is memory of the host, for comparison.
+#: Ways of registration, as proof/child.py names them; HOST is memory of the host, for comparison.
 HOST, PEERMEM, DMABUF = "host", "peermem", "dmabuf"
 
 

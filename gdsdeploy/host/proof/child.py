@@ -1,12 +1,18 @@
-"""The program that reads and writes through cuFile, for each mount and GPU; proof.py starts it and never imports it.
+"""The program that does what a crash or a hang of a library may end; proof.py starts it and never imports it.
 
-Its only argument is a JSON object: ``libraries`` (names or paths of libcufile), ``mounts`` (folders), ``stats`` (the
-counters of nvidia-fs), ``log`` (libcufile's log file), ``name`` (of the scratch file).  Each line of its output is a
-JSON object with its kind in ``event``, written before the next call that may not return.  It needs only the standard
-library, loads the libraries by name, and leaves nothing behind.
+Each line of its output is a JSON object with its kind in ``event``, written before the next call that may not return.
+It needs only the standard library and loads the libraries by name.
 
+With an argument it reads and writes through cuFile, for each mount and GPU.  The argument is a JSON object:
+``libraries`` (names or paths of libcufile), ``mounts`` (folders), ``stats`` (the counters of nvidia-fs), ``log``
+(libcufile's log file), ``name`` (of the scratch file).  Nothing stays behind.
 Its scratch file loses its name after it is registered: libcufile then opens it again by name, and returns 5031 if it
 has none (seen in 1.15.1 and 1.20.0).  If that call doesn't return, proof.py removes the file.
+
+Without an argument it registers GPU memory with RDMA adapters.  For each GPU and adapter it registers memory as
+programs do, and deregisters it: through peermem (``ibv_reg_mr`` of a GPU's address) and as DMA-BUF
+(``ibv_reg_dmabuf_mr`` of an exported descriptor).  Memory of the host comes first: an adapter that refuses that says
+nothing about GPUs.
 """
 
 from __future__ import annotations
@@ -22,7 +28,7 @@ import resource
 import secrets
 import sys
 import time
-from typing import Any, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 SIZE = 1 << 20
 #: cufile.h: CU_FILE_HANDLE_TYPE_OPAQUE_FD.
@@ -37,6 +43,16 @@ PATH_LINES = re.compile(
 LINES = 40
 #: In this order: the read verifies what was written without cuFile, and the write replaces it.
 OPERATIONS = ("read", "write")
+#: Bytes that are registered; a multiple of the pages of GPUs (64 KiB) and of every host.
+MEMORY = 2 << 20
+#: verbs.h: IBV_ACCESS_LOCAL_WRITE, _REMOTE_WRITE and _REMOTE_READ.
+ACCESS = 1 | 2 | 4
+#: cuda.h: CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, which GPUDirect RDMA asks for, and CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD.
+SYNC_MEMOPS = 6
+DMA_BUF_FD = 1
+ADAPTERS = 64
+#: Ways of registration, in their order.
+HOST, PEERMEM, DMABUF = "host", "peermem", "dmabuf"
 
 
 class Status(ctypes.Structure):
@@ -249,10 +265,8 @@ def content(fd: int) -> bytes:
         return memory[: os.preadv(fd, [memory], 0)]
 
 
-def main() -> None:
-    # A core file would contain all that the library maps, and a GPU's memory is large.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    request = json.loads(sys.argv[1])
+def prove(request: Dict[str, Any]) -> None:
+    """Read and write on each mount with each GPU."""
     libc = ctypes.CDLL(None)
     # The shared memory of libcufile's statistics then ends with this process, whatever becomes of it.
     libc.unshare(CLONE_NEWIPC)
@@ -276,7 +290,129 @@ def main() -> None:
                 pair(request, cuda, cufile, folder, gpu)
         cufile.cuFileDriverClose()
     say("end")
-    # libcufile's own threads may outlive its close.
+
+
+def libibverbs() -> Any:
+    verbs = loaded(["libibverbs.so.1"])
+    pointers = "ibv_get_device_list", "ibv_open_device", "ibv_alloc_pd", "ibv_reg_mr", "ibv_reg_dmabuf_mr"
+    for name in pointers:
+        if hasattr(verbs, name):
+            getattr(verbs, name).restype = ctypes.c_void_p
+    verbs.ibv_get_device_name.restype = ctypes.c_char_p
+    return verbs
+
+
+def domains(verbs: Any) -> List[Tuple[str, ctypes.c_void_p]]:
+    """(name, protection domain) of each adapter; the kernel frees them when this program ends."""
+    count = ctypes.c_int()
+    listed = verbs.ibv_get_device_list(ctypes.byref(count))
+    devices = ctypes.cast(listed, ctypes.POINTER(ctypes.c_void_p)) if listed else None
+    opened = []
+    for number in range(min(count.value, ADAPTERS) if devices else 0):
+        device = ctypes.c_void_p(devices[number]) if devices else None
+        name = verbs.ibv_get_device_name(device).decode(errors="replace")
+        context = verbs.ibv_open_device(device)
+        domain = verbs.ibv_alloc_pd(ctypes.c_void_p(context)) if context else None
+        if domain:
+            opened.append((name, ctypes.c_void_p(domain)))
+        else:
+            call = "ibv_alloc_pd" if context else "ibv_open_device"
+            say("no adapter", adapter=name, call=call, errno=error_name())
+    return opened
+
+
+def error_name() -> str:
+    number = ctypes.get_errno()
+    return errno.errorcode.get(number, str(number))
+
+
+def register(verbs: Any, call: Callable[[], Any], **where: Any) -> bool:
+    """Register and deregister, and report it."""
+    say("begin", **where)
+    ctypes.set_errno(0)
+    try:
+        region = call()
+    except AttributeError as missing:
+        say("registration", ok=False, call=str(missing).split()[-1], errno="ENOSYS", **where)
+        return False
+    if not region:
+        say("registration", ok=False, errno=error_name(), **where)
+        return False
+    status = verbs.ibv_dereg_mr(ctypes.c_void_p(region))
+    say("registration", ok=True, deregistered=errno.errorcode.get(status, str(status)) if status else "", **where)
+    return True
+
+
+def host_memory(verbs: Any, domain: ctypes.c_void_p, adapter: str) -> bool:
+    """Whether the adapter registers memory of the host."""
+    with mmap.mmap(-1, MEMORY) as memory:
+        view = ctypes.c_char.from_buffer(memory)
+        address = ctypes.c_void_p(ctypes.addressof(view))
+        done = register(
+            verbs, lambda: verbs.ibv_reg_mr(domain, address, ctypes.c_size_t(MEMORY), ACCESS), adapter=adapter, by=HOST
+        )
+        # Else the mapping can't be closed.
+        del view
+        return done
+
+
+def gpu_memory(cuda: Any, verbs: Any, gpu: Tuple[str, ctypes.c_void_p], adapters: Dict[str, ctypes.c_void_p]) -> None:
+    """Register memory of one GPU with every adapter, in both ways."""
+    cuda.cuCtxSetCurrent(gpu[1])
+    memory, length = ctypes.c_uint64(), ctypes.c_size_t(MEMORY)
+    status = cuda.cuMemAlloc_v2(ctypes.byref(memory), length)
+    if status:
+        say("no memory", gpu=gpu[0], status=status)
+        return
+    one = ctypes.c_uint(1)
+    cuda.cuPointerSetAttribute(ctypes.byref(one), SYNC_MEMOPS, memory)
+    exported, status = export(cuda, memory, length)
+    say("export", gpu=gpu[0], status=status)
+    for adapter, domain in adapters.items():
+        where = {"gpu": gpu[0], "adapter": adapter}
+        address = ctypes.c_void_p(memory.value)
+        register(verbs, lambda: verbs.ibv_reg_mr(domain, address, length, ACCESS), by=PEERMEM, **where)  # noqa: B023
+        if exported >= 0:
+            arguments = (domain, ctypes.c_uint64(0), length, memory, exported, ACCESS)
+            register(verbs, lambda: verbs.ibv_reg_dmabuf_mr(*arguments), by=DMABUF, **where)  # noqa: B023
+    if exported >= 0:
+        os.close(exported)
+    cuda.cuMemFree_v2(memory)
+
+
+def export(cuda: Any, memory: ctypes.c_uint64, length: ctypes.c_size_t) -> Tuple[int, int]:
+    """(descriptor of the memory as DMA-BUF or -1, CUDA's status; -1: libcuda is too old)."""
+    descriptor = ctypes.c_int(-1)
+    if not hasattr(cuda, "cuMemGetHandleForAddressRange"):
+        return -1, -1
+    status = cuda.cuMemGetHandleForAddressRange(
+        ctypes.byref(descriptor), memory, length, DMA_BUF_FD, ctypes.c_uint64(0)
+    )
+    return (-1, status) if status else (descriptor.value, 0)
+
+
+def register_all() -> None:
+    """Register memory of each GPU with each adapter."""
+    say("start")
+    cuda, verbs = loaded(["libcuda.so.1"]), libibverbs()
+    devices = gpus(cuda)
+    say("gpus", gpus=[address for address, _ in devices])
+    adapters = dict(domains(verbs))
+    say("adapters", adapters=list(adapters))
+    usable = {name: domain for name, domain in adapters.items() if host_memory(verbs, domain, name)}
+    for gpu in devices:
+        gpu_memory(cuda, verbs, gpu, usable)
+    say("end")
+
+
+def main() -> None:
+    # A core file would contain all that the libraries map, and a GPU's memory is large.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.argv[1:]:
+        prove(json.loads(sys.argv[1]))
+    else:
+        register_all()
+    # Threads of the libraries may outlive all this.
     os._exit(0)
 
 

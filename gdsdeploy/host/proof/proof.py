@@ -7,7 +7,7 @@ log of it show which one.  If it fails, a second try with compat mode allowed te
 Each try is its own program (child.py): the library may crash, or never return.  It reads the host's configuration with
 an overlay, key by key, that sets ``allow_compat_mode`` only.
 
-Proves GPUDirect RDMA: memory of each GPU is registered with each adapter, and deregistered (rdma_child.py).
+Proves GPUDirect RDMA: memory of each GPU is registered with each adapter, and deregistered (child.py).
 
 The program runs for itself: a driver may crash it, or never return.  ``facts/rdma.py`` judges its record.
 """
@@ -64,10 +64,8 @@ def _try(
 ) -> str:
     folder = os.path.join(work, run)
     os.mkdir(folder)
-    path, log, program = (os.path.join(folder, file) for file in ("cufile.json", "cufile.log", "proof.py"))
-    for place, text in ((path, json.dumps(overlay)), (program, source())):
-        with open(place, "w") as file:
-            file.write(text)
+    path = _written(folder, "cufile.json", json.dumps(overlay))
+    log, program = os.path.join(folder, "cufile.log"), _written(folder, "proof.py", source())
     name = PREFIX + secrets.token_hex(8)
     request = {"libraries": libraries(), "mounts": list(folders), "stats": NVFS + "/stats", "log": log, "name": name}
     argv = [*without_cufile(), "CUFILE_ENV_PATH_JSON=" + path, "CUFILE_LOGFILE_PATH=" + log]
@@ -82,9 +80,16 @@ def _try(
                     os.unlink(os.path.join(mount, name))
 
 
-def source(name: str = "child.py") -> str:
-    """The source of a program of this package, from its folder or archive."""
-    data = pkgutil.get_data(__package__ or "gdsdeploy.host", name)
+def _written(folder: str, name: str, text: str) -> str:
+    path = os.path.join(folder, name)
+    with open(path, "w") as file:
+        file.write(text)
+    return path
+
+
+def source() -> str:
+    """The source of child.py, from its folder or archive."""
+    data = pkgutil.get_data(__package__ or "gdsdeploy.host", "child.py")
     assert data is not None
     return data.decode("utf-8")
 
@@ -108,4 +113,5 @@ REGISTRATION_TIMEOUT = 30.0
 
 def register_memory(command: Callable[..., Any], timeout: float = REGISTRATION_TIMEOUT) -> None:
     """Try every GPU with every adapter through ``command`` (Recorder.command)."""
-    command(REGISTRATION, [*PYTHON, "-c", source("rdma_child.py")], timeout=timeout)
+    with tempfile.TemporaryDirectory(prefix="rdma-") as work:
+        command(REGISTRATION, [*PYTHON, _written(work, "rdma.py", source())], timeout=timeout)
