@@ -367,8 +367,7 @@ def unreadable(release: Release, message: str) -> Report:
 def _findings(document: Document, places: _Places, release: Release, machine: MachineFacts | None) -> Iterator[Finding]:
     plain = _plain(document.root, 0)
     assert isinstance(plain, dict)
-    values = {name: value for name in model.keys(release) if (value := model.get(plain, name)) is not None}
-    settings = Settings(values, release)
+    settings = model.settings_of(plain, release)
     # An older release accepts that one; the finding upgrade-trap reports it.
     excused = "buffer-exceeds-request" if trapped(settings) else None
     problems = [problem for problem in model.check(plain, release) if problem.id != excused]
@@ -378,7 +377,7 @@ def _findings(document: Document, places: _Places, release: Release, machine: Ma
         yield _finding("text-after-end", "", document.place(offset), "this text is ignored")
     for kind, key, message in (
         *relations(settings, {problem.key for problem in problems}),
-        *(_on(machine, values) if machine else ()),
+        *(_on(machine, settings.values) if machine else ()),
     ):
         yield _finding(kind, key, places.of(key), message)
 
@@ -399,7 +398,7 @@ def _problem(places: _Places, problem: model.Problem, release: Release) -> Findi
     return _finding(kind, problem.key, places.of(problem.key, value=about_value), message, hint)
 
 
-def _on(machine: MachineFacts, values: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _on(machine: MachineFacts, values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Problems with paths and kernel of this machine."""
     for name in ("logging.dir", "miscellaneous.static_routing_filepath", "miscellaneous.static_config_filepath"):
         if isinstance(values.get(name), str) and not machine.look(values[name]):

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict
 
 from gdsdeploy.errors import nearest
 from gdsdeploy.files import yamlfile
+from gdsdeploy.host.facts.cufile import SHOWN
 from gdsdeploy.host.libcufile import p2pdma
 
 #: (major, minor) of a libcufile version
@@ -118,7 +119,6 @@ class Key(_Model):
     enforced_from: dict[str, Limits] | None = None
     heeded: str | None = None
     clamped: bool = False
-    shown: str | None = None
     formerly: str | None = None
     successor: str | None = None
     refused: str | None = None
@@ -200,7 +200,8 @@ def check(document: Document, release: Release) -> list[Problem]:
         else:
             problems += [Problem(name, message, kind) for kind, message in _judge(value, key, min(release, NEWEST))]
     wrong = {problem.key for problem in problems}
-    return problems + [problem for problem in _relations(document, readable, release) if problem.key not in wrong]
+    contradictions = _contradictions(settings_of(document, release))
+    return problems + [problem for problem in contradictions if problem.key not in wrong]
 
 
 def get(document: Document, name: str) -> Any:
@@ -245,10 +246,11 @@ def _unknown(name: str, value: object, release: Release, *, guess: bool) -> Prob
     if key is not None:
         message = f"libcufile reads this key up to {key.until}; this is {release_text(release)}"
         return Problem(name, message, "dropped-key")
+    printed = {there: here for here, there in SHOWN.items()}.get(name)
+    if printed:
+        message = f"unknown key (gdscheck prints {printed} under this name; did you mean that?)"
+        return Problem(name, message, "unknown-key", printed)
     for candidate in every.values():
-        if candidate.shown == name:
-            message = f"unknown key (gdscheck prints {candidate.key} under this name; did you mean that?)"
-            return Problem(name, message, "unknown-key", candidate.key)
         if candidate.formerly == name:
             return Problem(
                 name, f"libcufile no longer reads this key; it is {candidate.key} now", "renamed-key", candidate.key
@@ -336,14 +338,36 @@ def is_address(text: str, *versions: int) -> bool:
         return False
 
 
-def _relations(document: Document, readable: Mapping[str, Key], release: Release) -> Iterator[Problem]:
+@dataclass(frozen=True)
+class Settings:
+    """A file's values by dotted key, for one release."""
+
+    values: Mapping[str, Any]
+    release: Release
+
+    def effective(self, name: str) -> Any:
+        """The file's value, else the library's default, else None."""
+        value, key = self.values.get(name), keys(self.release).get(name)
+        return value if value is not None or key is None else key.default_for(self.release)
+
+    def addresses(self, name: str) -> list[str]:
+        """The addresses of a list or of a mount table; empty if the value has another type."""
+        value = self.values.get(name)
+        tables = value.values() if isinstance(value, dict) else [{_LIST[1:]: value}]
+        lists = [table.get(_LIST[1:]) if isinstance(table, dict) else None for table in tables]
+        return [one for each in lists if isinstance(each, list) for one in each if isinstance(one, str)]
+
+
+def settings_of(document: Document, release: Release) -> Settings:
+    """What the keys of that release have in the document; null counts as a missing key."""
+    values = {name: value for name in keys(release) if (value := get(document, name)) is not None}
+    return Settings(values, min(release, NEWEST))
+
+
+def _contradictions(settings: Settings) -> Iterator[Problem]:
     """Contradictions between keys; a key that the document doesn't set counts with the library's default."""
-
-    def effective(name: str) -> Any:
-        value, key = get(document, name), readable.get(name)
-        return value if value is not None or key is None else key.default_for(min(release, NEWEST))
-
-    present = [name for name in (BUFFER, LARGEST) if get(document, name) is not None]
+    effective = settings.effective
+    present = [name for name in (BUFFER, LARGEST) if name in settings.values]
     sizes = effective(BUFFER), effective(LARGEST)
     if present and all(_is(size, "uint") for size in sizes) and sizes[0] > sizes[1]:
         message = f"per_buffer_cache_size_kb ({sizes[0]}) may not exceed max_direct_io_size_kb ({sizes[1]})"
@@ -358,7 +382,7 @@ def _relations(document: Document, readable: Mapping[str, Key], release: Release
     if effective(FORCE_COMPAT) is True and effective(ALLOW_COMPAT) is False:
         message = "contradicts allow_compat_mode: false, which the library then ignores"
         yield Problem(FORCE_COMPAT, message, "compat-contradiction")
-    yield from half_set_p2pdma({name: get(document, name) for name in readable}, release)
+    yield from half_set_p2pdma(settings.values, settings.release)
 
 
 def half_set_p2pdma(values: Mapping[str, Any], release: Release) -> Iterator[Problem]:
@@ -387,26 +411,6 @@ def shown(value: object) -> str:
 
 _ROUTING = "properties.rdma_dynamic_routing"
 _LIST, _TABLE = ".rdma_dev_addr_list", ".mount_table"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """A file's values by dotted key, for one release."""
-
-    values: Mapping[str, Any]
-    release: Release
-
-    def effective(self, name: str) -> Any:
-        """The file's value, else the library's default, else None."""
-        value, key = self.values.get(name), keys(self.release).get(name)
-        return value if value is not None or key is None else key.default_for(self.release)
-
-    def addresses(self, name: str) -> list[str]:
-        """The addresses of a list or of a mount table; empty if the value has another type."""
-        value = self.values.get(name)
-        tables = value.values() if isinstance(value, dict) else [{_LIST[1:]: value}]
-        lists = [table.get(_LIST[1:]) if isinstance(table, dict) else None for table in tables]
-        return [one for each in lists if isinstance(each, list) for one in each if isinstance(one, str)]
 
 
 def relations(settings: Settings, wrong: Collection[str] = ()) -> Iterator[tuple[str, str, str]]:

@@ -21,8 +21,7 @@ from gdsdeploy.host.explain.p2pdma import LIBRARY
 from gdsdeploy.host.facts import cufile
 from gdsdeploy.host.libcufile import p2pdma
 from gdsdeploy.model.fleet import Profile
-from tests.cufile.compare import differences
-from tests.cufile.differential import Deviation, deviations, disagreements, generated, judged
+from tests.cufile.differential import Deviation, deviations, differences, disagreements, generated, judged
 from tests.cufile.documents import nest
 from tests.cufile.gdschecks import started
 from tests.cufile.libraries import RELEASES, SOURCES, library

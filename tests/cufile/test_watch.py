@@ -267,18 +267,11 @@ CHUNK = 256 << 10
 RUN = "import sys; from gdsdeploy.host.watch import service; service.run(sys.argv[1], 0.2, sys.argv[2])"
 
 
-@pytest.fixture
-def service_folder(tmp_path: Path) -> Iterator[Path]:
-    """One on a disk, and nothing of it stays."""
-    yield tmp_path
-    (tmp_path / "file").unlink(missing_ok=True)
-
-
 class Service:
     """The service, writing to ``folder``."""
 
-    def __init__(self, service_folder: Path) -> None:
-        self.folder, self.state = service_folder / "metrics", service_folder / "state" / "watch.json"
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.state = folder / "metrics", folder / "state" / "watch.json"
         argv = [sys.executable, "-c", RUN, str(self.folder), str(self.state)]
         # One that was killed has left it.
         (self.folder / FILE).unlink(missing_ok=True)
@@ -310,10 +303,10 @@ def number(text: str, series: str) -> int:
 
 
 @pytest.mark.parametrize("version", ["1.4.0.31", "1.15.1.6", "1.20.0.107"])
-def test_the_series_are_what_the_program_did_also_when_it_has_ended(service_folder: Path, version: str) -> None:
-    service_ = Service(service_folder)
+def test_the_series_are_what_the_program_did_also_when_it_has_ended(folder: Path, version: str) -> None:
+    service_ = Service(folder)
     try:
-        with job(version, service_folder, config(3), *CONTAINER) as running:
+        with job(version, folder, config(3), *CONTAINER) as running:
             assert running.tell("read", 30, CHUNK) == 30 * CHUNK
             service_.until('path="compat"} 30\n')
             time.sleep(0.4)
@@ -331,14 +324,14 @@ def test_the_series_are_what_the_program_did_also_when_it_has_ended(service_fold
     assert list(service_.folder.iterdir()) == [], "what it exported goes with it"
 
 
-def test_a_restart_goes_on_and_counts_nothing_twice(service_folder: Path) -> None:
-    first = Service(service_folder)
-    with job("1.20.0.107", service_folder, config(3), *CONTAINER) as running:
+def test_a_restart_goes_on_and_counts_nothing_twice(folder: Path) -> None:
+    first = Service(folder)
+    with job("1.20.0.107", folder, config(3), *CONTAINER) as running:
         running.tell("read", 30, CHUNK)
         first.until('path="compat"} 30\n')
         assert first.end(signal.SIGKILL) == -signal.SIGKILL
         running.tell("read", 5, CHUNK)
-        second = Service(service_folder)
+        second = Service(folder)
         try:
             second.until('path="compat"} 35\n')
             time.sleep(0.5)
@@ -347,11 +340,11 @@ def test_a_restart_goes_on_and_counts_nothing_twice(service_folder: Path) -> Non
             second.end()
 
 
-def test_killed_at_random_it_leaves_nothing_that_the_next_start_does_not_remove(service_folder: Path) -> None:
+def test_killed_at_random_it_leaves_nothing_that_the_next_start_does_not_remove(folder: Path) -> None:
     rng = random.Random(50)
     segments = processes.dead_segments()
-    argv = [sys.executable, "-c", RUN, str(service_folder / "metrics"), str(service_folder / "state" / "watch.json")]
-    with job("1.20.0.107", service_folder, config(3), *CONTAINER) as running:
+    argv = [sys.executable, "-c", RUN, str(folder / "metrics"), str(folder / "state" / "watch.json")]
+    with job("1.20.0.107", folder, config(3), *CONTAINER) as running:
         running.tell("read", 3, CHUNK)
         for _ in range(25):
             process = subprocess.Popen(argv, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -359,10 +352,10 @@ def test_killed_at_random_it_leaves_nothing_that_the_next_start_does_not_remove(
             process.kill()
             process.wait()
         assert running.tell("read", 3, CHUNK) == 3 * CHUNK
-    last = Service(service_folder)
+    last = Service(folder)
     assert last.end() == 0
-    assert [path.name for path in (service_folder / "metrics").iterdir()] == []
-    assert [path.name for path in (service_folder / "state").iterdir()] == ["watch.json"]
+    assert [path.name for path in (folder / "metrics").iterdir()] == []
+    assert [path.name for path in (folder / "state").iterdir()] == ["watch.json"]
     assert processes.dead_segments() == segments
 
 

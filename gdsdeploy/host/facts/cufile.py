@@ -13,12 +13,13 @@ import re
 from dataclasses import dataclass
 from typing import Any, Iterator, List, Mapping, Optional, Tuple
 
+from ..libcufile.probe import returned
 from ..paths import CUFILE, CUFILE_CONTROL, CUFILE_OPEN, LIBRARY_FOLDERS, LIBRARY_PATTERN
 from .document import TIMED_OUT, Document, Ran
 from .environment import Overlay, Variable, merged, overlay
 from .unknown import Maybe, Unknown, decided, if_present, require, when_known
 
-#: Keys of cufile.json → the name under which the library logs them, where that differs; keys.yml has the same.
+#: Keys of cufile.json → the name under which the library logs them, where that differs.
 SHOWN = {
     "properties.allow_compat_mode": "properties.use_compat_mode",
     "properties.io_batchsize": "properties.max_batch_io_size",
@@ -203,9 +204,7 @@ def _opened(document: Document, name: str = CUFILE_OPEN) -> Maybe[Opened]:
     if "gdsdeploy: loaded" not in run.stdout:
         output = run.stderr.strip() or run.stdout.strip() or "it printed nothing"
         return Unknown("no program could ask libcufile: " + output)
-    match = re.search(r"gdsdeploy: cuFileDriverOpen returned err=(-?\d{1,18}) cu_err=(-?\d{1,18})", run.stdout)
-    error, cuda = (int(match.group(1)), int(match.group(2))) if match else (None, None)
-    return Opened(error, cuda, run.status == TIMED_OUT, _messages(run))
+    return Opened(*returned(run.stdout), run.status == TIMED_OUT, _messages(run))
 
 
 def _messages(run: Ran) -> Tuple[str, ...]:

@@ -17,14 +17,13 @@ from typing import Any, Dict, Optional
 
 from ..errors import UsageError
 from ..libcufile import errors as cufile_errors
-from ..libcufile.probe import CHILD, TIMEOUT, libraries, without_cufile
-from ..process import PYTHON, TIMED_OUT, Output, run
+from ..libcufile.probe import TIMEOUT, child, libraries, returned
+from ..process import TIMED_OUT, Output, run
 from . import document, reader
-from .reader import REFUSED, Report
+from .reader import REFUSED
 
 _LOADED = re.compile(r"gdsdeploy: loaded (.*)")
 _NOT_LOADED = re.compile(r"gdsdeploy: (?:not loaded: )?(.*)")
-_RETURNED = re.compile(r"gdsdeploy: cuFileDriverOpen returned err=(-?\d{1,18}) cu_err=(-?\d{1,18})")
 
 HUNG = "cuFileDriverOpen did not return; releases from 1.16 never return without /proc/modules"
 
@@ -56,8 +55,7 @@ def open_library(library: Optional[str] = None, timeout: float = TIMEOUT) -> Ope
     names = [library] if library else libraries()
     with tempfile.TemporaryDirectory(prefix="gdscheck-") as folder:
         log = os.path.join(folder, "cufile.log")
-        argv = [*without_cufile(), "CUFILE_LOGFILE_PATH=" + log, "CUFILE_LOGGING_LEVEL=INFO"]
-        result = run([*argv, *PYTHON, "-c", CHILD, *names], timeout=timeout, cwd=folder)
+        result = run(child(names, log), timeout=timeout, cwd=folder)
         try:
             with open(log, "rb") as file:
                 return _result(result, file.read(reader.LIMIT))
@@ -71,8 +69,7 @@ def _result(result: Output, log: bytes) -> Opened:
         refusal = _NOT_LOADED.search(result.stdout)
         why = refusal[1] if refusal else result.stderr.strip() or "the child process printed nothing"
         raise NoLibraryError(f"libcufile can't be opened: {why}; install it (Debian: libcufile0)")
-    returned = _RETURNED.search(result.stdout)
-    error, cuda = (int(returned[1]), int(returned[2])) if returned else (None, None)
+    error, cuda = returned(result.stdout)
     library = next((path for path in loaded[1].split() if "/libcufile" in path), "")
     recording = reader.read_recording(log)
     if not recording.report.complete:
@@ -84,14 +81,12 @@ def _result(result: Output, log: bytes) -> Opened:
         if printed.report.verdict == REFUSED and recording.report.verdict != REFUSED:
             recording = printed
     if error:
-        recording = replace(recording, runs=(*recording.runs[:-1], _with_error(recording.report, error, cuda or 0)))
+        # An error that the library returned outweighs its rows.
+        line = f"cuFileDriverOpen returned {error}" + (f", cu_err {cuda}" if cuda else "")
+        errors = (*recording.report.errors, line)
+        report = replace(recording.report, verdict=REFUSED, errors=errors, complete=False)
+        recording = replace(recording, runs=(*recording.runs[:-1], report))
     return Opened(recording, library, error, cuda, result.status == TIMED_OUT)
-
-
-def _with_error(report: Report, error: int, cuda: int) -> Report:
-    """An error that the library returned outweighs its rows."""
-    line = f"cuFileDriverOpen returned {error}" + (f", cu_err {cuda}" if cuda else "")
-    return replace(report, verdict=REFUSED, errors=(*report.errors, line), complete=False)
 
 
 def as_document(opened: Opened) -> Dict[str, Any]:

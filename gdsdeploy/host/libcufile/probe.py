@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import tempfile
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ..paths import CUFILE, CUFILE_CONTROL, CUFILE_OPEN, CUFILE_SONAME
 from ..process import PYTHON, is_roots
@@ -63,6 +64,15 @@ os._exit(0)
 """
 
 
+_RETURNED = re.compile(r"gdsdeploy: cuFileDriverOpen returned err=(-?\d{1,18}) cu_err=(-?\d{1,18})")
+
+
+def returned(output: str) -> Tuple[Optional[int], Optional[int]]:
+    """CUfileOpError and CUresult of cuFileDriverOpen by a child's output; None: it didn't return."""
+    match = _RETURNED.search(output)
+    return (int(match[1]), int(match[2])) if match else (None, None)
+
+
 def probe(command: Callable[..., Any], commands: Dict[str, Any], config: str) -> None:
     """Run both children through ``command`` (Recorder.command) and add the library's log to each of ``commands``."""
     with tempfile.TemporaryDirectory(prefix="cufile-") as folder:
@@ -73,7 +83,7 @@ def probe(command: Callable[..., Any], commands: Dict[str, Any], config: str) ->
             work = os.path.join(folder, name)
             os.mkdir(work)
             log = os.path.join(work, "cufile.log")
-            command(name, _argv(libraries(), log, overlay), timeout=TIMEOUT, cwd=work)
+            command(name, child(libraries(), log, overlay), timeout=TIMEOUT, cwd=work)
             commands[name]["log"] = tail(log, LOG_LIMIT)
 
 
@@ -98,7 +108,8 @@ def unsafe_libraries() -> List[str]:
     return [path for pattern in LIBRARIES for path in sorted(glob.glob(pattern)) if not is_roots(path)]
 
 
-def _argv(names: List[str], log: str, overlay: str) -> List[str]:
+def child(names: List[str], log: str, overlay: str = "") -> List[str]:
+    """The command that opens the first of ``names`` that loads, logs into a file, and prints what came of it."""
     argv = [*without_cufile(), "CUFILE_LOGFILE_PATH=" + log, "CUFILE_LOGGING_LEVEL=INFO"]
     if overlay:
         argv.append("CUFILE_ENV_PATH_JSON=" + overlay)
