@@ -5,8 +5,6 @@ What the real library answers is recorded in tests/evidence/cufile-open; here st
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from gdsdeploy.host.facts import Unknown
 from gdsdeploy.host.facts.cufile import ACCEPTED, REJECTED, cufile_facts
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.libcufile import probe
+from tests.loopback.host.test_proof_live import compiled
 
 HEAD = """
 #include <stdio.h>
@@ -42,12 +41,7 @@ Error cuFileDriverOpen(void) {
 
 
 def library(folder: Path, source: str) -> str:
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    assert compiler, "a C compiler is needed"
-    (folder / "lib.c").write_text(HEAD + source)
-    path = folder / "libcufile.so.1.2.3"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", path, folder / "lib.c"], check=True)
-    return str(path)
+    return compiled(folder, "libcufile.so.1.2.3", HEAD + source)
 
 
 def run_probe(monkeypatch: pytest.MonkeyPatch, name: str, config: str = "/etc/cufile.json") -> dict[str, Any]:

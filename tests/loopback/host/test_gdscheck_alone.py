@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import __main__ as host
-from gdsdeploy.host.gdscheck import document, reader
 from gdsdeploy.host.libcufile import errors as cufile_errors
 from gdsdeploy.zipapp import hostapp
 from tests.cufile import gdschecks, libraries
@@ -105,17 +104,6 @@ def test_mistakes_are_told_in_one_line(
         status = int(str(end.code))
     assert status == 2
     assert message in capsys.readouterr().err
-
-
-def test_the_report_is_that_of_gdscheck(zipapp: Path, tmp_path: Path) -> None:
-    """Both in the same imitated host, on the same library."""
-    version = "1.9.1.3"
-    alone = report(zipapp, version, proc=gdschecks.HOOKS, sys_files=gdschecks.SYSFS)
-    text = gdschecks.gdscheck("debian-13", version, proc=gdschecks.HOOKS, sys_files=gdschecks.SYSFS).text
-    printed = document.document(reader.read_recording(text.encode()), "printed")
-    assert alone["verdict"] == printed["verdict"] == "direct"
-    for key in ("release", "nvidia_fs_version", "storage", "rdma", "config", "gpus", "platform"):
-        assert alone[key] == printed[key]
 
 
 @pytest.mark.parametrize("version", libraries.RELEASES)
