@@ -16,6 +16,7 @@ import json
 import random
 import resource
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,8 @@ class Simulation:
             elif decided.over and self.machine.halted:
                 self.halts.append(self.machine.halted)
                 self.now += REPAIR
-                self.say(Kind.RESUMED, "", {"accept": [host.name for host in self.machine.failed()]})
+                failed = [name for name, host in self.machine.hosts.items() if host.counted and host.counted.failed]
+                self.say(Kind.RESUMED, "", {"accept": failed})
             elif decided.over:
                 return
 
@@ -168,9 +170,10 @@ def play(plan: Plan, arguments: argparse.Namespace) -> dict[str, Any]:
     simulation.run()
     machine = simulation.machine
     waves: list[dict[str, Any]] = [
-        {"name": wave.wave.name, "hosts": len(wave.wave.hosts), "opened": wave.opened - start,
-         "seconds": (wave.closed or simulation.now) - wave.opened, "counts": dict(+wave.counts)}
-        for wave in machine.waves if wave.opened
+        {"name": wave.wave.name, "hosts": len(wave.wave.hosts), "opened": wave.opened,
+         "seconds": (machine.lapse if wave.closed is None else wave.closed) - wave.opened,
+         "counts": Counter(machine.hosts[name].state for name in wave.wave.hosts)}
+        for wave in machine.waves if wave.opened is not None
     ]  # fmt: skip
     results: dict[str, Any] = {
         "hosts": len(machine.hosts), "waves": waves, "phase": machine.phase, "halts": simulation.halts,

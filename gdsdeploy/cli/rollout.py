@@ -16,7 +16,7 @@ from gdsdeploy.cli.verbs import Verbs, below
 from gdsdeploy.errors import Interrupted
 from gdsdeploy.host.io.wording import aligned, joined, span
 from gdsdeploy.model.events import RolloutPaused
-from gdsdeploy.rollout import control, display, journal, status
+from gdsdeploy.rollout import control, display, journal, machine
 from gdsdeploy.rollout.display import Watch
 from gdsdeploy.rollout.report import page, progress
 from gdsdeploy.validate.output import require_folder, write
@@ -120,8 +120,7 @@ def _show_new(book: journal.Journal, path: Path, rollout: str, view: Watch) -> b
     # Check this first, so that the last events are still shown.
     live = display.has_driver(path)
     assert view.status is not None
-    last = view.status.last
-    for event in book.events(rollout, after=last.number if last else 0):
+    for event in book.events(rollout, after=view.status.number):
         view.observe(event)
     return live and not view.status.finished
 
@@ -157,7 +156,7 @@ def _rollouts(path: Path) -> Iterator[dict[str, Any]]:
         summaries = book.rollouts()
         for summary in summaries:
             try:
-                folded = status.fold(book.events(summary.id))
+                folded = machine.fold(book.events(summary.id))
             except ValueError as error:
                 console.warn(f"{summary.id}: {error}")
                 continue
@@ -168,7 +167,7 @@ def _rollouts(path: Path) -> Iterator[dict[str, Any]]:
                 "state": progress.phase(folded, live=live and summary is summaries[-1]),
                 "finished": summary.finished,
                 "outcomes": progress.outcomes(folded),
-                "counts": dict(folded.counts()),
+                "counts": dict(folded.outcomes()),
                 "lock": folded.plan.lock_digest,
                 "reason": folded.reason,
                 "events": summary.events,

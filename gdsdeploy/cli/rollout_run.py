@@ -21,12 +21,12 @@ from gdsdeploy.host.io.wording import count
 from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.events import Payload, RollbackBegun, RolloutAborted
 from gdsdeploy.model.rollout import Outcome, Plan
-from gdsdeploy.rollout import control, display, journal, preconditions, session, status
+from gdsdeploy.rollout import control, display, journal, machine, preconditions, session
 from gdsdeploy.rollout.display import Watch
 from gdsdeploy.rollout.driver import Effects
+from gdsdeploy.rollout.machine import Status
 from gdsdeploy.rollout.preconditions import RolloutPreview, choose_participants, newest_rollout
 from gdsdeploy.rollout.report import page, preview, progress
-from gdsdeploy.rollout.status import Status
 from gdsdeploy.validate.output import require_folder, write
 
 
@@ -185,7 +185,7 @@ def resume(fleet: Path, accept: tuple[str, ...], as_json: bool, html: Path | Non
     """
     require_folder(html)
     _, journaled = display.find_rollout(fleet, None)
-    current = status.fold(journaled)
+    current = machine.fold(journaled)
     releases.require_signed(fleet, current.plan.lock_digest, current.plan.fleet_digest)
     ended = carry_out(fleet, session.resumption(current, fleet, accept, "by command"), as_json=as_json)
     if ended is not None:
@@ -215,7 +215,7 @@ def abort(fleet: Path, reason: str, as_json: bool) -> None:
     ended = carry_out(fleet, RolloutAborted(reason or "by command"), as_json=as_json)
     if ended is None:
         return
-    stuck = [host.name for host in ended.taking_part() if host.outcome in (Outcome.KEPT, Outcome.LOST)]
+    stuck = [host.name for host in ended.hosts.values() if host.outcome in (Outcome.KEPT, Outcome.LOST)]
     if stuck or not ended.finished:
         problem = f"aborted; still out of work: {', '.join(stuck)}" if stuck else f"{ended.phase}: {ended.reason}"
         raise RolloutFailed(problem, hint=f"See: gdsdeploy rollout status {fleet}")
@@ -250,8 +250,8 @@ def rollback(fleet: Path, reason: str, yes: bool, as_json: bool, html: Path | No
     options.require(yes or sys.stdin.isatty(), "standard input isn't a terminal: pass --yes")
     require_folder(html)
     _, journaled = display.find_rollout(fleet, None)
-    now = status.fold(journaled)
-    changed = [host for host in now.taking_part() if host.outcome in (Outcome.DONE, Outcome.KEPT, Outcome.LOST)]
+    now = machine.fold(journaled)
+    changed = [host for host in now.hosts.values() if host.outcome in (Outcome.DONE, Outcome.KEPT, Outcome.LOST)]
     changed += now.under_way()
     if not changed:
         raise RolloutRefused(f"{now.plan.id} has no changed host left to roll back")

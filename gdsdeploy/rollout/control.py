@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,7 @@ from typing import Any, Final
 from gdsdeploy.errors import Busy, GdsError, JournalUnusable, RolloutRefused, all_errors
 from gdsdeploy.model.events import PAYLOADS, Event, Kind, Payload, as_json, read
 from gdsdeploy.rollout import journal
+from gdsdeploy.rollout.machine import Fold, fold
 
 #: Seconds for the driver's answer.
 PATIENCE: Final = 30.0
@@ -30,20 +31,17 @@ _WORDS: Final = {
 }  # fmt: skip
 
 
-def objection(kind: Kind, phases: Iterable[Event]) -> str | None:
-    """Why a rollout after ``phases`` (kinds of journal.PHASES) can't become ``kind``; None: it can."""
-    kinds = [event.kind for event in phases]
-    now = kinds[-1] if kinds else Kind.PLANNED
-    back = Kind.ROLLBACK in kinds
+def objection(kind: Kind, rollout: Fold) -> str | None:
+    """Why ``rollout`` can't become ``kind``; None: it can."""
     if kind is Kind.RESUMED:
         return None  # also when finished or under way: it asks lost hosts again
     if kind is Kind.ROLLBACK:
-        return "it is being rolled back already" if back and now is not Kind.FINISHED else None
-    if now is Kind.FINISHED:
+        return "it is being rolled back already" if rollout.rolling_back and not rollout.finished else None
+    if rollout.finished:
         return "it is finished"
     if kind is Kind.PAUSED:
-        return "it is paused already" if now is Kind.PAUSED else None
-    return "it is being rolled back" if back else "it is aborted already" if Kind.ABORTED in kinds else None
+        return "it is paused already" if rollout.paused else None
+    return "it is being rolled back" if rollout.rolling_back else "it is aborted already" if rollout.aborted else None
 
 
 @dataclass(frozen=True)
@@ -121,12 +119,12 @@ def tell(path: Path, payload: Payload, *, patience: float = PATIENCE) -> tuple[E
 
 def write(writer: journal.Writer, payload: Payload) -> Event:
     """Append ``payload`` to the newest rollout; raises RolloutRefused: it cannot become that."""
-    newest = next(reversed(writer.rollouts()), None)
+    newest = writer.newest()
     if newest is None:
         raise RolloutRefused("there is no rollout of this fleet", hint="Begin one: gdsdeploy rollout start FLEET")
-    if why := objection(payload.kind, newest.phases):
-        raise refusal(newest.id, payload.kind, why)
-    writer.go_on(newest.id)
+    writer.go_on(newest)
+    if why := objection(payload.kind, fold(writer.events(newest))):
+        raise refusal(newest, payload.kind, why)
     return writer.append(payload)
 
 

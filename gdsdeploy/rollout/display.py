@@ -16,10 +16,10 @@ from gdsdeploy.errors import GdsError, Interrupted, JournalUnusable, RolloutFail
 from gdsdeploy.host.io.wording import first_few
 from gdsdeploy.model.events import Event, Kind
 from gdsdeploy.model.rollout import Outcome
-from gdsdeploy.rollout import journal, status
+from gdsdeploy.rollout import journal, machine
+from gdsdeploy.rollout.machine import Status
 from gdsdeploy.rollout.report import progress as words
 from gdsdeploy.rollout.report.page import sentence
-from gdsdeploy.rollout.status import Status
 
 #: Kinds of events without a line of their own; JSON has them, and the hosts' states show them.
 _SMALL = (Kind.END, Kind.PLANNED)
@@ -89,12 +89,12 @@ class Watch:
         with self._lock:
             if self.status is None:
                 try:
-                    self.status = status.first_status(event)
+                    self.status = machine.first_status(event)
                 except ValueError as error:
                     hint = "Continue with the gdsdeploy that began this rollout"
                     raise JournalUnusable(f"line 1 of the journal: {error}", hint=hint) from error
                 return
-            self.status.feed(event)
+            self.status.apply(event)
             if event.host and event.kind is not Kind.NOTE:
                 self._latest.pop(event.host, None)
 
@@ -158,18 +158,18 @@ def final_error(current: Status) -> GdsError | None:
     see = f"See: gdsdeploy rollout status {fleet} --html rollout.html"
     if not current.finished:
         resume = f"gdsdeploy rollout resume {fleet}"
-        if current.phase == status.PAUSED:
+        if current.phase == machine.PAUSED:
             return Interrupted(f"paused: {why or 'by request'}", hint=f"Continue with: {resume}")
         return RolloutFailed(
             f"{current.phase}: {why}\n{sentence(current)}",
             hint=f"Look at the hosts above; then: {resume}, or rollback, or abort",
         )
-    hosts = current.taking_part()
+    hosts = current.hosts.values()
     stuck = [host.name for host in hosts if host.outcome in (Outcome.KEPT, Outcome.LOST)]
     failed = [host.name for host in hosts if host.outcome in (Outcome.ROLLED_BACK, Outcome.REFUSED)]
-    if current.phase == status.ROLLED_BACK:
+    if current.phase == machine.ROLLED_BACK:
         failed = [host.name for host in hosts if host.outcome == Outcome.DONE]
-    elif current.phase == status.CUT:
+    elif current.phase == machine.CUT:
         return RolloutFailed(f"aborted: {why}\n{sentence(current)}", hint=see)
     if stuck or failed:
         return RolloutFailed(f"{sentence(current)}: {first_few([*stuck, *failed], 10)}", hint=see)

@@ -39,7 +39,7 @@ from gdsdeploy.model.events import (
 )
 from gdsdeploy.model.rollout import Step, Task
 from gdsdeploy.rollout import control
-from gdsdeploy.rollout.journal import PHASES, Writer
+from gdsdeploy.rollout.journal import Writer
 from gdsdeploy.rollout.machine import StateMachine
 
 #: Seconds; time synchronization makes smaller corrections all the time.
@@ -196,7 +196,6 @@ class _Driver:
         self._hooks = hooks
         self._clock = clock
         self._soaks = Soaks(clock)
-        self._phases: list[Event] = []
         self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         #: events that the machine has and the journal doesn't
         self._unwritten: list[Event] = []
@@ -356,8 +355,6 @@ class _Driver:
     def _take(self, event: Event) -> None:
         self.machine.apply(event)
         self._soaks.feed(event)
-        if event.kind in PHASES:
-            self._phases.append(event)
 
     def _tell(self, observer: Callable[..., None], *what: object) -> None:
         try:
@@ -395,7 +392,7 @@ class _Driver:
     def _fulfil_wishes(self) -> None:
         for request in control.requests(self._writer.path):
             kind = request.payload.kind
-            why = control.objection(kind, self._phases)
+            why = control.objection(kind, self.machine)
             if self._stopped or self._bug is not None:
                 why = "its driver is stopping"
             if why:
@@ -404,7 +401,7 @@ class _Driver:
                 self._answers += [(request, event) for event in self._add([("", request.payload)])]
 
     def _pause(self, reason: str) -> None:
-        if control.objection(Kind.PAUSED, self._phases) is None:
+        if control.objection(Kind.PAUSED, self.machine) is None:
             self._add([("", RolloutPaused(reason))])
 
     # -- the end

@@ -1,4 +1,4 @@
-"""One host in a rollout: what each step's end or failure leads to.  Pure.
+"""One host in a rollout: what each step's end or failure leads to, and when it happened.  Pure.
 
 ``step`` is the step under way (``running``) or the next one; without a next one, ``due`` is the outcome to write down.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from gdsdeploy.model.events import StepDone, StepError
+from gdsdeploy.model.events import Facts, StepDone, StepError, read
 from gdsdeploy.model.rollout import Outcome, Step
 
 #: Times that a host is validated again because it had booted since, or couldn't be returned.
@@ -44,7 +44,6 @@ class Ways:
 class Tally(NamedTuple):
     """How a host counts."""
 
-    state: str
     #: has no outcome
     remains: bool
     active: bool
@@ -54,11 +53,22 @@ class Tally(NamedTuple):
 
 
 @dataclass(slots=True)
+class StepAttempt:
+    """One attempt at one step; times as the fold's ``lapse``."""
+
+    step: str
+    attempt: int
+    begin: float
+    end: float | None = None
+    error: StepError | None = None
+
+
+@dataclass(slots=True)
 class HostState:
     """Written only by this module and by the fold."""
 
     name: str
-    #: number of its wave from 0, and its place in it
+    #: number of its wave from 0, and its place in it; -1: it takes no part
     wave: int
     place: int
     ways: Ways
@@ -97,10 +107,13 @@ class HostState:
     #: its last known boot, and the boot in which every check passed; empty: unknown
     boot: str = ""
     validated: str = ""
-    #: seconds since the epoch; 0: not yet
-    began: float = 0.0
+    #: every attempt at a step
+    works: list[StepAttempt] = field(default_factory=list)
+    #: (lapse at which it was taken out of work, and at which it came back; None: it is out of work)
+    outages: list[tuple[float, float | None]] = field(default_factory=list)
+    #: lapse of its outcome
     ended: float = 0.0
-    #: of its last event
+    #: seconds since the epoch of its last event
     since: float = 0.0
     #: number of its last event
     moved: int = 0
@@ -120,10 +133,38 @@ class HostState:
 
     @property
     def state(self) -> str:
-        """One word for people: its outcome, the step it is in or waits for, or ``waiting``."""
-        if self.outcome is not None and not self.running:
+        """One word for people: its outcome, the step under way, ``waiting`` or ``between steps``."""
+        if self.outcome is not None:
             return self.outcome.value
-        return "waiting" if self.waits == "wave" or self.step is None else self.step.value
+        work = self.works[-1] if self.works else None
+        return "waiting" if work is None else work.step if work.end is None else "between steps"
+
+    @property
+    def facts(self) -> Facts:
+        """The typed facts from its steps; raises ValueError for a value of another type."""
+        return read(Facts, self.data)
+
+    @property
+    def errors(self) -> list[tuple[str, StepError]]:
+        """Every failure: (step, error)."""
+        return [(work.step, work.error) for work in self.works if work.error is not None]
+
+    @property
+    def seconds(self) -> float:
+        """From its first step to its end, as far as both have been seen."""
+        if not self.works:
+            return 0.0
+        last = self.ended if self.outcome is not None else self.works[-1].end
+        return max(0.0, (last if last is not None else self.works[-1].begin) - self.works[0].begin)
+
+    def worked(self, now: float) -> float:
+        """Seconds of its steps until ``now``, without waiting and soaking."""
+        ends = ((work.begin, now if work.end is None else work.end) for work in self.works if work.step != Step.SOAK)
+        return sum(end - begin for begin, end in ends)
+
+    def out_of_work(self, now: float) -> float:
+        """Seconds until ``now`` in which it was out of work."""
+        return sum((now if end is None else end) - begin for begin, end in self.outages)
 
     @property
     def may_return(self) -> bool:

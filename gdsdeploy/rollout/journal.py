@@ -90,7 +90,7 @@ _LAST: Final = "SELECT max(number) FROM event WHERE rollout = (SELECT key FROM r
 #: Faster than calling Kind, which then refuses unknown ones.
 _KINDS: Final[Mapping[str, Kind]] = {kind.value: kind for kind in Kind}
 #: Events that change the phase of a rollout.
-PHASES: Final = (Kind.PAUSED, Kind.RESUMED, Kind.HALTED, Kind.ABORTED, Kind.ROLLBACK, Kind.FINISHED)
+_PHASES: Final = (Kind.PAUSED, Kind.RESUMED, Kind.HALTED, Kind.ABORTED, Kind.ROLLBACK, Kind.FINISHED)
 
 #: For the digest of a line; a column of a damaged file may hold bytes.
 _ENCODED: Final = json.JSONEncoder(default=repr).encode
@@ -123,13 +123,8 @@ class Summary:
     last: float
     #: how many
     events: int
-    #: events of the kinds in PHASES
-    phases: tuple[Event, ...]
-
-    @property
-    def finished(self) -> bool:
-        """Whether it ended, and wasn't resumed."""
-        return bool(self.phases) and self.phases[-1].kind is Kind.FINISHED
+    #: whether it ended, and wasn't resumed
+    finished: bool
 
 
 def path_of(fleet: Path) -> Path:
@@ -157,8 +152,8 @@ class Journal:
                 raise JournalUnusable(f"{self.path}: line 1 of {name} is missing", hint=_LOST)
             first, last = (self._event(name, row) for row in ends)
             whole = [self._event(name, row) for row in self._rows(_WHOLE, key)]
-            phases = tuple(event for event in whole if event.kind in PHASES)
-            summaries.append(Summary(name, first.time, last.time, count, phases))
+            phase = next((event.kind for event in reversed(whole) if event.kind in _PHASES), None)
+            summaries.append(Summary(name, first.time, last.time, count, phase is Kind.FINISHED))
         return summaries
 
     def newest(self) -> str | None:

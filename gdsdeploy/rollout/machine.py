@@ -1,4 +1,4 @@
-"""The state of a rollout, from the events of its journal, and what it does next.  Pure.
+"""The state of a rollout, from the events of its journal, what it does next, and what a user sees of it.  Pure.
 
 An event that can't follow the earlier ones raises JournalUnusable; an event costs O(log n).  ``decide`` changes nothing
 and costs O(log n) for each decision.  The driver writes the events down, applies them, and performs the tasks.
@@ -6,24 +6,32 @@ and costs O(log n) for each decision.  The driver writes the events down, applie
 
 from __future__ import annotations
 
+import datetime as dt
 import heapq
+import statistics
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
 
 from gdsdeploy.errors import JournalUnusable
 from gdsdeploy.host.io.wording import first_few
 from gdsdeploy.model import events
-from gdsdeploy.model.events import Draft, Event
+from gdsdeploy.model.events import Draft, Event, plan_of
 from gdsdeploy.model.rollout import FAILURES, Outcome, Plan, Step, Task, Wave
 from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout import hoststate
-from gdsdeploy.rollout.hoststate import HostState, Tally, Ways
+from gdsdeploy.rollout.hoststate import HostState, StepAttempt, Tally, Ways
 from gdsdeploy.rollout.waves import Claims, Queue, Slots, keys_of
 
-Phase = Literal["planned", "running", "soaking", "paused", "halted", "aborted", "rolling-back", "finished"]
+#: States of the whole rollout, in words.
+PLANNED, RUNNING, PAUSED, HALTED, ABORTED, ROLLBACK, FINISHED = (
+    "planned", "running", "paused", "halted", "being aborted", "being rolled back", "finished",
+)  # fmt: skip
+#: Its ends beside FINISHED.
+CUT, ROLLED_BACK = "aborted", "rolled back"
+_HINT: Final = "Use the gdsdeploy that wrote it, or a newer one"
 
 
 @dataclass(slots=True)
@@ -33,17 +41,16 @@ class WaveState:
     index: int
     wave: Wave
     state: Literal["waiting", "open", "soaking", "closed"] = "waiting"
-    #: seconds since the epoch; 0: not yet
-    opened: float = 0.0
+    #: lapse; None: not yet
+    opened: float | None = None
+    closed: float | None = None
+    #: when its soak began and when it ends, in seconds since the epoch; 0: not yet
     soaking: float = 0.0
     until: float = 0.0
-    closed: float = 0.0
     #: hosts without an outcome
     remaining: int = 0
     #: hosts that are done and have to be validated again
     unjudged: int = 0
-    #: state → number of its hosts
-    counts: Counter[str] = field(default_factory=Counter)
 
     @property
     def group(self) -> tuple[bool, bool]:
@@ -62,13 +69,16 @@ class Fold:
         #: number and time of the last event
         self.number = 0
         self.time = 0.0
+        self.last: Event | None = None
+        #: time of the first event, and seconds since then from event to event: a clock that is set back adds nothing
+        self.began = self.lapse = 0.0
+        #: of the last pause, halt, …
+        self.reason = ""
         #: the reason; empty: it isn't
         self.paused = self.halted = self.aborted = self.rolling_back = ""
         self.finished = False
         #: index of the wave that was opened last; -1: none was
         self.current = -1
-        #: state → number of hosts
-        self._counts: Counter[str] = Counter()
         self._failures: Counter[tuple[bool, bool]] = Counter()
         self._limits: dict[tuple[bool, bool], int] = {}
         self._by_name = {state.wave.name: state for state in self.waves}
@@ -107,34 +117,22 @@ class Fold:
     # -- for readers
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> str:
         if self.finished:
-            return "aborted" if self.aborted and not self.rolling_back else "finished"
-        for word, why in (("paused", self.paused), ("halted", self.halted), ("rolling-back", self.rolling_back)):
-            if why:
-                return word  # type: ignore[return-value]
-        if self.aborted:
-            return "aborted"
-        if self.current < 0:
-            return "planned"
-        return "soaking" if self.waves[self.current].state == "soaking" and not self._active else "running"
+            return ROLLED_BACK if self.rolling_back else CUT if self.aborted else FINISHED
+        states = (
+            (self.paused, PAUSED), (self.halted, HALTED), (self.rolling_back, ROLLBACK), (self.aborted, ABORTED),
+        )  # fmt: skip
+        return next((word for why, word in states if why), RUNNING if self.current >= 0 else PLANNED)
 
     @property
     def wave(self) -> WaveState | None:
         """The wave that was opened last."""
         return self.waves[self.current] if self.current >= 0 else None
 
-    def counts(self) -> Counter[str]:
-        """Number of hosts by ``HostState.state``."""
-        return +self._counts
-
-    def outcomes(self) -> dict[str, int]:
+    def outcomes(self) -> Counter[str]:
         """Outcome → number of hosts that came to it; a host that is done counts while it is validated again, too."""
-        return dict(Counter(host.outcome.value for host in self.hosts.values() if host.outcome is not None))
-
-    def failed(self) -> list[HostState]:
-        """Hosts whose failure counts, in the order of the plan."""
-        return [host for host in self.hosts.values() if host.counted and host.counted.failed]
+        return Counter(host.outcome.value for host in self.hosts.values() if host.outcome is not None)
 
     def too_many_failed(self) -> str:
         """Why no more hosts may be begun; empty: they may."""
@@ -149,8 +147,13 @@ class Fold:
     def apply(self, event: Event) -> None:
         """Take the next event; raises JournalUnusable: it cannot follow."""
         if event.number != self.number + 1:
-            raise JournalUnusable(f"event {event.number} follows event {self.number}: some are missing")
+            raise JournalUnusable(f"event {event.number} follows event {self.number}: some are missing", hint=_HINT)
         try:
+            dt.datetime.fromtimestamp(event.time, dt.UTC)  # Refuses what can't be shown later.
+            if self.last is None:
+                self.began = event.time
+            else:
+                self.lapse += max(0.0, event.time - self.time)
             if event.host:
                 host = self.hosts.get(event.host)
                 if host is None:
@@ -159,9 +162,10 @@ class Fold:
                 self._of_host(host, event)
             else:
                 self._of_all(event)
-        except (KeyError, ValueError, TypeError) as error:
-            raise JournalUnusable(f"event {event.number} ({event.kind}) cannot be read: {error!r}") from None
-        self.number, self.time = event.number, event.time
+        except (ArithmeticError, LookupError, OSError, TypeError, ValueError) as error:
+            message = f"line {event.number} of the journal ({event.kind}) is not understood: {error!r}"
+            raise JournalUnusable(message, hint=_HINT) from error
+        self.number, self.time, self.last = event.number, event.time, event
 
     def interrupted(self) -> None:
         """Begin the steps under way again, as their next attempt: called once, after the events of a journal."""
@@ -180,6 +184,7 @@ class Fold:
                 self._in_step(host, event, step)
                 if error is None:
                     raise self._wrong(event, "it has no error")
+                host.works[-1].error = error
                 hoststate.fail(host, error)
             case events.HostEnded(outcome, reason):
                 self._outcome(host, event, Outcome(outcome), reason)
@@ -192,9 +197,10 @@ class Fold:
         self._index(host)
 
     def _in_step(self, host: HostState, event: Event, step: str) -> None:
-        """Raise JournalUnusable unless the host is in this step."""
+        """The host's step is over; raises JournalUnusable unless it is in this one."""
         if not host.running or host.step is not Step(step):
             raise self._wrong(event, f"{host.name} is not in step {step}")
+        host.works[-1].end = self.lapse
 
     def _begin(self, host: HostState, event: Event, step: Step, attempt: int) -> None:
         if host.running:
@@ -207,7 +213,9 @@ class Fold:
             raise self._wrong(event, f"{host.name} is not about to begin {step}")
         if step is Step.RETURN and not host.may_return:
             raise self._wrong(event, f"{host.name} did not pass its checks in the boot that it is in")
-        host.began = host.began or event.time
+        if host.works and host.works[-1].end is None:  # The controller was stopped before it wrote the end.
+            host.works[-1].end = self.lapse
+        host.works.append(StepAttempt(step, attempt, self.lapse))
         hoststate.begin(host, step, attempt)
 
     def _end(self, host: HostState, done: events.StepDone) -> None:
@@ -223,7 +231,7 @@ class Fold:
         skipped = outcome is Outcome.SKIPPED and host.waits == "wave"
         if host.outcome is not None or (host.due is not outcome and not skipped):
             raise self._wrong(event, f"{host.name} did not end so")
-        host.outcome, host.due, host.ended = outcome, None, event.time
+        host.outcome, host.due, host.ended = outcome, None, self.lapse
         host.reason = reason or host.reason
         host.waits = ""
         self._asked.discard(host.name)
@@ -244,6 +252,8 @@ class Fold:
 
     def _of_all(self, event: Event) -> None:
         why = event.kind.value
+        if isinstance(event.payload, events.ReasonPayload):
+            self.reason = event.payload.reason
         match event.payload:
             case events.WavePayload(wave):
                 self._of_wave(event, self._by_name[wave])
@@ -276,7 +286,7 @@ class Fold:
         if isinstance(event.payload, events.WaveOpened):
             if state.index != self.current + 1 or (self.current >= 0 and self.waves[self.current].state != "closed"):
                 raise self._wrong(event, f"wave {state.wave.name} is not the next")
-            self.current, state.state, state.opened = state.index, "open", event.time
+            self.current, state.state, state.opened = state.index, "open", self.lapse
         elif state.index != self.current or state.state == "closed":
             raise self._wrong(event, f"wave {state.wave.name} is not open")
         elif isinstance(event.payload, events.WaveSoaking) and (state.state == "soaking" or not state.remaining):
@@ -286,7 +296,7 @@ class Fold:
         elif state.remaining:
             raise self._wrong(event, f"wave {state.wave.name} is not over")
         else:
-            state.state, state.closed = "closed", event.time
+            state.state, state.closed = "closed", self.lapse
         for name in state.wave.hosts:
             host = self.hosts[name]
             if soaks and host.outcome is Outcome.DONE and not (host.soak_passed or host.running):
@@ -309,13 +319,18 @@ class Fold:
         self._ask = {host.name: None for host in lost}
 
     def _wrong(self, event: Event, why: str) -> JournalUnusable:
-        return JournalUnusable(f"event {event.number} ({event.kind}) cannot follow: {why}")
+        return JournalUnusable(f"event {event.number} ({event.kind}) cannot follow: {why}", hint=_HINT)
 
     # -- indexes
 
     def _index(self, host: HostState) -> None:
         """Update the host's place in queues, indexes and counts."""
         name, waits = host.name, host.waits
+        away = bool(host.outages) and host.outages[-1][1] is None
+        if host.out and not away:
+            host.outages.append((self.lapse, None))
+        elif away and not host.out:
+            host.outages[-1] = host.outages[-1][0], self.lapse
         self._count(host)
         self.slots.set_held(name, host.holds)
         open_ = waits == "wave" and host.outcome is None and self.waves[host.wave].state == "open"
@@ -332,7 +347,6 @@ class Fold:
 
     def _count(self, host: HostState) -> None:
         new = Tally(
-            host.state,
             host.outcome is None,
             host.active,
             host.outcome is Outcome.DONE and not host.soak_passed,
@@ -344,8 +358,6 @@ class Fold:
         wave = self.waves[host.wave]
         for sign, each in ((-1, old), (1, new)):
             if each is not None:
-                self._counts[each.state] += sign
-                wave.counts[each.state] += sign
                 wave.remaining += sign * each.remains
                 wave.unjudged += sign * each.unjudged
                 self._failures[wave.group] += sign * each.failed
@@ -454,7 +466,7 @@ class StateMachine(Fold):
             yield self._finished()
 
     def _finished(self) -> Draft:
-        return "", events.RolloutFinished(self.outcomes())
+        return "", events.RolloutFinished(dict(self.outcomes()))
 
     # -- tasks
 
@@ -528,3 +540,71 @@ def _task(host: HostState, step: Step | None = None) -> Task:
     step = step or host.step
     assert step is not None
     return Task(host.name, step, host.attempt + 1 if step is host.step else 1, dict(host.data))
+
+
+class Status(Fold):
+    """A rollout as a user sees it: who takes part, who is out of work, and the time left."""
+
+    def everyone(self) -> dict[str, HostState]:
+        """The hosts of the plan, those that take no part last."""
+        skipped = self.plan.skipped.items()
+        others = {name: HostState(name, -1, 0, Ways(), outcome=Outcome.SKIPPED, reason=why) for name, why in skipped}
+        return {**self.hosts, **others}
+
+    def under_way(self) -> list[HostState]:
+        return [host for host in self.hosts.values() if host.works and host.outcome is None]
+
+    def failed(self) -> list[HostState]:
+        """Hosts whose outcome counts as a failure, and hosts that are being rolled back after one."""
+        hosts = self.hosts.values()
+        return [host for host in hosts if host.outcome in FAILURES or (host.outcome is None and host.errors)]
+
+    def away(self) -> set[str]:
+        """Hosts out of work, for any reason."""
+        return {*self.slots.down, *(host.name for host in self.hosts.values() if host.out)}
+
+    def left(self) -> float | None:
+        """Seconds until the end; None: the rollout isn't running.
+
+        The expected times, corrected by those of finished hosts, over the hosts that run at once; a wave takes at least
+        as long as its slowest host; then the soaks.
+        """
+        if self.phase not in (RUNNING, PLANNED):
+            return None
+        expected = self.plan.expected
+        done = [host for host in self.hosts.values() if host.outcome is Outcome.DONE and expected.get(host.name, 0) > 0]
+        pairs = [(host.worked(self.lapse), expected[host.name]) for host in done]
+        factor = statistics.median(took / guess for took, guess in pairs) if pairs else 1.0
+        slots = max(1, min(self.slots.limit - len(self.slots.down), self.settings.parallel))
+        return sum(self._left(part, factor, slots) for part in self.waves if part.state != "closed")
+
+    def _left(self, part: WaveState, factor: float, slots: int) -> float:
+        if part.state == "soaking" and self.number:
+            return max(0.0, part.until - self.time)
+        rest = [self._rest(self.hosts[name], factor) for name in part.wave.hosts if not self.hosts[name].outcome]
+        # A wave of hosts that have the lock already has nothing to soak.
+        soaks = any(self.plan.expected.get(name, 1.0) > 0 for name in part.wave.hosts)
+        return max(sum(rest) / slots, max(rest, default=0.0)) + (part.wave.soak if soaks else 0)
+
+    def _rest(self, host: HostState, factor: float) -> float:
+        return max(0.0, self.plan.expected.get(host.name, 0.0) * factor - host.worked(self.lapse))
+
+
+def fold(events: Iterable[Event]) -> Status:
+    """The status after all of ``events``, of which the first holds the plan.
+
+    Raises ValueError where that is no plan, and JournalUnusable.
+    """
+    iterator = iter(events)
+    status = first_status(next(iterator, None))
+    for event in iterator:
+        status.apply(event)
+    return status
+
+
+def first_status(first: Event | None) -> Status:
+    """The status after a journal's first event; raises ValueError where that is no plan."""
+    status = Status(plan_of(first))
+    assert first is not None
+    status.apply(first)
+    return status

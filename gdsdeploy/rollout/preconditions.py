@@ -17,7 +17,7 @@ from gdsdeploy.builds.assign import Supply
 from gdsdeploy.converge import plan_fleet as planning
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.plan_fleet import FleetPlan, plan_fleet
-from gdsdeploy.errors import DrainFailed, FleetInvalid, GdsError, RolloutRefused
+from gdsdeploy.errors import DrainFailed, FleetInvalid, GdsError, JournalUnusable, RolloutRefused
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.host.io.wording import first_few
 from gdsdeploy.lock import compat, lockfile, releases
@@ -27,7 +27,7 @@ from gdsdeploy.model.rollout import Outcome, Plan
 from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.preflight import record
 from gdsdeploy.preflight.record import PreflightRecord
-from gdsdeploy.rollout import journal, status, waves
+from gdsdeploy.rollout import journal, machine, waves
 from gdsdeploy.rollout.drain import Drainer, drainer, rollout_of
 from gdsdeploy.rollout.steps import answers
 from gdsdeploy.rollout.waves import Candidate, window_opens_at
@@ -123,13 +123,13 @@ def _measured_times(fleet_path: Path) -> tuple[dict[tuple[str, str], float], dic
     with journal.reading(path) as book:
         for summary in book.rollouts()[-LOOKED_AT:]:
             try:
-                done = status.fold(book.events(summary.id)).hosts.values()
-            except ValueError:
+                done = machine.fold(book.events(summary.id)).hosts.values()
+            except (ValueError, JournalUnusable):
                 continue  # written by another gdsdeploy
             for host in done:
                 disruption = host.facts.disruption
                 if host.outcome == Outcome.DONE and disruption:
-                    took = host.worked(host.ended or 0.0)
+                    took = host.worked(host.ended)
                     own[host.name, disruption] = took
                     others.setdefault(disruption, []).append(took)
     return own, others
@@ -284,7 +284,7 @@ def prepare(
         expected=expected,
         any_serial=fleet.any_serial,
     )
-    left = status.Status(plan).left() or 0.0
+    left = machine.Status(plan).left() or 0.0
     opens = window_opens_at(settings, time.time())
     return RolloutPreview(plan, plans, trials, down, left, measured, opens, tuple(reasons))
 

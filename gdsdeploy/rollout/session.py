@@ -20,8 +20,8 @@ from gdsdeploy.rollout import journal, preconditions, waves
 from gdsdeploy.rollout.display import Watch
 from gdsdeploy.rollout.drain import drainer, rollout_of
 from gdsdeploy.rollout.driver import Effects, Hooks, drive
+from gdsdeploy.rollout.machine import Status
 from gdsdeploy.rollout.notify import Notifier
-from gdsdeploy.rollout.status import Status
 from gdsdeploy.rollout.steps import rollback, upgrade
 from gdsdeploy.rollout.steps.work import Patience, Work, alone, release_host
 
@@ -33,7 +33,7 @@ def run(writer: journal.Writer, plan: Plan, watch: Watch, effects: Effects) -> S
     """
     path = Path(plan.fleet)
     settings = Rollout.model_validate(dict(plan.settings))
-    last_number = watch.status.last.number if watch.status is not None and watch.status.last is not None else 0
+    last_number = watch.status.number if watch.status is not None else 0
     watch.replay(writer.events(plan.id, after=last_number))
     with Notifier(settings.notify, rollout=plan.id, fleet=path, warn=console.warn) as notify:
 
@@ -142,7 +142,7 @@ def resumption(current: Status, path: Path, accept: Collection[str], reason: str
             names = ", ".join(sorted(failed)) or "none did"
             raise RolloutRefused(f"--accept: {name} did not fail in this rollout", hint=f"Hosts that failed: {names}")
     plan, settings = current.plan, Rollout.model_validate(dict(current.plan.settings))
-    every = list(dict.fromkeys([*(host.name for host in current.taking_part()), *sorted(current.down)]))
+    every = list(dict.fromkeys([*(host.name for host in current.hosts.values()), *sorted(current.slots.down)]))
     try:
         states = drainer(settings.drain, path.resolve().parent).states(every)
     except DrainFailed as error:
@@ -150,13 +150,13 @@ def resumption(current: Status, path: Path, accept: Collection[str], reason: str
         states = {}
     out = {name for name, state in states.items() if state.out and rollout_of(state.reason) != plan.id}
     in_work = {name for name, state in states.items() if not state.out}
-    stuck = {host.name for host in current.taking_part() if host.outcome in (Outcome.KEPT, Outcome.LOST) and host.away}
+    stuck = {host.name for host in current.hosts.values() if host.outcome in (Outcome.KEPT, Outcome.LOST) and host.out}
     # Without a scheduler only a person knows whether a failed host works.
     silent = set(every) - states.keys()
     working = set(accept) if settings.drain.by == "none" else in_work | (silent & set(accept))
-    back = (stuck & working) | _answering(path, sorted(current.down & (in_work | silent)))
+    back = (stuck & working) | _answering(path, sorted(current.slots.down & (in_work | silent)))
     # A drain by others, of a host that this rollout has finished, counts already.
-    down = {name for name in out - current.down if not (name in current.hosts and current.hosts[name].away)}
+    down = {name for name in out - current.slots.down if not (name in current.hosts and current.hosts[name].out)}
     return RolloutResumed(reason, tuple(sorted(accept)), tuple(sorted(back)), tuple(sorted(down)))
 
 

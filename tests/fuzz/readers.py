@@ -58,7 +58,7 @@ from gdsdeploy.model.rollout import Plan, Wave
 from gdsdeploy.repo import credentials
 from gdsdeploy.report import formats, html
 from gdsdeploy.report.model import Report, Trouble
-from gdsdeploy.rollout import journal, status
+from gdsdeploy.rollout import journal, machine
 from gdsdeploy.rollout.report import progress
 from gdsdeploy.ssh import endpoint, transport
 from gdsdeploy.ssh.endpoint import Answer, Endpoint, Output
@@ -199,7 +199,7 @@ def read_journal(path: Path) -> None:
     with journal.reading(path) as reader:
         for summary in reader.rollouts():
             with contextlib.suppress(ValueError):  # the first is no plan, which history says as a warning
-                progress.lines(status.fold(reader.events(summary.id)), now=1e9, width=80, live=False)
+                progress.lines(machine.fold(reader.events(summary.id)), now=1e9, width=80, live=False)
             reader.plan(summary.id)
         reader.newest()
 

@@ -45,14 +45,14 @@ class Story:
         if error:
             self.say(Kind.FAIL, host, step=str(step), error=dict(error))
         else:
-            self.say(Kind.END, host, step=str(step), data=data)
+            self.say(Kind.END, host, step=str(step), data=data or STEP_DATA.get(step, {}))
 
     def upgrade(self, host: str, *, until: Step | None = None, error: Mapping[str, Any] | None = None) -> None:
         for step in FORWARD:
             if step is until:
                 self.step(host, step, error=error)
                 return
-            self.step(host, step, **STEP_DATA.get(step, {}))
+            self.step(host, step)
         self.say(Kind.OUTCOME, host, outcome=str(Outcome.DONE), reason="every check passed in its boot")
 
     def undo(self, host: str) -> None:
@@ -68,8 +68,14 @@ STEP_DATA: dict[Step, dict[str, Any]] = {
     },
     Step.BOOT: {"boot_id": "2", "kernel": "6.12.107+deb13-amd64"},
     Step.VALIDATE: {"validated_boot": "2", "verdict": "pass", "lock": "sha256:" + "b" * 64},
+    Step.UNDO_BOOT: {"boot_id": "3", "kernel": "6.12.94+deb13-amd64"},
+    Step.UNDO_VALIDATE: {"validated_boot": "3", "verdict": "pass", "lock": "sha256:" + "a" * 64},
     Step.RETURN: {"returned": True},
 }  # fmt: skip
+
+
+#: Settings of a rollout that leaves failed hosts as they are.
+KEEPS = Rollout(on_failure="keep").model_dump(mode="json")
 
 
 def plan(waves: tuple[Wave, ...], **changed: Any) -> Plan:
@@ -134,7 +140,7 @@ def large(hosts: int = 2000, seed: int = 7) -> Story:
     while at < hosts:
         waves.append(Wave(f"wave-{len(waves)}" if waves else "canary", tuple(names[at : at + size]), canary=not waves))
         at, size = at + size, min(size * 2, max(1, hosts // 4))
-    story = Story(plan(tuple(waves)))
+    story = Story(plan(tuple(waves), settings=KEEPS))
     for wave in waves:
         story.say(Kind.OPENED, wave=wave.name)
         moments: list[tuple[float, int, Kind, str, dict[str, Any]]] = []
@@ -160,6 +166,6 @@ def _moments(name: str, chance: random.Random) -> list[tuple[float, Kind, str, d
             moments.append((at, Kind.FAIL, name, {"step": str(step), "error": error}))
             moments.append((at, Kind.OUTCOME, name, {"outcome": "kept", "reason": "no audit"}))
             return moments
-        moments.append((at, Kind.END, name, {"step": str(step), "data": {}}))
+        moments.append((at, Kind.END, name, {"step": str(step), "data": STEP_DATA.get(step, {})}))
     moments.append((at, Kind.OUTCOME, name, {"outcome": "done", "reason": ""}))
     return moments

@@ -44,16 +44,16 @@ from gdsdeploy.model.events import Kind
 from gdsdeploy.model.rollout import Step, Wave
 from gdsdeploy.report import formats, html
 from gdsdeploy.report.model import HostReport, Report, Trouble
+from gdsdeploy.rollout.machine import fold
 from gdsdeploy.rollout.report import page as rollout_page
 from gdsdeploy.rollout.report import progress
-from gdsdeploy.rollout.status import fold
 from gdsdeploy.ssh import endpoint, reply_schema
 from gdsdeploy.ssh.endpoint import Answer
 from gdsdeploy.validate import fleet_validation, support_bundle, watch
 from gdsdeploy.validate.facts import require_topology
 from tests.commandline import run
 from tests.unit.hostile_words import places, with_value
-from tests.unit.sample_rollouts import Story
+from tests.unit.sample_rollouts import KEEPS, Story
 from tests.unit.sample_rollouts import plan as rollout_plan
 from tests.unit.ssh.test_hostdata import EXPECTED, RECORDED, SHOWN, TESTS, report_of
 
@@ -292,10 +292,13 @@ ERROR = {"kind": "ModuleBuildFailed", "message": "gpu1: it does not build\n  | m
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_a_rollouts_journal_has_of_hosts(seed: int, capsys: Captured) -> None:
     words = changed({"reason": "it broke", "note": "a note", "kernel": "6.1", "verdict": "pass", "error": ERROR}, seed)
-    story = Story(rollout_plan((Wave("canary", ("gpu1",), canary=True), Wave("w", ("honest",)))))
+    waves = (Wave("canary", ("gpu1",), canary=True), Wave("w", ("honest",)))
+    story = Story(rollout_plan(waves, settings=KEEPS))
     story.say(Kind.OPENED, wave="canary")
     story.step("gpu1", Step.PREFLIGHT, kernel=words["kernel"], verdict=words["verdict"])
     story.say(Kind.NOTE, "gpu1", text=words["note"])
+    for step in (Step.DRAIN, Step.SNAPSHOT, Step.APPLY):
+        story.step("gpu1", step)
     story.step("gpu1", Step.MODULES, error=words["error"])
     story.say(Kind.OUTCOME, "gpu1", outcome="kept", reason=words["reason"])
     story.say(Kind.HALTED, reason=words["reason"])

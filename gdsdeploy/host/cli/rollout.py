@@ -8,10 +8,12 @@ import re
 import sys
 from typing import Any, Callable, Dict, List
 
-from ..errors import REFUSED, RolloutError
-from ..io.wording import joined
-from ..rollout.errors import answering
+from ..errors import REFUSED, HostError, RolloutError
+from ..io.wording import joined, quoted
 from .parsers import command, group
+
+#: Exit status of arguments and documents that cannot be used.
+UNUSABLE = 2
 
 
 def _matching(pattern: str, words: str) -> Callable[[str], str]:
@@ -75,7 +77,30 @@ def add_parsers(commands: Any) -> None:
 
 
 def _add(verbs: Any, name: str, run: Callable[[Any], int], text: str) -> Any:
-    return command(verbs, name, answering(run), text)
+    return command(verbs, name, _answering(run), text)
+
+
+def _answering(run: Callable[[Any], int]) -> Callable[[Any], int]:
+    """Print an error as text or JSON, as the caller asked, and return its exit status."""
+
+    def inner(arguments: Any) -> int:
+        try:
+            return run(arguments)
+        except OSError as error:
+            name = f"{error.filename}: " if error.filename else ""
+            return _print_error(arguments, "io", name + (error.strerror or str(error)), "")
+        except HostError as error:
+            return _print_error(arguments, getattr(error, "kind", "host"), error.message, error.hint)
+
+    return inner
+
+
+def _print_error(arguments: Any, kind: str, message: str, hint: str) -> int:
+    if arguments.json:
+        print(json.dumps({"error": {"kind": kind, "message": message, "hint": hint}}, sort_keys=True))
+    else:
+        print(quoted(f"error: {message}{f' ({hint})' if hint else ''}"), file=sys.stderr)
+    return UNUSABLE if kind == "usage" else REFUSED
 
 
 def _snapshot(arguments: argparse.Namespace) -> int:

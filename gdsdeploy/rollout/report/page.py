@@ -13,10 +13,11 @@ from gdsdeploy.model.hostnames import words
 from gdsdeploy.model.rollout import FAILURES, Outcome
 from gdsdeploy.report import html
 from gdsdeploy.report.html import Texts
-from gdsdeploy.rollout import status as states
+from gdsdeploy.rollout import machine as states
+from gdsdeploy.rollout.hoststate import HostState, StepAttempt
+from gdsdeploy.rollout.machine import Status, WaveState
 from gdsdeploy.rollout.report import progress
 from gdsdeploy.rollout.report.progress import ENDED, VERSION, stamp
-from gdsdeploy.rollout.status import HostStatus, Status, StepAttempt, WaveStatus
 
 #: Failures with a card of their own, and columns for the names of a failure's hosts.
 PROBLEMS: Final = 100
@@ -38,7 +39,7 @@ def render(status: Status, *, live: bool = True) -> str:
 
 def stream(status: Status, *, live: bool = True) -> Iterator[str]:
     """The page in parts: a large rollout's is never held whole."""
-    rows = [_row(status, host) for host in status.hosts.values()]
+    rows = [_row(status, host) for host in status.everyone().values()]
     problems = list(_problems(rows, status.plan.fleet))
     causes = {host: number for number, problem in enumerate(problems) for host in problem["hosts"]}
     symbols, texts = {**progress.SYMBOLS, "under way": "▸"}, Texts()
@@ -61,11 +62,11 @@ def stream(status: Status, *, live: bool = True) -> Iterator[str]:
 
 def sentence(status: Status) -> str:
     """The outcome in one line."""
-    hosts = status.taking_part()
+    hosts = list(status.hosts.values())
     good = sum(host.outcome in (Outcome.DONE, Outcome.SATISFIED) for host in hosts)
-    numbers = status.counts()
+    numbers = status.outcomes()
     others = [f"{numbers[outcome]} {outcome}" for outcome in Outcome if outcome in FAILURES and numbers[outcome]]
-    waiting = sum(not host.outcome for host in hosts)
+    waiting = sum(host.outcome is None for host in hosts)
     others += [f"{waiting} not finished"] if waiting else []
     return ", ".join(
         [f"{good} of {count(len(hosts), 'host')} {'has' if len(hosts) == 1 else 'have'} the lock", *others]
@@ -88,16 +89,16 @@ def to_json(status: Status, *, live: bool = True) -> str:
         "seconds": round(status.lapse, 3),
         "seconds_left": None if left is None else round(left),
         "events": status.last.number if status.last else 0,
-        "counts": dict(sorted(status.counts().items())),
+        "counts": dict(sorted(status.outcomes().items())),
         "away": sorted(status.away()),
         "max_unavailable": status.plan.max_unavailable,
-        "waves": [_wave(status, part) for part in status.parts],
-        "hosts": {name: _host(status, host) for name, host in status.hosts.items()},
+        "waves": [_wave(status, part) for part in status.waves],
+        "hosts": {name: _host(status, host) for name, host in status.everyone().items()},
     }
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
-def _wave(status: Status, part: WaveStatus) -> dict[str, Any]:
+def _wave(status: Status, part: WaveState) -> dict[str, Any]:
     hosts = [status.hosts[name] for name in part.wave.hosts]
     return {
         "name": part.wave.name,
@@ -106,20 +107,20 @@ def _wave(status: Status, part: WaveStatus) -> dict[str, Any]:
         "hosts": list(part.wave.hosts),
         "soak": part.wave.soak,
         "halt_at": part.wave.halt_at,
-        "until": None if part.until is None else stamp(part.until),
+        "until": stamp(part.until) if part.until else None,
         "ended": sum(bool(host.outcome) for host in hosts),
         "failed": sum(host.outcome in FAILURES for host in hosts),
     }
 
 
-def _host(status: Status, host: HostStatus) -> dict[str, Any]:
+def _host(status: Status, host: HostState) -> dict[str, Any]:
     return {
-        "wave": None if host.wave is None else status.parts[host.wave].wave.name,
+        "wave": None if host.wave < 0 else status.waves[host.wave].wave.name,
         "state": host.state,
-        "outcome": host.outcome or None,
+        "outcome": host.outcome,
         "reason": host.reason,
         "accepted": host.accepted,
-        "away": host.away or host.name in status.down,
+        "away": host.out or host.name in status.slots.down,
         "seconds": round(host.seconds, 3),
         "steps": [
             {
@@ -168,7 +169,7 @@ def _outages(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _waves(status: Status) -> Iterator[Mapping[str, Any]]:
-    for part in status.parts:
+    for part in status.waves:
         hosts = [status.hosts[name] for name in part.wave.hosts]
         end = status.lapse if part.closed is None else part.closed
         yield {
@@ -182,7 +183,7 @@ def _waves(status: Status) -> Iterator[Mapping[str, Any]]:
         }
 
 
-def _row(status: Status, host: HostStatus) -> dict[str, Any]:
+def _row(status: Status, host: HostState) -> dict[str, Any]:
     state = host.outcome or ("under way" if host.works else "waiting")
     expected = status.plan.expected.get(host.name)
     away = host.out_of_work(status.lapse)
@@ -195,7 +196,7 @@ def _row(status: Status, host: HostStatus) -> dict[str, Any]:
         # As the table has them: outcome, wave, took, expected, out of work, disruption, kernel, validated.
         "cells": (
             state if state in CLASSES else "waiting",
-            "–" if host.wave is None else status.parts[host.wave].wave.name,
+            "–" if host.wave < 0 else status.waves[host.wave].wave.name,
             span(host.seconds) if host.works else "–",
             "–" if expected is None else span(expected),
             span(away) if away else "–",

@@ -19,8 +19,9 @@ from gdsdeploy.model import events, hostnames
 from gdsdeploy.model.events import Event, Kind
 from gdsdeploy.model.rollout import FAILURES, Outcome, Plan, Step
 from gdsdeploy.report.model import for_all
-from gdsdeploy.rollout import status as states
-from gdsdeploy.rollout.status import HostStatus, Status, WaveStatus
+from gdsdeploy.rollout import machine as states
+from gdsdeploy.rollout.hoststate import HostState
+from gdsdeploy.rollout.machine import Status, WaveState
 
 #: Raised when a field of the stream changes its meaning or goes away.
 VERSION: Final = 1
@@ -214,10 +215,10 @@ def phase(status: Status, *, live: bool = True) -> str:
 
 def outcomes(status: Status) -> str:
     """``8 done, 1 rolled-back, 2 under way, 3 waiting``."""
-    numbers: Counter[str] = status.counts()
+    numbers = status.outcomes()
     words = [f"{numbers[outcome]} {outcome}" for outcome in Outcome if numbers[outcome]]
     begun = len(status.under_way())
-    waiting = sum(not host.works and not host.outcome for host in status.taking_part())
+    waiting = sum(not host.works and not host.outcome for host in status.hosts.values())
     words += [f"{number} {word}" for number, word in ((begun, "under way"), (waiting, "waiting")) if number]
     return ", ".join(words) or "no host takes part"
 
@@ -232,21 +233,21 @@ def _head(status: Status, since: float, *, live: bool) -> Iterator[str]:
     yield f"rollout {status.plan.id}: {phase(status, live=live)}"
     if status.reason and status.phase != states.RUNNING:
         yield f"  because: {plain(status.reason)}"
-    hosts = status.taking_part()
+    hosts = status.hosts
     yield f"  {bar(_ended(status), len(hosts))} {_summary(status, since, live=live)}"
     yield f"  {outcomes(status)}"
     yield f"  out of work: {len(status.away())} of at most {status.plan.max_unavailable}"
 
 
 def _ended(status: Status) -> int:
-    return sum(bool(host.outcome) for host in status.taking_part())
+    return sum(bool(host.outcome) for host in status.hosts.values())
 
 
 def _summary(status: Status, since: float, *, live: bool) -> str:
     """``8 of 11 hosts, 20 min so far, about 5 min left``."""
     left = status.left()
     # The end of the last event's wait is part of what was left then.
-    words = [f"{_ended(status)} of {count(len(status.taking_part()), 'host')}", f"{span(status.lapse + since)} so far"]
+    words = [f"{_ended(status)} of {count(len(status.hosts.values()), 'host')}", f"{span(status.lapse + since)} so far"]
     if left is not None and live:
         words.append(f"about {span(max(0.0, left - since))} left")
     return ", ".join(words)
@@ -255,18 +256,18 @@ def _summary(status: Status, since: float, *, live: bool) -> str:
 def _waves(status: Status, width: int) -> Iterator[str]:
     """As many waves to a line as fit."""
     row = "  waves:"
-    for word in (_wave(status, part) for part in status.parts):
+    for word in (_wave(status, part) for part in status.waves):
         if len(row) + 2 + len(word) > width and row.strip() != "waves:":
             yield row
             row = "        "
         row += f"  {word}"
-    if status.parts:
+    if status.waves:
         yield row
 
 
-def _wave(status: Status, part: WaveStatus) -> str:
+def _wave(status: Status, part: WaveState) -> str:
     ended = sum(bool(status.hosts[name].outcome) for name in part.wave.hosts)
-    until = f" until {clock(part.until)}" if part.state == "soaking" and part.until is not None else ""
+    until = f" until {clock(part.until)}" if part.state == "soaking" else ""
     return f"{SYMBOLS.get(part.state, '▸')} {part.wave.name} {ended}/{len(part.wave.hosts)}{until}"
 
 
@@ -277,7 +278,7 @@ def _hosts(status: Status, since: float, shown: int, latest: Mapping[str, str]) 
     yield "  under way:"
     rows = []
     for host in begun[:shown]:
-        work = host.running or host.works[-1]
+        work = host.works[-1]
         again = f", attempt {work.attempt}" if work.attempt > 1 else ""
         lasts = span(status.lapse - (work.begin if work.end is None else work.end) + since)
         text = f": {plain(latest[host.name])}" if host.running and host.name in latest else ""
@@ -312,14 +313,14 @@ def _failures(status: Status, shown: int, wrapped: int) -> Iterator[str]:
         yield f"    and {rest} more; the report (--html, --json) has all of them"
 
 
-def failure(host: HostStatus, names: str) -> str:
+def failure(host: HostState, names: str) -> str:
     """A host that failed in one line: symbol, ``names`` of all that are like it, state and the first reason."""
     state = host.state if host.outcome in FAILURES else f"failed, {host.state}"
     reason = "; then ".join(f"{step}: {message}" for step, message in reasons(host)) or host.reason
-    return plain(f"{SYMBOLS.get(host.outcome, '▸')} {names}: {state}: {reason}")
+    return plain(f"{SYMBOLS.get(host.outcome or '', '▸')} {names}: {state}: {reason}")
 
 
-def reasons(host: HostStatus) -> list[tuple[str, str]]:
+def reasons(host: HostState) -> list[tuple[str, str]]:
     """(step, message) of the first failure and of the last one, without the host's name."""
     errors = host.errors[:1] + host.errors[1:][-1:]
     return [(step, (error.message or "no reason was given").removeprefix(f"{host.name}: ")) for step, error in errors]

@@ -28,7 +28,6 @@ from gdsdeploy.ssh.reply_schema import (
     Shape,
     Size,
     Text,
-    Time,
     Version,
     parse_reply,
 )
@@ -121,7 +120,6 @@ class Difference(Shape):
 class Comparison(Shape):
     """How a host differs from a snapshot."""
 
-    same: bool
     differences: list[Difference] = Field(max_length=MANY)
 
 
@@ -150,8 +148,6 @@ class _Once(Shape):
 
 class _Free(Shape):
     bytes: Size
-    inodes: Size
-    mount: Text
 
 
 class _Keeper(Shape):
@@ -168,8 +164,6 @@ class Status(Shape):
     kernel: Release
     devices: Annotated[str, Field(pattern=r"^[0-9a-f ]*$", max_length=4096)]
     lock_digest: LockDigest
-    uptime: Time
-    boot: _Boot
     once: _Once
     packages: _Packages
     space: dict[Literal["/", "/boot", "/lib/modules", "/var"], _Free]
@@ -215,7 +209,6 @@ class Needed(Shape):
     reasons: list[Text] = Field(max_length=MANY)
     boot_id: BootId
     running: Release
-    unloaded: list[Name] = Field(max_length=MANY)
     by_reload: bool = True
 
 

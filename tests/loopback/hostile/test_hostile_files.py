@@ -20,6 +20,7 @@ from gdsdeploy.host.io.wording import HIDDEN
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.events import PAYLOADS, Kind, read
 from gdsdeploy.model.lock import Lock, RefusedChoice
+from gdsdeploy.model.rollout import Wave
 from gdsdeploy.model.rollout_settings import Notify
 from gdsdeploy.rollout import journal
 from gdsdeploy.rollout.notify import Notifier
@@ -29,7 +30,7 @@ from tests.loopback.hostile.test_hostile_verbs import HONEST, OF_HOSTS, as_sent,
 from tests.loopback.loopback_fleet import LoopbackFleet
 from tests.loopback.verbs import verbs
 from tests.unit.hostile_words import WORDS, places, texts, with_value
-from tests.unit.sample_rollouts import small
+from tests.unit.sample_rollouts import KEEPS, plan
 
 #: Nearly every text that a fleet file can have.
 WHOLE: dict[str, Any] = {
@@ -365,25 +366,31 @@ def test_what_shows_something_of_it(fleet: Poisoned, run: Run, tmp_path: Path) -
 
 def test_what_hosts_said_in_a_rollout(fleet: Poisoned, run: Run, tmp_path: Path) -> None:
     """Its journal has their words in what a step found, in why one failed and in how a host ended."""
-    story = small()
+    hosts = [f"gpu{number}" for number in range(len(fleet.words))]
+    planned = plan((Wave("canary", tuple(hosts), canary=True),), settings=KEEPS)
     events_file = tmp_path / "told"
     command = ["/bin/sh", "-c", f"cat >> {events_file}", "--", "{host}", "{kind}"]
     with (
         journal.writing(journal.path_of(fleet.path), doing="try it") as writer,
         Notifier(
             Notify(command=command, events=[str(kind) for kind in Kind if kind is not Kind.PLANNED]),
-            rollout=story.plan.id,
+            rollout=planned.id,
             fleet=fleet.path,
             warn=pytest.fail,
         ) as tell,
     ):
-        writer.begin(story.plan)
-        for number, word in enumerate(fleet.words):
-            host = f"gpu{number % 8 + 1}"
+        writer.begin(planned)
+        for host, word in zip(hosts, fleet.words, strict=True):
             error = {"kind": "HostUnfit", "message": word, "hint": word}
+            found = {word: word, "findings": [word], "reason": word}
+            steps = [
+                (kind, host, {"step": step, "data": found})
+                for step in ("preflight", "drain", "snapshot")
+                for kind in (Kind.BEGIN, Kind.END)
+            ]
             for kind, name, data in (
-                (Kind.BEGIN, host, {"step": "validate", "attempt": 1}),
-                (Kind.END, host, {"step": "validate", "data": {word: word, "findings": [word], "reason": word}}),
+                *steps,
+                (Kind.BEGIN, host, {"step": "apply"}),
                 (Kind.FAIL, host, {"step": "apply", "error": error}),
                 (Kind.OUTCOME, host, {"outcome": "kept", "reason": word}),
                 (Kind.NOTE, host, {"text": word}),

@@ -11,8 +11,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from gdsdeploy import atomic
 from gdsdeploy.report import html
 from gdsdeploy.report.model import Report
+from gdsdeploy.rollout.machine import Status
 from gdsdeploy.rollout.report import page as rollout_page
-from gdsdeploy.rollout.status import Status
 from tests.packages import CHROMIUM
 
 Open = Callable[..., Page]

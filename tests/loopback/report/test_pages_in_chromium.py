@@ -16,7 +16,7 @@ from gdsdeploy.host.io.wording import span
 from gdsdeploy.host.model.finding import FAIL, Finding
 from gdsdeploy.report import html
 from gdsdeploy.report.model import HostReport, Report, Trouble
-from gdsdeploy.rollout.status import Status, fold
+from gdsdeploy.rollout.machine import Status, fold
 from tests.unit.report import sample_report
 from tests.unit.report.sample_report import report
 from tests.unit.sample_rollouts import large, small

@@ -23,15 +23,15 @@ from typing import Any
 import pytest
 
 from gdsdeploy import cancel, run
-from gdsdeploy.errors import Busy, FleetInvalid, Interrupted, JournalUnusable, RolloutRefused
+from gdsdeploy.errors import Busy, FleetInvalid, HostUnreachable, Interrupted, JournalUnusable, RolloutRefused
 from gdsdeploy.model.events import Event, Kind, RollbackBegun, RolloutAborted, RolloutPaused, RolloutResumed
 from gdsdeploy.model.rollout import Outcome, Plan, Step, Task, Wave
 from gdsdeploy.rollout import control, driver, journal
 from gdsdeploy.rollout.driver import Hooks, drive
-from gdsdeploy.rollout.machine import StateMachine
+from gdsdeploy.rollout.machine import StateMachine, fold
 from gdsdeploy.run import as_root, which
 from tests.unit.rollout.driven_rollout import PLAN, Hurried, begin_fork, forked, status_of
-from tests.unit.rollout.pretended_hosts import Hosts
+from tests.unit.rollout.pretended_hosts import OLD, Hosts
 
 ONE = replace(PLAN, waves=(Wave("1", ("a",)),))
 TWO = replace(PLAN, waves=(Wave("1", ("a", "b")),))
@@ -203,6 +203,31 @@ def test_nonsense_beside_the_journal_stops_nobody(path: Path) -> None:
         file.flush()
         fcntl.flock(file, fcntl.LOCK_EX)
         assert all_done(driven(path, ONE))
+
+
+# -- a host that doesn't come back; tests/cases/rollout/machine.yml has the others
+
+
+def test_a_silent_host_is_lost_and_taken_back_once_somebody_has_switched_it_off_and_on(path: Path) -> None:
+    plan = replace(PLAN, waves=(Wave("canary", ("a",), canary=True), Wave("2", ("b",))))
+    hosts = Hosts(path.parent, plan)
+
+    def silent(task: Task) -> None:
+        if task.step is Step.BOOT:
+            raise HostUnreachable(f"{task.host}: no answer for 1200 s")
+
+    machine = driven(path, plan, step=silent)
+    assert (machine.phase, machine.hosts["a"].outcome, machine.hosts["b"].outcome) == ("halted", Outcome.LOST, None)
+    assert hosts.look()["a"].drained
+    assert hosts.broken(None) == []
+
+    # A power cycle lands in the old kernel: the new one was to boot once.
+    hosts.append("a", "reboot:old")
+    machine = resumed(path, plan)
+    assert machine.hosts["a"].outcome is Outcome.ROLLED_BACK
+    state = hosts.look()["a"]
+    assert (state.lock, state.runs, state.drained) == (OLD, OLD, False)
+    assert state.count["reboot:new"] == 1
 
 
 # -- signals
@@ -548,13 +573,14 @@ def to_its_end(writer: journal.Writer, hosts: Hosts) -> StateMachine:
 def paused_in_between(writer: journal.Writer, hosts: Hosts) -> StateMachine:
     """A signal comes when hosts are under way, once; then it is resumed."""
     steps: list[Event] = []
-    phases = writer.rollouts()[-1].phases
-    if phases and phases[-1].kind is Kind.PAUSED:
+    so_far = list(writer.events(hosts.plan.id))
+    already = Kind.PAUSED in {event.kind for event in so_far}
+    if fold(so_far).paused:
         control.write(writer, RolloutResumed("test"))
 
     def signalled(event: Event) -> None:
         steps.append(event)
-        if not phases and event.host == "b" and event.kind is Kind.BEGIN and event.data["step"] == Step.REBOOT:
+        if not already and event.host == "b" and event.kind is Kind.BEGIN and event.data["step"] == Step.REBOOT:
             os.kill(os.getpid(), signal.SIGTERM)
 
     try:
@@ -607,7 +633,7 @@ def survives(place: Path, story: Story, expected: Callable[[StateMachine], bool]
         if (folder / "fleet.sqlite").exists():
             with journal.reading(folder / "fleet.sqlite") as reader:
                 for summary in reader.rollouts():
-                    _folded(reader, summary.id)
+                    fold(reader.events(summary.id))
         machine = through(folder, story, **options)
         assert hosts.broken(machine) == [], number
         assert expected(machine), (number, machine.outcomes(), machine.phase)
@@ -615,13 +641,6 @@ def survives(place: Path, story: Story, expected: Callable[[StateMachine], bool]
         if status == 0:
             return number - 1
     raise AssertionError
-
-
-def _folded(reader: journal.Journal, rollout: str) -> StateMachine:
-    machine = StateMachine(reader.plan(rollout))
-    for event in reader.events(rollout):
-        machine.apply(event)
-    return machine
 
 
 def test_killed_at_every_place_of_a_rollout_that_goes_well(place: Path) -> None:
@@ -642,7 +661,7 @@ def test_killed_at_every_place_of_a_rollout_that_halts(place: Path) -> None:
 
 def test_killed_at_every_place_of_a_rollout_whose_canary_fails(place: Path) -> None:
     def halted(machine: StateMachine) -> bool:
-        return machine.hosts["a"].outcome is Outcome.ROLLED_BACK and machine.counts()["waiting"] == 2
+        return machine.hosts["a"].outcome is Outcome.ROLLED_BACK and not any(machine.hosts[name].works for name in "bc")
 
     assert survives(place, to_its_end, halted, fails=("a",)) > 12 * 3
 

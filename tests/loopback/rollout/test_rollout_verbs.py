@@ -21,7 +21,7 @@ from gdsdeploy.lock import lockfile, signatures
 from gdsdeploy.model.events import Kind, as_json
 from gdsdeploy.model.rollout import Outcome, Step, Wave
 from gdsdeploy.model.rollout_settings import Rollout
-from gdsdeploy.rollout import display, journal, session, status
+from gdsdeploy.rollout import display, journal, machine, session
 from tests.commandline import plain, run
 from tests.loopback.rollout import pretended_cli
 from tests.unit.rollout.planned_fleet import PATIENT, PlannedFleet
@@ -69,12 +69,12 @@ def command(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.wait()
 
 
-def status_of(fleet: PlannedFleet) -> status.Status:
+def status_of(fleet: PlannedFleet) -> machine.Status:
     _, events = display.find_rollout(fleet.path, None)
-    return status.fold(events)
+    return machine.fold(events)
 
 
-def until(fleet: PlannedFleet, what: Callable[[status.Status], bool]) -> None:
+def until(fleet: PlannedFleet, what: Callable[[machine.Status], bool]) -> None:
     end = time.monotonic() + 30
     while time.monotonic() < end:
         if journal.path_of(fleet.path).exists():
@@ -104,7 +104,7 @@ def test_a_rollout_from_its_plan_to_its_end(
     ):
         assert words in err
     assert "3 of 3 hosts have the lock" in page.read_text()
-    assert status_of(fleet).counts() == OUTCOMES
+    assert status_of(fleet).outcomes() == OUTCOMES
     fleet.plans = {name: HostPlan(name) for name in "abc"}
     assert run("rollout", "start", fleet.path, "--yes") == 0, "a second run has nothing to do"
     assert "Nothing to do: every host that takes part has the lock" in capsys.readouterr().err
@@ -154,7 +154,7 @@ def test_a_failed_canary_halts_and_nothing_else_is_touched(
     assert re.search(r"error: halted: 1 .*the rollout halts at 1", err)
     assert "0 of 3 hosts have the lock, 1 rolled-back, 2 not finished" in err
     now = status_of(fleet)
-    assert [host.works == [] for host in now.taking_part()] == [False, True, True]
+    assert [host.works == [] for host in now.hosts.values()] == [False, True, True]
     assert run("rollout", "start", fleet.path, "--yes") == 50, "not beside one that is not finished"
     err = plain(capsys.readouterr().err)
     assert f"is not finished\nhint: Continue it: gdsdeploy rollout resume {fleet.path}; or end it" in err
@@ -162,7 +162,7 @@ def test_a_failed_canary_halts_and_nothing_else_is_touched(
     assert run("rollout", "resume", fleet.path, "--accept", "b") == 50
     assert "--accept: b did not fail in this rollout" in plain(capsys.readouterr().err)
     assert run("rollout", "resume", fleet.path, "--accept", "a") == 51, "one host does not have the lock"
-    assert status_of(fleet).counts() == {"done": 2, "rolled-back": 1}
+    assert status_of(fleet).outcomes() == {"done": 2, "rolled-back": 1}
     assert status_of(fleet).finished
 
 
@@ -202,7 +202,7 @@ def test_everything_is_taken_back(make_fleet: Make, capsys: pytest.CaptureFixtur
     assert run("rollout", "rollback", fleet.path, "--yes", "--reason", "slower") == 0
     assert "rollback" not in capsys.readouterr().out
     now = status_of(fleet)
-    assert (now.phase, now.counts()) == ("rolled back", {"rolled-back": 3})
+    assert (now.phase, now.outcomes()) == ("rolled back", {"rolled-back": 3})
     assert now.away() == set()
     assert run("rollout", "rollback", fleet.path, "--yes") == 50, "there is nothing left to take back"
     assert "has no changed host left to roll back" in plain(capsys.readouterr().err)
@@ -295,7 +295,7 @@ def test_ctrl_c_pauses_and_resume_goes_on(make_fleet: Make, command: Callable[..
     assert status_of(fleet).phase == "paused"
     (fleet.path.parent / "pretended.json").unlink()
     assert run("rollout", "resume", fleet.path) == 0
-    assert status_of(fleet).counts() == OUTCOMES
+    assert status_of(fleet).outcomes() == OUTCOMES
 
 
 def test_a_killed_controller_is_seen_and_resumed(
@@ -303,7 +303,7 @@ def test_a_killed_controller_is_seen_and_resumed(
 ) -> None:
     fleet = make_fleet(seconds=0.15)
     process = command("start", fleet.path, "--yes")
-    until(fleet, lambda now: any(host.away for host in now.hosts.values()))
+    until(fleet, lambda now: any(host.out for host in now.hosts.values()))
     path = journal.path_of(fleet.path)
     assert display.has_driver(path)
     assert run("rollout", "start", fleet.path, "--yes") == 52
@@ -316,7 +316,7 @@ def test_a_killed_controller_is_seen_and_resumed(
     assert run("rollout", "status", fleet.path, "--watch") == 51
     (fleet.path.parent / "pretended.json").unlink()
     assert run("rollout", "resume", fleet.path) == 0
-    assert status_of(fleet).counts() == OUTCOMES
+    assert status_of(fleet).outcomes() == OUTCOMES
 
 
 def test_others_watch_and_pause_the_one_that_works(
@@ -411,12 +411,12 @@ def test_a_command_is_told_of_what_a_person_is_woken_for(make_fleet: Make, tmp_p
 def test_exit_codes(phase: tuple[Kind, ...], outcomes: tuple[Outcome, ...], code: int | None) -> None:
     story = Story(plan((Wave("canary", ("a", "b"), canary=True),)))
     story.say(Kind.OPENED, wave="canary")
-    for kind in phase[:-1]:
-        story.say(kind, reason="why")
-    for name, ended in zip("ab", outcomes, strict=False):
-        story.say(Kind.OUTCOME, name, outcome=str(ended), reason="")
-    story.say(phase[-1], reason="why", outcomes={})
-    error = display.final_error(status.fold(story.events))
+    for kind in phase:
+        story.say(kind, reason="why", outcomes={})
+    now = machine.fold(story.events)
+    for host, outcome in zip(now.hosts.values(), outcomes, strict=False):
+        host.outcome = outcome
+    error = display.final_error(now)
     assert (error.exit_code if error else None) == code
 
 
@@ -443,9 +443,11 @@ def test_who_is_in_work_again_when_a_rollout_is_resumed(
     drain = {"by": by, "out": ["x"], "back": ["x"]} if by == "command" else {"by": by}
     settings = Rollout.model_validate({"drain": drain}).model_dump(mode="json")
     story = Story(plan((Wave("canary", ("a", "b"), canary=True),), down=("old",), settings=settings))
-    story.step("a", Step.DRAIN)
+    story.step("a", Step.PREFLIGHT)
+    for step in (Step.DRAIN, Step.UNDO_VALIDATE):
+        story.step("a", step, error={"message": "no"})
     story.say(Kind.OUTCOME, "a", outcome="kept", reason="no")
-    now = status.fold(story.events)
+    now = machine.fold(story.events)
     assert json.loads(json.dumps(as_json(session.resumption(now, fleet.path, accept, "why")))) == {
         "reason": "why", "accept": accept, **data,
     }  # fmt: skip

@@ -94,8 +94,6 @@ def status(boot: str = BOOT, kernel: str = OLD, **changed: Any) -> dict[str, Any
         "kernel": kernel,
         "devices": "10de2330",
         "lock_digest": "",
-        "uptime": 60.0,
-        "boot": {"default": kernel, "default_entry": "0", "next": kernel, "next_entry": "0", "problem": ""},
         "once": {"state": "none", "kernel": ""},
         "packages": {"manager": "dpkg", "broken": [], "interrupted": False, "locks": []},
         "space": {},
@@ -130,7 +128,7 @@ def snapshot(**changed: Any) -> dict[str, Any]:
 
 def compared(*differences: dict[str, str]) -> dict[str, Any]:
     """As ``rollout compare`` answers."""
-    return {"same": not differences, "differences": list(differences)}
+    return {"differences": list(differences)}
 
 
 def differs(what: str, name: str, was: str = "1", now: str = "2") -> dict[str, str]:
@@ -140,4 +138,4 @@ def differs(what: str, name: str, was: str = "1", now: str = "2") -> dict[str, s
 
 def needed(*reasons: str, boot: str = BOOT, running: str = OLD) -> dict[str, Any]:
     """As ``boot needed`` answers."""
-    return {"needed": bool(reasons), "reasons": list(reasons), "boot_id": boot, "running": running, "unloaded": []}
+    return {"needed": bool(reasons), "reasons": list(reasons), "boot_id": boot, "running": running}

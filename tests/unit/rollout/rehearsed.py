@@ -106,6 +106,11 @@ def refolded(plan: Plan, events: list[Event]) -> StateMachine:
     return machine
 
 
+def failed(machine: StateMachine) -> list[str]:
+    """Hosts whose failure counts."""
+    return [name for name, host in machine.hosts.items() if host.counted is not None and host.counted.failed]
+
+
 def unavailable(machine: StateMachine) -> int:
     """Hosts of the fleet that are out of work, by this rollout or for other reasons."""
     out = {name for name in machine.slots.held if machine.hosts[name].out}

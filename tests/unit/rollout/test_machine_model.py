@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from gdsdeploy.model.events import Event, Kind
 from gdsdeploy.model.rollout import Outcome, Plan, Step, Task, Wave
 from gdsdeploy.rollout.machine import Fold
-from tests.unit.rollout.rehearsed import ERROR, SILENT, Play, plan, refolded
+from tests.unit.rollout.rehearsed import ERROR, SILENT, Play, failed, plan, refolded
 
 CHANGING = {Step.SNAPSHOT, Step.APPLY, Step.MODULES, Step.REBOOT, Step.UNDO, Step.UNDO_REBOOT}
 IN_WORK = {Outcome.DONE, Outcome.SATISFIED, Outcome.ROLLED_BACK, Outcome.REFUSED, Outcome.SKIPPED}
@@ -149,10 +149,12 @@ class World(Play):
 
 
 def same(one: Fold, other: Fold) -> None:
-    """Two machines of one journal are in one state."""
+    """Two machines of one journal are in one state, and who is out of work is out since then."""
+    for host in one.hosts.values():
+        assert bool(host.outages and host.outages[-1][1] is None) is host.out
     for name in ("hosts", "waves", "number", "paused", "halted", "aborted", "rolling_back", "finished", "current"):
         assert getattr(one, name) == getattr(other, name), name
-    assert one.counts() == other.counts()
+    assert one.outcomes() == other.outcomes()
     assert one.phase == other.phase
     assert (one.slots.used, one.slots.held, one.slots.down) == (other.slots.used, other.slots.held, other.slots.down)
     assert +one.slots.busy == +other.slots.busy
@@ -282,8 +284,8 @@ class Rollouts(RuleBasedStateMachine):
             world.down.discard(name)
             if name in world.real:
                 world.real[name].out = world.real[name].elsewhere = False
-        failed = [host.name for host in world.machine.failed()] if accept else []
-        world.say(Kind.RESUMED, accept=failed, back=back)
+        accepted = failed(world.machine) if accept else []
+        world.say(Kind.RESUMED, accept=accepted, back=back)
 
     @rule(kind=st.sampled_from([Kind.ABORTED, Kind.ROLLBACK]), really=st.integers(0, 9))
     def somebody_turns_it_back(self, kind: Kind, really: int) -> None:

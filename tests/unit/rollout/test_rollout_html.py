@@ -10,35 +10,41 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsdeploy.model.events import Kind
+from gdsdeploy.model.events import Event, Kind
 from gdsdeploy.model.rollout import Step, Wave
+from gdsdeploy.rollout.control import objection
+from gdsdeploy.rollout.machine import fold
 from gdsdeploy.rollout.report import page as rollout
-from gdsdeploy.rollout.status import fold
-from tests.unit.sample_rollouts import ERROR, Story, large, plan, small
-
-KINDS = st.sampled_from([Kind.BEGIN, Kind.END, Kind.FAIL, Kind.OUTCOME, Kind.RECALL, Kind.PAUSED, Kind.RESUMED,
-                         Kind.HALTED, Kind.OPENED, Kind.SOAKING, Kind.CLOSED, Kind.FINISHED, Kind.NOTE])  # fmt: skip
+from tests.unit.rollout.rehearsed import SILENT, Play
+from tests.unit.sample_rollouts import ERROR, KEEPS, Story, large, plan, small
 
 
-@settings(max_examples=120, deadline=None)
-@given(
-    st.lists(
-        st.tuples(
-            KINDS, st.sampled_from(["a", "b", "c"]), st.sampled_from([*Step]), st.floats(-1e5, 1e6), st.text(max_size=9)
-        ),
-        max_size=40,
-    )
-)
-def test_whatever_a_journal_says_can_be_shown(lines: list[tuple[Kind, str, Step, float, str]]) -> None:
-    story = Story(plan((Wave("canary", ("a",), canary=True), Wave("w", ("b", "c")))))
-    for kind, host, step, wait, word in lines:
-        story.wait(wait)
-        of_host = kind in (Kind.BEGIN, Kind.END, Kind.FAIL, Kind.OUTCOME, Kind.RECALL)
-        story.say(kind, host if of_host else "", step=str(step), attempt=1, wave="w", until=story.time, reason=word,
-                  error={"message": word}, outcome="kept" if word else "done")  # fmt: skip
-    status = fold(story.events)
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_whatever_happens_can_be_shown(data: st.DataObject) -> None:
+    waves = (Wave("canary", ("a",), soak=60, canary=True, halt_at=2), Wave("w", ("b", "c", "d"), halt_at=3))
+    play = Play(plan(waves, down=("d",), settings={}, max_unavailable=4))
+    for _ in range(data.draw(st.integers(1, 60))):
+        decided = play.step()
+        play.now += data.draw(st.floats(-1e5, 1e6))
+        if play.under_way and data.draw(st.integers(0, 9)):
+            host = data.draw(st.sampled_from(sorted(play.under_way)))
+            if data.draw(st.integers(0, 5)):
+                play.end(host)
+            else:
+                play.fail(host, {**data.draw(st.sampled_from([SILENT, ERROR])), "message": data.draw(st.text())})
+        elif decided.wake_at is not None:
+            play.now = decided.wake_at
+        else:
+            kind = data.draw(st.sampled_from([Kind.RESUMED, Kind.ABORTED, Kind.ROLLBACK]))
+            if objection(kind, play.machine) is None:
+                play.say(kind, reason=data.draw(st.text()), **({"accept": ["a"]} if kind is Kind.RESUMED else {}))
+    status = fold([Event(1, 0.0, Kind.PLANNED, data={"plan": play.plan.as_json()}), *play.events[1:]])
     rollout.render(status)
-    json.loads(rollout.to_json(status))
+    document = json.loads(rollout.to_json(status))
+    out = {name for name, host in play.machine.hosts.items() if host.out}
+    assert {name for name, host in document["hosts"].items() if host["away"]} == out | play.machine.slots.down
+    assert sum(document["counts"].values()) == sum(bool(host["outcome"]) for host in document["hosts"].values())
 
 
 class _Checker(HTMLParser):
@@ -116,8 +122,9 @@ def test_the_page_says_what_to_do() -> None:
 
 
 def test_a_host_that_is_out_of_work_is_brought_back_after_its_cause_was_found() -> None:
-    story = Story(plan((Wave("canary", ("a",), canary=True),)))
-    story.step("a", Step.UNDO, error={**ERROR, "message": "a: two\nlines \x1b[31m"})
+    story = Story(plan((Wave("canary", ("a",), canary=True),), settings=KEEPS))
+    story.say(Kind.OPENED, wave="canary")
+    story.upgrade("a", until=Step.APPLY, error={**ERROR, "message": "a: two\nlines \x1b[31m"})
     story.say(Kind.OUTCOME, "a", outcome="kept", reason="")
     text = rollout.render(fold(story.events))
     assert "fleet.yml</code>\nLook at it and bring it back yourself" in text

@@ -12,7 +12,7 @@ import pytest
 from gdsdeploy.errors import JournalUnusable
 from gdsdeploy.model.events import Event, Kind, StepBegun
 from gdsdeploy.model.rollout import Plan, Wave
-from gdsdeploy.rollout import journal, status
+from gdsdeploy.rollout import journal, machine
 from gdsdeploy.rollout.display import Watch
 
 PLAN = Plan("20261121T1054-7f3a", "/fleet.yml", "sha256:1", "sha256:2", (Wave("canary", ("a", "b"), soak=60),), {})
@@ -30,7 +30,7 @@ FIRST = Event(1, 1.0, Kind.PLANNED, "", {"plan": PLAN.as_json()})
 )
 def test_an_event_that_is_not_understood(at: Any, kind: Kind, data: dict[str, Any]) -> None:
     with pytest.raises(JournalUnusable, match=r"^line 2 of the journal .* is not understood") as caught:
-        status.fold([FIRST, Event(2, at, kind, "a", data)])
+        machine.fold([FIRST, Event(2, at, kind, "a", data)])
     assert caught.value.hint
 
 
@@ -56,7 +56,7 @@ def test_a_line_that_is_not_understood(tmp_path: Path, data: str, place: str) ->
         shell.execute("UPDATE event SET data = ?, digest = ? WHERE number = 2", (data, digest))
     words = f": line 2 of {PLAN.id} is not understood: {place}"
     with journal.reading(path) as reader, pytest.raises(JournalUnusable, match=words) as caught:
-        status.fold(reader.events(PLAN.id))
+        machine.fold(reader.events(PLAN.id))
     assert caught.value.hint
 
 
