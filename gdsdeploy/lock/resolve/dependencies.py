@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import resolvelib
 
-from gdsdeploy.lock.resolve.options import Choice
+from gdsdeploy.lock.resolve.options import Choice, Task
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Package, Part
 from gdsdeploy.platform.base import NVLSM, Packaging, StackPackage, StackPlatform
@@ -372,9 +372,7 @@ def packaging(profile: Profile, platform: StackPlatform, choice: Choice) -> Pack
 
 
 def packages(
-    profile: Profile,
-    platform: StackPlatform,
-    universe: Universe,
+    task: Task,
     choice: Choice,
     *,
     locked: frozenset[Key] = frozenset(),
@@ -386,34 +384,30 @@ def packages(
     locked: files that win over newer ones.  also: files that hosts must have, too.
     with_umbrellas: metapackages of the driver may be among them.
     """
-    provider, roots, parts, host, build = _question(
-        profile, platform, universe, choice, locked, with_umbrellas=with_umbrellas
-    )
+    provider, roots, parts, host, build = _question(task, choice, locked, with_umbrellas=with_umbrellas)
     for candidate in also:
         roots.append(exactly(candidate))
         host.add(candidate.package)
     solution = solve(provider, roots)
     on_host, on_builder = solution.reachable(host), solution.reachable(build)
     return tuple(
-        _package(candidate, parts.get(name) or platform.part(candidate), name in on_host, name in on_builder)
+        _package(candidate, parts.get(name) or task.platform.part(candidate), name in on_host, name in on_builder)
         for name, candidate in sorted(solution.packages.items())
         if provider.in_stack(candidate)
     )
 
 
-def usable(profile: Profile, platform: StackPlatform, universe: Universe, choice: Choice, name: str) -> list[Candidate]:
+def usable(task: Task, choice: Choice, name: str) -> list[Candidate]:
     """The files of a package that may be locked beside a choice, metapackages too, the newest first."""
-    provider = _question(profile, platform, universe, choice, frozenset(), with_umbrellas=True)[0]
-    candidates = [candidate for candidate in universe.named(name) if provider.usable(candidate)]
-    return sorted(candidates, key=lambda c: platform.order.key(c.version), reverse=True)
+    provider = _question(task, choice, frozenset(), with_umbrellas=True)[0]
+    candidates = [candidate for candidate in task.universe.named(name) if provider.usable(candidate)]
+    return sorted(candidates, key=lambda c: task.platform.order.key(c.version), reverse=True)
 
 
-def culprit(
-    profile: Profile, platform: StackPlatform, universe: Universe, choice: Choice, reasons: list[str]
-) -> tuple[Choice, list[str]]:
+def culprit(task: Task, choice: Choice, reasons: list[str]) -> tuple[Choice, list[str]]:
     """The smallest unsolvable part of ``choice``: its driver, or the driver with one other option; and why."""
     for options in (choice[:1], *((choice[0], other) for other in choice[1:])):
-        provider, roots, *_ = _question(profile, platform, universe, options, frozenset())
+        provider, roots, *_ = _question(task, options, frozenset())
         try:
             solve(provider, roots)
         except Unsolvable as error:
@@ -422,15 +416,10 @@ def culprit(
 
 
 def _question(
-    profile: Profile,
-    platform: StackPlatform,
-    universe: Universe,
-    choice: Choice,
-    locked: frozenset[Key],
-    *,
-    with_umbrellas: bool = False,
+    task: Task, choice: Choice, locked: frozenset[Key], *, with_umbrellas: bool = False
 ) -> tuple[Provider, list[Requirement], dict[str, Part], set[str], set[str]]:
     """The solver's input for a choice or a part of it: provider, roots, parts by name, the host's and the builder's."""
+    profile, platform, universe = task
     parts: dict[str, Part] = {}
     roots: list[Requirement] = []
     host: set[str] = set()
@@ -461,7 +450,7 @@ def _question(
         excluded=maker.excluded if with_umbrellas else (*maker.excluded, *maker.umbrellas),
         preferred=frozenset(parts),
         locked=locked,
-        whole=_whole(profile, platform, universe),
+        whole=_whole(task),
     )
     for each in further:
         need: Need = provider.need(each.package)
@@ -488,10 +477,10 @@ def _further(profile: Profile, platform: StackPlatform, choice: Choice) -> tuple
     return tuple(further)
 
 
-def _whole(profile: Profile, platform: StackPlatform, universe: Universe) -> frozenset[str]:
+def _whole(task: Task) -> frozenset[str]:
     """Repositories of CUDA or DOCA: every package from them is locked."""
-    candidates = (c for name in (*profile.cuda, *profile.doca) for c in universe.named(name))
-    return frozenset({candidate.repository for candidate in candidates} - platform.presets().keys())
+    candidates = (c for name in (*task.profile.cuda, *task.profile.doca) for c in task.universe.named(name))
+    return frozenset({candidate.repository for candidate in candidates} - task.platform.presets().keys())
 
 
 def _package(candidate: Candidate, part: Part, host: bool, build: bool) -> Package:

@@ -12,7 +12,7 @@ from gdsdeploy.lock.compat import Rule, shipped
 from gdsdeploy.lock.lockfile import pins
 from gdsdeploy.lock.resolve import dependencies, options
 from gdsdeploy.lock.resolve.dependencies import Unsolvable
-from gdsdeploy.lock.resolve.options import Option, Search, Subject
+from gdsdeploy.lock.resolve.options import Option, Search, Subject, Task
 from gdsdeploy.lock.resolve.target import PARTS, Keep, base, enabled, first, subject_of
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Index, Package, Target
@@ -64,16 +64,14 @@ def explainable_names(target: Target) -> list[str]:
 
 @dataclass(frozen=True)
 class _Stack:
-    """A locked target with the profile, platform and packages on offer that it is explained by."""
+    """A locked target, and what it is explained by."""
 
-    profile: Profile
-    platform: StackPlatform
-    universe: Universe
+    task: Task
     target: Target
     rules: Sequence[Rule]
 
     def key(self, version: str) -> Any:
-        return self.platform.order.key(version)
+        return self.task.platform.order.key(version)
 
 
 def explain(
@@ -90,7 +88,7 @@ def explain(
     own: the fleet's own rules, beside those of compat.yml.
     """
     universe = enabled(f"profile {name}", profile, platform, universe)
-    stack = _Stack(profile, platform, universe, target, (*shipped(), *own))
+    stack = _Stack(Task(profile, platform, universe), target, (*shipped(), *own))
     package = _package(target, platform, what)
     subject = subject_of(package.part)
     subjects = _RULED[subject] if subject else frozenset[str]()
@@ -101,7 +99,7 @@ def explain(
         index=next(i for i in target.indices if (i.repository, i.suite) == (package.repository, package.suite)),
         subject=subject or "",
         needed_by=(
-            *_dependents(stack.universe, target, package),
+            *_dependents(universe, target, package),
             *(["hosts that had it (lock --adopt)"] if package.package in target.adopted else []),
         ),
         rules=tuple((rule.id, rule.says.strip()) for rule in rules if not rule.warns),
@@ -138,7 +136,8 @@ def _candidate(universe: Universe, package: Package) -> Candidate | None:
 
 def _newer_options(stack: _Stack, subject: Subject) -> list[Newer]:
     """Every newer option of a subject, tried with any combination of the others."""
-    offered = options.find(_unpinned(stack.profile, subject), stack.platform, stack.universe)
+    profile, platform, universe = stack.task
+    offered = options.find(_unpinned(profile, subject), platform, universe)
     level = next(i for i, choices in enumerate(offered.levels) if choices and choices[0].subject == subject)
     keep = Keep(stack.target, frozenset({subject}))
     locked = next((option for option in offered.levels[level] if keep.has(option)), None)
@@ -168,14 +167,14 @@ def _unpinned(profile: Profile, subject: Subject) -> Profile:
 def _against(stack: _Stack, levels: Sequence[Sequence[Option]], level: int, option: Option, keep: Keep) -> list[str]:
     """Everything against one option: its pin, or the rules and dependencies of every combination with it."""
     key = _PINS.get(option.subject, option.subject)
-    pin = {**pins(stack.profile), "doca": "newest"}[key]
+    pin = {**pins(stack.task.profile), "doca": "newest"}[key]
     if not compat.parse_versions(pin).admits(*option.names):
         return [f"[pin] the pin {key}: {pin!r} does not admit it"]
     against: list[str] = []
     for others in (keep.hold(levels), keep.prefer(levels)):
         others[level] = [option]
-        search, broken = Search(base(stack.profile, stack.platform), others, stack.rules), list[str]()
-        chosen = first(stack.profile, stack.platform, stack.universe, search, broken, locked=keep.locked())
+        search, broken = Search(base(stack.task.profile, stack.task.platform), others, stack.rules), list[str]()
+        chosen = first(stack.task, search, broken, locked=keep.locked())
         if chosen is not None and against:
             with_it = ", ".join(o.label for o in chosen[0] if not keep.has(o) and o is not option)
             return [*against, f"[lock] it would go with {with_it}, which the lock does not have: upgrade them together"]
@@ -188,23 +187,23 @@ def _against(stack: _Stack, levels: Sequence[Sequence[Option]], level: int, opti
 def _newer_files(stack: _Stack, package: Package) -> list[Newer]:
     """Every newer version of a package that follows others, tried beside the locked choice."""
     since = stack.key(package.version)
-    candidates = [c for c in stack.universe.named(package.package) if stack.key(c.version) > since]
+    candidates = [c for c in stack.task.universe.named(package.package) if stack.key(c.version) > since]
     candidates.sort(key=lambda c: stack.key(c.version), reverse=True)
     return [Newer(str(c), tuple(_against_file(stack, package, c))) for c in candidates[:LOOKED_AT]]
 
 
 def _against_file(stack: _Stack, package: Package, candidate: Candidate) -> list[str]:
-    follows = stack.platform.follows_driver(candidate) or (package.part == "companion" and package.package != NVLSM)
+    platform = stack.task.platform
+    follows = platform.follows_driver(candidate) or (package.part == "companion" and package.package != NVLSM)
     version = stack.target.driver.version
-    if follows and stack.platform.upstream_version(candidate.version) != version:
+    if follows and platform.upstream_version(candidate.version) != version:
         must = f"[driver] it has to be of the driver's own version, {version}"
         return [f"{must}: `--explain driver` says what forbids a newer one"]
     keep = Keep(stack.target, frozenset({package.package}))
-    profile, platform, universe = stack.profile, stack.platform, stack.universe
     try:
-        levels = keep.hold(options.find(profile, platform, universe).levels)
+        levels = keep.hold(options.find(*stack.task).levels)
         choice = tuple(next(option for option in offered if keep.has(option)) for offered in levels)
-        dependencies.packages(profile, platform, universe, choice, locked=keep.locked(), also=[candidate])
+        dependencies.packages(stack.task, choice, locked=keep.locked(), also=[candidate])
     except StopIteration:
         return ["[lock] the locked stack is no longer on offer: `lock --check` says what is gone"]
     except Unsolvable as error:

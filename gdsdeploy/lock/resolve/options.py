@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from gdsdeploy.errors import NoSolution
 from gdsdeploy.host.kmod.kernel import has_nvme_hooks
@@ -26,6 +26,14 @@ from gdsdeploy.platform.base import NVLSM, BuiltModules, KernelImage, StackPlatf
 from gdsdeploy.repo.packages import Candidate, Universe
 
 Subject = Literal["driver", "kernel", "nvidia-fs", "libcufile", "doca"]
+
+
+class Task(NamedTuple):
+    """A profile to resolve, its platform, and what its repositories offer."""
+
+    profile: Profile
+    platform: StackPlatform
+    universe: Universe
 
 
 @dataclass(frozen=True)
@@ -213,9 +221,7 @@ def without_userland(modules: Mapping[str, Sequence[BuiltModules]]) -> Iterator[
 
 def packaged_kernels(
     images: Sequence[KernelImage],
-    profile: Profile,
-    platform: StackPlatform,
-    universe: Universe,
+    task: Task,
     modules: Mapping[str, Sequence[BuiltModules]],
     labels: Mapping[tuple[str, str, str], str],
 ) -> Iterator[Option | Incomplete]:
@@ -223,6 +229,7 @@ def packaged_kernels(
 
     labels: key of a package that tells a driver → label of the driver's option.
     """
+    profile, platform, universe = task
     for kernel in images:
         image, release, names = kernel.image, kernel.release, platform.kernel_names(kernel)
         by_driver: dict[str, tuple[Candidate, ...]] = {}
@@ -230,8 +237,7 @@ def packaged_kernels(
             label = labels.get(one.driver.key) if one.driver is not None else None
             if label:
                 by_driver[label] = (*by_driver.get(label, ()), one.package)
-        lack = _lack(release, profile, platform, universe, modules, by_driver)
-        if lack:
+        if lack := _lack(release, task, modules.get(release), by_driver):
             refused = RefusedChoice(what=f"kernel {release}", rule="packaged-modules", words=lack)
             yield Incomplete("kernel", image.version, refused, names)
             continue
@@ -251,14 +257,13 @@ def packaged_kernels(
 
 def _lack(
     release: str,
-    profile: Profile,
-    platform: StackPlatform,
-    universe: Universe,
-    modules: Mapping[str, Sequence[BuiltModules]],
+    task: Task,
+    modules: Sequence[BuiltModules] | None,
     by_driver: Mapping[str, Sequence[Candidate]],
 ) -> str:
     """What a kernel has no packages for, in words; empty: it has all of them."""
-    if not modules.get(release):
+    profile, platform, universe = task
+    if not modules:
         return f"The repositories have no package with modules of the driver ({profile.driver.flavour}) for it."
     if not by_driver:
         return "The repositories have modules for it only of drivers whose userland they don't have."
@@ -301,12 +306,12 @@ _DOCA_KERNEL = "doca-kernel-"
 
 def find(profile: Profile, platform: StackPlatform, universe: Universe) -> Options:
     """The options for a profile, subject by subject in the order in which they are chosen."""
-    options = Options()
+    options, task = Options(), Task(profile, platform, universe)
     if is_packaged(profile):
-        _add_packaged(options, profile, platform, universe)
+        _add_packaged(options, task)
     else:
-        _add_drivers(options, profile, platform, universe)
-        _add_kernels(options, profile, platform, universe)
+        _add_drivers(options, task)
+        _add_kernels(options, task)
     if profile.mode == "nvidia-fs" and is_packaged(profile):
         # Its version is read in the kernel's package: no relation tells it.
         options.levels.append([Option("nvidia-fs", "nvidia-fs of the kernel's package", {}, {})])
@@ -326,19 +331,21 @@ def find(profile: Profile, platform: StackPlatform, universe: Universe) -> Optio
     return options
 
 
-def _add_drivers(options: Options, profile: Profile, platform: StackPlatform, universe: Universe) -> None:
+def _add_drivers(options: Options, task: Task) -> None:
+    profile, platform, universe = task
     names = platform.driver_packages(profile.driver.flavour, universe.names())
     holders = [candidate for name in names for candidate in universe.named(name)]
     otherwise = f"the repositories have no {platform.driver_package(profile.driver.flavour)}"
     if holders:
         otherwise = f"no driver on offer is complete (the repositories have {', '.join(sorted(names))})"
-    options.add("driver", profile.driver.version, _drivers(holders, profile, platform, universe), otherwise)
+    options.add("driver", profile.driver.version, _drivers(holders, task), otherwise)
 
 
-def _add_packaged(options: Options, profile: Profile, platform: StackPlatform, universe: Universe) -> None:
+def _add_packaged(options: Options, task: Task) -> None:
     """The drivers and kernels of which the distribution has built the modules."""
+    profile, platform, universe = task
     modules = built_modules(profile, platform, universe)
-    drivers = list(_drivers(packaged_drivers(modules), profile, platform, universe, part="driver-userland"))
+    drivers = list(_drivers(packaged_drivers(modules), task, part="driver-userland"))
     labels = {option.holder.key: option.label for option in drivers if isinstance(option, Option)}
     drivers += without_userland(modules)
     flavour = profile.kernel.flavour or platform.kernel_flavours(profile.arch)[0]
@@ -348,10 +355,8 @@ def _add_packaged(options: Options, profile: Profile, platform: StackPlatform, u
     )
     instead = f"; choose another driver or kernel flavour, {INSTEAD}"
     options.add("driver", profile.driver.version, drivers, otherwise, instead)
-    no_nvidia_fs = packages_without_nvidia_fs(profile, platform, universe)
-    _add_kernels(
-        options, profile, platform, universe, partial(packaged_kernels, modules=modules, labels=labels), no_nvidia_fs
-    )
+    kernels = partial(packaged_kernels, modules=modules, labels=labels)
+    _add_kernels(options, task, kernels, packages_without_nvidia_fs(profile, platform, universe))
 
 
 def _preferred_first(platform: StackPlatform, universe: Universe, candidates: list[Candidate]) -> list[Candidate]:
@@ -360,14 +365,9 @@ def _preferred_first(platform: StackPlatform, universe: Universe, candidates: li
     return sorted(newest, key=lambda c: universe.precedence(c.origin))
 
 
-def _drivers(
-    holders: list[Candidate],
-    profile: Profile,
-    platform: StackPlatform,
-    universe: Universe,
-    part: Part = "driver-source",
-) -> Iterator[Option | Incomplete]:
+def _drivers(holders: list[Candidate], task: Task, part: Part = "driver-source") -> Iterator[Option | Incomplete]:
     """The drivers that ``holders`` are the packages of; part: what those are in the stack."""
+    profile, platform, universe = task
     flavour, labels = profile.driver.flavour, set[str]()
     for candidate in _preferred_first(platform, universe, holders):
         version = platform.upstream_version(candidate.version)
@@ -377,7 +377,7 @@ def _drivers(
         if stub or label in labels:
             label = f"driver {version} ({flavour}, {candidate.package} of {candidate.origin})"
         labels.add(label)
-        companions, lacks = _companions(label, candidate, profile, platform, universe)
+        companions, lacks = _companions(label, candidate, task)
         if stub:
             words = f"{candidate} is an empty package that pulls {stub}: name that branch in the pin if it is wanted."
             lacks = RefusedChoice(what=label, rule="transitional", words=words)
@@ -389,13 +389,12 @@ def _drivers(
         yield Option("driver", label, facts, packages, candidate.version, names, companions=companions)
 
 
-def _companions(
-    label: str, driver: Candidate, profile: Profile, platform: StackPlatform, universe: Universe
-) -> tuple[tuple[Candidate, ...], RefusedChoice | None]:
+def _companions(label: str, driver: Candidate, task: Task) -> tuple[tuple[Candidate, ...], RefusedChoice | None]:
     """The companions that the profile asks for, each of the driver's own version and maker, or which is missing.
 
     With nvlink5 come the fabric manager, and an NVLSM of any version: the package set chooses that one.
     """
+    profile, platform, universe = task
     chosen: list[Candidate] = []
     version = platform.upstream_version(driver.version)
     needs: dict[str, tuple[str, ...]] = {c: platform.companion_packages(c, driver) for c in profile.companions}
@@ -415,17 +414,13 @@ def _companions(
 
 
 def _add_kernels(
-    options: Options,
-    profile: Profile,
-    platform: StackPlatform,
-    universe: Universe,
-    choices: Callable[..., Iterator[Option | Incomplete]] | None = None,
-    instead: str = "",
+    options: Options, task: Task, choices: Callable[..., Iterator[Option | Incomplete]] | None = None, instead: str = ""
 ) -> None:
     """The kernels of the profile's flavour; without any, the problem names the other flavours.
 
     choices: makes their options; None: of kernels that have headers.  instead: what to do without any.
     """
+    profile, platform, universe = task
     flavours = platform.kernel_flavours(profile.arch)
     flavour = profile.kernel.flavour or flavours[0]
     if flavour not in flavours:
@@ -440,8 +435,7 @@ def _add_kernels(
     if choices is not None:
         otherwise = f"the repositories have no kernel of flavour {flavour} with packages of all its modules"
     instead = instead or _other_flavours([kernel for kernel in kernels if kernel.flavour != flavour], profile, platform)
-    versions = (choices or _kernels)(mine, profile, platform, universe)
-    options.add("kernel", profile.kernel.version, versions, otherwise, instead)
+    options.add("kernel", profile.kernel.version, (choices or _kernels)(mine, task), otherwise, instead)
 
 
 def _other_flavours(kernels: Sequence[KernelImage], profile: Profile, platform: StackPlatform) -> str:
@@ -459,9 +453,8 @@ def _other_flavours(kernels: Sequence[KernelImage], profile: Profile, platform: 
     return f". Other kernel flavours on offer, with their newest: {listed}; to lock one, write {line} in the profile"
 
 
-def _kernels(
-    kernels: Sequence[KernelImage], profile: Profile, platform: StackPlatform, universe: Universe
-) -> Iterator[Option | Incomplete]:
+def _kernels(kernels: Sequence[KernelImage], task: Task) -> Iterator[Option | Incomplete]:
+    profile, platform, universe = task
     for kernel in kernels:
         image, release = kernel.image, kernel.release
         names = platform.kernel_names(kernel)

@@ -18,7 +18,7 @@ from gdsdeploy.lock.compat import Rule, Verdict, judge, shipped
 from gdsdeploy.lock.lockfile import pins
 from gdsdeploy.lock.resolve import dependencies, options
 from gdsdeploy.lock.resolve.dependencies import Unsolvable
-from gdsdeploy.lock.resolve.options import Choice, Incomplete, Option, Search, Subject
+from gdsdeploy.lock.resolve.options import Choice, Incomplete, Option, Search, Subject, Task
 from gdsdeploy.lock.sources import ModuleInPackage, PackagedModules, Sources, unusable_modules
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import (
@@ -163,9 +163,7 @@ class Adoption:
 
 
 def adopt(
-    profile: Profile,
-    platform: StackPlatform,
-    universe: Universe,
+    task: Task,
     choice: Choice,
     packages: tuple[Package, ...],
     wishes: Iterable[str],
@@ -175,6 +173,7 @@ def adopt(
 
     wishes: names of packages that hosts have.  locked: files that win over newer ones.
     """
+    profile, platform, universe = task
     own = {package.package for package in packages}
     branch = platform.upstream_version(choice[0].holder.version).split(".", 1)[0]
     names = {wish: names_in_branch(wish, branch) for wish in sorted(set(wishes))}
@@ -186,20 +185,13 @@ def adopt(
     result = packages
     for wish, others in names.items():
         reasons: list[str] = []
-        for candidate in _candidates(profile, platform, universe, choice, others):
+        for candidate in _candidates(task, choice, others):
             if candidate.package in own or candidate.package in chosen:
                 break
             also = [*chosen.values(), candidate]
+            pulls = any(one.fullmatch(c.package) for one in umbrellas for c in also)
             try:
-                whole = dependencies.packages(
-                    profile,
-                    platform,
-                    universe,
-                    choice,
-                    locked=keys,
-                    also=also,
-                    with_umbrellas=any(one.fullmatch(c.package) for one in umbrellas for c in also),
-                )
+                whole = dependencies.packages(task, choice, locked=keys, also=also, with_umbrellas=pulls)
             except Unsolvable as error:
                 reasons.append("; ".join(error.reasons))
                 continue
@@ -224,23 +216,14 @@ def names_in_branch(name: str, branch: str) -> list[str]:
     return [_BRANCH.sub(f"-{branch}", name), _BRANCH.sub("", name)]
 
 
-def _candidates(
-    profile: Profile,
-    platform: StackPlatform,
-    universe: Universe,
-    choice: Choice,
-    names: Sequence[str],
-) -> Iterator[Candidate]:
+def _candidates(task: Task, choice: Choice, names: Sequence[str]) -> Iterator[Candidate]:
     """The files that may be adopted under one of ``names``, the preferred one first."""
     for name in names:
-        if platform.may_be_adopted(name):
-            files = dependencies.usable(profile, platform, universe, choice, name)
+        if task.platform.may_be_adopted(name):
+            files = dependencies.usable(task, choice, name)
             # A package with versions of its own, which isn't a metapackage of GDS, belongs to no driver.
-            yield from [c for c in files if platform.follows_driver(c) or _is_gds(c.package)][:_TRIED]
-
-
-def _is_gds(name: str) -> bool:
-    return name.startswith(("nvidia-gds", "nvidia-fs"))
+            is_piece = task.platform.follows_driver
+            yield from [c for c in files if is_piece(c) or c.package.startswith(("nvidia-gds", "nvidia-fs"))][:_TRIED]
 
 
 def _against(profile: Profile, before: Sequence[Package], after: Sequence[Package], libraries: Collection[str]) -> str:
@@ -409,7 +392,7 @@ def resolve(
     where = f"profile {name} ({profile.os}, {profile.arch})"
     options.require_packaged(where, profile, platform)
     universe = enabled(where, profile, platform, universe)
-    offer = options.find(profile, platform, universe)
+    offer, task = options.find(profile, platform, universe), Task(profile, platform, universe)
     if offer.missing:
         passed = [f"[{i.refused.rule}] {i.refused.what}: {i.refused.words}" for i in offer.incomplete]
         raise _none(where, "", [*offer.missing, *passed])
@@ -420,13 +403,10 @@ def resolve(
     tries = [locked_levels, keep.prefer(offer.levels)] if keep and locked_levels != offer.levels else [offer.levels]
     for levels in tries:
         search, broken = Search(facts, levels, rule_set), list[str]()
-        chosen = first(profile, platform, universe, search, broken, locked=locked, modules=modules)
+        chosen = first(task, search, broken, locked=locked, modules=modules)
         if chosen is not None:
-            adoption = adopt(profile, platform, universe, *chosen, wishes, locked)
-            resolution = _resolution(
-                profile, platform, search, chosen[0], adoption, offer.incomplete, indices, universe.streams(), sources,
-                modules,
-            )  # fmt: skip
+            adoption = adopt(task, *chosen, wishes, locked)
+            resolution = _resolution(task, search, chosen[0], adoption, offer.incomplete, indices, sources, modules)
             return resolution if levels is not locked_levels or keep is None else _with_old_reasons(resolution, keep)
     nearest, reasons = search.reasons()
     raise _none(where, nearest, [*broken, *reasons])
@@ -450,9 +430,7 @@ def base(profile: Profile, platform: StackPlatform) -> dict[str, str | None]:
 
 
 def first(
-    profile: Profile,
-    platform: StackPlatform,
-    universe: Universe,
+    task: Task,
     search: Search,
     broken: list[str],
     *,
@@ -465,17 +443,17 @@ def first(
     """
     for choice in itertools.islice(search.choices(), ATTEMPTS):
         try:
-            packages = dependencies.packages(profile, platform, universe, choice, locked=locked)
+            packages = dependencies.packages(task, choice, locked=locked)
         except Unsolvable as error:
-            culprit, reasons = dependencies.culprit(profile, platform, universe, choice, error.reasons)
+            culprit, reasons = dependencies.culprit(task, choice, error.reasons)
             search.dead.append(culprit)
             label = ", ".join(option.label for option in culprit)
             broken.append(f"[dependencies] {label}: " + "; ".join(reasons))
             search.against.append((choice, Verdict("dependencies", False, "; ".join(reasons))))
             continue
-        facts = _facts(search, choice, packages, platform, modules)
+        facts = _facts(search, choice, packages, task.platform, modules)
         against = [verdict for verdict in judge(facts, search.rules) if not verdict.allowed]
-        if unpinned := unpinned_nvidia_fs(profile, choice, facts):
+        if unpinned := unpinned_nvidia_fs(task.profile, choice, facts):
             search.dead.append((unpinned[0],))
             against.append(unpinned[1])
         if not against:
@@ -513,17 +491,16 @@ def _none(where: str, nearest: str, reasons: Sequence[str]) -> NoSolution:
 
 
 def _resolution(
-    profile: Profile,
-    platform: StackPlatform,
+    task: Task,
     search: Search,
     choice: Choice,
     adoption: Adoption,
     incomplete: Sequence[Incomplete],
     indices: Sequence[Index],
-    streams: tuple[str, ...],
     sources: Sources,
     modules: PackagedModules,
 ) -> Resolution:
+    profile, platform, universe = task
     packages = adoption.packages
     driver, kernel, nvidia_fs, libcufile, *_ = choice
     verdicts = judge(_facts(search, choice, packages, platform, modules), search.rules)
@@ -554,7 +531,7 @@ def _resolution(
         rules=tuple(sorted({verdict.rule for verdict in verdicts})),
         pins=pins(profile),
         refused=(*search.refused(choice), *newer),
-        modules=streams,
+        modules=universe.streams(),
         packaged=in_packages,
         adopted=adoption.names,
         indices=tuple(sorted(indices, key=lambda index: (index.repository, index.suite))),
