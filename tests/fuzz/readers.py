@@ -314,8 +314,9 @@ def raw_answer(data: bytes) -> Any:
 
 @functools.cache
 def secrets() -> list[bytes]:
-    probes = json.loads((TESTS / "unit/files/secret_probes.json").read_text())
-    return ["\n".join(random.sample(sorted(probes.values()), 20)).encode() for random in map(Random, range(5))]
+    probes = json.loads((TESTS / "unit/files/secret_probes.json").read_text()).values()
+    texts = sorted(probe if isinstance(probe, str) else probe[0] for probe in probes)
+    return ["\n".join(random.sample(texts, 20)).encode() for random in map(Random, range(5))]
 
 
 def redact_and_read(data: bytes) -> None:

@@ -28,7 +28,7 @@ from gdsdeploy.zipapp import hostapp
 from tests.commandline import Run
 from tests.loopback.loopback_fleet import RUNNING, LoopbackFleet
 from tests.loopback.loopback_sshd import PLAIN, free_port, keygen
-from tests.unit.files.test_secretwords import MORE
+from tests.unit.files.test_secretwords import PROBES
 
 #: One check whose answer is known on any machine: the running kernel is the locked one, or it is not.
 KERNEL = ("--check", "kernel.running")
@@ -436,7 +436,7 @@ def test_a_bundle_gives_the_same_verdicts_offline(
         text.write(f"rollout: {{notify: {{webhook: {secret}, token_file: chat-token}}}}  # {secret}\n")
     runs = paths.state() / "runs"
     runs.mkdir(parents=True)
-    (runs / "provision-1.log").write_text("\n\n".join(MORE.values()))
+    (runs / "provision-1.log").write_text("\n\n".join(probe for probe in PROBES.values() if isinstance(probe, str)))
     _, before, _ = run("validate", fleet.path, "--json")
     code, out, err = run("support-bundle", fleet.path, "-o", file)
     assert code == 0, err
