@@ -19,7 +19,6 @@ from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.packages import Universe
 from gdsdeploy.repo.repository import Repository
 from gdsdeploy.repo.rpm import nevra, read
-from tests.commandline import run
 from tests.repos import realdnf, rpmstack
 from tests.repos.archive import Key, flip
 from tests.repos.conftest import Rhel, Verb, lock
@@ -76,20 +75,6 @@ def test_what_the_lock_holds_and_where_it_is_needed(rhel: Rhel) -> None:
     for package in target.packages:
         file = rhel.cuda.root.parent / package.repository / package.file
         assert (file.stat().st_size, package.suite, package.component) == (package.size, "", "")
-
-
-def test_lock_check_holds_and_a_second_lock_changes_nothing(rhel: Rhel, verb: Verb) -> None:
-    lock(rhel.fleet)
-    path = lockfile.beside(rhel.fleet)
-    before, targets = path.read_bytes(), lockfile.read(path).targets
-    assert run("lock", "--check", rhel.fleet) == 0
-    assert run("lock", rhel.fleet) == 0
-    assert path.read_bytes() == before
-    path.unlink()
-    assert run("lock", rhel.fleet) == 0
-    # The id of a fleet whose file doesn't state one is random.
-    assert lockfile.read(path).targets == targets
-    assert not verb("lock", "--check", "--json", rhel.fleet).json["reasons"]
 
 
 def test_lock_check_names_what_the_repository_lost(rhel: Rhel, verb: Verb) -> None:

@@ -49,19 +49,21 @@ def test_passing_trouble_is_tried_again(trouble: httpx.Response | Exception, tmp
     assert server.slept == [0.5]
 
 
-def test_three_tries_are_all(tmp_path: Path) -> None:
-    server = Server(httpx.ConnectError("refused"))
-    with pytest.raises(RepositoryUnusable, match=r"https://mirror\.example/x: refused \(3 tries\)"):
+@pytest.mark.parametrize(
+    ("trouble", "words", "tries"),
+    [
+        (httpx.ConnectError("refused"), r"https://mirror\.example/x: refused \(3 tries\)", 3),
+        (answer(401), "status 401", 1),
+        (answer(403), "status 403", 1),
+    ],
+)
+def test_trouble_that_stays_is_tried_three_times_and_a_refusal_once(
+    trouble: httpx.Response | Exception, words: str, tries: int, tmp_path: Path
+) -> None:
+    server = Server(trouble)
+    with pytest.raises(RepositoryUnusable, match=words):
         server.fetcher(tmp_path).small("https://mirror.example/x")
-    assert len(server.requests) == 3
-
-
-@pytest.mark.parametrize("status", [401, 403])
-def test_a_refusal_is_not_tried_again(status: int, tmp_path: Path) -> None:
-    server = Server(answer(status))
-    with pytest.raises(RepositoryUnusable, match=f"status {status}"):
-        server.fetcher(tmp_path).small("https://mirror.example/x")
-    assert len(server.requests) == 1
+    assert len(server.requests) == tries
 
 
 def test_a_file_that_is_not_there_is_told_apart(tmp_path: Path) -> None:
@@ -131,16 +133,16 @@ def test_apts_proxy_is_used_and_direct_hosts_are_not() -> None:
     assert set(mounts) == {"http://", "http://mirror.example"}
 
 
-def test_a_broken_authority_file_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "ca.pem"
-    path.write_text("no certificate")
-    with pytest.raises(RepositoryUnusable, match=r"ca\.pem: not a file of certificate authorities"):
-        Fetcher(tmp_path, apt={"Acquire::https::CAInfo": str(path)})
-
-
-def test_a_proxy_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RepositoryUnusable, match=r"proxy settings cannot be used: .*gopher"):
-        Fetcher(tmp_path, apt={"Acquire::http::Proxy": "gopher://proxy.example"})
+@pytest.mark.parametrize(
+    ("setting", "value", "words"),
+    [
+        ("Acquire::https::CAInfo", __file__, r"test_fetch\.py: not a file of certificate authorities"),
+        ("Acquire::http::Proxy", "gopher://proxy.example", "proxy settings cannot be used: .*gopher"),
+    ],
+)
+def test_a_setting_of_apt_that_cannot_be_used_is_named(setting: str, value: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(RepositoryUnusable, match=words):
+        Fetcher(tmp_path, apt={setting: value})
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
