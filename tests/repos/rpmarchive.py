@@ -1,4 +1,4 @@
-"""Builds, signs and serves rpm repositories on loopback, with the real rpmbuild, createrepo_c and gpg.
+"""Builds, signs and serves rpm repositories on loopback, with the real rpmbuild, createrepo_c and gpg; and runs dnf.
 
 The packages are real ones, empty but for the files that they are asked to have.  One spec file makes every package
 of which it has a single version, so that a repository of a hundred packages takes a few runs of rpmbuild.
@@ -221,3 +221,21 @@ class RpmArchive:
         """The file of one list, e.g. ``primary``."""
         (path,) = (self.root / "repodata").glob(f"*-{kind}.*")
         return path
+
+
+#: Debian's rpm keeps its database in the home folder, below the root.
+DNF_ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin", "LC_ALL": "C", "HOME": "/root"}
+
+
+def run_dnf(root: Path, *words: str, answer: str = "yes") -> subprocess.CompletedProcess[str]:
+    """Run dnf as root of a namespace, with the sources in ``root / repos``; the system is in ``root / root``.
+
+    answer: what it is told when it asks, ``yes`` or ``no``.
+    """
+    argv = [
+        "unshare", "--map-root-user", "--pid", "--fork", "dnf", f"--assume{answer}", f"--installroot={root / 'root'}",
+        "--releasever=9", "--forcearch=x86_64", "--noplugins", f"--setopt=reposdir={root / 'repos'}",
+        f"--setopt=cachedir={root / 'cache'}", f"--setopt=logdir={root}",
+        "--setopt=module_platform_id=platform:el9", "--setopt=install_weak_deps=0", *words,
+    ]  # fmt: skip
+    return subprocess.run(argv, capture_output=True, text=True, env=DNF_ENVIRONMENT, timeout=60, check=False)

@@ -42,10 +42,10 @@ from gdsdeploy.repo.repository import Repository, verify
 from gdsdeploy.repo.rpm import nevra, read
 from tests import commandline
 from tests.pins.aptmachine import AptMachine
-from tests.repos import realdnf, rpmstack
+from tests.repos import rpmstack
 from tests.repos.archive import Key, files, flip
 from tests.repos.conftest import Debian, Rhel, Ubuntu, lock, serve_rhel
-from tests.repos.rpmarchive import Rpm, RpmArchive, Stream, build, sign
+from tests.repos.rpmarchive import DNF_ENVIRONMENT, Rpm, RpmArchive, Stream, build, run_dnf, sign
 from tests.repos.stack import TRIXIE, package, suites, text, without
 
 FOLDER = "rpm/rhel-9/x86_64"
@@ -482,7 +482,7 @@ class RpmHost:
         (self.root / "repos" / "gdsdeploy.repo").write_text(text)
 
     def dnf(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return realdnf.dnf(self.root, *words)
+        return run_dnf(self.root, *words)
 
     def enable(self, *streams: str) -> None:
         done = self.dnf("module", "enable", *streams)
@@ -491,7 +491,7 @@ class RpmHost:
     def installed(self) -> set[str]:
         argv = ["rpm", f"--root={self.root / 'root'}", "-qa", "--qf", "%{NAME} %{EPOCHNUM}:%{VERSION}-%{RELEASE}\n"]
         argv = ["unshare", "--map-root-user", *argv]
-        done = subprocess.run(argv, capture_output=True, text=True, check=True, env=realdnf.ENVIRONMENT)
+        done = subprocess.run(argv, capture_output=True, text=True, check=True, env=DNF_ENVIRONMENT)
         return {line for line in done.stdout.splitlines() if not line.startswith("gpg-pubkey")}
 
 

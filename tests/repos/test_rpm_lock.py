@@ -19,10 +19,10 @@ from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.packages import Universe
 from gdsdeploy.repo.repository import Repository
 from gdsdeploy.repo.rpm import nevra, read
-from tests.repos import realdnf, rpmstack
+from tests.repos import rpmstack
 from tests.repos.archive import Key, flip
 from tests.repos.conftest import Rhel, Verb, lock
-from tests.repos.rpmarchive import Rpm, RpmArchive, Stream, build
+from tests.repos.rpmarchive import Rpm, RpmArchive, Stream, build, run_dnf
 
 NEWEST = rpmstack.KERNELS[-1]
 
@@ -241,7 +241,7 @@ class Dnf:
         """Standard output; nothing is ever installed."""
         sources = [f"--repofrompath={name},{uri}" for name, uri in self.repositories.items()]
         words = ("--setopt=skip_if_unavailable=0", *sources, *self.options, *arguments)
-        done = realdnf.dnf(self.root, *words, answer="no")
+        done = run_dnf(self.root, *words, answer="no")
         # Status 1 is how --assumeno ends.
         assert done.returncode == 0 or "Operation aborted." in done.stdout + done.stderr, done.stdout + done.stderr
         return done.stdout

@@ -26,10 +26,9 @@ from gdsdeploy.repo.packages import Relation, Universe
 from gdsdeploy.repo.repository import Repository
 from gdsdeploy.repo.rpm import read, rpm_relation
 from tests.commandline import run
-from tests.repos import realdnf
 from tests.repos.archive import Key, Server, flip
 from tests.repos.conftest import Rhel, Verb, lock, read_lock
-from tests.repos.rpmarchive import Rpm, RpmArchive, build, sign
+from tests.repos.rpmarchive import Rpm, RpmArchive, build, run_dnf, sign
 
 KMOD = "kmod-nvidia-open-dkms"
 
@@ -435,7 +434,7 @@ def test_dnf_takes_signed_packages_alone_from_the_source_of_an_unsigned_index(
     (tmp_path / "maker").write_text(key.armoured())
     index = HostIndex("epel", archive.root.as_uri(), "", [], str(tmp_path / "maker"), metadata="unsigned")
     (tmp_path / "repos" / "gdsdeploy.repo").write_text(render_repositories([index], []))
-    done = realdnf.dnf(tmp_path, "install", "tool")
+    done = run_dnf(tmp_path, "install", "tool")
     assert (done.returncode == 0) is signed, done.stdout + done.stderr
     assert ("GPG check FAILED" in done.stderr) is not signed
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.errors import FleetInvalid
+from gdsdeploy.errors import FleetInvalid, NameUnknown
 from gdsdeploy.fleetfile.load import load_fleet, secret_keys
+from gdsdeploy.fleetfile.selection import select
 from gdsdeploy.model.fleet import Fleet
 
 SMALL = 'version: 1\nprofiles:\n  gds: {os: debian-13, driver: "550"}\nhosts:\n  gpu1: gds\n'
@@ -293,3 +294,37 @@ def test_a_mistyped_secret_is_never_quoted(tmp_path: Path) -> None:
     assert "hunter2" not in caught.value.message
     named = {key for line in caught.value.message.splitlines() for key in line.split(": ")[1].split(".")}
     assert secret_keys(Fleet) <= named, "each of them is wrong here, and is reported"
+
+
+# -- --limit: names and patterns; a typing error is an error.
+
+HOSTS = ["gpu1", "gpu2", "build1"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        (None, HOSTS),
+        ("gpu2", ["gpu2"]),
+        ("build1,gpu1", ["gpu1", "build1"]),
+        ("gpu*", ["gpu1", "gpu2"]),
+        ("gpu1, gpu1", ["gpu1"]),
+        ("gpu[12]", ["gpu1", "gpu2"]),
+        ("gpu[2-40],build1", ["gpu2", "build1"]),
+        ("*[1,2]", HOSTS),
+    ],
+)
+def test_selection(limit: str | None, expected: list[str]) -> None:
+    assert select(limit, HOSTS, Path("fleet.yml")) == expected
+
+
+@pytest.mark.parametrize("limit", ["gpu3", "", "gpu1,", "*9", "gpu[5-7]", "gpu[0-9999999]"])
+def test_what_selects_nothing_is_an_error(limit: str) -> None:
+    with pytest.raises(NameUnknown, match=r"--limit: fleet.yml has no host") as caught:
+        select(limit, HOSTS, Path("fleet.yml"))
+    assert caught.value.hint == "It has: build1, gpu[1-2]"
+
+
+def test_the_nearest_name_is_offered() -> None:
+    with pytest.raises(NameUnknown, match="did you mean 'build1'"):
+        select("biuld1", HOSTS, Path("fleet.yml"))
