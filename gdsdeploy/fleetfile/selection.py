@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
@@ -22,18 +23,14 @@ def select(limit: str | None, names: Sequence[str], fleet: Path, *, option: str 
         return list(names)
     every, selected = set(names), set[str]()
     for group in hostnames.split(limit):
-        matches = {name for pattern in _patterns(group) for name in _matches(pattern, every)}
+        patterns: list[str] = []
+        with contextlib.suppress(ValueError):
+            patterns = hostnames.expand(group)
+        matches = {name for pattern in patterns for name in _matches(pattern, every)}
         if not matches:
             raise _no_host(f"{option}: ", group, names, fleet)
         selected |= matches
     return [name for name in names if name in selected]
-
-
-def _patterns(group: str) -> list[str]:
-    try:
-        return hostnames.expand(group)
-    except ValueError:
-        return []
 
 
 def _matches(pattern: str, names: set[str]) -> Iterable[str]:

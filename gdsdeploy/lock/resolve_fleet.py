@@ -100,36 +100,36 @@ def _require_folder(repository: Repository) -> None:
         )
 
 
+@dataclass
 class _Reader:
     """Reads each set of repositories once, however many profiles share it."""
 
-    def __init__(self, fleet: Fleet, fetcher: Fetcher, now: datetime | None, step: Step) -> None:
-        self._fleet = fleet
-        self._fetcher = fetcher
-        self._now = now
-        self._step = step
-        self._last: tuple[object, tuple[Universe, tuple[Index, ...]]] | None = None
+    fleet: Fleet
+    fetcher: Fetcher
+    now: datetime | None
+    step: Step
+    _last: tuple[object, tuple[Universe, tuple[Index, ...]]] | None = None
 
     def read(self, profile: str, platform: StackPlatform) -> tuple[Universe, tuple[Index, ...]]:
         """What the repositories of ``profile`` offer."""
-        repositories = repo_settings.repositories(self._fleet, profile, platform)
-        architecture = platform.architecture(self._fleet.profiles[profile].arch)
+        repositories = repo_settings.repositories(self.fleet, profile, platform)
+        architecture = platform.architecture(self.fleet.profiles[profile].arch)
         key = (tuple(repositories), architecture)
         # Only the last one is kept: a distribution's lists take some hundred megabytes.
         if self._last is None or self._last[0] != key:
             self._last = None
             names = ", ".join(map(str, repositories))
-            with self._step(f"Reading {names}"):
-                self._last = (key, read_repositories(self._fetcher, repositories, architecture, now=self._now))
+            with self.step(f"Reading {names}"):
+                self._last = (key, read_repositories(self.fetcher, repositories, architecture, now=self.now))
         return self._last[1]
 
     def check_packages(self, profile: str, platform: StackPlatform, target: Target) -> None:
         """Check the signature of each locked package that no signed index vouches for."""
-        repositories = repo_settings.repositories(self._fleet, profile, platform)
+        repositories = repo_settings.repositories(self.fleet, profile, platform)
         unsigned = [repository for repository in repositories if repository.unsigned]
         if unsigned:
-            with self._step(f"Checking the signatures of packages of {', '.join(map(str, unsigned))}"):
-                rpm.check_packages(self._fetcher, unsigned, target.packages)
+            with self.step(f"Checking the signatures of packages of {', '.join(map(str, unsigned))}"):
+                rpm.check_packages(self.fetcher, unsigned, target.packages)
 
 
 @dataclass(frozen=True)

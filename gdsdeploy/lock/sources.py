@@ -51,13 +51,17 @@ Sources = Callable[[Part, Sequence[Package]], SourceTree]
 
 
 @dataclass(frozen=True)
-class PackagedSources:
+class _Reader:
     """Reads the packages themselves, which have the digests of the signed index; each is read once."""
 
     fetcher: Fetcher
     indices: Sequence[Index]
     #: announces a long step while it runs
     step: Callable[[str], AbstractContextManager[None]]
+
+
+class PackagedSources(_Reader):
+    """Reads source trees."""
 
     def __call__(self, part: Part, packages: Sequence[Package]) -> SourceTree:
         """The tree in the packages of ``part``.
@@ -219,14 +223,8 @@ class ModuleInPackage:
 PackagedModules = Callable[[Sequence[Package]], Sequence[ModuleInPackage]]
 
 
-@dataclass(frozen=True)
-class ModulesReader:
-    """Reads the packages themselves, which have the digests of the signed index; each is read once."""
-
-    fetcher: Fetcher
-    indices: Sequence[Index]
-    #: announces a long step while it runs
-    step: Callable[[str], AbstractContextManager[None]]
+class ModulesReader(_Reader):
+    """Reads built modules."""
 
     def __call__(self, packages: Sequence[Package]) -> list[ModuleInPackage]:
         """The modules of those ``packages`` that bring any; raises RepositoryUnusable, and what fetching raises."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import resolvelib
@@ -108,54 +108,43 @@ class Solution:
         return reach
 
 
+@dataclass(eq=False)
 class Provider(resolvelib.AbstractProvider[Requirement, Answer, str]):
     """Tells resolvelib what the universe offers."""
 
-    def __init__(
-        self,
-        universe: Universe,
-        stack: Stack,
-        *,
-        driver: Candidate,
-        kernel_package: str,
-        excluded: Sequence[re.Pattern[str]],
-        preferred: frozenset[str],
-        locked: frozenset[Key] = frozenset(),
-        whole: frozenset[str] = frozenset(),
-    ) -> None:
-        """driver: the package whose maker and upstream version all packages of the driver must have.
-
-        kernel_package: version that is preferred where several fit.  preferred: names that win among alternatives.
-        locked: files that win over newer ones.  whole: repositories of which everything needed is locked.
-        """
-        self._universe = universe
-        self._stack = stack
-        self._driver = driver
-        self._kernel_package = kernel_package
-        self._excluded = excluded
-        self._preferred = preferred
-        self._locked = locked
-        self._whole = whole
-        #: what is chosen so far, by identifier
-        self.chosen: Mapping[str, Answer] = {}
+    universe: Universe
+    stack: Stack
+    #: the package whose maker and upstream version all packages of the driver must have
+    driver: Candidate
+    #: version that is preferred where several fit
+    kernel_package: str
+    excluded: Sequence[re.Pattern[str]]
+    #: names that win among alternatives
+    preferred: frozenset[str]
+    #: files that win over newer ones
+    locked: frozenset[Key] = frozenset()
+    #: repositories of which everything needed is locked
+    whole: frozenset[str] = frozenset()
+    #: what is chosen so far, by identifier
+    chosen: Mapping[str, Answer] = field(default_factory=dict, init=False)
 
     def in_stack(self, candidate: Candidate) -> bool:
         """Whether a candidate is locked, and its dependencies with it."""
-        return candidate.repository in self._whole or self._stack.in_stack(candidate)
+        return candidate.repository in self.whole or self.stack.in_stack(candidate)
 
     def usable(self, candidate: Candidate) -> bool:
         """Whether a candidate may be chosen at all."""
-        if any(pattern.fullmatch(candidate.package) for pattern in self._excluded):
+        if any(pattern.fullmatch(candidate.package) for pattern in self.excluded):
             return False
-        if self._stack.of_driver(candidate) and candidate.origin != self._driver.origin:
+        if self.stack.of_driver(candidate) and candidate.origin != self.driver.origin:
             return False
-        if self._stack.follows_driver(candidate):
-            return self._stack.upstream_version(candidate.version) == self._stack.upstream_version(self._driver.version)
+        if self.stack.follows_driver(candidate):
+            return self.stack.upstream_version(candidate.version) == self.stack.upstream_version(self.driver.version)
         return True
 
     def need(self, package: str) -> Need:
         """The requirement of any usable version of a package."""
-        return Need(package, frozenset(c.key for c in self._universe.named(package) if self.usable(c)), package)
+        return Need(package, frozenset(c.key for c in self.universe.named(package) if self.usable(c)), package)
 
     def identify(self, requirement_or_candidate: Requirement | Answer) -> str:
         if isinstance(requirement_or_candidate, (Either, Picked)):
@@ -188,7 +177,7 @@ class Provider(resolvelib.AbstractProvider[Requirement, Answer, str]):
             return _Picks(self, [pick for pick in picks if pick not in tried])
         answers: list[Answer] = [Absent(identifier)]
         if any(isinstance(need, Need) for need in needs):
-            candidates = (c for c in self._universe.named(identifier) if self.usable(c))
+            candidates = (c for c in self.universe.named(identifier) if self.usable(c))
             answers = [*sorted(candidates, key=self._rank, reverse=True)]
         return [a for a in answers if a not in tried and all(self.is_satisfied_by(need, a) for need in needs)]
 
@@ -215,20 +204,20 @@ class Provider(resolvelib.AbstractProvider[Requirement, Answer, str]):
 
     def _rank(self, candidate: Candidate) -> tuple[bool, bool, int, Any]:
         """A kernel's build tools come from the kernel's own build where that is on offer; else repositories' order."""
-        precedence = -self._universe.precedence(candidate.origin)
-        own_build = candidate.version == self._kernel_package
-        return candidate.key in self._locked, own_build, precedence, self._stack.order.key(candidate.version)
+        precedence = -self.universe.precedence(candidate.origin)
+        own_build = candidate.version == self.kernel_package
+        return candidate.key in self.locked, own_build, precedence, self.stack.order.key(candidate.version)
 
     def _requirements(self, group: Group) -> list[Requirement]:
         """What a group of alternatives asks for: one requirement, or more where it has negated ones."""
         words = " | ".join(map(str, group))
         allowed: dict[str, set[Key]] = {}
         for relation in group:
-            for candidate in () if relation.negated else self._universe.answering(relation):
+            for candidate in () if relation.negated else self.universe.answering(relation):
                 if self.usable(candidate):
                     allowed.setdefault(candidate.package, set()).add(candidate.key)
         needs = [Need(package, frozenset(keys), words) for package, keys in allowed.items()]
-        needs.sort(key=lambda need: need.package not in self._preferred)
+        needs.sort(key=lambda need: need.package not in self.preferred)
         absences = [[*self._banned(relation, words)] for relation in group if relation.negated]
         if not absences:
             return [_one_of(needs, words)] if needs else [Need(group[0].package, frozenset(), words)]
@@ -242,21 +231,21 @@ class Provider(resolvelib.AbstractProvider[Requirement, Answer, str]):
         for relation in owner.conflicts:
             yield from (n for n in self._banned(relation, f"not {relation}") if n.package != owner.package)
         for relation in owner.obsoletes:
-            obsolete = frozenset(c.key for c in self._universe.named(relation.package) if relation.admits(c.version))
+            obsolete = frozenset(c.key for c in self.universe.named(relation.package) if relation.admits(c.version))
             if obsolete and relation.package != owner.package:
                 yield Never(relation.package, obsolete, f"not {relation}")
 
     def _banned(self, relation: Relation, words: str) -> Iterator[Never]:
         """For each package that answers ``relation``, its absence in the versions that do."""
         banned: dict[str, set[Key]] = {}
-        for candidate in self._universe.answering(relation):
+        for candidate in self.universe.answering(relation):
             banned.setdefault(candidate.package, set()).add(candidate.key)
         for package, keys in banned.items():
             yield Never(package, frozenset(keys), words)
 
     def offers(self, words: str) -> str:
         """What the repositories have for the first name in a requirement's words."""
-        candidates = self._universe.answering(Relation(words.split(" ", 1)[0].split("|")[0]))
+        candidates = self.universe.answering(Relation(words.split(" ", 1)[0].split("|")[0]))
         usable = sorted({str(c) for c in candidates if self.usable(c)})
         others = sorted({f"{c} of {c.origin}" for c in candidates})
         if others and not usable:
@@ -269,32 +258,32 @@ def exactly(candidate: Candidate) -> Need:
     return Need(candidate.package, frozenset({candidate.key}), f"{candidate.package} (= {candidate.version})")
 
 
+@dataclass(frozen=True)
 class _Picks(Sequence[Answer]):
     """The alternatives of an Either, sorted when one is picked: by then, some may be satisfied already."""
 
-    def __init__(self, provider: Provider, picks: list[Picked]) -> None:
-        self._provider = provider
-        self._picks = picks
+    provider: Provider
+    picks: list[Picked]
 
     def __iter__(self) -> Iterator[Answer]:
-        return iter(sorted(self._picks, key=lambda picked: not self._provider.is_satisfied(picked.option)))
+        return iter(sorted(self.picks, key=lambda picked: not self.provider.is_satisfied(picked.option)))
 
     def __len__(self) -> int:
-        return len(self._picks)
+        return len(self.picks)
 
     def __getitem__(self, index: Any) -> Any:
         return list(self)[index]
 
 
+@dataclass
 class _Reporter(resolvelib.BaseReporter[Requirement, Answer, str]):
     """Passes the choice to the provider, and remembers the first requirement that no package answers.
 
     resolvelib then tries other candidates of other packages, and its error names only the last of those.
     """
 
-    def __init__(self, provider: Provider) -> None:
-        self._provider = provider
-        self.causes: list[Any] = []
+    provider: Provider
+    causes: list[Any] = field(default_factory=list)
 
     def rejecting_candidate(self, criterion: Any, candidate: Answer) -> None:  # noqa: ARG002
         if not self.causes:
@@ -302,7 +291,7 @@ class _Reporter(resolvelib.BaseReporter[Requirement, Answer, str]):
             self.causes = [i for i in needs if not i.requirement.allowed]
 
     def ending_round(self, index: int, state: Any) -> None:  # noqa: ARG002 - resolvelib's signature
-        self._provider.chosen = state.mapping
+        self.provider.chosen = state.mapping
 
 
 def solve(provider: Provider, roots: Sequence[Requirement]) -> Solution:
