@@ -89,7 +89,6 @@ PACKAGED = archive(
         modules("580", "580.159.03", SPARK, "6.17.0-1032.32+1", flavour="proprietary"),
     ],
 )
-LATER_USERLAND = userland("580", "580.159.03-2ubuntu1")
 WITHOUT_USERLAND = without(PACKAGED, *(p["Package"] for p in userland("580", USERLAND)))
 CUDA_12_4 = [p for p in CUDA_UBUNTU if p["Package"] != "cuda" or p["Version"].startswith("12.4")]
 OFFERS: dict[str, Offer] = {
