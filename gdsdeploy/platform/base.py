@@ -1,8 +1,8 @@
 """The interface of a platform, what platforms share, and the repositories that a fleet file uses by name alone.
 
-Repositories: those of RHEL's equals and of Amazon, EPEL, and NVIDIA's.  The addresses are the vendors' own, as their
-setup guides and .repo files have them.  The fingerprints are from the vendors' pages about their keys, or from several
-public installers that pin them; without one, the fleet file names it.
+Repositories: EPEL's and NVIDIA's; a system's own are with it.  The addresses are the vendors' own, as their setup
+guides and .repo files have them.  The fingerprints are from the vendors' pages about their keys, or from several public
+installers that pin them; without one, the fleet file names it.
 
 Packages of NVIDIA's CUDA repository for apt have the names of NVIDIA's driver installation guide and release notes;
 those of Ubuntu's own archive are the same.
@@ -135,8 +135,21 @@ class StackPlatform(ABC):
         """Repositories that a profile of this system has without naming them."""
 
     def vendor_presets(self) -> dict[str, Preset]:
-        """Repositories of others, which a profile names."""
-        return {}
+        """Repositories of others, which a profile names: ``nvidia``, and ``epel`` for RHEL and its equals."""
+        chosen: dict[str, Preset] = {}
+        if self.os in _NVIDIA:
+            name, key = _NVIDIA[self.os]
+            flat = self.os.startswith(("ubuntu", "debian"))
+            keyring = _CUDA_KEYRING if flat else RPM_KEYS / "RPM-GPG-KEY-NVIDIA"
+            keys = (key,) if key else ()
+            suites = ("/",) if flat else ()
+            chosen["nvidia"] = Preset(suites, (), keyring if key else None, keys, uri=_CUDA, path=f"{name}/{{sbsa}}")
+        system, _, release = self.os.partition("-")
+        if system in ("rhel", "rocky", "almalinux", "oracle") and release in _EPEL_KEYS:
+            keyring = RPM_KEYS / f"RPM-GPG-KEY-EPEL-{release}"
+            path = f"{release}/Everything/{{arch}}"
+            chosen["epel"] = Preset((), (), keyring, (_EPEL_KEYS[release],), uri=_EPEL, path=path)
+        return chosen
 
     @abstractmethod
     def kernel_flavours(self, arch: str) -> tuple[str, ...]:
@@ -203,9 +216,10 @@ class StackPlatform(ABC):
         names = ("fabricmanager", "fabric-manager") if companion == "fabricmanager" else (companion,)
         return tuple(f"nvidia-{name}{suffix}" for suffix in (f"-{branch}", "") for name in names)
 
-    def libcufile_packages(self, names: Iterable[str]) -> list[tuple[str, str]]:  # noqa: ARG002 - see rhel.py
-        """Of ``names``, each package that holds a libcufile, with that of its gds-tools."""
-        return [(self.libcufile_package, self.gds_tools_package)]
+    def libcufile_packages(self, names: Iterable[str]) -> list[tuple[str, str]]:
+        """Of ``names``, each package that holds the libcufile of a CUDA release, with that of its gds-tools."""
+        matches = filter(None, (_LIBCUFILE.fullmatch(name) for name in names if name.startswith("libcufile-")))
+        return sorted((match[0], f"gds-tools-{match[1]}-{match[2]}") for match in matches)
 
     def kernel_extras(self, release: str) -> tuple[StackPackage, ...]:  # noqa: ARG002 - see ubuntu.py
         """Packages of a kernel that its image doesn't depend on."""
@@ -219,9 +233,10 @@ class StackPlatform(ABC):
     def upstream_version(self, version: str) -> str:
         """Upstream's own version number in a package version."""
 
-    @abstractmethod
     def cuda_version(self, candidate: Candidate) -> str | None:
-        """The CUDA release that a GDS package belongs to, if it says so."""
+        """The CUDA release that a GDS package belongs to, if it says so: 12.4 for libcufile-12-4."""
+        match = _LIBCUFILE.fullmatch(candidate.package)
+        return f"{match[1]}.{match[2]}" if match else None
 
     @abstractmethod
     def may_be_adopted(self, name: str) -> bool:
@@ -292,7 +307,7 @@ def registered() -> dict[str, StackPlatform]:
 #: NVIDIA's CUDA repositories: one for each system and architecture.
 _CUDA: Final = "https://developer.download.nvidia.com/compute/cuda/repos"
 _EPEL: Final = "https://dl.fedoraproject.org/pub/epel"
-_RPM_KEYS: Final = Path("/etc/pki/rpm-gpg")
+RPM_KEYS: Final = Path("/etc/pki/rpm-gpg")
 #: Of the package cuda-keyring.
 _CUDA_KEYRING: Final = Path("/usr/share/keyrings/cuda-archive-keyring.gpg")
 
@@ -313,68 +328,10 @@ _NVIDIA: Final = {
     "amazon-2023": ("amzn2023", _CUDA_RPM),
 }
 
-#: Name of the system → name of the group, address, file of the key, release → fingerprint.
-_REBUILDS: Final = {
-    "rocky": (
-        "rocky",
-        "https://dl.rockylinux.org/pub/rocky",
-        "RPM-GPG-KEY-Rocky-{}",
-        {"9": "21CB256AE16FC54C6E652949702D426D350D275D", "10": "FC226859C0860BF0DDB95B085B106C736FEDFC85"},
-    ),
-    "almalinux": (
-        "alma",
-        "https://repo.almalinux.org/almalinux",
-        "RPM-GPG-KEY-AlmaLinux-{}",
-        {"9": "BF18AC2876178908D6E71267D36CB86CB86B3716", "10": "EE6DB7B98F5BF5EDD9DA0DE5DEE5C11CC2A1E572"},
-    ),
-}
 _EPEL_KEYS: Final = {
     "9": "FF8AD1344597106ECE813B918A3872BF3228467C",
     "10": "7D8D15CBFC4E62688591FB2633D98517E37ED158",
 }
-#: Amazon Linux 2023; its index is signed since 2023.11.20260406.
-_AMAZON_KEY: Final = "B21C50FA44A99720EAA72F7FE951904AD832C631"
-
-
-def of_rpm_system(system: str, release: str) -> dict[str, Preset]:
-    """The system's own repositories; none for one whose index needs an account (RHEL) or isn't here (Oracle)."""
-    if system == "amazon":
-        # The address has a digest in it, which differs by release: Amazon's mirror.list names the current one.
-        keyring = _RPM_KEYS / "RPM-GPG-KEY-amazon-linux-2023"
-        return {"amazon": Preset((), (), keyring, (_AMAZON_KEY,))}
-    if system not in _REBUILDS or release not in _REBUILDS[system][3]:
-        return {}
-    group, uri, file, keys = _REBUILDS[system]
-    keyring = _RPM_KEYS / file.format(release)
-    return {
-        f"{group}-{part.lower()}": Preset(
-            (), (), keyring, (keys[release],), uri=uri, path=f"{release}/{part}/{{arch}}/os", group=group
-        )
-        for part in ("BaseOS", "AppStream")
-    }
-
-
-def of_vendors(os: str) -> dict[str, Preset]:
-    """Repositories of others for this system: ``nvidia``, and ``epel`` for RHEL and its equals."""
-    chosen: dict[str, Preset] = {}
-    if os in _NVIDIA:
-        name, key = _NVIDIA[os]
-        flat = os.startswith(("ubuntu", "debian"))
-        keyring = _CUDA_KEYRING if flat else _RPM_KEYS / "RPM-GPG-KEY-NVIDIA"
-        keys = (key,) if key else ()
-        suites = ("/",) if flat else ()
-        chosen["nvidia"] = Preset(suites, (), keyring if key else None, keys, uri=_CUDA, path=f"{name}/{{sbsa}}")
-    system, _, release = os.partition("-")
-    if system in ("rhel", "rocky", "almalinux", "oracle") and release in _EPEL_KEYS:
-        keyring = _RPM_KEYS / f"RPM-GPG-KEY-EPEL-{release}"
-        path = f"{release}/Everything/{{arch}}"
-        chosen["epel"] = Preset((), (), keyring, (_EPEL_KEYS[release],), uri=_EPEL, path=path)
-    return chosen
-
-
-#: The maker of the repository's packages.
-ORIGIN: Final = NVIDIA
-
 #: Pieces of a driver by name: kernel modules, userland, firmware, and what has to be of the same version.
 _DRIVER: Final = re.compile(
     r"(?!nvidia-(?:fs|gds|container|docker|ctk|dcgm|nsight|driver-pinning|cuda-|peer-memory|doca)|libnvidia-container)"
@@ -384,10 +341,6 @@ _DRIVER: Final = re.compile(
 #: Debian's and Ubuntu's own helpers, which NVIDIA's packages for them use.
 _SHARED_SOURCES: Final = {"nvidia-support", "glx-alternatives"}
 
-#: ``nvidia-dkms-580-open``; from branch 590 on without the number, and Ubuntu's data-centre builds with ``-server``.
-_DKMS: Final = re.compile(r"nvidia-dkms(?P<suffix>(?:-(?P<branch>[0-9]{3})(?:-server)?)?)(?P<open>-open)?")
-#: By which the drivers are told that Ubuntu has built modules of.
-_COMMON: Final = re.compile(r"nvidia-kernel-common(?P<suffix>(?:-[0-9]{3}(?:-server)?)?)")
 #: What pulls a driver of whichever version: never a part of the stack, and ours is complete without.
 UMBRELLAS: Final = re.compile(
     r"(?:cuda-drivers|nvidia-open)(?:-[0-9]{3}(?:\.[0-9.]+)?)?"
@@ -414,89 +367,18 @@ def of_driver(candidate: Candidate) -> bool:
     return bool(_DRIVER.fullmatch(candidate.package)) and candidate.source not in _SHARED_SOURCES
 
 
-def may_be_adopted(name: str) -> bool:
-    """Whether a package is by its name a piece of a driver, or a metapackage of GDS."""
-    return bool(_DRIVER.fullmatch(name) or GDS_UMBRELLAS.fullmatch(name))
-
-
-def dkms_packages(flavour: Flavour, names: Iterable[str]) -> list[str]:
-    """Of ``names``, the packages that register the modules of this flavour, as NVIDIA and Ubuntu name them."""
-    matches = ((name, _DKMS.fullmatch(name)) for name in names if name.startswith("nvidia-dkms"))
-    return sorted(name for name, match in matches if match and bool(match["open"]) == (flavour == "open"))
-
-
-def stands_for(driver: Candidate) -> str:
-    """The branch that a package of another branch's name passes on to: 580 for nvidia-dkms-570-open 580.95.05."""
-    match = _DKMS.fullmatch(driver.package)
-    branch = _upstream(driver).split(".", 1)[0]
-    return f"branch {branch}" if match and match["branch"] and match["branch"] != branch else ""
-
-
-def ubuntu_packaging(driver: Candidate, flavour: Flavour) -> Packaging:
-    """As for Ubuntu: every name carries the branch up to 580."""
-    built, match = _COMMON.fullmatch(driver.package), _DKMS.fullmatch(driver.package)
-    s = built["suffix"] if built else match["suffix"] if match else ""
-    further: tuple[StackPackage, ...] = (
-        StackPackage(f"libnvidia-compute{s}", "driver-userland", "host"),
-        StackPackage(f"nvidia-utils{s}", "driver-userland", "host"),
-        StackPackage(f"nvidia-kernel-common{s}", "driver-userland", "host"),
-        StackPackage(f"nvidia-compute-utils{s}", "driver-userland", "host", optional=True),
-        StackPackage(f"libnvidia-cfg1{s}", "driver-userland", "host", optional=True),
-    )
-    if built:
-        # The open modules load nothing without firmware, on which nvidia-dkms depends where modules are built.
-        firmware = StackPackage(f"nvidia-firmware{s}-{_upstream(driver)}", "companion", "host", optional=True)
-        further, other = (*further, firmware), r"nvidia-dkms(?:-.+)?|nvidia-fs-dkms|dkms"
-    else:
-        further = (*further, StackPackage("dkms", "dkms", "build"))
-        other = r"nvidia-(?:dkms|kernel-source)(?:-[0-9]{3}(?:-server)?)?" + ("" if flavour == "open" else "-open")
-    return Packaging("nvidia", further, (re.compile(other),), (UMBRELLAS,))
-
-
-def debian_packaging(flavour: Flavour) -> Packaging:
-    """As for Debian: Debian's names for the userland, NVIDIA's own for the open modules."""
-    return Packaging(
-        module="nvidia",
-        further=(
-            StackPackage("libcuda1", "driver-userland", "host"),
-            StackPackage("nvidia-smi", "driver-userland", "host", optional=True),
-            StackPackage("nvidia-driver-cuda", "driver-userland", "host", optional=True),
-            StackPackage("nvidia-kernel-support", "driver-userland", "host", optional=True),
-            StackPackage("dkms", "dkms", "build"),
-        ),
-        excluded=(re.compile("nvidia-kernel-dkms" if flavour == "open" else "nvidia-kernel-open-dkms"),),
-        umbrellas=(UMBRELLAS,),
-    )
-
-
-def libcufile_packages(names: Iterable[str]) -> list[tuple[str, str]]:
-    """Of ``names``, each libcufile of one CUDA release, with its gds-tools."""
-    matches = filter(None, (_LIBCUFILE.fullmatch(name) for name in names if name.startswith("libcufile-")))
-    return sorted((match[0], f"gds-tools-{match[1]}-{match[2]}") for match in matches)
-
-
-def cuda_version(candidate: Candidate) -> str | None:
-    """The CUDA release in a libcufile's name: 12.4 for libcufile-12-4."""
-    match = _LIBCUFILE.fullmatch(candidate.package)
-    return f"{match[1]}.{match[2]}" if match else None
-
-
 def part(candidate: Candidate) -> Part | None:
     """What a package of NVIDIA's or Ubuntu's driver is that came in as a dependency; None for another one."""
     name = candidate.package
     if name == NVLSM:
         return "companion"
     if not of_driver(candidate):
-        return "cuda" if candidate.origin == ORIGIN and name.startswith("cuda-") else None
+        return "cuda" if candidate.origin == NVIDIA and name.startswith("cuda-") else None
     if name.startswith(("nvidia-kernel-source", "nvidia-dkms")):
         return "driver-source"
     gsp = name.startswith(("nvidia-firmware", "firmware-"))
     beside = re.match(r"nvidia-(?:persistenced|fabric-?manager|imex)|nvlink5", name)
     return "companion" if gsp or beside else "driver-userland"
-
-
-def _upstream(driver: Candidate) -> str:
-    return driver.version.split(":", 1)[-1].rsplit("-", 1)[0].split("~", 1)[0]
 
 
 #: as ``uname -m`` says it → as dpkg says it
@@ -508,9 +390,6 @@ class DpkgPlatform(StackPlatform):
     """A release of an operating system with dpkg."""
 
     codename: str
-
-    def vendor_presets(self) -> dict[str, Preset]:
-        return of_vendors(self.os)
 
     def architecture(self, arch: str) -> str:
         return ARCHITECTURES[arch]
@@ -536,7 +415,7 @@ class DpkgPlatform(StackPlatform):
         return f"linux-image-{release}", f"linux-headers-{release}"
 
     def libcufile_packages(self, names: Iterable[str]) -> list[tuple[str, str]]:
-        return [(self.libcufile_package, self.gds_tools_package), *libcufile_packages(names)]
+        return [(self.libcufile_package, self.gds_tools_package), *super().libcufile_packages(names)]
 
     def library_packages(self, library: Candidate, rdma: Rdma) -> tuple[StackPackage, ...]:
         # NVIDIA's package holds both libraries.
@@ -549,16 +428,16 @@ class DpkgPlatform(StackPlatform):
 
     def cuda_version(self, candidate: Candidate) -> str | None:
         own = upstream(candidate.source_version) if candidate.source == "nvidia-cuda-toolkit" else None
-        return own or cuda_version(candidate)
+        return own or super().cuda_version(candidate)
 
     def in_stack(self, candidate: Candidate) -> bool:
-        return candidate.origin == ORIGIN or super().in_stack(candidate)
+        return candidate.origin == NVIDIA or super().in_stack(candidate)
 
     def follows_driver(self, candidate: Candidate) -> bool:
-        return of_driver(candidate) if candidate.origin == ORIGIN else super().follows_driver(candidate)
+        return of_driver(candidate) if candidate.origin == NVIDIA else super().follows_driver(candidate)
 
     def may_be_adopted(self, name: str) -> bool:
-        return may_be_adopted(name)
+        return bool(_DRIVER.fullmatch(name) or GDS_UMBRELLAS.fullmatch(name))
 
     def of_driver(self, candidate: Candidate) -> bool:
         return candidate.package == NVLSM or of_driver(candidate)

@@ -11,7 +11,7 @@ from typing import Final
 from gdsdeploy.model.lock import Part
 from gdsdeploy.platform import base
 from gdsdeploy.platform.base import ARCHITECTURES, DpkgPlatform, Flavour, Packaging, Preset, StackPackage, register
-from gdsdeploy.repo.packages import Candidate
+from gdsdeploy.repo.packages import NVIDIA, Candidate
 
 KEYRING: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 COMPONENTS: Final = ("main", "contrib", "non-free", "non-free-firmware")
@@ -65,8 +65,16 @@ class Debian(DpkgPlatform):
         return sorted({self.driver_package(flavour), nvidias}.intersection(names))
 
     def packaging(self, driver: Candidate, flavour: Flavour) -> Packaging:
-        if driver.origin == base.ORIGIN:
-            return base.debian_packaging(flavour)
+        if driver.origin == NVIDIA:
+            # Debian's names for the userland, NVIDIA's own for the open modules.
+            userland = ("nvidia-smi", "nvidia-driver-cuda", "nvidia-kernel-support")
+            further: tuple[StackPackage, ...] = (
+                StackPackage("libcuda1", "driver-userland", "host"),
+                *(StackPackage(name, "driver-userland", "host", optional=True) for name in userland),
+                StackPackage("dkms", "dkms", "build"),
+            )
+            other = re.compile("nvidia-kernel-dkms" if flavour == "open" else "nvidia-kernel-open-dkms")
+            return Packaging("nvidia", further, (other,), (base.UMBRELLAS,))
         # The support package makes `modprobe nvidia` load the file of the chosen flavour (nvidia-modprobe.conf).
         support = "nvidia-open-kernel-support" if flavour == "open" else "nvidia-kernel-support"
         further = (
@@ -95,7 +103,7 @@ class Debian(DpkgPlatform):
     def part(self, candidate: Candidate) -> Part:
         if _KERNEL_SOURCES.fullmatch(candidate.source):
             return "kernel-headers"
-        if candidate.origin == base.ORIGIN:
+        if candidate.origin == NVIDIA:
             return base.part(candidate) or "support"
         if self.follows_driver(candidate):
             return "companion" if candidate.package.startswith("firmware-") else "driver-userland"

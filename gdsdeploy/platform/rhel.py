@@ -32,6 +32,23 @@ from gdsdeploy.platform.base import (
 )
 from gdsdeploy.repo.packages import RPM, Candidate, Kind, Order, Universe, upstream
 
+#: Name of the system → name of the group, address, file of the key, release → fingerprint.
+_REBUILDS: Final = {
+    "rocky": (
+        "rocky",
+        "https://dl.rockylinux.org/pub/rocky",
+        "RPM-GPG-KEY-Rocky-{}",
+        {"9": "21CB256AE16FC54C6E652949702D426D350D275D", "10": "FC226859C0860BF0DDB95B085B106C736FEDFC85"},
+    ),
+    "almalinux": (
+        "alma",
+        "https://repo.almalinux.org/almalinux",
+        "RPM-GPG-KEY-AlmaLinux-{}",
+        {"9": "BF18AC2876178908D6E71267D36CB86CB86B3716", "10": "EE6DB7B98F5BF5EDD9DA0DE5DEE5C11CC2A1E572"},
+    ),
+}
+#: Amazon Linux 2023; its index is signed since 2023.11.20260406.
+_AMAZON_KEY: Final = "B21C50FA44A99720EAA72F7FE951904AD832C631"
 #: A kernel's packages, whatever its flavour; Oracle's UEK 8 has its modules in a dozen packages.
 _KERNEL: Final = re.compile(
     r"kernel(?:-64k|-rt|[0-9]+\.[0-9]+)?(?:-core|-modules(?:-core)?|-devel(?:-matched)?)?|"
@@ -76,10 +93,22 @@ class Rhel(StackPlatform):
         return arch
 
     def presets(self) -> dict[str, Preset]:
-        return base.of_rpm_system(self.os.partition("-")[0], self.release)
-
-    def vendor_presets(self) -> dict[str, Preset]:
-        return base.of_vendors(self.os)
+        """None for one whose index needs an account (RHEL) or isn't here (Oracle)."""
+        system = self.os.partition("-")[0]
+        if system == "amazon":
+            # The address has a digest in it, which differs by release: Amazon's mirror.list names the current one.
+            keyring = base.RPM_KEYS / "RPM-GPG-KEY-amazon-linux-2023"
+            return {"amazon": Preset((), (), keyring, (_AMAZON_KEY,))}
+        if system not in _REBUILDS or self.release not in _REBUILDS[system][3]:
+            return {}
+        group, uri, file, keys = _REBUILDS[system]
+        keyring = base.RPM_KEYS / file.format(self.release)
+        return {
+            f"{group}-{part.lower()}": Preset(
+                (), (), keyring, (keys[self.release],), uri=uri, path=f"{self.release}/{part}/{{arch}}/os", group=group
+            )
+            for part in ("BaseOS", "AppStream")
+        }
 
     def kernel_flavours(self, arch: str) -> tuple[str, ...]:
         return tuple(name for name in self.kernels if arch == "aarch64" or name != "64k")
@@ -113,10 +142,6 @@ class Rhel(StackPlatform):
             " installed, so no record says what the modules have to be; and no repository has nvidia-fs for a kernel"
         )
 
-    def libcufile_packages(self, names: Iterable[str]) -> list[tuple[str, str]]:
-        """One of each for every CUDA release."""
-        return base.libcufile_packages(names)
-
     def packaging(self, driver: Candidate, flavour: Flavour) -> Packaging:
         has_policy = RPM.holds(self.upstream_version(driver.version), ">=", _FIRST_WITH_POLICY)
         further = (
@@ -143,9 +168,6 @@ class Rhel(StackPlatform):
 
     def upstream_version(self, version: str) -> str:
         return upstream(version).split("~", 1)[0]
-
-    def cuda_version(self, candidate: Candidate) -> str | None:
-        return base.cuda_version(candidate)
 
     def kept_out(self) -> tuple[str, ...]:
         # Not nvidia-*: the container toolkit and CUDA's own packages are the user's to choose.

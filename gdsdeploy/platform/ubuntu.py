@@ -37,6 +37,10 @@ _BUILT: Final = re.compile(
 #: Ubuntu 26.04 has some of its modules in packages of a family of their own.
 _KERNEL_MODULES: Final = re.compile(r"linux-(?:main-)?modules-")
 _ARM_FLAVOUR: Final = re.compile(r".+-64k|azure-nvidia")
+#: ``nvidia-dkms-580-open``; from branch 590 on without the number, and Ubuntu's data-centre builds with ``-server``.
+_DKMS: Final = re.compile(r"nvidia-dkms(?P<suffix>(?:-(?P<branch>[0-9]{3})(?:-server)?)?)(?P<open>-open)?")
+#: By which the drivers are told that Ubuntu has built modules of.
+_COMMON: Final = re.compile(r"nvidia-kernel-common(?P<suffix>(?:-[0-9]{3}(?:-server)?)?)")
 _DRIVER_SOURCES: Final = (
     re.compile(r"nvidia-graphics-drivers-[0-9]+(?:-server)?|fabric-manager-[0-9]+|libnvidia-nscq-.*"),
 )
@@ -73,7 +77,9 @@ class Ubuntu(DpkgPlatform):
         return "nvidia-dkms-open" if flavour == "open" else "nvidia-dkms"
 
     def driver_packages(self, flavour: Flavour, names: Iterable[str]) -> list[str]:
-        return base.dkms_packages(flavour, names)
+        """Those that register the modules of this flavour, as NVIDIA and Ubuntu name them."""
+        matches = ((name, _DKMS.fullmatch(name)) for name in names if name.startswith("nvidia-dkms"))
+        return sorted(name for name, match in matches if match and bool(match["open"]) == (flavour == "open"))
 
     def no_packaged_modules(self, flavour: Flavour) -> str:
         if flavour == "open":
@@ -116,10 +122,32 @@ class Ubuntu(DpkgPlatform):
         return (*builds, "nvidia-fs-dkms", "nvidia-fs", *firmware)
 
     def stands_for(self, driver: Candidate) -> str:
-        return base.stands_for(driver)
+        """The branch that a package of another branch's name passes on to: 580 for nvidia-dkms-570-open 580.95.05."""
+        match = _DKMS.fullmatch(driver.package)
+        branch = self.upstream_version(driver.version).split(".", 1)[0]
+        return f"branch {branch}" if match and match["branch"] and match["branch"] != branch else ""
 
     def packaging(self, driver: Candidate, flavour: Flavour) -> Packaging:
-        return base.ubuntu_packaging(driver, flavour)
+        """Every name carries the branch up to 580."""
+        built, match = _COMMON.fullmatch(driver.package), _DKMS.fullmatch(driver.package)
+        s = built["suffix"] if built else match["suffix"] if match else ""
+        further: tuple[StackPackage, ...] = (
+            StackPackage(f"libnvidia-compute{s}", "driver-userland", "host"),
+            StackPackage(f"nvidia-utils{s}", "driver-userland", "host"),
+            StackPackage(f"nvidia-kernel-common{s}", "driver-userland", "host"),
+            StackPackage(f"nvidia-compute-utils{s}", "driver-userland", "host", optional=True),
+            StackPackage(f"libnvidia-cfg1{s}", "driver-userland", "host", optional=True),
+        )
+        if built:
+            # The open modules load nothing without firmware, on which nvidia-dkms depends where modules are built.
+            firmware = StackPackage(
+                f"nvidia-firmware{s}-{self.upstream_version(driver.version)}", "companion", "host", optional=True
+            )
+            further, other = (*further, firmware), r"nvidia-dkms(?:-.+)?|nvidia-fs-dkms|dkms"
+        else:
+            further = (*further, StackPackage("dkms", "dkms", "build"))
+            other = r"nvidia-(?:dkms|kernel-source)(?:-[0-9]{3}(?:-server)?)?" + ("" if flavour == "open" else "-open")
+        return Packaging("nvidia", further, (re.compile(other),), (base.UMBRELLAS,))
 
     def kept_out(self) -> tuple[str, ...]:
         # Ubuntu builds modules of its drivers for each kernel: only those in the lock may come.
