@@ -6,6 +6,8 @@ and /dev also show a loaded nvidia-fs and an open driver: without them most rele
 
 The library is loaded once; each document has a child process with a time limit.  Standard input is one JSON object (see
 ``main``); each answer is one line of JSON on standard output.  Standard library only: it runs with ``python -I -S``.
+
+With ``argv`` in that object it becomes any program, such as gdscheck, that finds this libcufile (see ``_become``).
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 _MS_BIND, _MS_REC = 4096, 16384
 _PR_SET_PDEATHSIG = 1
@@ -67,12 +69,38 @@ def main() -> int:
     work = Path.cwd()
     _mount("gdsdeploy", work, "tmpfs", 0)
     os.chdir(work)
+    if "argv" in request:
+        _become(request, work)
     _show(work, standin=request["standin"] is not None)
     _make_folders(work, [Path(name) for name in request["folders"]])
     library = _load(request["library"], request["standin"])
     pending = [(number, base64.b64decode(text)) for number, text in enumerate(request["documents"])]
     _ask_all(library, pending[::-1], request, work)
     return 0
+
+
+def _become(request: dict[str, Any], work: Path) -> NoReturn:
+    """Run ``argv``.  proc: name → content in place of that above, None for no such file; sys: the same below /sys."""
+    _show(work, standin=True)
+    for name, content in request["proc"].items():
+        path = Path("/proc") / name
+        if content is None:
+            path.unlink()
+        else:
+            path.write_text(content)
+    if request["sys"]:
+        _overlay(Path("/sys"), work / "sys", request["sys"])
+    # The program may change its folder, so that the link there would not do.
+    config = Path("/etc/cufile.json")
+    config.unlink()
+    config.write_text(request["config"])
+    libraries = work / "lib"
+    libraries.mkdir()
+    for name, target in (("libcuda.so.1", request["libcuda"]), ("libcufile.so.0", request["libcufile"])):
+        if target:
+            (libraries / name).symlink_to(target)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("CUFILE_")}
+    os.execve(request["argv"][0], request["argv"], {**environment, "LD_LIBRARY_PATH": str(libraries)})
 
 
 def _show(work: Path, *, standin: bool) -> None:

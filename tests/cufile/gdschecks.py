@@ -97,7 +97,6 @@ def started(
     """Run any program where this version of libcufile is the one that the loader finds."""
     library = libraries.library(version).path
     request = {
-        "ask": ask.__file__,
         "libcuda": str(standin.libcuda(library)) if libcuda else None,
         "libcufile": str(library),
         "config": config,
@@ -107,7 +106,7 @@ def started(
     }
     with tempfile.TemporaryDirectory(prefix="gdscheck-live-") as folder:
         done = subprocess.run(
-            [run.which("unshare"), *asking._namespace(), sys.executable, "-I", Path(__file__).with_name("inside.py")],
+            [run.which("unshare"), *asking._namespace(), sys.executable, "-I", ask.__file__],
             input=json.dumps(request),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -22,6 +22,7 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.repo import apt
 from gdsdeploy.repo.fetch import Fetcher, cache_dir
+from gdsdeploy.repo.repository import Repository
 from tests.cufile.library import Library
 
 #: Version → the Debian release whose archive has it, or the name of the wheel.
@@ -85,7 +86,7 @@ def debian_package(name: str, version: str, os_name: str, work: Path, component:
     fleet = Fleet.model_validate({"version": 1, "profiles": {"gds": {"os": os_name}}, "hosts": {"gpu1": "gds"}})
     platform = stack_platform_for(os_name)
     (archive,) = [r for r in repo_settings.repositories(fleet, "gds", platform) if r.name == "debian"]
-    assert isinstance(archive, apt.Repository)
+    assert isinstance(archive, Repository)
     with Fetcher(cache_dir()) as fetcher:
         for suite in archive.suites:
             release = apt.release(fetcher, archive, suite, now=datetime.now(UTC))

@@ -496,7 +496,9 @@ def text(recording: Recording, name: str) -> str:
     library = (release or "of unknown release") + (" (by its rows)" if source == FROM_ROWS else "")
     status = "" if report.exit_status is None else f", exit status {report.exit_status}"
     lines = [f"{name}: {report.verdict}", *(f"  {reason}" for reason in reasons(report))]
-    lines.append(f"  libcufile {library}, nvidia-fs {report.nvidia_fs or _unnamed(report)}{status}")
+    forced = report.config.get("properties.force_compat_mode") == "true"
+    unnamed = "not loaded" if report.complete and not forced else "not named"
+    lines.append(f"  libcufile {library}, nvidia-fs {report.nvidia_fs or unnamed}{status}")
     if report.verdict != REFUSED:
         lines += _rows(report)
     lines += _later(report)
@@ -512,11 +514,6 @@ def _later(report: Report) -> Iterator[str]:
         means = meaning(lines[-1]).means
         count = f" ({len(lines)} such lines)" if len(lines) > 1 else ""
         yield f"  later error: {lines[-1]}{count}" + (f" = {means}" if means else "")
-
-
-def _unnamed(report: Report) -> str:
-    forced = report.config.get("properties.force_compat_mode") == "true"
-    return "not loaded" if report.complete and not forced else "not named"
 
 
 def _rows(report: Report) -> Iterator[str]:

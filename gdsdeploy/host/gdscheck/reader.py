@@ -561,7 +561,10 @@ def read_recording(data: bytes, exit_status: Optional[int] = None) -> Recording:
     lines = plain(data[:LIMIT]).split("\n")
     cut = len(data) > LIMIT
     if _is_log(lines):
-        return Recording(_log_runs(lines), LOG, cut)
+        # The last line has no end: it may be cut.
+        matches = (LOG_LINE.match(line[:LINE_LIMIT]) for line in lines[:-1])
+        messages = ((match["pid"], match["level"], match["text"]) for match in matches if match)
+        return Recording(log_runs(messages), LOG, cut)
     runs = _output_runs(lines, exit_status)
     return Recording(runs, GDSCHECK if any(_is_something(run) for run in runs) else NOTHING, cut)
 
@@ -575,12 +578,6 @@ def _is_log(lines: List[str]) -> bool:
     return any(LOG_LINE.match(line[:LINE_LIMIT]) for line in lines) and not any(
         line.strip() in SECTIONS for line in lines
     )
-
-
-def _log_runs(lines: List[str]) -> Tuple[Report, ...]:
-    # The last line has no end: it may be cut.
-    matches = (LOG_LINE.match(line[:LINE_LIMIT]) for line in lines[:-1])
-    return log_runs((match["pid"], match["level"], match["text"]) for match in matches if match)
 
 
 def log_runs(messages: Iterable[Tuple[str, str, str]]) -> Tuple[Report, ...]:

@@ -481,16 +481,10 @@ def _from_rules(env: Setting, parts: Sequence[Part]) -> Iterator[CauseFound]:
             tuple(quotes[:QUOTES]),
             fix,
             rule.source,
-            _certainty(verdict, built),
+            # In a build, refused versions are the cause; a rule that only warns is one of several.
+            (LIKELY if verdict.allowed else SHOWN) if built else (POSSIBLE if verdict.allowed else LIKELY),
             rank=BUILD_RULE_RANK if built else RULE_RANK,
         )
-
-
-def _certainty(verdict: compat.Verdict, built: bool) -> str:
-    """In a build, refused versions are the cause; a rule that only warns is one of several."""
-    if verdict.allowed:
-        return LIKELY if built else POSSIBLE
-    return SHOWN if built else LIKELY
 
 
 def _from_codes(collector: _Collector) -> Iterator[CauseFound]:

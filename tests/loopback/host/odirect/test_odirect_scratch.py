@@ -1,19 +1,28 @@
-"""The scratch file is gone whatever happens, and a mount that does not answer holds nobody up."""
+"""The scratch file is gone whatever happens, and a mount that does not answer holds nobody up.
+
+Then the verbs odirect and proof of the program on the host, as its users type them.
+"""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gdsdeploy.host import __main__ as program
+from gdsdeploy.host import checks, evidence
+from gdsdeploy.host.evidence import EvidenceRequest
+from gdsdeploy.host.facts import facts_from
+from gdsdeploy.host.model.expectation import from_json
 from gdsdeploy.host.odirect import scratch, trials
-from gdsdeploy.host.odirect import trials as odirect
 from gdsdeploy.host.process import TIMED_OUT, apart
 
 
@@ -46,7 +55,7 @@ def test_where_it_needs_a_name_it_loses_it_at_once(
         assert kind == scratch.UNLINKED
         assert list(tmp_path.iterdir()) == []
         os.pwrite(descriptor, b"x", 0)
-    record = odirect.audit(str(tmp_path))
+    record = trials.audit(str(tmp_path))
     assert record["kept"] == scratch.UNLINKED
     assert record["trials"]["read"]["result"] in (trials.BYPASSED, trials.BUFFERED)
 
@@ -89,9 +98,9 @@ def test_a_file_that_keeps_its_name_is_removed_when_the_program_is_ended(tmp_pat
 
 
 def test_a_folder_that_is_none() -> None:
-    assert odirect.audit("/nowhere")["error"] == "there is no such folder"
-    assert odirect.audit("/etc/hostname")["error"] == "it isn't a folder"
-    assert "EOPNOTSUPP" in odirect.audit("/proc")["error"] or "ENOENT" in odirect.audit("/proc")["error"]
+    assert trials.audit("/nowhere")["error"] == "there is no such folder"
+    assert trials.audit("/etc/hostname")["error"] == "it isn't a folder"
+    assert "EOPNOTSUPP" in trials.audit("/proc")["error"] or "ENOENT" in trials.audit("/proc")["error"]
 
 
 def test_a_full_filesystem_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +108,7 @@ def test_a_full_filesystem_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         raise OSError(errno.ENOSPC, "full")
 
     monkeypatch.setattr(os, "pwrite", full)
-    assert odirect.audit(str(tmp_path))["error"] == "it is full (ENOSPC)"
+    assert trials.audit(str(tmp_path))["error"] == "it is full (ENOSPC)"
 
 
 def test_a_filesystem_that_refuses_at_the_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +116,7 @@ def test_a_filesystem_that_refuses_at_the_open(tmp_path: Path, monkeypatch: pyte
         raise OSError(errno.EINVAL, "no")
 
     monkeypatch.setattr(trials, "reopened", refusing)
-    assert odirect.audit(str(tmp_path))["trials"] == {"open": {"result": "refused", "error": "EINVAL"}}
+    assert trials.audit(str(tmp_path))["trials"] == {"open": {"result": "refused", "error": "EINVAL"}}
 
 
 def test_other_bytes_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,13 +128,13 @@ def test_other_bytes_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return done
 
     monkeypatch.setattr(os, "preadv", lying)
-    assert odirect.audit(str(tmp_path))["trials"]["read"]["result"] == trials.WRONG
+    assert trials.audit(str(tmp_path))["trials"]["read"]["result"] == trials.WRONG
 
 
 def test_a_mount_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os.path, "isdir", lambda _path: time.sleep(60))
     begin = time.monotonic()
-    assert odirect.audit(str(tmp_path), 0.3)["error"] == "it did not answer within 0.3 s"
+    assert trials.audit(str(tmp_path), 0.3)["error"] == "it did not answer within 0.3 s"
     assert time.monotonic() - begin < 5
 
 
@@ -153,3 +162,80 @@ def test_work_that_ignores_its_end_is_killed() -> None:
     assert time.monotonic() - begin < 5
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
+
+
+EXPECTATION = from_json((Path(__file__).parents[3] / "evidence" / "hosts" / "lab-vm.expectation.json").read_text())
+
+
+def test_text_says_what_was_tried_and_what_was_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["odirect", str(tmp_path), "/nowhere"]) == program.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"{tmp_path}  ")
+    assert any(line.startswith("    overwrite, unaligned memory   ") for line in lines)
+    assert "  not proven: /nowhere could not be tried: there is no such folder" in lines
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_json_is_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "a\nb"
+    folder.mkdir()
+    assert program.main(["odirect", "--json", str(folder), "/nowhere"]) == program.OK
+    report = json.loads(capsys.readouterr().out)
+    good, bad = report["paths"]
+    assert (report["version"], good["path"], good["reason"]) == (1, str(folder), "")
+    assert len(good["trials"]) == 13
+    assert {"name", "result", "pages", "error"} == set(good["trials"][0])
+    assert good["kept"]
+    assert bad["result"] == "not proven"
+    assert program.main(["odirect", str(folder)]) == program.OK
+    assert "a b" in capsys.readouterr().out.splitlines()[0], "what a name says is not obeyed by the terminal"
+
+
+@pytest.mark.parametrize("words", [["odirect"], ["odirect", "--timeout", "soon", "/tmp"], ["proof"]])
+def test_bad_input_is_told(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        program.main(words)
+    assert ended.value.code == program.UNUSABLE
+    assert "usage:" in capsys.readouterr().err
+
+
+def test_without_a_gpu_nothing_is_proven(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
+    assert program.main(["proof", str(tmp_path)]) == program.OK
+    assert "not proven: " in capsys.readouterr().out
+    assert program.main(["proof", "--json", str(tmp_path)]) == program.OK
+    report = json.loads(capsys.readouterr().out)["proofs"][str(tmp_path)]
+    assert "unknown" in report[0]["path"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mount_that_may_not_be_written_to_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The audit is made on mount points of the expectation, and on none that it forbids."""
+    paths: list[str] = []
+
+    def audited(path: str, _seconds: float) -> dict[str, object]:
+        paths.append(path)
+        return {}
+
+    monkeypatch.setattr(trials, "audit", audited)
+    for tried in (("/",), (), (str(tmp_path),)):
+        evidence.collect(EvidenceRequest(mounts=("/",), scratch=tried))
+    assert paths == ["/"], "a folder that nothing is mounted on is not tried either"
+
+
+def test_what_was_not_tried_is_said(tmp_path: Path) -> None:
+    document = evidence.collect(EvidenceRequest(mounts=("/",)))
+    for settings, verdict, words in (
+        ({"path": "direct"}, "unknown", "/ was not tried"),
+        (
+            {"path": "direct", "scratch": "no"},
+            "not-applicable",
+            "not tried: the fleet file allows no scratch file on it",
+        ),
+        ({"path": "compat"}, "not-applicable", "not needed: the fleet accepts CPU memory here; not tried"),
+    ):
+        expectation = replace(EXPECTATION, storage=[{"mount": "/", **settings}])
+        (finding,) = [i for i in checks.run(facts_from(document), expectation) if i.check == "odirect.bypass:/"]
+        assert (finding.verdict, finding.found) == (verdict, words)
