@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Callable, Dict, Optional, Tuple, Union
 
+from ..errors import HostError
 from ..io import jsontext, reading
 from ..paths import CUFILE_CONTROL, CUFILE_OPEN, CUFILE_SONAME, DKMS, GDSCHECK
 from ..rootdir import open_file
@@ -281,13 +282,8 @@ _EVIDENCE = re.compile(r"hosts/([^/]+)/evidence\.json")
 _GZIP, _TAR, _HEADER = b"\x1f\x8b", b"ustar", 512
 
 
-class EvidenceFileError(Exception):
+class EvidenceFileError(HostError):
     """A file can't be used as evidence; ``message`` has the file and the reason, ``hint`` what to do."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
 
 
 def read(path: str) -> Dict[str, Dict[str, Any]]:

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -205,7 +205,6 @@ for page in range(0, pages, 2):
 print("ready", flush=True)
 sys.stdin.read()
 """
-WAITS = "import ctypes, sys; ctypes.CDLL(sys.argv[1]); print('ready', flush=True); sys.stdin.read()"
 #: Maps an ordinary file that is called like a segment, with the id of its own process as key: of a detached mount, a
 #: path begins at its root.
 DISGUISE = """
@@ -227,13 +226,9 @@ sys.stdin.read()
 """
 
 
-def started(code: str, *words: str) -> subprocess.Popen[bytes]:
-    library = libraries.library("1.20.0.107").path
-    argv = [sys.executable, "-c", code, str(library), *words]
-    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"ready\n"
-    return process
+def started(code: str, *words: str) -> AbstractContextManager[int]:
+    """The process id of this interpreter with ``code``, which gets a library and these words."""
+    return job([sys.executable, "-c", code, str(libraries.library("1.20.0.107").path), *words])
 
 
 def reason(pid: int) -> str:
@@ -242,20 +237,18 @@ def reason(pid: int) -> str:
 
 
 def test_a_process_with_40000_mappings() -> None:
-    with started(MAPPINGS) as process:
-        assert Path(f"/proc/{process.pid}/maps").read_text().count("\n") > 20_000
+    with started(MAPPINGS) as pid:
+        assert Path(f"/proc/{pid}/maps").read_text().count("\n") > 20_000
         begin = time.process_time()
-        assert reason(process.pid) == counters.STATISTICS_OFF
+        assert reason(pid) == counters.STATISTICS_OFF
         assert time.process_time() - begin < 10
-        process.kill()
 
 
 def test_a_file_that_is_called_like_a_segment(tmp_path: Path) -> None:
-    with started(DISGUISE, str(tmp_path)) as process:
-        assert f" /SYSV{process.pid:08x} (deleted)" in Path(f"/proc/{process.pid}/maps").read_text()
+    with started(DISGUISE, str(tmp_path)) as pid:
+        assert f" /SYSV{pid:08x} (deleted)" in Path(f"/proc/{pid}/maps").read_text()
         # Its inode is no segment's id, or another process's segment.
-        assert reason(process.pid) in (counters.UNREADABLE, counters.NOT_ITS_OWN)
-        process.kill()
+        assert reason(pid) in (counters.UNREADABLE, counters.NOT_ITS_OWN)
 
 
 def test_an_id_that_is_used_again_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,11 +259,10 @@ def test_an_id_that_is_used_again_while_it_is_read(monkeypatch: pytest.MonkeyPat
         calls[pid] = calls.get(pid, 0) + 1
         return identity(folder, pid)._replace(start=calls[pid])
 
-    with started(WAITS) as process:
-        assert process.pid in [entry.program.pid for entry in Watcher().look().programs]
+    with started(JOB) as pid:
+        assert pid in [entry.program.pid for entry in Watcher().look().programs]
         monkeypatch.setattr(processes, "identity", later)
-        assert process.pid not in [entry.program.pid for entry in Watcher().look().programs]
-        process.kill()
+        assert pid not in [entry.program.pid for entry in Watcher().look().programs]
 
 
 def test_10000_processes_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,15 +291,14 @@ def test_a_look_that_takes_too_long_says_so() -> None:
 
 
 def test_another_user_sees_less_and_is_told() -> None:
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder, started(WAITS) as process:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, started(JOB) as pid:
         Path(folder).chmod(0o755)
         program = hostapp.keep(Path(folder))
         program.chmod(0o644)
         other = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3", "-I", "-S"]
         watch = ["watch", "--once", "--every", "0.2", "--json"]
         done = subprocess.run([*other, program, *watch], capture_output=True, text=True, check=False)
-        process.kill()
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
-    assert process.pid not in [row["pid"] for row in document["processes"]]
+    assert pid not in [row["pid"] for row in document["processes"]]
     assert "could not be read: permission denied" in document["incomplete"]
