@@ -1,12 +1,16 @@
-"""The machine itself: its system, hardware, load, health, container, and what others or gdsdeploy have installed."""
+"""The machine itself: its system, hardware, load, container, and what others or gdsdeploy have installed.
+
+Of packages: the locked ones, what moves them away from the lock, and DKMS.
+"""
 
 from __future__ import annotations
 
 import re
 from functools import partial
-from typing import Any, Iterator, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..facts import HostFacts, Maybe, UndecidedError, Unknown, require
+from ..facts.packages import Choice, Move, Package
 from ..facts.pci import Part
 from ..facts.storage import size
 from ..facts.unknown import when_known
@@ -252,3 +256,147 @@ def release(facts: HostFacts, expectation: Expectation) -> Answer:
     if expectation.os in (name, name.rsplit(".", 1)[0]) and machine == expectation.arch:
         return passed(running)
     return failed(running, f"Give this host a profile for {name}, or reinstall it with {expectation.os}")
+
+
+#: dpkg's states of a completely installed package: selected for installation, or held.
+COMPLETE = ("ii", "hi")
+#: Packages named in a finding; the rest is counted.
+WRONG_NAMED = 5
+
+
+@check(
+    "packages.locked-versions",
+    "every package of the lock is installed in exactly the locked version",
+    expects="the packages of the lock, completely installed",
+    prevents="drift: an upgrade by hand or by unattended-upgrades; a package that dpkg left half-configured",
+    of_provision=True,
+)
+def locked_versions(facts: HostFacts, expectation: Expectation) -> Answer:
+    installed, locked = require(facts.packages.installed), locked_packages(expectation)
+    wrong = list(filter(None, (_problem(name, locked[name], installed.get(name, ())) for name in locked)))
+    if not wrong:
+        return passed(f"{len(locked)} packages")
+    hint = "Provision the host again; if apt refuses, read why: dpkg --audit; apt-get check"
+    return failed(first_few(wrong, WRONG_NAMED, "; "), hint, wrong)
+
+
+def locked_packages(expectation: Expectation) -> Dict[str, str]:
+    """Package → version of the lock, sorted; raises UndecidedError for an expectation without packages."""
+    if not expectation.packages:
+        raise UndecidedError("the expectation names no packages")
+    return dict(sorted(expectation.packages.items()))
+
+
+def _problem(name: str, version: str, packages: Sequence[Package]) -> str:
+    if any(package.version == version and package.status in COMPLETE for package in packages):
+        return ""
+    if all(package.status.startswith(("un", "rc", "pn")) for package in packages):
+        return f"{name} is not installed (locked: {version})"
+    shown = ", ".join(f"{package.version} [{package.status}]" for package in packages)
+    return f"{name} is {shown} (locked: {version})"
+
+
+#: Packages named in a finding; the rest is counted.
+MOVES_NAMED = 3
+
+
+@check(
+    "packages.drift",
+    "only provision changes the stack: its packages have the locked versions, pinned and held",
+    expects="every package of the lock pinned to its version and held",
+    prevents="a driver that 'install cuda', an upgrade or unattended-upgrades installs, with no trace of the command",
+    of_provision=True,
+)
+def drift(facts: HostFacts, expectation: Expectation) -> Answer:
+    installed, locked = require(facts.packages.installed), locked_packages(expectation)
+    versions = {name: _version(installed.get(name, ()), version) for name, version in locked.items()}
+    moved = [
+        _describe_move(name, version, versions[name], facts.drift.moves)
+        for name, version in locked.items()
+        if versions[name] != version
+    ]
+    if moved:
+        hint = "Provision the host again: it restores the locked versions, and their pins and holds"
+        return failed(first_few(moved, MOVES_NAMED, "; "), hint, moved)
+    choices, versionlocks = facts.drift.choices, facts.drift.locked
+    if not isinstance(choices, Unknown):
+        lines = [_apt(name, version, choices.get(name), installed.get(name, ())) for name, version in locked.items()]
+        loose = list(filter(None, lines))
+    elif not isinstance(versionlocks, Unknown):
+        loose = [f"{name} is not locked" for name in locked if name not in versionlocks]
+    else:
+        raise UndecidedError(choices.reason)
+    if loose:
+        hint = "Provision the host again: it writes the pins and sets the holds"
+        return failed(first_few(loose, MOVES_NAMED, "; "), hint, loose)
+    return passed(f"nothing would move {len(locked)} packages")
+
+
+def _apt(name: str, version: str, choice: Optional[Choice], packages: Sequence[Package]) -> str:
+    """What is wrong with apt's choice; empty: nothing."""
+    if choice is None or not choice.candidate:
+        return f"{name}: apt has no candidate"
+    if choice.candidate != version:
+        origin = f" from {choice.source}" if choice.source else ""
+        return f"{name} would become {choice.candidate}{origin}"
+    if not any(package.version == version and package.status.startswith("h") for package in packages):
+        return f"{name} is not held"
+    return ""
+
+
+def _version(packages: Sequence[Package], locked: str) -> str:
+    """The unpacked version, or the locked one of several: rpm keeps older kernels.
+
+    packages.locked-versions checks whether it is configured.
+    """
+    versions = [package.version for package in packages if package.status[1:2] not in ("n", "c", "")]
+    return locked if locked in versions else next(iter(versions), "")
+
+
+def _describe_move(name: str, locked: str, installed: str, moves: Maybe[Tuple[Move, ...]]) -> str:
+    text = "{} moved from {} to {}".format(name, locked, installed or "nothing")
+    if isinstance(moves, Unknown):
+        return f"{text}; {moves.reason}"
+    # The change that installed this version, or that removed the package.
+    fitting = [move for move in moves if move.package == name and (move.after == installed or not installed)]
+    if not fitting:
+        return text + "; no log has the change"
+    last = fitting[-1]
+    user = f" ({last.user})" if last.user else ""
+    command = f"by '{last.command}'{user}" if last.command else "by dpkg alone, or by a command that no log has"
+    return f"{text} on {last.at} {command}"
+
+
+#: Of ``dkms status``: ``nvidia-fs/2.19.7, 6.12.94+deb13-amd64, x86_64: installed (…)``.
+DKMS = re.compile(r"^(?P<name>nvidia[\w.+-]*)/(?P<version>[^,]+)(?:, (?P<kernel>[^,]+), [^:]+)?: (?P<state>.*)$")
+
+
+@check(
+    "packages.dkms",
+    "DKMS has installed the stack's modules for the locked kernel, as it built them",
+    expects="every nvidia module of DKMS installed for {kernel_release}",
+    prevents="a kernel that boots without its modules because a build failed, was interrupted, or was replaced by hand",
+)
+def dkms(facts: HostFacts, expectation: Expectation) -> Answer:
+    if expectation.packaged:
+        return not_applicable("packages bring the modules: modules.next-boot names what has precedence over theirs")
+    if "dkms" not in require(facts.packages.installed):
+        return not_applicable("DKMS is not installed: the modules are received")
+    lines, release = require(facts.packages.dkms), expectation.kernel_release
+    rows = [match.group(0, "name", "kernel", "state") for match in map(DKMS.match, lines) if match]
+    if not rows:
+        return not_applicable("DKMS has no modules of this stack")
+    bad = [line for line, _, _, state in rows if "Diff between" in state or "broken" in state]
+    names = sorted({name for _, name, _, _ in rows})
+    installed = {name for _, name, kernel, state in rows if kernel == release and "installed" in state}
+    missing = [name for name in names if name not in installed]
+    idle = facts.packages.dkms_idle if isinstance(facts.packages.dkms_idle, tuple) else ()
+    bad += [f"{name} is not installed for {release}" for name in missing if name not in idle]
+    if not bad and missing == names:
+        return not_applicable("DKMS has a recipe that builds nothing: the modules are received")
+    if bad:
+        hint = f"Provision the host again; by hand: dkms install NAME/VERSION -k {release}"
+        return failed("; ".join(bad), hint, lines)
+    others = len({kernel for _, _, kernel, _ in rows if kernel} - {release})
+    also = f", and for {others} other kernel{'s' if others > 1 else ''}" if others else ""
+    return passed("{} for {}{}".format(", ".join(name for name in names if name in installed), release, also), lines)
