@@ -46,7 +46,6 @@ from gdsdeploy.host.io import jsontext
 #: Bytes, when nothing else is set.
 DEFAULT_LIMIT = 20 << 30
 SETTING = "GDSDEPLOY_BUILD_CACHE_SIZE"
-#: Entries of format 1 were kept by the key that they claimed, and had no signature.
 _FORMAT = 2
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:iB|B)?\s*$")
@@ -216,16 +215,10 @@ class BuildCache:
             owner.close()
 
     def _sweep(self) -> None:
-        """Delete the folders of processes that have died, and what an older release has kept; with the lock."""
-        old = 0
+        """Delete the folders of processes that have died; with the lock."""
         for path in list(self.folder.iterdir()):
             if path.name.startswith(_SWEPT) and _is_free(path / _OWNER):
                 shutil.rmtree(path, ignore_errors=True)
-            elif _DIGEST.match(path.name) and _is_older(path / _ENTRY):
-                self._remove(path)
-                old += 1
-        if old:
-            self._warn(f"dropped {old} builds that an older gdsdeploy kept in {self.folder}: they aren't signed")
 
     def _place(self, new: Path, path: Path) -> None:
         self._remove(path)
@@ -316,14 +309,6 @@ def _is_signed(archive: Path, origin: Origin) -> bool:
     with contextlib.suppress(PackError):
         pack.read_manifest(str(archive), origin)
         return True
-    return False
-
-
-def _is_older(entry: Path) -> bool:
-    """Whether an older release has written it."""
-    with contextlib.suppress(OSError, ValueError):
-        value = jsontext.loads(entry.read_text())
-        return isinstance(value, dict) and value.get("format") == 1
     return False
 
 

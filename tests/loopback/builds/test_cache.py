@@ -139,19 +139,6 @@ def test_an_entry_that_somebody_put_there_by_hand_is_not_taken(
     assert len(warnings) == 1
 
 
-def test_what_an_older_release_kept_is_dropped_with_one_line(tmp_path: Path, warnings: list[str]) -> None:
-    for name in "ab":
-        folder = tmp_path / "builds" / (name * 64)
-        folder.mkdir(parents=True)
-        archive(folder / "modules.tar", name, signer=None)
-        (folder / "entry.json").write_text(json.dumps({"format": 1, "key": f"sha256:{name * 64}", "size": 1}))
-    cache = BuildCache(tmp_path / "builds", 1 << 30, warnings.append)
-    assert cache.entries() == []
-    assert warnings == [f"dropped 2 builds that an older gdsdeploy kept in {cache.folder}: they aren't signed"]
-    BuildCache(tmp_path / "builds", 1 << 30, warnings.append)
-    assert len(warnings) == 1
-
-
 def test_what_was_not_used_for_the_longest_time_goes_first(cache: BuildCache, tmp_path: Path) -> None:
     for number, name in enumerate("abc"):
         entry = cache.put(archive(tmp_path / f"{name}.tar", name), f"want-{name}", ORIGIN)
