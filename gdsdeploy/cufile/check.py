@@ -24,7 +24,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from gdsdeploy.cufile import model
-from gdsdeploy.cufile.document import Document, DocumentInvalid, Node, Place, read
+from gdsdeploy.cufile.document import Document, DocumentInvalid, Member, Node, Place, read
 from gdsdeploy.cufile.model import (
     EXAMINED_RELEASES,
     NEWEST,
@@ -372,7 +372,7 @@ def _findings(document: Document, places: _Places, release: Release, machine: Ma
     excused = "buffer-exceeds-request" if trapped(settings) else None
     problems = [problem for problem in model.check(plain, release) if problem.id != excused]
     yield from (_problem(places, problem, release) for problem in problems)
-    yield from _ignored(document, document.root, "")
+    yield from _ignored(document)
     if (offset := document.ignored()) is not None:
         yield _finding("text-after-end", "", document.place(offset), "this text is ignored")
     for kind, key, message in (
@@ -420,18 +420,24 @@ def _on(machine: MachineFacts, values: Mapping[str, Any]) -> Iterator[tuple[str,
             yield "no-p2pdma", name, "this machine's kernel has no PCI peer-to-peer DMA (CONFIG_PCI_P2PDMA)"
 
 
-def _ignored(document: Document, node: Node, path: str) -> Iterator[Finding]:
-    """Members that don't count: earlier ones of the same name, and null."""
+def _members(node: Node, path: str = "") -> Iterator[tuple[str, Member, Member]]:
+    """Dotted name, member, and the member of that name that counts: of an object and of those in it that count."""
     last = {member.name: member for member in node.members}
     for member in node.members:
         name, counts = f"{path}{member.name}", last[member.name]
+        yield name, member, counts
+        if counts is member and member.value.kind == "object" and name.count(".") < _DEEP:
+            yield from _members(member.value, name + ".")
+
+
+def _ignored(document: Document) -> Iterator[Finding]:
+    """Members that don't count: earlier ones of the same name, and null."""
+    for name, member, counts in _members(document.root):
         if counts is not member:
             message = f"line {document.place(counts.start).line} sets this key again, and counts"
             yield _finding("repeated-key", name, document.place(member.start), message)
         elif member.value.kind == "null" and any(f"{key}.".startswith(name + ".") for key in known_keys()):
             yield _finding("null-value", name, document.place(member.value.start), "null counts as a missing key")
-        elif member.value.kind == "object" and name.count(".") < _DEEP:
-            yield from _ignored(document, member.value, name + ".")
 
 
 def _plain(node: Node, depth: int) -> Any:
@@ -449,15 +455,7 @@ class _Places:
 
     def __init__(self, document: Document) -> None:
         self.document = document
-        self.offsets: dict[str, tuple[int, int]] = {}
-        self._add(document.root, "")
-
-    def _add(self, node: Node, path: str) -> None:
-        for member in node.members:
-            name = f"{path}{member.name}"
-            self.offsets[name] = member.start, member.value.start
-            if member.value.kind == "object" and name.count(".") < _DEEP:
-                self._add(member.value, name + ".")
+        self.offsets = {name: (member.start, member.value.start) for name, member, _ in _members(document.root)}
 
     def of(self, key: str, *, value: bool = False) -> Place:
         """The place of a key, or of its value; for a key that the file doesn't have, the place of its section."""
