@@ -1,14 +1,17 @@
-"""The program that is sent to hosts: always the same bytes, and it runs where there is nothing but Python."""
+"""The program that is sent to hosts: always the same bytes; it runs where only Python is; where a host keeps it."""
 
 from __future__ import annotations
 
 import ast
+import errno
 import hashlib
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
 from functools import cache
 from pathlib import Path
@@ -16,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy import __version__
-from gdsdeploy.zipapp import hostapp
+from gdsdeploy.zipapp import bootstrap, hostapp
 
 ROOT = Path(__file__).parents[3]
 TABLES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "gdsdeploy/host/data").glob("*.json"))
@@ -193,3 +196,99 @@ def test_half_a_program_is_not_run() -> None:
     result = subprocess.run(["sh", "-c", hostapp.start()], input=data, capture_output=True, text=False, check=False)
     assert result.returncode == 1
     assert b"did not arrive whole" in result.stderr
+
+
+def zipped(text: str = "print('hello')\n") -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        # without an explicit time, writestr takes the clock's, and two archives of the same text differ
+        archive.writestr(zipfile.ZipInfo("__main__.py"), text)
+        archive.writestr(zipfile.ZipInfo("gdsdeploy/__init__.py"), "")
+    return stream.getvalue()
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of programs, in place of root's."""
+    folder = tmp_path / "run"
+    monkeypatch.setattr(bootstrap, "FOLDER", str(folder))
+    return folder
+
+
+def test_it_is_unpacked_once(programs: Path) -> None:
+    place = Path(bootstrap.unpack(str(programs / "program-1"), zipped()))
+    assert (place / "program.pyz").read_bytes() == zipped()
+    assert place.stat().st_mode & 0o777 == 0o700
+    (place / "__main__.py").write_text("compiled\n")
+    assert bootstrap.unpack(str(place), zipped()) == str(place)
+    assert (place / "__main__.py").read_text() == "compiled\n"
+    assert [path.name for path in programs.iterdir()] == ["program-1"]
+
+
+def test_another_call_may_be_faster(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename = os.rename
+
+    def first(source: str, target: str) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "rename", rename)
+            patch.setattr(os, "getpid", lambda: 1)
+            bootstrap.unpack(target, zipped("first"))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", first)
+    place = Path(bootstrap.unpack(str(programs / "program-1"), zipped()))
+    assert (place / "__main__.py").read_text() == "first"
+    assert [path.name for path in programs.iterdir()] == ["program-1"]
+
+
+def test_what_finds_no_room_leaves_nothing(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: zipfile.ZipFile, place: str) -> None:
+        (Path(place) / "half").write_text("a file")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(zipfile.ZipFile, "extractall", full)
+    with pytest.raises(OSError, match="No space left"):
+        bootstrap.unpack(str(programs / "program-1"), zipped())
+    assert list(programs.iterdir()) == []
+
+
+@pytest.mark.parametrize("mode", [0o775, 0o757])
+def test_what_others_can_change_is_not_used(mode: int, programs: Path) -> None:
+    folder = programs / "program-1"
+    folder.mkdir(parents=True)
+    (folder / "__main__.py").write_text("theirs")
+    folder.chmod(mode)
+    with pytest.raises(OSError, match=r"not empty|exists"):
+        bootstrap.unpack(str(folder), zipped())
+    folder.chmod(0o700)
+    assert bootstrap.unpack(str(folder), zipped()) == str(folder)
+    programs.chmod(mode)
+    with pytest.raises(OSError, match="can be changed by others"):
+        bootstrap.unpack(str(programs / "program-2"), zipped())
+
+
+def test_a_link_is_not_used(programs: Path, tmp_path: Path) -> None:
+    bootstrap.unpack(str(programs / "program-1"), zipped())
+    (programs / "program-2").symlink_to(programs / "program-1")
+    with pytest.raises(NotADirectoryError):
+        bootstrap.unpack(str(programs / "program-2"), zipped())
+
+
+def test_programs_of_yesterday_go_and_locks_stay(programs: Path) -> None:
+    for name in ("program-old", "program-new", "apply.lock"):
+        bootstrap.unpack(str(programs / name), zipped())
+    for name in ("program-old", "apply.lock"):
+        os.utime(programs / name, (0, time.time() - bootstrap.RETENTION - 60))
+    bootstrap.unpack(str(programs / "program-1"), zipped())
+    assert sorted(path.name for path in programs.iterdir()) == ["apply.lock", "program-1", "program-new"]
+
+
+@pytest.mark.parametrize("uid", [0, 1000])
+def test_without_the_folder_it_runs_from_memory(uid: int, programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs.write_text("no folder")
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    place, code = bootstrap.locate("1", zipped("answer = 42\n"))
+    values: dict[str, object] = {}
+    exec(code, values)
+    os.close(int(place.rpartition("/")[2]))
+    assert (place.startswith("/proc/self/fd/"), values["answer"]) == (True, 42)
