@@ -129,7 +129,7 @@ class _Rounds:
         """Until Ctrl-C."""
         redraw = console.is_live() and not self._as_json
         try:
-            with console.live(self._lines, self._beat, redraw=redraw, transient=True):
+            with console.live(self._lines, lambda: "", redraw=redraw, transient=True):
                 while True:
                     begin = time.monotonic()
                     self._answers = self._ask()
@@ -147,9 +147,6 @@ class _Rounds:
             return ["waiting for the first answers; Ctrl-C ends it"]
         text = watch.text(answers, most=max(1, rows - 8))
         return [line(words)[:columns] for words in text[: max(1, rows - 2)]]
-
-    def _beat(self) -> str:
-        return ""
 
 
 @click.command()

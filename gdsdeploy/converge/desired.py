@@ -29,20 +29,8 @@ def _boots(values: Variables) -> bool:
     return bool(values["gds_kernel_boot"])
 
 
-def _loads(values: Variables) -> bool:
-    return _boots(values) and values["gds_host_image"] != "network"
-
-
-def _reboots(values: Variables) -> bool:
-    return _boots(values) and not values["gds_host_image"]
-
-
 def _builds(values: Variables) -> bool:
     return bool(values["gds_modules_from"] == "build")
-
-
-def _has_dkms(values: Variables) -> bool:
-    return bool(values["gds_modules_dkms"])
 
 
 def _receives(values: Variables) -> bool:
@@ -125,7 +113,7 @@ TABLE: Final = (
         "gds_modules",
         "recipes",
         _SOURCE | _options_of("gds_modules", *_RECIPES, "kernel_release", "target_only"),
-        when=_has_dkms,
+        when=lambda values: bool(values["gds_modules_dkms"]),
     ),
     Use("gds_kernel", "guard", _options_of("gds_kernel", "manager"), when=_boots),
     Use(
@@ -151,7 +139,12 @@ TABLE: Final = (
     replace(_MODULES, when=_builds),
     replace(_SIGNING, when=_signed(_receives)),
     replace(_MODULES, when=_receives),
-    Use("gds_kernel", "boot_default", {"kernel_release": "gds_kernel_release"}, when=_loads),
+    Use(
+        "gds_kernel",
+        "boot_default",
+        {"kernel_release": "gds_kernel_release"},
+        when=lambda values: _boots(values) and values["gds_host_image"] != "network",
+    ),
     Use("gds_peermem", "peermem", _options_of("gds_peermem", "rdma", "before"), when=_host),
     Use(
         "gds_gate",
@@ -170,7 +163,7 @@ TABLE: Final = (
         "gds_reboot",
         "reboot",
         _options_of("gds_reboot", "kernel_release", "modules", "allowed", "arguments", "parameters"),
-        when=_reboots,
+        when=lambda values: _boots(values) and not values["gds_host_image"],
     ),
     # After packages, which may bring what belongs to one host.
     Use("gds_host", "image", when=lambda values: bool(values["gds_host_image"])),

@@ -122,13 +122,12 @@ def plan(host: str, variants: Variants, supply: Supply, archive: str | None) -> 
 def _foreign(report: Mapping[str, Any]) -> tuple[tuple[ForeignInstall, ...], tuple[str, ...]]:
     """What :func:`variants` has checked."""
     foreign = report.get("foreign") or {"installs": [], "unknown": []}
-    installs = tuple(_clean(install_from(entry)) for entry in foreign["installs"])
-    return installs, tuple(map(line, foreign["unknown"]))
-
-
-def _clean(install: ForeignInstall) -> ForeignInstall:
-    traces = tuple(Trace(line(trace.name), line(trace.detail)) for trace in install.traces)
-    return replace(install, traces=traces)
+    installs = [install_from(entry) for entry in foreign["installs"]]
+    cleaned = (
+        replace(each, traces=tuple(Trace(line(trace.name), line(trace.detail)) for trace in each.traces))
+        for each in installs
+    )
+    return tuple(cleaned), tuple(map(line, foreign["unknown"]))
 
 
 def _removals_unknown(report: Mapping[str, Any]) -> list[str]:

@@ -156,12 +156,11 @@ def _table(plans: Plans, whole: bool) -> list[str]:
         return (what, str(len(plan.changes)), plan.disruption) if isinstance(plan, HostPlan) else (what, "-", "-")
 
     groups = grouped((name, (_rank(plan), *row(plan))) for name, plan in plans.items())
-    rows = [[model.cell(hosts, whole=whole), *cells] for (_, *cells), hosts in sorted(groups.items(), key=_first)]
+    rows = [
+        [model.cell(hosts, whole=whole), *cells]
+        for (_, *cells), hosts in sorted(groups.items(), key=lambda group: group[0][0])
+    ]
     return model.cut(aligned([("host", "plan", "changes", "disruption"), *rows]), ROWS, whole=whole, indent="")
-
-
-def _first(group: tuple[tuple[int, str, str, str], list[str]]) -> int:
-    return group[0][0]
 
 
 def _lines(plan: HostPlan | GdsError, name: str, *, masked: bool = False) -> Iterator[str]:

@@ -168,7 +168,9 @@ def validate(
     argv = (*EVIDENCE, *(["--load"] if options.load else []))
     stdin = {} if since_boot else {name: each.to_json().encode() for name, each in expected.items()}
     program = GATE_FILES if since_boot else None
-    timeout += max(map(_loading, expected.values()), default=0.0) if options.load else 0.0
+    if options.load:
+        loads = [request_for(each, load=True).load for each in expected.values()]
+        timeout += max((sum(longest(seconds) for _, seconds in load) for load in loads), default=0.0)
     reports: dict[str, HostReport] = {}
     for answer, outcome in ask(
         fleet, fleet_path, names, argv, judge, timeout=timeout, stdin=stdin, program=program, read_only=True
@@ -202,11 +204,6 @@ def _naming_fleet(report: HostReport, fleet_path: Path) -> HostReport:
     findings = tuple(replace(each, hint=step(each.hint)) if each.hint else each for each in report.findings)
     trouble = report.trouble and replace(report.trouble, hint=step(report.trouble.hint))
     return replace(report, findings=findings, trouble=trouble)
-
-
-def _loading(expected: Expectation) -> float:
-    """Seconds that reading from a host's mounts under load may take."""
-    return sum(longest(seconds) for _, seconds in request_for(expected, load=True).load)
 
 
 def line(host: HostReport) -> str:

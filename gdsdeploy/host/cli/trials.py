@@ -28,7 +28,8 @@ from ..paths import CUFILE, MOUNTINFO
 from ..proof.proof import REGISTRATION_TIMEOUT, TIMEOUT, prove, register_memory
 from . import parsers
 
-ODIRECT_VERSION = 1
+#: Of each of the documents.
+VERSION = 1
 
 
 def add_odirect(commands: Any) -> None:
@@ -50,7 +51,7 @@ def answer(paths: Sequence[str], as_json: bool, seconds: float = SECONDS) -> str
     facts, tried = storage_facts(document), audits(document)
     answers = [_described(document, facts, tried[folder], folder) for folder in folders]
     if as_json:
-        return json.dumps({"version": ODIRECT_VERSION, "paths": answers}, sort_keys=True)
+        return json.dumps({"version": VERSION, "paths": answers}, sort_keys=True)
     return joined(words for entry in answers for words in _odirect_text(entry)).rstrip("\n")
 
 
@@ -113,9 +114,6 @@ def _odirect_text(entry: Dict[str, Any]) -> Iterator[str]:
     yield ""
 
 
-PROOF_VERSION = 1
-
-
 def add_proof(commands: Any) -> None:
     """Add ``proof`` to the host program's commands."""
     words = "read a scratch file through cuFile with each GPU, and say which path that proves; the file is removed"
@@ -127,7 +125,7 @@ def try_proof(arguments: argparse.Namespace) -> int:
     folders = [os.path.abspath(path) for path in arguments.path]
     results = try_paths(folders, arguments.timeout)
     if arguments.json:
-        print(json.dumps({"version": PROOF_VERSION, "proofs": as_dict(results)}, sort_keys=True))
+        print(json.dumps({"version": VERSION, "proofs": as_dict(results)}, sort_keys=True))
     else:
         print(joined(line for folder in folders for line in proof_text(folder, results.get(folder, ()))))
     return 0
@@ -153,9 +151,6 @@ def proof_text(folder: str, results: Sequence[Proof]) -> Iterator[str]:
         yield from ("    " + line for line in proof.evidence)
 
 
-RDMA_VERSION = 1
-
-
 def add_rdma(commands: Any) -> None:
     """Add ``rdma`` to the host program's commands."""
     words = "register memory of each GPU with each RDMA adapter, through peermem and as DMA-BUF, and deregister it"
@@ -171,7 +166,7 @@ def try_registration(arguments: argparse.Namespace) -> int:
     register_memory(recorder.command, arguments.timeout)
     results = registrations(Document(recorder.finish()))
     if arguments.json:
-        print(json.dumps({"version": RDMA_VERSION, "registrations": as_dict(results)}, sort_keys=True))
+        print(json.dumps({"version": VERSION, "registrations": as_dict(results)}, sort_keys=True))
     else:
         print(joined(registration_lines(results)))
     return 0

@@ -80,7 +80,8 @@ def _print(answer: Any, as_json: bool, *, last: bool) -> None:
     else:
         rows = answer["processes"]
         heading = [f"{answer['at']}: {total(rows)}"]
-        text = [*heading, *lines([("", row) for row in rows]), *_missing(answer)]
+        missing = [f"processes may be missing: {answer['incomplete']}"] if answer["incomplete"] else []
+        text = [*heading, *lines([("", row) for row in rows]), *missing]
         print(joined(text if last else [*text, ""]), flush=True)
 
 
@@ -100,7 +101,3 @@ def _collected() -> int:
         return collect_statistics()
     except OSError as error:
         raise UsageError(f"shared memory can't be removed: {error.strerror}; run this as root") from None
-
-
-def _missing(answer: Any) -> Any:
-    return [f"processes may be missing: {answer['incomplete']}"] if answer["incomplete"] else []
