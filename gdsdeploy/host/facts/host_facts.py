@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from .. import gdscheck
 from ..kmod.kernel import flavour_of, has_nvme_hooks
@@ -96,11 +96,11 @@ def _parts(facts: HostFacts, mode: str, rdma: str) -> Dict[str, Maybe[Optional[s
         "nvidia_fs": _nvidia_fs(facts),
         "libcufile": facts.cufile.library,
         "cuda": when_known(facts.cufile.library, _cuda),
-        "doca": when_known(facts.packages.installed, _doca),
+        "doca": when_known(facts.packages.installed, lambda rows: _of_package(rows, DOCA, "DOCA")),
         "mode": mode,
         "rdma": rdma,
         "arch": facts.os.machine,
-        "dkms": when_known(facts.packages.installed, _dkms),
+        "dkms": when_known(facts.packages.installed, lambda rows: _of_package(rows, ("dkms",), "DKMS")),
         "dkms_signs": facts.packages.dkms_signs,
         "secure_boot": when_known(facts.kernel.secure_boot, lambda is_on: "on" if is_on else "off"),
         "os": facts.os.name,
@@ -112,13 +112,13 @@ def _parts(facts: HostFacts, mode: str, rdma: str) -> Dict[str, Maybe[Optional[s
     return parts
 
 
-def _dkms(installed: Mapping[str, Tuple[Package, ...]]) -> Maybe[Optional[str]]:
-    """Upstream's version; None without the package."""
-    if not installed.get("dkms"):
+def _of_package(installed: Mapping[str, Tuple[Package, ...]], names: Sequence[str], owner: str) -> Maybe[Optional[str]]:
+    """Upstream's version of the first of these packages that is there; None: none is."""
+    version = next((installed[name][0].version for name in names if installed.get(name)), None)
+    if version is None:
         return None
-    version = installed["dkms"][0].version
     match = re.match(r"(?:\d{1,9}:)?(\d{1,9}(?:\.\d{1,9})+)", version)
-    return match.group(1) if match else Unknown(f"no version in DKMS's {version!r}")
+    return match.group(1) if match else Unknown(f"no version in {owner}'s {version!r}")
 
 
 @decided
@@ -138,15 +138,12 @@ def _flavour(release: str) -> Optional[str]:
     return flavour.name if flavour else None
 
 
+@decided
 def _nvme_hooks(facts: HostFacts) -> Maybe[Optional[str]]:
     """Whose nvme lets nvidia-fs in: that of a kernel which has hooks, or OFED's or DOCA's, which takes its place."""
-    if isinstance(facts.kernel.release, Unknown):
-        return facts.kernel.release
-    if not has_nvme_hooks(facts.kernel.release):
+    if not has_nvme_hooks(require(facts.kernel.release)):
         return "ofed"
-    return when_known(
-        facts.packages.installed, lambda names: "ofed" if any(name.startswith(_NVME) for name in names) else "kernel"
-    )
+    return "ofed" if any(name.startswith(_NVME) for name in require(facts.packages.installed)) else "kernel"
 
 
 def _nvidia_fs(facts: HostFacts) -> Maybe[Optional[str]]:
@@ -163,14 +160,6 @@ def _cuda(library: Optional[str]) -> Maybe[Optional[str]]:
     match = re.match(r"(\d{1,9})\.(\d{1,9})", library)
     number = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
     return next((cuda for first, cuda in CUDA if number >= first), Unknown(f"no release of CUDA for {library}"))
-
-
-def _doca(installed: Mapping[str, Tuple[Package, ...]]) -> Maybe[Optional[str]]:
-    version = next((installed[name][0].version for name in DOCA if installed.get(name)), None)
-    if version is None:
-        return None
-    match = re.match(r"(?:\d{1,9}:)?(\d{1,9}(?:\.\d{1,9})+)", version)
-    return match.group(1) if match else Unknown(f"no version in DOCA's {version!r}")
 
 
 @dataclass(frozen=True)

@@ -336,12 +336,10 @@ def _device(document: Document, number: str, depth: int) -> Maybe[Device]:
     if path is None or depth > 8:
         return Unknown(f"{number} is not a block device that sysfs shows")
     disk = require(_disk(document, link, path))
-    slaves = with_default(document.names(disk.link + "/slaves"), ())
-    numbers = when_known(
-        slaves, lambda names: all_known(_number_of(document, f"{disk.link}/slaves/{n}", n) for n in names)
-    )
-    below = when_known(numbers, lambda lower: all_known(_device(document, one, depth + 1) for one in lower))
-    return when_known(below, lambda devices: _described(document, number, posixpath.basename(path), disk, devices))
+    names = require(with_default(document.names(disk.link + "/slaves"), ()))
+    numbers = require(all_known(_number_of(document, f"{disk.link}/slaves/{name}", name) for name in names))
+    below = require(all_known(_device(document, one, depth + 1) for one in numbers))
+    return _described(document, number, posixpath.basename(path), disk, below)
 
 
 def _number_of(document: Document, folder: str, name: str) -> Maybe[str]:
