@@ -24,7 +24,7 @@ from ..paths import (
 )
 from .document import Document
 from .kernel import loaded_modules
-from .unknown import Maybe, Unknown, all_known, decided, if_present, require, when_known, why_not, with_default
+from .unknown import Maybe, Unknown, decided, if_present, require, when_known, why_not, with_default
 
 
 @dataclass(frozen=True)
@@ -360,12 +360,11 @@ def p2p_facts(document: Document) -> P2pFacts:
     )
 
 
+@decided
 def _paths(document: Document, folders: Tuple[str, ...], pattern: str = "") -> Maybe[Tuple[str, ...]]:
     """The entries of all folders; Unknown if one of them is."""
-    listings = all_known(with_default(document.names(folder + pattern), ()) for folder in folders)
-    return when_known(
-        listings, lambda rows: tuple(f"{folder}/{name}" for folder, row in zip(folders, rows) for name in row)
-    )
+    listings = [(folder, require(with_default(document.names(folder + pattern), ()))) for folder in folders]
+    return tuple(f"{folder}/{name}" for folder, names in listings for name in names)
 
 
 def _symbols(document: Document, word: str) -> Maybe[Tuple[Tuple[str, str], ...]]:

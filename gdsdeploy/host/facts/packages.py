@@ -452,12 +452,11 @@ def _libraries(document: Document) -> Maybe[Tuple[Library, ...]]:
 # The package manager
 
 
+@decided
 def _texts(document: Document, paths: Tuple[str, ...]) -> Maybe[Tuple[Tuple[str, str], ...]]:
     """(path, text) of those that exist."""
-    return when_known(
-        all_known(with_default(document.text(path), "") for path in paths),
-        lambda texts: tuple((path, text) for path, text in zip(paths, texts) if text),
-    )
+    texts = [(path, require(with_default(document.text(path), ""))) for path in paths]
+    return tuple((path, text) for path, text in texts if text)
 
 
 def _not_with_dnf(document: Document, path: str) -> Maybe[Tuple[Tuple[str, str], ...]]:

@@ -244,9 +244,11 @@ class HardwareFacts:
 
 
 def hardware_facts(document: Document, pci: PciFacts, driver: DriverFacts) -> HardwareFacts:
+    @decided
     def parts(chosen: Callable[[Function], bool], part: Callable[[Function], Part]) -> Maybe[Tuple[Part, ...]]:
-        functions = when_known(pci.functions, lambda every: _physical(document, tuple(filter(chosen, every))))
-        return when_known(functions, lambda ones: tuple(map(part, ones)))
+        functions = list(filter(chosen, require(pci.functions)))
+        links = require(all_known(document.link(f"{PCI}/{function.address}/physfn") for function in functions))
+        return tuple(part(function) for function, physical in zip(functions, links) if physical is None)
 
     return HardwareFacts(
         gpus=parts(
@@ -262,11 +264,6 @@ def hardware_facts(document: Document, pci: PciFacts, driver: DriverFacts) -> Ha
             lambda one: Part(one.address, _driver(document, one), model=_disk_model(document, one)),
         ),
     )
-
-
-def _physical(document: Document, functions: Tuple[Function, ...]) -> Maybe[Tuple[Function, ...]]:
-    links = all_known(document.link(f"{PCI}/{function.address}/physfn") for function in functions)
-    return when_known(links, lambda targets: tuple(one for one, target in zip(functions, targets) if target is None))
 
 
 def _driver(document: Document, function: Function) -> Maybe[str]:
