@@ -16,9 +16,8 @@ from gdsdeploy.cli.verbs import Verbs, below
 from gdsdeploy.errors import Interrupted
 from gdsdeploy.host.io.wording import aligned, joined, span
 from gdsdeploy.model.events import RolloutPaused
-from gdsdeploy.rollout import control, display, journal, machine
+from gdsdeploy.rollout import control, display, journal, machine, page, progress
 from gdsdeploy.rollout.display import Watch
-from gdsdeploy.rollout.report import page, progress
 from gdsdeploy.validate.output import require_folder, write
 
 #: Verb → what it does, in the order of use.

@@ -21,12 +21,11 @@ from gdsdeploy.host.io.wording import count
 from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.events import Payload, RollbackBegun, RolloutAborted
 from gdsdeploy.model.rollout import Outcome, Plan
-from gdsdeploy.rollout import control, display, journal, machine, preconditions, session
+from gdsdeploy.rollout import control, display, journal, machine, page, preconditions, preview, progress, session
 from gdsdeploy.rollout.display import Watch
 from gdsdeploy.rollout.driver import Effects
 from gdsdeploy.rollout.machine import Status
 from gdsdeploy.rollout.preconditions import RolloutPreview, choose_participants, newest_rollout
-from gdsdeploy.rollout.report import page, preview, progress
 from gdsdeploy.validate.output import require_folder, write
 
 

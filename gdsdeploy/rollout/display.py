@@ -17,9 +17,9 @@ from gdsdeploy.host.io.wording import first_few
 from gdsdeploy.model.events import Event, Kind
 from gdsdeploy.model.rollout import Outcome
 from gdsdeploy.rollout import journal, machine
+from gdsdeploy.rollout import progress as words
 from gdsdeploy.rollout.machine import Status
-from gdsdeploy.rollout.report import progress as words
-from gdsdeploy.rollout.report.page import sentence
+from gdsdeploy.rollout.page import sentence
 
 #: Kinds of events without a line of their own; JSON has them, and the hosts' states show them.
 _SMALL = (Kind.END, Kind.PLANNED)

@@ -579,15 +579,17 @@ class Status(Fold):
         return sum(self._left(part, factor, slots) for part in self.waves if part.state != "closed")
 
     def _left(self, part: WaveState, factor: float, slots: int) -> float:
-        if part.state == "soaking" and self.number:
+        if part.state == "soaking":
             return max(0.0, part.until - self.time)
-        rest = [self._rest(self.hosts[name], factor) for name in part.wave.hosts if not self.hosts[name].outcome]
+        expected, hosts = self.plan.expected, [self.hosts[name] for name in part.wave.hosts]
+        rest = [
+            max(0.0, expected.get(host.name, 0.0) * factor - host.worked(self.lapse))
+            for host in hosts
+            if host.outcome is None
+        ]
         # A wave of hosts that have the lock already has nothing to soak.
-        soaks = any(self.plan.expected.get(name, 1.0) > 0 for name in part.wave.hosts)
+        soaks = any(expected.get(host.name, 1.0) > 0 for host in hosts)
         return max(sum(rest) / slots, max(rest, default=0.0)) + (part.wave.soak if soaks else 0)
-
-    def _rest(self, host: HostState, factor: float) -> float:
-        return max(0.0, self.plan.expected.get(host.name, 0.0) * factor - host.worked(self.lapse))
 
 
 def fold(events: Iterable[Event]) -> Status:

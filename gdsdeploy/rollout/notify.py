@@ -24,7 +24,7 @@ from gdsdeploy.files.secret import read_secret
 from gdsdeploy.model.events import Event, HostEnded, Kind
 from gdsdeploy.model.rollout import FAILURES
 from gdsdeploy.model.rollout_settings import Notify, fill
-from gdsdeploy.rollout.report import progress
+from gdsdeploy.rollout import progress
 
 #: Kinds that are sent by default; an OUTCOME only where the host failed.
 DEFAULT: Final = frozenset({Kind.HALTED, Kind.PAUSED, Kind.ABORTED, Kind.ROLLBACK, Kind.FINISHED, Kind.OUTCOME})

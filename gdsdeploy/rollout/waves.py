@@ -188,13 +188,10 @@ class Slots:
         self.busy: Counter[Key] = Counter()
         #: number of hosts that take a slot
         self.used = 0
-        self._queues: list[Queue] = []
+        #: get every key that becomes free
+        self.queues: list[Queue] = []
         for host in down:
             self.set_down(host, True)
-
-    def listen(self, queue: Queue) -> None:
-        """Report every key that becomes free to ``queue``."""
-        self._queues.append(queue)
 
     def costs(self, host: str) -> int:
         """Slots that beginning the host takes: none if it's out already, or has no work."""
@@ -244,7 +241,7 @@ class Slots:
             self.busy[key] -= 1
             if not self.busy[key]:
                 del self.busy[key]
-                for queue in self._queues:
+                for queue in self.queues:
                     queue.freed(key)
 
 
@@ -258,7 +255,7 @@ class Queue:
         self._heap: list[_Waiter] = []
         self._parked: dict[Key, list[_Waiter]] = {}
         self._number = 0
-        slots.listen(self)
+        slots.queues.append(self)
 
     def __len__(self) -> int:
         return len(self._entry)

@@ -58,8 +58,7 @@ from gdsdeploy.model.rollout import Plan, Wave
 from gdsdeploy.repo import credentials
 from gdsdeploy.report import formats, html
 from gdsdeploy.report.model import Report, Trouble
-from gdsdeploy.rollout import journal, machine
-from gdsdeploy.rollout.report import progress
+from gdsdeploy.rollout import journal, machine, progress
 from gdsdeploy.ssh import endpoint, transport
 from gdsdeploy.ssh.endpoint import Answer, Endpoint, Output
 from gdsdeploy.validate import fleet_validation, support_bundle

@@ -44,9 +44,9 @@ from gdsdeploy.model.events import Kind
 from gdsdeploy.model.rollout import Step, Wave
 from gdsdeploy.report import formats, html
 from gdsdeploy.report.model import HostReport, Report, Trouble
+from gdsdeploy.rollout import page as rollout_page
+from gdsdeploy.rollout import progress
 from gdsdeploy.rollout.machine import fold
-from gdsdeploy.rollout.report import page as rollout_page
-from gdsdeploy.rollout.report import progress
 from gdsdeploy.ssh import endpoint, reply_schema
 from gdsdeploy.ssh.endpoint import Answer
 from gdsdeploy.validate import fleet_validation, support_bundle, watch

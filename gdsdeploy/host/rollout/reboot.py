@@ -70,11 +70,6 @@ def earlier_order(root: str = "/") -> Optional[Dict[str, Any]]:
     return value if isinstance(value, dict) and value.get("boot_id") == boot_id(root) else None
 
 
-def blockers(state: Dict[str, Any]) -> List[str]:
-    """Why a reboot would be refused now, as sentences; ``state`` is of :func:`packages.state`."""
-    return [*_busy(state), *_broken(state), *inhibitors()]
-
-
 def uptime(root: str = "/") -> float:
     words = read_text(root, "/proc/uptime").split()
     return float(words[0]) if words else 0.0
@@ -159,7 +154,7 @@ def status(root: str = "/") -> Dict[str, Any]:
             "ordered": earlier is not None,
             "rollout": earlier["rollout"] if earlier else "",
             "when": earlier["when"] if earlier else "",
-            "blocked": blockers(state),
+            "blocked": [*_busy(state), *_broken(state), *inhibitors()],
         },
     }
 

@@ -16,8 +16,8 @@ from gdsdeploy.host.io.wording import span
 from gdsdeploy.host.model.finding import FAIL, Finding
 from gdsdeploy.report import html
 from gdsdeploy.report.model import HostReport, Report, Trouble
+from gdsdeploy.rollout import page as rollout_page
 from gdsdeploy.rollout.machine import Status, fold
-from gdsdeploy.rollout.report import page as rollout_page
 from tests.packages import CHROMIUM
 from tests.unit.report import sample_report
 from tests.unit.report.sample_report import report

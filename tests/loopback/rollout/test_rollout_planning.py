@@ -21,8 +21,8 @@ from gdsdeploy.model.rollout import Step, Wave
 from gdsdeploy.preflight import record
 from gdsdeploy.preflight.record import ModuleResult
 from gdsdeploy.rollout import journal, preconditions
+from gdsdeploy.rollout import preview as shown
 from gdsdeploy.rollout.preconditions import PresentState, RolloutPreview, choose_participants
-from gdsdeploy.rollout.report import preview as shown
 from gdsdeploy.ssh import transport
 from gdsdeploy.ssh.endpoint import Answer
 from tests.loopback.loopback_fleet import LoopbackFleet

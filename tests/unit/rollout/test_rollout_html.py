@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from gdsdeploy.model.events import Event, Kind
 from gdsdeploy.model.rollout import Step, Wave
+from gdsdeploy.rollout import page as rollout
 from gdsdeploy.rollout.control import objection
 from gdsdeploy.rollout.machine import fold
-from gdsdeploy.rollout.report import page as rollout
 from tests.unit.rollout.rehearsed import SILENT, Play
 from tests.unit.sample_rollouts import ERROR, KEEPS, Story, large, plan, small
 

@@ -9,10 +9,10 @@ import pytest
 from gdsdeploy.host.io.wording import span
 from gdsdeploy.model.events import Event, Kind
 from gdsdeploy.model.rollout import FORWARD, Outcome, Step, Wave
+from gdsdeploy.rollout import progress as words
 from gdsdeploy.rollout.machine import Status, first_status, fold
-from gdsdeploy.rollout.report import progress as words
-from gdsdeploy.rollout.report.page import render
-from gdsdeploy.rollout.report.progress import WIDTH, bar, heartbeat, lines
+from gdsdeploy.rollout.page import render
+from gdsdeploy.rollout.progress import WIDTH, bar, heartbeat, lines
 from tests.unit.rollout.rehearsed import Play, run
 from tests.unit.sample_rollouts import BEGIN, ERROR, KEEPS, SECONDS, Story, large, plan, small
 

@@ -14,10 +14,10 @@ from gdsdeploy.model.rollout import FAILURES, Outcome
 from gdsdeploy.report import html
 from gdsdeploy.report.html import Texts
 from gdsdeploy.rollout import machine as states
+from gdsdeploy.rollout import progress
 from gdsdeploy.rollout.hoststate import HostState, StepAttempt
 from gdsdeploy.rollout.machine import Status, WaveState
-from gdsdeploy.rollout.report import progress
-from gdsdeploy.rollout.report.progress import ENDED, VERSION, stamp
+from gdsdeploy.rollout.progress import ENDED, VERSION, stamp
 
 #: Failures with a card of their own, and columns for the names of a failure's hosts.
 PROBLEMS: Final = 100

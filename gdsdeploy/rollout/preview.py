@@ -16,7 +16,7 @@ from gdsdeploy.model import hostnames
 from gdsdeploy.model.rollout import Wave
 from gdsdeploy.preflight.record import Answer
 from gdsdeploy.rollout.preconditions import RolloutPreview, Trial
-from gdsdeploy.rollout.report.progress import plain
+from gdsdeploy.rollout.progress import plain
 
 #: Actions that are named of each host.
 ACTIONS = 4

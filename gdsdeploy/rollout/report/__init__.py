@@ -1,1 +1,0 @@
-"""A rollout for people: text, HTML page, progress in a terminal."""
