@@ -1,4 +1,4 @@
-"""Events between JSON and their classes: each kind comes back as it was, and journals of before are read."""
+"""Plans, tasks and events between JSON and their classes: each comes back as it was, and nothing else is read."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
+from gdsdeploy.errors import JournalUnusable
 from gdsdeploy.model import events
-from gdsdeploy.model.events import PAYLOADS, Event, Facts, Kind, Payload
-from gdsdeploy.model.rollout import Plan, Step, Wave
-from gdsdeploy.rollout import journal
+from gdsdeploy.model.events import PAYLOADS, Event, Facts, Kind, Payload, StepBegun
+from gdsdeploy.model.rollout import VERSION, Plan, Step, Task, Wave
+from gdsdeploy.model.rollout_settings import Rollout
+from gdsdeploy.rollout import journal, machine
+from gdsdeploy.rollout.display import Watch
 
 PLAN = Plan("20261121T1054-7f3a", "/fleet.yml", "sha256:1", "sha256:2", (Wave("canary", ("a", "b"), soak=60),), {})
 #: A payload of each kind, and its JSON as streams have it.
@@ -129,3 +135,154 @@ def test_a_journal_of_before_is_read_and_written_on(tmp_path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as shell:
         rows = shell.execute("SELECT kind, host, data, time FROM event WHERE number > 1 ORDER BY number").fetchall()
     assert rows[2:] == rows[:2], "the same events are the same lines"
+
+
+WHOLE = Plan(
+    id="20261121T1054-7f3a",
+    fleet="/fleets/fleet.yml",
+    lock_digest="sha256:b",
+    fleet_digest="sha256:f",
+    waves=(Wave("builders", ("x",), drain=False), Wave("canary", ("a", "b"), soak=60, halt_at=2, canary=True)),
+    settings=Rollout(windows=("22:00-05:00",), apart=("rack",)).model_dump(mode="json"),
+    labels={"a": {"rack": "r1"}},
+    previous={"a": "sha256:a"},
+    down=("c",),
+    skipped={"d": "it has the label gdsdeploy-skip"},
+    max_unavailable=2,
+    expected={"a": 812.5, "b": 900},
+)
+
+
+def test_a_plan_is_read_as_it_was_written() -> None:
+    written = WHOLE.as_json()
+    assert written["version"] == VERSION
+    assert Plan.from_json(written) == WHOLE
+    assert Plan.from_json(json.dumps(written)) == WHOLE
+    assert json.loads(json.dumps(written)) == written
+    assert Rollout.model_validate(Plan.from_json(written).settings).apart == ("rack",)
+
+
+def test_a_plan_of_a_wave_that_is_drained_says_so_only_by_default() -> None:
+    written = WHOLE.as_json()
+    del written["waves"][1]["drain"]
+    assert Plan.from_json(written).waves[1].drain
+
+
+_numbers = st.integers(-(1 << 60), 1 << 60) | st.floats(allow_nan=False, allow_infinity=False)
+_json = st.recursive(
+    st.none() | st.booleans() | _numbers | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+#: No key is one of a payload, whose values are checked.
+_data = st.dictionaries(st.text().map("_{}".format), _json, max_size=4)
+
+
+@hypothesis_settings(deadline=None)
+@given(st.integers(1), st.floats(0, 1e11), st.sampled_from(Kind), st.text(), _data)
+def test_events_are_read_as_they_were_written(
+    number: int, time: float, kind: Kind, host: str, data: dict[str, Any]
+) -> None:
+    event = Event(number, time, kind, host, data)
+    assert Event.from_json(json.dumps(event.as_json())) == event
+
+
+@hypothesis_settings(deadline=None)
+@given(st.text(), st.sampled_from(Step), st.integers(1, 9), _data)
+def test_tasks_are_read_as_they_were_written(host: str, step: Step, attempt: int, facts: dict[str, Any]) -> None:
+    task = Task(host, step, attempt, facts)
+    assert Task.from_json(json.loads(json.dumps(task.as_json()))) == task
+
+
+def without(key: str) -> dict[str, Any]:
+    return {name: value for name, value in WHOLE.as_json().items() if name != key}
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({**WHOLE.as_json(), "version": VERSION + 1}, f"version {VERSION + 1}, but this gdsdeploy reads {VERSION}"),
+        (without("version"), "version None"),
+        (without("lock_digest"), "plan: lock_digest: "),
+        ({**WHOLE.as_json(), "surprise": 1}, "plan: surprise: "),
+        ({**WHOLE.as_json(), "max_unavailable": "2"}, "plan: max_unavailable: .*integer"),
+        ({**WHOLE.as_json(), "down": "c"}, "plan: down: "),
+        ({**WHOLE.as_json(), "waves": [{"name": "1", "hosts": ["a"], "size": 3}]}, "plan: waves.0.size: "),
+        ({**WHOLE.as_json(), "expected": {"a": float("inf")}}, "plan: "),
+        ([], "plan: no object"),
+        ("{", "plan: "),
+        ("null", "plan: no object"),
+    ],
+)
+def test_a_plan_that_is_none(value: object, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Plan.from_json(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"time": 1.0, "kind": "note"}, "event: number: "),
+        ({"number": True, "time": 1.0, "kind": "note"}, "event: number: "),
+        ({"number": 1, "time": "1", "kind": "note"}, "event: time: "),
+        ({"number": 1, "time": float("nan"), "kind": "note"}, "event: "),
+        ({"number": 1, "time": 1.0, "kind": "nope"}, "event: kind: "),
+        ({"number": 1, "time": 1.0, "kind": "note", "data": []}, "event: data: "),
+        ({"number": 1, "time": 1.0, "kind": "note", "hosts": ""}, "event: hosts: "),
+        ({"number": 1, "time": 1.0, "kind": "note", "data": {"x": {1, 2}}}, "event: .*not JSON serializable"),
+        (7, "event: "),
+    ],
+)
+def test_an_event_that_is_none(value: object, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Event.from_json(value)
+
+
+FIRST = Event(1, 1.0, Kind.PLANNED, "", {"plan": PLAN.as_json()})
+
+
+@pytest.mark.parametrize(
+    ("at", "kind", "data"),
+    [
+        ("x", Kind.BEGIN, {"step": "drain"}),
+        (None, Kind.BEGIN, {"step": "drain"}),
+        (2**62, Kind.BEGIN, {"step": "drain"}),
+        (float("inf"), Kind.BEGIN, {"step": "drain"}),
+    ],
+)
+def test_an_event_that_is_not_understood(at: Any, kind: Kind, data: dict[str, Any]) -> None:
+    with pytest.raises(JournalUnusable, match=r"^line 2 of the journal .* is not understood") as caught:
+        machine.fold([FIRST, Event(2, at, kind, "a", data)])
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("data", "place"),
+    [
+        ('{"step":"drain","attempt":"x"}', "attempt: str "),
+        ('{"step":[],"attempt":[]}', "step: list "),
+        ('{"step":"drain","attempt":NaN}', "attempt: float "),
+        ('{"step":"drain","attempt":true}', "attempt: bool "),
+        ("[]", "its data is no object"),
+    ],
+)
+def test_a_line_that_is_not_understood(tmp_path: Path, data: str, place: str) -> None:
+    path = tmp_path / "fleet.sqlite"
+    with journal.writing(path, doing="test") as writer:
+        writer.begin(PLAN)
+        writer.append(StepBegun("drain"), "a")
+    with contextlib.closing(sqlite3.connect(path)) as shell, shell:
+        shell.execute("DROP TRIGGER event_stays")
+        ((at,),) = shell.execute("SELECT time FROM event WHERE number = 2")
+        digest = journal._digest(PLAN.id, 2, at, "begin", "a", data)
+        shell.execute("UPDATE event SET data = ?, digest = ? WHERE number = 2", (data, digest))
+    words = f": line 2 of {PLAN.id} is not understood: {place}"
+    with journal.reading(path) as reader, pytest.raises(JournalUnusable, match=words) as caught:
+        machine.fold(reader.events(PLAN.id))
+    assert caught.value.hint
+
+
+def test_a_journal_that_does_not_begin_with_a_plan() -> None:
+    with pytest.raises(JournalUnusable, match=r"^line 1 of the journal: ") as caught:
+        Watch().replay([Event(1, 1.0, Kind.PLANNED, "", {})])
+    assert caught.value.hint
