@@ -114,10 +114,11 @@ def keys_of(content: bytes) -> Iterator[tuple[str, Any]]:
             inside = {member.name: member.value for member in node.members}
             open_ += [(f"{path}.{name}" if path else name, value) for name, value in reversed(inside.items())]
         elif path and node.kind != "null":
-            yield path, _plain(node)
+            yield path, plain(node)
 
 
-def _plain(node: document.Node) -> Any:
+def plain(node: document.Node) -> Any:
+    """The value as Python has it; of repeated names the last."""
     if node.kind == "object":
-        return {member.name: _plain(member.value) for member in node.members}
-    return [_plain(element) for element in node.items] if node.kind == "array" else node.value
+        return {member.name: plain(member.value) for member in node.members}
+    return [plain(element) for element in node.items] if node.kind == "array" else node.value

@@ -9,14 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gdsdeploy.cufile.document import DEEPEST, DocumentInvalid, Node, Place, read
-
-
-def plain(node: Node) -> object:
-    """The value as Python has it; of repeated names the last."""
-    if node.kind == "object":
-        return {member.name: plain(member.value) for member in node.members}
-    return [plain(child) for child in node.items] if node.kind == "array" else node.value
+from gdsdeploy.cufile.document import DEEPEST, DocumentInvalid, Place, read
+from tests.cufile.effective import plain
 
 
 @pytest.mark.parametrize(
