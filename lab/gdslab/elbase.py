@@ -90,7 +90,4 @@ def seed_files(system: System, server: Server) -> dict[str, tuple[str | bytes, i
     """Files of a host that name the distribution's own repositories: path → (content, permissions)."""
     key = f"etc/pki/rpm-gpg/RPM-GPG-KEY-Rocky-{system.number}"
     text = el.yum_repositories(versions(system), server.uri, f"/{key}")
-    return {
-        "etc/yum.repos.d/rocky.repo": (text, 0o644),
-        key: ((server.folder / el.KEYS["baseos"]).read_bytes(), 0o644),
-    }
+    return {"etc/yum.repos.d/rocky.repo": (text, 0o644), key: ((server.folder / el.KEYS["baseos"]).read_bytes(), 0o644)}

@@ -7,7 +7,7 @@ import os
 import shutil
 import struct
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,15 +45,12 @@ def light_base(cache: Path, recipe: Recipe) -> Path:
     return folders.cached_folder(cache, recipe.name, make, what=f"the {recipe.system} base system") / "root"
 
 
-def vm_base(cache: Path, recipe: Recipe, early: Callable[[Path], None]) -> VmBase:
-    """The base system of VM hosts, as a disk; made when missing.
-
-    early: called with the kernel, seconds before the disk is ready; not called for a cached base.
-    """
+def vm_base(cache: Path, recipe: Recipe) -> VmBase:
+    """The base system of VM hosts, as a disk; made when missing."""
 
     def make(work: Path) -> None:
         _bootstrap(recipe, work)
-        _make_disk(recipe.system, work, early)
+        _make_disk(recipe.system, work)
 
     entry = folders.cached_folder(cache, recipe.name, make, what=f"the {recipe.system} base system")
     return VmBase(entry / "disk.qcow2", entry / "vmlinuz")
@@ -101,12 +98,9 @@ def _bootstrap(recipe: Recipe, work: Path) -> None:
         )
 
 
-def _make_disk(system: str, work: Path, early: Callable[[Path], None]) -> None:
+def _make_disk(system: str, work: Path) -> None:
     """Turn ``work/root`` into a disk and its kernel."""
     root = work / "root"
-    kernels = list((root / "boot").glob("vmlinuz-*"))
-    for kernel in kernels[:1]:
-        early(kernel)
     size = (DISK_BYTES - PARTITION_OFFSET) // 1024
     script = guest.data("guest/boot.sh").as_posix()
     arguments = [root, work, size, PARTITION_OFFSET, guest.ROOT_UUID]
@@ -117,8 +111,6 @@ def _make_disk(system: str, work: Path, early: Callable[[Path], None]) -> None:
             log=work / "log",
         )
         _change_owner(work)
-        if not kernels:
-            early(work / "vmlinuz")
         write_boot_sectors(work / "disk.raw", work / "boot.img", work / "core.img")
         convert = ["qemu-img", "convert", "-O", "qcow2", work / "disk.raw", work / "disk.qcow2"]
         run.run([str(part) for part in convert], doing="convert the disk image")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -99,9 +97,9 @@ def up(
         if system.kit:
             _serve(lab, system, archive)
         # QEMU and mmdebstrap do the work, so threads make both kinds of hosts in parallel.
-        with ThreadPoolExecutor(max_workers=3) as pool:
+        with ThreadPoolExecutor(max_workers=1) as pool:
             light = pool.submit(_raise_lights, lab, {"light": lights, "node": nodes}, archive)
-            _raise_vms(lab, vms, archive, preinstalled, pool)
+            _raise_vms(lab, vms, archive, preinstalled)
             light.result()
         fleet.write(lab, archive)
     return lab
@@ -178,22 +176,9 @@ def _raise_lights(lab: Lab, counts: Mapping[str, int], archive: Archive) -> None
     start(lab, "light", archive)
 
 
-def _raise_vms(
-    lab: Lab, count: int, archive: Archive, preinstalled: tuple[tuple[str, str], ...], pool: ThreadPoolExecutor
-) -> None:
-    cache = cache_directory()
+def _raise_vms(lab: Lab, count: int, archive: Archive, preinstalled: tuple[tuple[str, str], ...]) -> None:
     if lab.lacks("vm", count):
-        # The firmware's trial needs no kernel, and a kernel's trial no disk.
-        trials = [pool.submit(qemu.accelerator, cache, None)]
-        with tempfile.TemporaryDirectory(prefix="gdsdeploy-kernel-") as folder:
-
-            def early(kernel: Path) -> None:
-                copy = Path(shutil.copyfile(kernel, Path(folder) / "vmlinuz"))
-                trials.append(pool.submit(qemu.accelerator, cache, copy))
-
-            base = images.vm_base(cache, _recipe(lab, "vm", archive, preinstalled), early)
-            for trial in trials:
-                trial.result()
+        base = images.vm_base(cache_directory(), _recipe(lab, "vm", archive, preinstalled))
         lab.add_hosts("vm", count, base.disk)
     start_vms(lab, archive)
 

@@ -15,8 +15,6 @@ from gdslab.state import Lab
 
 #: Action → option of mokutil that lists its requests, and MokManager's menu entry.
 ACTIONS = {"enrol": ("--list-new", "Enroll MOK"), "delete": ("--list-delete", "Delete MOK")}
-#: The action without a person at the console: shim drops the request.
-NOTHING = "nothing"
 #: Where `gdsdeploy kmod enrol` leaves the one-time password on a host.
 ONE_TIME = "/var/lib/gdsdeploy-mok-password"
 #: Seconds until a text has to appear: the countdown after a reboot, a menu, the host's answer.
@@ -110,7 +108,7 @@ def fingerprints(listing: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Request:
-    """What a host's firmware is to be asked: ``action`` of ACTIONS or NOTHING, and the requests' fingerprints."""
+    """What a host's firmware is to be asked: ``action`` of ACTIONS, and the requests' fingerprints."""
 
     action: str
     enrol: tuple[str, ...]
@@ -130,32 +128,32 @@ class Request:
 def operate(lab: Lab, name: str, action: str = "enrol", password: str | None = None) -> list[str]:
     """Reboot the host ``name``, which has a request for MokManager, and do ``action`` at its console.
 
-    action: "enrol", "delete", or "nothing" to let the time pass.  password: default: that in the host's own file.
+    action: of ACTIONS.  password: default: that in the host's own file.
     Prints what a person sees.  Returns the keys' fingerprints when the host answers again.
     Raises LabUnavailable for a host without Secure Boot, without such a request, or with another fingerprint on its
     screen than in the request; and for a wrong password.
     """
     host = _with_secure_boot(lab, name)
     request = Request(action, *(_pending(host, option) for option, _ in ACTIONS.values()))
-    if not request.keys and not (action == NOTHING and request.delete):
+    if not request.keys:
         how = f"sudo mokutil --{'delete' if action == 'delete' else 'import'} CERTIFICATE.der"
         raise LabUnavailable(
-            f"{name} has no pending request to {action if action in ACTIONS else 'enrol or delete'} a key",
+            f"{name} has no pending request to {action} a key",
             hint=f"Make one: gdsdeploy lab ssh --lab {lab.name} {name} -- {how}",
         )
-    if action in ACTIONS and password is None:
+    if password is None:
         password = _one_time(lab, host)
-    strokes(password or "")
+    strokes(password)
     before = _boot(host)
     screen = Console(host)
     console.say(f"  {name}: rebooting")
     host.ssh(["sudo", "systemctl", "reboot"], ok=range(256))
-    attend(screen, name, request, password or "")
+    attend(screen, name, request, password)
     host.wait_ssh(BOOT)
     if _boot(host) == before:
         raise LabUnavailable(f"{name} did not reboot", hint=f"See {host.log}")
     _check(lab, host, request)
-    return list(request.keys or request.delete)
+    return list(request.keys)
 
 
 def attend(screen: Console, name: str, request: Request, password: str) -> None:
@@ -165,10 +163,7 @@ def attend(screen: Console, name: str, request: Request, password: str) -> None:
     """
     screen.wait("Press any key to perform MOK management", patience=REBOOT)
     console.say('  "Press any key to perform MOK management"')
-    if request.action == NOTHING:
-        console.say("  no key is pressed: after 10 s shim drops the request and goes on")
-    else:
-        _walk(screen, name, request, password)
+    _walk(screen, name, request, password)
     screen.wait("Linux version", patience=REBOOT)
 
 
@@ -269,11 +264,7 @@ def _boot(host: LabHost) -> str:
 def _check(lab: Lab, host: LabHost, request: Request) -> None:
     """Raise LabUnavailable unless the firmware did what it was asked."""
     enrolled = set(fingerprints(host.ssh(["sudo", "mokutil", "--list-enrolled"], ok=range(255)).stdout))
-    wrong = {
-        "enrol": set(request.enrol) - enrolled,
-        "delete": set(request.delete) & enrolled,
-        NOTHING: set(request.enrol) & enrolled | set(request.delete) - enrolled,
-    }[request.action]
+    wrong = set(request.delete) & enrolled if request.action == "delete" else set(request.enrol) - enrolled
     if wrong:
         listing = f"gdsdeploy lab ssh --lab {lab.name} {host.name} -- sudo mokutil --list-enrolled"
         raise LabUnavailable(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from gdsdeploy import console, run
@@ -20,10 +19,8 @@ from gdslab.host import HostRecord, LabHost
 
 QEMU = emulators.QEMU
 MEMORY_MIB, NVME_BYTES = 2048, 2 << 30
-#: Limits of the trials in seconds; working virtualisation needs one or two.  A kernel prints at once, or never.
-FIRMWARE_TRIAL, FIRST_WORD, KERNEL_TRIAL = 10.0, 8.0, 25.0
-#: What the trial's boot sector prints: mov dx,0x3f8; mov al,'K'; out dx,al; hlt; jmp back to hlt.
-_PRINT_K = bytes.fromhex("baf803b04beef4ebfd")
+#: Limits of the trial in seconds; working virtualisation needs one or two.  A kernel prints at once, or never.
+FIRST_WORD, KERNEL_TRIAL = 8.0, 25.0
 #: Under emulation, one old CPU is fastest: a boot took a tenth (on a busy controller) to two fifths less processor time
 #: than with two CPUs of model "max".
 ACCELERATORS = {
@@ -133,12 +130,11 @@ class VmHost(LabHost):
         run.run(argv, doing=f"make the disk {path}")
 
 
-def accelerator(cache: Path, kernel: Path | None) -> str | None:
+def accelerator(cache: Path, kernel: Path) -> str:
     """How to run VM hosts here: "kvm" where it works, else "tcg" (software emulation).
 
-    /dev/kvm may open and still hang a kernel, so two machines are tried: a boot sector that prints a letter, then
-    ``kernel``.  Without ``kernel``, a first trial that succeeds returns None.  The verdict holds until the controller
-    reboots.  GDSDEPLOY_LAB_ACCEL overrides it.
+    /dev/kvm may open and still hang a kernel, so ``kernel`` is tried.  The verdict holds until the controller reboots.
+    GDSDEPLOY_LAB_ACCEL overrides it.
     """
     forced = os.environ.get("GDSDEPLOY_LAB_ACCEL")
     if forced:
@@ -152,38 +148,25 @@ def accelerator(cache: Path, kernel: Path | None) -> str | None:
         boot = process.boot_id()
         if earlier.get("boot") == boot:
             return str(earlier["accelerator"])
-        with console.step(f"Trying KVM{' with this kernel' if kernel else ''}"):
-            works = _kernel_trial(kernel) if kernel else _firmware_trial()
-        if works and kernel is None:
-            return None
-        verdict = "kvm" if works else "tcg"
+        with console.step("Trying KVM"):
+            verdict = "kvm" if _kernel_trial(kernel) else "tcg"
         records.write_json(cache / "accelerator.json", {"boot": boot, "accelerator": verdict})
     return verdict
 
 
-def _firmware_trial() -> bool:
-    with tempfile.TemporaryDirectory(prefix="gdsdeploy-kvm-") as folder:
-        disk = Path(folder) / "disk"
-        # The firmware doesn't boot from a disk of one sector.
-        disk.write_bytes((_PRINT_K.ljust(510, b"\0") + b"\x55\xaa").ljust(1 << 20, b"\0"))
-        options = ["-drive", f"file={_escape(disk)},format=raw"]
-        return _prints(Path(folder), options, [(b"K", FIRMWARE_TRIAL)])
-
-
 def _kernel_trial(kernel: Path) -> bool:
-    # A kernel that starts panics, because it has no root file system.
-    options = ["-kernel", str(kernel), "-append", "console=ttyS0 earlyprintk=ttyS0 panic=-1"]
-    signs = [(b"Linux version", FIRST_WORD), (b"Kernel panic - not syncing: VFS", KERNEL_TRIAL)]
     with tempfile.TemporaryDirectory(prefix="gdsdeploy-kvm-") as folder:
-        return _prints(Path(folder), options, signs)
+        return _panics(Path(folder), kernel)
 
 
-def _prints(folder: Path, options: list[str], signs: Sequence[tuple[bytes, float]]) -> bool:
-    """Whether a machine with ``options`` prints each of ``signs`` (text, seconds) in time."""
+def _panics(folder: Path, kernel: Path) -> bool:
+    """Whether a machine starts ``kernel`` in time, which then panics, because it has no root file system."""
+    signs = [(b"Linux version", FIRST_WORD), (b"Kernel panic - not syncing: VFS", KERNEL_TRIAL)]
     output, log = folder / "console", folder / "log"
     output.touch()
     argv = [QEMU, "-machine", "q35", *ACCELERATORS["kvm"], "-m", "512", "-nodefaults", "-no-user-config"]
-    argv += ["-display", "none", "-vga", "none", "-no-reboot", "-serial", f"file:{output}", *options]
+    argv += ["-display", "none", "-vga", "none", "-no-reboot", "-serial", f"file:{output}"]
+    argv += ["-kernel", str(kernel), "-append", "console=ttyS0 earlyprintk=ttyS0 panic=-1"]
     try:
         pid = run.spawn(argv, doing="try KVM", log=log)
     except ProgramFailed:

@@ -65,12 +65,7 @@ def missing(*, vms: bool, lights: bool, kit: bool = False, also: Sequence[Requir
 
 
 def ensure(
-    *,
-    vms: bool,
-    lights: bool,
-    confirm: Callable[[str], bool],
-    kit: bool = False,
-    also: Sequence[Requirement] = (),
+    *, vms: bool, lights: bool, confirm: Callable[[str], bool], kit: bool = False, also: Sequence[Requirement] = ()
 ) -> None:
     """List the missing packages and install them if ``confirm`` (called with the question) agrees.
 

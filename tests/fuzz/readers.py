@@ -50,7 +50,10 @@ from gdsdeploy.host.kmod.driver import requests_of
 from gdsdeploy.host.kmod.kernel import read_symvers
 from gdsdeploy.host.kmod.module import read_module
 from gdsdeploy.host.kmod.packaged import sha256
+from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.model import expectation
+from gdsdeploy.host.watch.document import document as watch_document
+from gdsdeploy.host.watch.look import Entry, Look
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.events import RolloutPaused, StepBegun
 from gdsdeploy.model.lock import Lock
@@ -65,11 +68,14 @@ from gdsdeploy.validate import fleet_validation, support_bundle
 from gdsdeploy.validate.facts import explain_facts
 from gdsdeploy.validate.redact import Redactor
 from gdsdeploy.validate.support_bundle import Bundle, judge
-from tests.fuzz import logs, repositories, watching
+from gdsdeploy.validate.watch import Watched
+from tests.fuzz import logs, repositories
 from tests.fuzz.campaign import Reader
 from tests.fuzz.mutation import changed, damaged, damaged_json
 from tests.unit.host.kmod.kmod_elf import SIGNATURE, module_bytes
 from tests.unit.host.kmod.test_kmod_unreadable import zst
+from tests.unit.host.test_counters import segment
+from tests.unit.host.test_watch import program
 
 TESTS = Path(__file__).parents[1]
 EVIDENCE = TESTS / "evidence"
@@ -493,6 +499,28 @@ PLAN = json.dumps({"variants": {"build": [RESULT], "keep": [RESULT]}}).encode()
 LINES = b"\n".join(ansible.MARK.encode() + json.dumps(event).encode() for event in EVENTS)
 
 LOGINS = b"# ours\nmachine a.example login x password y\nmachine http://[::1]:81/b\n  login x password z\n"
+SHARED = b"""       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      atime \
+     dtime      ctime                   rss                  swap
+      1902          0  2644                 31144  1902  1902      0     0     0     0     0 1795700665 1795700665 \
+1795700665                 32768                     0
+"""
+
+
+@functools.cache
+def statistics() -> list[bytes]:
+    return [bytes(segment(layout)) for layout in counters.layouts().values()]
+
+
+def read_statistics(data: bytes) -> None:
+    """They never make a host's answer one that the controller refuses."""
+    result = counters.decode(data)
+    way = counters.route(counters.Observed(result))
+    Watched.model_validate(watch_document(Look(1.8e9, (Entry(program(counters=result), way),), None, 0)))
+
+
+def read_shared_memory(data: bytes) -> None:
+    counters.listed(data.decode("ascii", "replace"))
+
 
 READERS = (
     Reader("fleet.yml", seeds(*sorted(EXAMPLES.glob("*.yml"))), of_file("fleet.yml", load_fleet), (FleetInvalid,)),
@@ -536,6 +564,6 @@ READERS = (
         REPOSITORY_ERRORS,
         lambda data, random: (damaged if random.random() < 0.5 else flip)(data, random),
     ),
-    Reader("statistics of libcufile", watching.statistics, watching.read_statistics, (), damaged_module),
-    Reader("list of shared memory", seeds(watching.LIST), watching.read_list, ()),
+    Reader("statistics of libcufile", statistics, read_statistics, (), damaged_module),
+    Reader("list of shared memory", seeds(SHARED), read_shared_memory, ()),
 )

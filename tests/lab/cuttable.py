@@ -31,10 +31,6 @@ class Way:
         with self._lock:
             self._is_cut = False
 
-    def close(self) -> None:
-        self.cut()
-        _close(self._server)
-
     def _accept(self) -> None:
         while True:
             try:

@@ -100,7 +100,6 @@ class Program:
 
     zipapp: str
     main: Callable[[Sequence[str]], int] = field(init=False)
-    calls: int = 0
 
     def __post_init__(self) -> None:
         sys.path.insert(0, self.zipapp)
@@ -110,7 +109,6 @@ class Program:
 
     def call(self, document: Any, *words: str) -> Any:
         """The answer of ``apply WORDS --json`` with this desired state."""
-        self.calls += 1
         with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout:
             stdin.write(json.dumps(document).encode())
             stdin.seek(0)
@@ -304,11 +302,6 @@ class Rounds:
     baseline: Snapshot = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     outcomes: dict[str, int] = field(default_factory=dict)
-    #: kind and reason of each change → how often it was made
-    changes: dict[str, int] = field(default_factory=dict)
-    #: resources of which a check couldn't tell what apply then did
-    untold: dict[str, int] = field(default_factory=dict)
-    rounds: int = 0
     last: Snapshot = field(default_factory=dict)
 
     def begin(self) -> list[str]:
@@ -322,10 +315,8 @@ class Rounds:
 
     def play(self, drifts: Sequence[Drift]) -> None:
         """One round."""
-        self.rounds += 1
-        problems = self._played(drifts)
         names = " + ".join(drift.name for drift in drifts)
-        self.problems += [f"round {self.rounds} ({names}): {problem}" for problem in problems]
+        self.problems += [f"{names}: {problem}" for problem in self._played(drifts)]
         for drift in drifts:
             self.outcomes[drift.outcome] = self.outcomes.get(drift.outcome, 0) + 1
 
@@ -370,9 +361,6 @@ class Rounds:
         problems += [f"second check: {_words(change)}" for change in _changes(again)]
         problems += [f"second check: {text}" for text in _unsettled(again)]
         kept_keys = {key for key in differing(self.baseline, after) if any(drift.keeps(key) for drift in drifts)}
-        for change in _changes(applied):
-            name = f"{change['kind']} {change['reason']}"
-            self.changes[name] = self.changes.get(name, 0) + 1
         return problems + [f"in the end {text}" for text in self._off(after, kept_keys)]
 
     def _same(self, checked: Any, applied: Any) -> list[str]:
@@ -382,7 +370,6 @@ class Rounds:
             none: dict[str, Any] = {"changes": []}
             other = next((resource for resource in applied["resources"] if resource["name"] == one["name"]), none)
             if one["unknown"]:
-                self.untold[one["name"]] = self.untold.get(one["name"], 0) + 1
                 problems += [] if one["name"] in UNTOLD else [f"{one['name']}: {one['unknown']}"]
             elif one["changes"] != other["changes"]:
                 predicted, applied_words = (list(map(_words, resource["changes"])) for resource in (one, other))
@@ -405,11 +392,7 @@ class Rounds:
         return leftovers
 
     def report(self) -> dict[str, Any]:
-        return {
-            "rounds": self.rounds, "drifts": sum(self.outcomes.values()), "outcomes": self.outcomes,
-            "changes": dict(sorted(self.changes.items())), "untold": self.untold, "calls": self.program.calls,
-            "problems": self.problems,
-        }  # fmt: skip
+        return {"drifts": sum(self.outcomes.values()), "outcomes": self.outcomes, "problems": self.problems}
 
 
 def _undone(drifts: Iterable[Drift]) -> None:

@@ -282,15 +282,8 @@ def main() -> None:
     count, seed = int(sys.argv[1]), int(sys.argv[2])
     document = json.loads((FOLDER / "desired.json").read_text())
     rounds = Rounds(Program(str(FOLDER / "gdsdeploy-host.pyz")), Watch(packages, UNITS), document)
-    written, report_path = rounds.begin(), FOLDER / "written.json"
-    if not report_path.exists():
-        report_path.write_text(json.dumps(written))
-    written = json.loads(report_path.read_text())
-    only = sys.argv[3:]
-    chosen = [drift for drift in catalogue(written) if not only or any(word in drift.name for word in only)]
-    for drifts in dealt(chosen, count, seed):
+    for drifts in dealt(catalogue(rounds.begin()), count, seed):
         rounds.play(drifts)
-        (FOLDER / "report.json").write_text(json.dumps(rounds.report()))
     print(json.dumps(rounds.report()))  # noqa: T201
 
 

@@ -25,11 +25,11 @@ _BOOTED = "while systemctl is-system-running | grep -q starting; do sleep 0.2; d
 
 
 @contextmanager
-def lights(what: str, count: int = 1) -> Iterator[Lab]:
-    """A lab of light hosts (build1, …), taken down in the end."""
+def lights(what: str) -> Iterator[Lab]:
+    """A lab of one light host, build1, taken down in the end."""
     name = unique(what)
     try:
-        yield labs.up(name, vms=0, lights=count)
+        yield labs.up(name, vms=0, lights=1)
     finally:
         labs.down(Lab(name))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,24 +62,30 @@ class Small:
         (self.root / package.file).unlink()
 
 
-def deb(folder: Path, package: str, version: str, *, files: Path | None = None, bulk: int = 20_000) -> Path:
-    """Build a package; its content depends on its version."""
+def deb(
+    folder: Path, package: str, version: str, *, files: Path | None = None, depends: str = "",
+    architecture: str = "amd64", scripts: Mapping[str, str] | None = None,
+) -> Path:  # fmt: skip
+    """Build a package; its content depends on its version.  scripts: its own, without those with a switch."""
     root = folder / f"{package}_{version}"
     (root / "DEBIAN").mkdir(parents=True)
     (root / "DEBIAN/control").write_text(
-        f"Package: {package}\nVersion: {version}\nArchitecture: amd64\n"
-        f"Maintainer: nobody <nobody@archive.example>\nDescription: imitated {package}\n"
+        f"Package: {package}\nVersion: {version}\nArchitecture: {architecture}\n"
+        + (f"Depends: {depends}\n" if depends else "")
+        + f"Maintainer: nobody <nobody@archive.example>\nDescription: imitated {package}\n"
     )
-    for event in ("preinst", "postinst"):
+    if scripts is None:
+        scripts = {event: SWITCH.format(package=package, event=event) for event in ("preinst", "postinst")}
+    for event, text in scripts.items():
         script = root / "DEBIAN" / event
-        script.write_text(SWITCH.format(package=package, event=event))
+        script.write_text(text)
         script.chmod(0o755)
     place = root / "usr/share" / package
     place.mkdir(parents=True)
-    (place / "content").write_bytes(hashlib.sha256(version.encode()).digest() * (bulk // 32))
+    (place / "content").write_bytes(hashlib.sha256(version.encode()).digest() * 625)
     if files is not None:
         subprocess.run(["cp", "-a", f"{files}/.", root], check=True)
-    file = folder / f"{package}_{version}_amd64.deb"
+    file = folder / f"{package}_{version}_{architecture}.deb"
     subprocess.run(["dpkg-deb", "--build", "--root-owner-group", root, file], check=True, capture_output=True)
     return file
 

@@ -9,8 +9,6 @@ import base64
 import hashlib
 import io
 import json
-import os
-import subprocess
 import tarfile
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -18,9 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-import gdslab as labs
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.plan_fleet import plan_fleet
 from gdsdeploy.converge.provision import provision
@@ -30,15 +26,15 @@ from gdsdeploy.host.model.finding import NOT_APPLICABLE, PASS
 from gdsdeploy.validate.fleet_validation import ValidateOptions, validate
 from gdsdeploy.zipapp import hostapp
 from gdslab.host import LabHost
-from gdslab.state import Lab
-from tests.lab import small_stack
+from tests.lab import small_site, small_stack
 from tests.lab.drifts import unexplained
-from tests.lab.small_stack import SWITCH
+from tests.lab.roleplay import lights
 from tests.repos.archive import Archive, Key, Suite, serve
 
 pytestmark = pytest.mark.lab
 
 FOLDER = Path(__file__).parent
+DRIFT_SCRIPTS = ("drifts.py", "drifts_apt.py")
 RELEASE = "6.12.0-drift-amd64"
 KEYRING = "/etc/apt/keyrings/gdsdeploy-drift.gpg"
 #: Package → versions and what each depends on.
@@ -74,27 +70,11 @@ apt-get --quiet --quiet update
 
 def build(folder: Path) -> dict[tuple[str, int], Path]:
     """Every package, with maintainer scripts that fail when they are asked to."""
-    debs = {}
-    for name, versions in PACKAGES.items():
-        for version, depends in versions.items():
-            root = folder / "work" / f"{name}_{version}"
-            (root / "DEBIAN").mkdir(parents=True)
-            needs = f"Depends: {depends}\n" if depends else ""
-            (root / "DEBIAN/control").write_text(
-                f"Package: {name}\nVersion: {version}\nArchitecture: all\n{needs}"
-                f"Maintainer: nobody <nobody@archive.example>\nDescription: imitated {name}\n"
-            )
-            for event in ("preinst", "postinst"):
-                script = root / "DEBIAN" / event
-                script.write_text(SWITCH.format(package=name, event=event))
-                script.chmod(0o755)
-            (root / "usr/share" / name).mkdir(parents=True)
-            (root / "usr/share" / name / "content").write_text(f"{version}\n")
-            file = folder / "debs" / f"{name}_{version}_all.deb"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            subprocess.run(["dpkg-deb", "--build", "--root-owner-group", root, file], check=True, capture_output=True)
-            debs[name, version] = file
-    return debs
+    return {
+        (name, version): small_stack.deb(folder, name, str(version), depends=depends, architecture="all")
+        for name, versions in PACKAGES.items()
+        for version, depends in versions.items()
+    }
 
 
 def publish(folder: Path, debs: dict[tuple[str, int], Path], key: Key) -> dict[tuple[str, int], str]:
@@ -183,21 +163,18 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHost]:
     """A light host that has the desired state, its packages and the drifts in /srv/drift."""
     folder = tmp_path_factory.mktemp("drift")
     key = Key.generate(tmp_path_factory.mktemp("key") / "home", "drift")
-    name = f"drift-{os.getpid()}"
     try:
-        with serve(folder / "repository") as server:
-            light = labs.up(name, vms=0, lights=1).host("build1")
-            debs = build(folder)
+        with serve(folder / "repository") as server, lights("drift") as lab:
+            light = lab.host("build1")
+            debs = build(folder / "debs")
             desired = document(server.uri, key, publish(folder / "repository", debs, key))
             files = {f"debs/{file.name}": file.read_bytes() for file in debs.values()}
-            files |= {script: (FOLDER / script).read_bytes() for script in ("drifts.py", "drifts_apt.py")}
+            files |= {script: (FOLDER / script).read_bytes() for script in DRIFT_SCRIPTS}
             files |= {"desired.json": json.dumps(desired).encode(), "gdsdeploy-host.pyz": hostapp.build()}
-            light.wait_ssh()
             send(light, files)
             light.ssh(["sudo", "sh", "-c", PREPARE.format(uri=server.uri)])
             yield light
     finally:
-        labs.down(Lab(name))
         key.forget()
 
 
@@ -253,66 +230,46 @@ def snapshot(host: LabHost) -> dict[tuple[str, str], Any]:
     }
 
 
-def test_plan_says_what_provision_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_says_what_provision_does(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same through the controller: one plan, the roles under the real Ansible, and a plan without a change."""
-    key = Key.generate(tmp_path / "key" / "home", "small")
-    name = f"drift-{os.getpid()}"
-    path = tmp_path / "fleet.yml"
-    try:
-        with serve(tmp_path / "repository") as server:
-            lab = labs.up(name, vms=0, lights=1)
-            host = lab.host("build1")
-            monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
-            # The program of this moment, whatever happens to its sources meanwhile.
-            program = hostapp.build()
-            monkeypatch.setattr(hostapp, "build", lambda: program)
-            small = small_stack.make(tmp_path / "repository", server.uri, key)
-            ssh = yaml.safe_load(lab.fleet_path.read_text())["ssh"]
-            folder = lab.fleet_path.parent
-            ssh = {**ssh, **{entry: str(folder / ssh[entry]) for entry in ("identity_file", "known_hosts")}}
-            hosts = {host.name: {"profile": "gds", "port": host.port, "address": "127.0.0.1"}}
-            small_stack.write(path, small_stack.fleet(small, server.uri, hosts, ssh), small.old)
-            small_stack.stock(tmp_path / "modules", path, small.old)
-            host.wait_ssh()
-            send(host, {script: (FOLDER / script).read_bytes() for script in ("drifts.py", "drifts_apt.py")})
-            fleet = load_fleet(path)
+    # The program of this moment, whatever happens to its sources meanwhile.
+    program = hostapp.build()
+    monkeypatch.setattr(hostapp, "build", lambda: program)
+    with small_site.running(tmp_path_factory, 1) as site:
+        host, path, lock = site.host("build1"), site.path, site.small.old
+        send(host, {script: (FOLDER / script).read_bytes() for script in DRIFT_SCRIPTS})
+        fleet = load_fleet(path)
 
-            def planned() -> HostPlan:
-                host_plan = plan_fleet(fleet, small.old, path, [host.name]).hosts[host.name]
-                assert isinstance(host_plan, HostPlan), host_plan
-                return host_plan
+        def planned() -> HostPlan:
+            host_plan = plan_fleet(fleet, lock, path, [host.name]).hosts[host.name]
+            assert isinstance(host_plan, HostPlan), host_plan
+            return host_plan
 
-            def provisioned() -> list[dict[str, str]]:
-                run = provision(fleet, small.old, path, names=[host.name], extra=[], progress=lambda _: None)
-                assert run.failures() == {}
-                return [change.to_json() for change in run.outcome.hosts[host.name].changes]
+        def provisioned() -> list[dict[str, str]]:
+            run = provision(fleet, lock, path, names=[host.name], extra=[], progress=lambda _: None)
+            assert run.failures() == {}
+            return [change.to_json() for change in run.outcome.hosts[host.name].changes]
 
-            def failing() -> set[str]:
-                report = validate(
-                    fleet, small.old, path, [host.name], options=ValidateOptions(only=CHECKS), progress=print
-                )
-                assert {finding.check for finding in report.hosts[0].findings} == set(CHECKS)
-                return {
-                    finding.check
-                    for finding in report.hosts[0].findings
-                    if finding.verdict not in (PASS, NOT_APPLICABLE)
-                }
+        def failing() -> set[str]:
+            report = validate(fleet, lock, path, [host.name], options=ValidateOptions(only=CHECKS), progress=print)
+            findings = report.hosts[0].findings
+            assert {finding.check for finding in findings} == set(CHECKS)
+            return {finding.check for finding in findings if finding.verdict not in (PASS, NOT_APPLICABLE)}
 
-            provisioned()
+        provisioned()
+        assert planned().satisfied, planned()
+        assert failing() == set()
+        for drifts, expected in zip(DRIFTS, FAILING, strict=True):
+            host.ssh(["sudo", "sh", "-c", f"set -eu{drifts}"])
+            before = snapshot(host)
+            plan = planned()
+            assert (plan.unknown, plan.refusal) == ((), "")
+            # Validation judges saved evidence by itself, and has to see what a plan would repair.
+            assert failing() == expected
+            changes = provisioned()
+            assert changes == [change.to_json() for change in plan.changes]
+            assert unexplained(changes, before, snapshot(host)) == []
             assert planned().satisfied, planned()
             assert failing() == set()
-            for drifts, expected in zip(DRIFTS, FAILING, strict=True):
-                host.ssh(["sudo", "sh", "-c", f"set -eu{drifts}"])
-                before = snapshot(host)
-                plan = planned()
-                assert (plan.unknown, plan.refusal) == ((), "")
-                # Validation judges saved evidence by itself, and has to see what a plan would repair.
-                assert failing() == expected
-                changes = provisioned()
-                assert changes == [change.to_json() for change in plan.changes]
-                assert unexplained(changes, before, snapshot(host)) == []
-                assert planned().satisfied, planned()
-                assert failing() == set()
-    finally:
-        labs.down(Lab(name))
-        key.forget()

@@ -19,6 +19,7 @@ from gdsdeploy.host.boot.bls import menu_entries
 from gdsdeploy.zipapp import hostapp
 from gdslab import guest
 from gdslab.host import LabHost
+from tests.lab import small_stack
 from tests.lab.roleplay import lights, play, put
 from tests.unit.host.kmod.kmod_root import EXPECTED, RELEASE, VERSION, Root
 
@@ -54,26 +55,16 @@ printf 'GRUB_TIMEOUT=0\\nGRUB_DISABLE_OS_PROBER=true\\nexport GRUB_PROBE_UUID=0\
 
 def kernel_package(folder: Path, release: str, tree: Path | None = None) -> Path:
     """A package of a kernel with Debian's maintainer scripts; ``tree`` is laid over its files."""
-    root = folder / f"linux-image-{release}"
-    (root / "DEBIAN").mkdir(parents=True)
-    (root / "boot").mkdir()
-    (root / "boot" / f"vmlinuz-{release}").write_text("imitated\n")
-    modules = root / "lib" / "modules" / release
+    files = folder / f"files-{release}"
+    modules = files / "lib" / "modules" / release
     modules.mkdir(parents=True)
     (modules / "modules.order").touch()
+    (files / "boot").mkdir()
+    (files / "boot" / f"vmlinuz-{release}").write_text("imitated\n")
     if tree is not None:
-        subprocess.run(["cp", "-a", f"{tree}/.", root], check=True)
-    (root / "DEBIAN/control").write_text(
-        f"Package: linux-image-{release}\nVersion: 1\nArchitecture: amd64\n"
-        "Maintainer: nobody <nobody@archive.example>\nDescription: imitated kernel\n"
-    )
-    for event in ("postinst", "postrm"):
-        script = root / "DEBIAN" / event
-        script.write_text(SCRIPT.format(event=event, release=release))
-        script.chmod(0o755)
-    file = folder / f"{root.name}.deb"
-    subprocess.run(["dpkg-deb", "--build", "--root-owner-group", root, file], check=True, capture_output=True)
-    return file
+        subprocess.run(["cp", "-a", f"{tree}/.", files], check=True)
+    scripts = {event: SCRIPT.format(event=event, release=release) for event in ("postinst", "postrm")}
+    return small_stack.deb(folder, f"linux-image-{release}", "1", files=files, scripts=scripts)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +96,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory, host: LabHost) -> None:
 
 def install(host: LabHost, release: str) -> str:
     """Install a kernel as a user does; what the terminal shows."""
-    return dpkg(host, "--install", f"/tmp/linux-image-{release}.deb")
+    return dpkg(host, "--install", f"/tmp/linux-image-{release}_1_amd64.deb")
 
 
 def dpkg(host: LabHost, *words: str) -> str:

@@ -56,14 +56,14 @@ def test_second_up_changes_nothing(lab: Lab, vm: LabHost, light: LabHost) -> Non
     assert {path: path.read_bytes() for path in lab.directory.glob("*") if path.is_file()} == files_before
 
 
-def test_trials_of_kvm_recognise_a_machine_that_works(lab: Lab, vm: LabHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trial_of_kvm_recognises_a_machine_that_works(
+    lab: Lab, vm: LabHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With emulation in KVM's place: it surely works, though slowly."""
     monkeypatch.setitem(qemu.ACCELERATORS, "kvm", qemu.ACCELERATORS["tcg"])
-    monkeypatch.setattr(qemu, "FIRMWARE_TRIAL", 60.0)
     monkeypatch.setattr(qemu, "FIRST_WORD", 60.0)
     monkeypatch.setattr(qemu, "KERNEL_TRIAL", 120.0)
     kernel = Path(vm.record.base).with_name("vmlinuz")
-    assert qemu._firmware_trial()
     assert qemu._kernel_trial(kernel)
     monkeypatch.setattr(qemu, "FIRST_WORD", 0.5)
     assert not qemu._kernel_trial(kernel), "a kernel that gets nowhere in time is no success"

@@ -246,10 +246,7 @@ def test_a_drain_of_somebody_else_outlives_drain_reboot_and_gate(cluster: Cluste
     cluster.boot(TWO, before)
     assert cluster.gate(TWO) == "open"
     cluster.until(TWO, lambda node: node.states == ["IDLE", "DRAIN"])
-    assert cluster.drainer.undrain(TWO, REASON, progress=messages) == {
-        "returned": False,
-        "reason": "DIMM 3 is bad",
-    }
+    assert cluster.drainer.undrain(TWO, REASON, progress=messages) == {"returned": False, "reason": "DIMM 3 is bad"}
     assert cluster.drainer.states([TWO]) == {TWO: State(True, "DIMM 3 is bad")}
     cluster.scontrol("update", f"NodeName=node-{TWO}", "State=RESUME")
     cluster.works(TWO)

@@ -11,21 +11,31 @@ from gdsdeploy.host.apply.packages import aptsources
 from gdsdeploy.host.apply.packages.managers import Pin
 from gdsdeploy.host.apply.pins import Desired
 from gdsdeploy.lock import lockfile
+from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.lock import Lock
 from tests.pins.aptmachine import AptMachine
 
 ROOT = Path(__file__).parents[2]
 LAB = ROOT / "tests" / "golden" / "lab"
 
 
+def render(fleet: Fleet, lock: Lock, text: str = "{}\n") -> dict[str, dict[str, Any]]:
+    """Host → its variables; ``text`` is the content of its expectation and of its cufile.json."""
+    texts = dict.fromkeys(fleet.hosts, text)
+    sources = RunFiles(Path("/fleet"), Path("/cache/gdsdeploy-host.pyz"), Path("/cache/modules"), texts, texts)
+    groups = inventory(fleet, lock, sources)["all"]["children"]
+    return {name: values for group in groups.values() for name, values in group["hosts"].items()}
+
+
+def self_building(fleet: Fleet) -> Fleet:
+    """The same without a builder."""
+    profile = fleet.profiles["gds"].model_copy(update={"builder": None})
+    return fleet.model_copy(update={"profiles": {"gds": profile}, "builders": {}})
+
+
 def host_variables() -> dict[str, Any]:
     """What the roles are given for the lab's host when it builds its own modules."""
-    fleet = load_fleet(LAB / "fleet.yml")
-    profile = fleet.profiles["gds"].model_copy(update={"builder": None})
-    fleet = fleet.model_copy(update={"profiles": {"gds": profile}, "builders": {}})
-    sources = RunFiles(Path("/fleet"), Path("/host.pyz"), Path("/modules"), {"gpu1": "{}\n"}, {"gpu1": "{}\n"})
-    groups = inventory(fleet, lockfile.read(LAB / "gdsdeploy.lock"), sources)["all"]["children"]
-    variables: dict[str, Any] = groups["hosts"]["hosts"]["gpu1"]
-    return variables
+    return render(self_building(load_fleet(LAB / "fleet.yml")), lockfile.read(LAB / "gdsdeploy.lock"))["gpu1"]
 
 
 def preferences(machine: AptMachine, variables: dict[str, Any], closed: tuple[tuple[str, str], ...] = ()) -> str:

@@ -15,27 +15,20 @@ from typing import Any
 import pytest
 
 from gdsdeploy.zipapp import hostapp
+from tests.lab.empty_packages import DEB, OFFER
 from tests.pins.inplace import in_place
 
-#: A private machine, with a repository of two versions of a stack in /srv.
-MACHINE = r"""
+#: A private machine's folders, in memory.
+_START = r"""
 for folder in /srv /run /etc/apt /var/lib/apt /var/cache/apt /var/log /var/tmp; do mount -t tmpfs tmpfs $folder; done
 rm -rf /var/lib/gdsdeploy
 mkdir -p /srv/stack /run/lock /etc/apt/sources.list.d /etc/apt/preferences.d /etc/apt/apt.conf.d
 mkdir -p /var/lib/apt/lists/partial /var/cache/apt/archives/partial /var/log/apt
 printf 'APT::Sandbox::User "root";\n' >/etc/apt/apt.conf.d/90test
 cd /srv/stack
-deb() { # name, version, line of control, postinst, prerm
-    rm -rf build && mkdir -p build/DEBIAN
-    printf 'Package: %s\nVersion: %s\nArchitecture: all\n%s\n' "$1" "$2" "${3:-Section: misc}" >build/DEBIAN/control
-    printf 'Maintainer: nobody <nobody@archive.example>\nDescription: imitated\n' >>build/DEBIAN/control
-    [ -z "${4:-}" ] || { printf '#!/bin/sh\n%s\n' "$4" >build/DEBIAN/postinst; chmod 755 build/DEBIAN/postinst; }
-    [ -z "${5:-}" ] || { printf '#!/bin/sh\n%s\n' "$5" >build/DEBIAN/prerm; chmod 755 build/DEBIAN/prerm; }
-    dpkg-deb --build --root-owner-group build "$1_$2.deb" >/dev/null
-    dpkg-deb --field "$1_$2.deb"
-    printf 'Filename: ./%s\nSize: %s\n' "$1_$2.deb" "$(stat -c %s "$1_$2.deb")"
-    printf 'SHA256: %s\n\n' "$(sha256sum "$1_$2.deb" | cut -d' ' -f1)"
-}
+"""
+#: A repository of two versions of a stack in /srv, and what scripts call.
+MACHINE = r"""
 {
     for version in 1 2; do
         deb stack-driver "$version" "Depends: stack-common"
@@ -50,8 +43,6 @@ Provides: stack-library"
     deb stack-broken 2
     deb linux-image-stack 1
 } >Packages
-echo 'deb [trusted=yes] file:/srv/stack ./' >/etc/apt/sources.list.d/stack.list
-apt-get -qq update
 # As the pins have it: no other version of a package that isn't in the lock.
 out_of_the_lock() {
     printf '# Rendered by gdsdeploy\nPackage: %s\nPin: release *\nPin-Priority: -1\n' "$1" \
@@ -146,7 +137,7 @@ def pack(folder: Path, documents: Mapping[str, Any]) -> Path:
 def run(program: Path, script: str, machine: str = MACHINE) -> list[str]:
     """The lines that a script printed on the machine."""
     names = f"program={program}\ndocuments={program.parent}\n"
-    argv = in_place(names + machine + script, over=("etc", "var", "usr"), processes=True)
+    argv = in_place(names + _START + DEB + machine + OFFER + script, over=("etc", "var", "usr"), processes=True)
     env = {**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr

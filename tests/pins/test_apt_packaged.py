@@ -17,48 +17,31 @@ from tests.pins.test_apt_apply import pack
 
 OLD, NEW = "580.142-0ubuntu0.24.04.1", "580.159.03-0ubuntu0.24.04.1"
 A, B = "6.17.0-1026-nvidia", "6.17.0-1032-nvidia"
-#: A private machine, with a repository in /srv.
+#: A repository in /srv, and what scripts call.
 MACHINE = rf"""
-for folder in /srv /run /etc/apt /var/lib/apt /var/cache/apt /var/log /var/tmp; do mount -t tmpfs tmpfs $folder; done
-rm -rf /var/lib/gdsdeploy
-mkdir -p /srv/stack /run/lock /etc/apt/sources.list.d /etc/apt/preferences.d /etc/apt/apt.conf.d
-mkdir -p /var/lib/apt/lists/partial /var/cache/apt/archives/partial /var/log/apt
-printf 'APT::Sandbox::User "root";\n' >/etc/apt/apt.conf.d/90test
-cd /srv/stack
-deb() {{ # name, version, Depends, Provides, file
-    rm -rf build && mkdir -p build/DEBIAN
-    printf 'Package: %s\nVersion: %s\nArchitecture: all\nDepends: %s\n' "$1" "$2" "$3" >build/DEBIAN/control
-    [ -z "${{4:-}}" ] || printf 'Provides: %s\n' "$4" >>build/DEBIAN/control
-    printf 'Maintainer: nobody <nobody@archive.example>\nDescription: imitated\n' >>build/DEBIAN/control
-    [ -z "${{5:-}}" ] || {{ mkdir -p "build$(dirname "$5")"; echo "$1" >"build$5"; }}
-    dpkg-deb --build --root-owner-group build "$1_$2.deb" >/dev/null
-    dpkg-deb --field "$1_$2.deb"
-    printf 'Filename: ./%s\nSize: %s\n' "$1_$2.deb" "$(stat -c %s "$1_$2.deb")"
-    printf 'SHA256: %s\n\n' "$(sha256sum "$1_$2.deb" | cut -d' ' -f1)"
-}}
 {{
     for version in 580.142 580.159.03; do
         full=$version-0ubuntu0.24.04.1
-        deb nvidia-firmware-580-$version $full dpkg "" /srv/firmware/$version/gsp.bin
-        deb nvidia-kernel-common-580 $full "nvidia-firmware-580-$version" nvidia-kernel-common
-        deb libnvidia-compute-580 $full dpkg
-        common="nvidia-kernel-common-580 (<= $version-1), nvidia-kernel-common-580 (>= $version)"
+        deb nvidia-firmware-580-$version $full "" "" "" /srv/firmware/$version/gsp.bin
+        deb nvidia-kernel-common-580 $full "Depends: nvidia-firmware-580-$version
+Provides: nvidia-kernel-common"
+        deb libnvidia-compute-580 $full
+        common="Depends: nvidia-kernel-common-580 (<= $version-1), nvidia-kernel-common-580 (>= $version)"
         deb nvidia-dkms-580-open $full "$common"
-        deb nvidia-driver-580-open $full "nvidia-dkms-580-open (<= $version-1)"
+        deb nvidia-driver-580-open $full "Depends: nvidia-dkms-580-open (<= $version-1)"
     done
     # As NVIDIA's repository has it: the same file in a package of another name.
-    deb nvidia-kernel-common-580 580.159.03-1ubuntu1 "nvidia-firmware-580 (= 580.159.03-1ubuntu1)"
-    deb nvidia-firmware-580 580.159.03-1ubuntu1 dpkg "" /srv/firmware/580.159.03/gsp.bin
+    deb nvidia-kernel-common-580 580.159.03-1ubuntu1 "Depends: nvidia-firmware-580 (= 580.159.03-1ubuntu1)"
+    deb nvidia-firmware-580 580.159.03-1ubuntu1 "" "" "" /srv/firmware/580.159.03/gsp.bin
     for kernel in {A}:580.142 {B}:580.159.03; do
         release=${{kernel%:*}} version=${{kernel#*:}}
-        deb linux-image-$release 1 dpkg
-        deb linux-modules-nvidia-fs-$release 1 "linux-image-$release" nvidia-fs-dkms
-        deb linux-modules-nvidia-580-open-$release 1 \
-            "linux-image-$release, nvidia-kernel-common-580 (<= $version-1), nvidia-kernel-common-580 (>= $version)"
+        common="Depends: nvidia-kernel-common-580 (<= $version-1), nvidia-kernel-common-580 (>= $version)"
+        deb linux-image-$release 1
+        deb linux-modules-nvidia-fs-$release 1 "Depends: linux-image-$release
+Provides: nvidia-fs-dkms"
+        deb linux-modules-nvidia-580-open-$release 1 "$common, linux-image-$release"
     done
 }} >Packages
-echo 'deb [trusted=yes] file:/srv/stack ./' >/etc/apt/sources.list.d/stack.list
-apt-get -qq update
 say() {{ name=$1; shift; python3 "$program" apply --json --desired "$documents/$name" "$@" || :; echo; }}
 state() {{
     dpkg-query -W -f '${{db:Status-Abbrev}}|${{Package}}=${{Version}}\n' | sed 's/ *|/|/' \

@@ -56,11 +56,7 @@ def root(tmp_path: Path) -> Path:
     write(tree / "etc/kernel/cmdline", "root=/dev/vda1\n")
     (tree / "boot" / TOKEN).mkdir()
     write(tree / "etc/kernel/install.d/20-grub.install", GRUB_PLUGIN.format(token=TOKEN), executable=True)
-    write(
-        tree / "etc/kernel/install.d/99-gdsdeploy-guard.install",
-        guard.hook("dnf"),
-        executable=True,
-    )
+    write(tree / "etc/kernel/install.d/99-gdsdeploy-guard.install", guard.hook("dnf"), executable=True)
     write(tree / "etc/gdsdeploy/expectation.json", json.dumps(asdict(EXPECTATION)))
     (tree / "usr/lib/gdsdeploy").mkdir()
     hostapp.build(tree / "usr/lib/gdsdeploy/gdsdeploy-host.pyz")

@@ -11,8 +11,8 @@ import yaml
 from gdsdeploy.errors import NoSolution
 from gdsdeploy.model.lock import Target
 from gdslab.kit import doca, eldoca, rpm, sign
+from gdslab.kit.content import Trees
 from gdslab.kit.elversions import Versions
-from gdslab.kit.trees import Trees
 from tests.repos import kitcontent
 from tests.repos.conftest import Rhel, Ubuntu, Verb, lock
 from tests.repos.rpmarchive import Rpm as RpmPackage

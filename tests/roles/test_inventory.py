@@ -11,7 +11,7 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from gdsdeploy.builds.assign import BuildFacts, archive_of, want
 from gdsdeploy.converge import plan_fleet
-from gdsdeploy.converge.inventory import RunFiles, inventory
+from gdsdeploy.converge.inventory import inventory
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply.packages.dnf import render_repositories
@@ -23,6 +23,7 @@ from gdsdeploy.mirror.host_vars import HOST_KEY, HOST_KEYRING
 from gdsdeploy.model.fleet import Fleet, Mirror, Repository
 from gdsdeploy.model.lock import Lock, Target
 from gdsdeploy.model.profile_parts import ImexNode
+from tests.pins.rendering import render, self_building
 
 ROOT = Path(__file__).parents[2]
 #: Used alone, or with what only a rollout knows.
@@ -39,24 +40,6 @@ def fleet() -> Fleet:
 @pytest.fixture
 def lock() -> Lock:
     return lockfile.read(LAB / "gdsdeploy.lock")
-
-
-def render(fleet: Fleet, lock: Lock) -> dict[str, dict[str, Any]]:
-    """Host → its variables."""
-    sources = RunFiles(
-        fleet_dir=Path("/fleet"),
-        program=Path("/cache/gdsdeploy-host.pyz"),
-        modules=Path("/cache/modules"),
-        expectations=dict.fromkeys(fleet.hosts, "{}\n"),
-        cufile=dict.fromkeys(fleet.hosts, "{}\n"),
-    )
-    groups = inventory(fleet, lock, sources)["all"]["children"]
-    return {name: values for group in groups.values() for name, values in group["hosts"].items()}
-
-
-def self_building(fleet: Fleet) -> Fleet:
-    profile = fleet.profiles["gds"].model_copy(update={"builder": None})
-    return fleet.model_copy(update={"profiles": {"gds": profile}, "builders": {}})
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -19,6 +19,7 @@ from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.profile_parts import Gate
+from tests.pins.rendering import render
 from tests.unit.hostile_words import WORDS
 
 LAB = Path(__file__).parents[1] / "golden" / "lab"
@@ -94,21 +95,13 @@ def fleet() -> Fleet:
     return load_fleet(LAB / "fleet.yml")
 
 
-def render(fleet: Fleet, text: str) -> dict[str, Any]:
-    sources = RunFiles(
-        fleet_dir=Path("/fleet"),
-        program=Path("/cache/gdsdeploy-host.pyz"),
-        modules=Path("/cache/modules"),
-        expectations=dict.fromkeys(fleet.hosts, text),
-        cufile=dict.fromkeys(fleet.hosts, text),
-    )
-    groups = inventory(fleet, lockfile.read(LAB / "gdsdeploy.lock"), sources)["all"]["children"]
-    values: dict[str, Any] = groups["hosts"]["hosts"]["gpu1"]
+def variables(fleet: Fleet, text: str) -> dict[str, Any]:
+    values = render(fleet, lockfile.read(LAB / "gdsdeploy.lock"), text)["gpu1"]
     return {key: value for key, value in values.items() if not key.startswith("ansible_")}
 
 
 def test_every_text_arrives_as_it_is(fleet: Fleet, tmp_path: Path) -> None:
-    values = poison(render(fleet, "x"), evil())
+    values = poison(variables(fleet, "x"), evil())
     values |= {f"gds_own_{number}": text for number, text in enumerate(EVIL)}
     values["gds_nested"] = {text: [text, {"a": text}] for text in EVIL}
     assert play(tmp_path, values) == json.loads(json.dumps(values))
@@ -121,7 +114,7 @@ def test_what_a_fleet_and_a_host_say_reaches_a_task_and_the_plan_alike(fleet: Fl
     driver = fleet.profiles["gds"].driver.model_copy(update={"options": {"NVreg_X": text}})
     gate = Gate(file="/run/" + text)
     profile = fleet.profiles["gds"].model_copy(update={"driver": driver, "gate": gate})
-    values = render(fleet.model_copy(update={"profiles": {"gds": profile}}), f"// of {text}\n")
+    values = variables(fleet.model_copy(update={"profiles": {"gds": profile}}), f"// of {text}\n")
     results = play(tmp_path, values)
     assert results["gds_driver_options"] == {"NVreg_X": text}
     assert results["gds_cufile_content"] == results["gds_host_expectation"] == f"// of {text}\n"

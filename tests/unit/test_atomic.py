@@ -1,4 +1,4 @@
-"""A file is replaced whole or not at all."""
+"""A file is replaced whole or not at all; where the names of files lead."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy import atomic
+from gdsdeploy.paths import locate
 
 
 def test_failed_write_keeps_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,3 +50,17 @@ def test_parts_are_written_as_they_come_or_not_at_all(tmp_path: Path) -> None:
         atomic.write(path, broken())
     assert path.read_bytes() == "éü".encode()
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("keys/a.pub", "/fleet/keys/a.pub"),
+        ("/etc/a.pub", "/etc/a.pub"),
+        ("~/a.pub", "/home/me/a.pub"),
+        ("~no-such-user/a.pub", "/fleet/~no-such-user/a.pub"),
+    ],
+)
+def test_where_a_name_leads(name: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert locate(Path("/fleet"), name) == Path(expected)

@@ -1,16 +1,20 @@
-"""Every example is a fleet file that loads, for a system that is known, and says what it claims."""
+"""Every example is a fleet file that loads, for a system that is known; those for CI are YAML with good commands."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply.packages.aptsources import Source
 from gdsdeploy.lock.repo_settings import repositories
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.repo import apt
+from tests.unit.docs_commands import Shown, _in_line, problem
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yml"))
 SERVED = {
@@ -47,3 +51,33 @@ def test_an_example_with_its_own_mirror_asks_only_there() -> None:
     platform = stack_platform_for("debian-12")
     sources = repositories(fleet, "gpu", platform, [])
     assert [r.uri for r in sources] == ["https://mirror.example/debian", "https://mirror.example/debian-security"]
+
+
+CI = sorted((Path(__file__).parents[2] / "examples" / "ci").glob("*.yml"))
+
+
+def scripts(value: Any) -> Iterator[str]:
+    """Every text below ``run`` and ``script``."""
+    if isinstance(value, dict):
+        for key, below in value.items():
+            if key in ("run", "script"):
+                yield from below if isinstance(below, list) else [below]
+            else:
+                yield from scripts(below)
+    elif isinstance(value, list):
+        for below in value:
+            yield from scripts(below)
+
+
+@pytest.mark.parametrize("path", CI, ids=lambda path: path.name)
+def test_commands_of_an_example_parse(path: Path) -> None:
+    lines = [line for text in scripts(yaml.safe_load(path.read_text())) for line in text.splitlines()]
+    commands = [words for line in lines for words in _in_line(line.strip())]
+    assert len(commands) >= 2
+    assert {words: problem(Shown(1, words, is_whole=True)) for words in commands} == dict.fromkeys(commands, "")
+
+
+@pytest.mark.parametrize("path", CI, ids=lambda path: path.name)
+def test_no_text_of_an_event_becomes_a_word_of_the_shell(path: Path) -> None:
+    """An expression in a script is replaced before the shell reads it: the title of a pull request could run there."""
+    assert [text for text in scripts(yaml.safe_load(path.read_text())) if "${{" in text] == []

@@ -72,15 +72,13 @@ FORGED = (
     "\x1b[2J\x1b]0;owned\x07\x9b31m\u202eowned\u2066\u200f\u061c\u200b\ufe0f\u3164",
 )
 LINES = "".join(end + word for end in ENDS for word in FORGED)
-#: What takes the place of a text; what is added to it, also as /proc/mounts and JSON write line ends.
 OCTAL = r"\\012::error\\040file=x::owned\\012\\040\\040✓\\040honest:\\040pass"
+#: What takes the place of a text; what is added to it, also as /proc/mounts and JSON write line ends.
 CHANGES: tuple[Callable[[str], str], ...] = (
     lambda _: "✓ honest: pass (99 checked, 0.1 s)" + LINES,
     lambda _: "::error file=x::owned",
     lambda text: text + LINES,
-    lambda text: re.sub(
-        r"(?<=[\w/])(?=[ \n])", r"\\012::error\\040file=x::owned\\012\\040\\040✓\\040honest:\\040pass", text
-    ),
+    lambda text: re.sub(r"(?<=[\w/])(?=[ \n])", OCTAL, text),
     lambda text: text.replace('": "', '": "\\n::error file=x::owned\\n  ✓ honest: pass', 3),
     lambda text: text + " and more words " * 5 + "::error file=x::owned " * 30,
 )

@@ -42,9 +42,7 @@ def accept(yes: bool) -> Any:
 
 
 @click.group(
-    cls=Verbs,
-    verbs=ELSEWHERE,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    cls=Verbs, verbs=ELSEWHERE, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
 )
 def command() -> None:
     """Disposable hosts to rehearse on.

@@ -16,10 +16,10 @@ from gdslab.state import Lab
 @click.option("--lab", "lab_name", default="default", show_default=True, help="Name of the lab.")
 @click.option(
     "--action",
-    type=click.Choice([*mokmanager.ACTIONS, mokmanager.NOTHING]),
+    type=click.Choice(list(mokmanager.ACTIONS)),
     default="enrol",
     show_default=True,
-    help="What to do in MokManager; nothing: let the 10 s pass, so that the request is dropped.",
+    help="What to do in MokManager.",
 )
 @click.option(
     "--password-file",
@@ -41,6 +41,5 @@ def command(lab_name: str, action: str, file: IO[str] | None, host: str) -> None
     options.require(password != "", "the password file is empty")  # nosec B105 # not a password
     with console.step(f"Answering MokManager on {host}"):
         keys = mokmanager.operate(Lab(lab_name), host, action, password)
-    done = {"enrol": "enrolled", "delete": "deleted"}.get(action, "not enrolled: shim dropped the request")
     for key in keys:
-        console.say(f"{host}: {key} {done}")
+        console.say(f"{host}: {key} {'deleted' if action == 'delete' else 'enrolled'}")

@@ -154,10 +154,7 @@ def _modules(content: Content, offer: Offer) -> list[Deb]:
             texts={"/lib/modprobe.d/nvidia-graphics-drivers.conf": "blacklist nouveau\nalias nouveau off\n"},
         ),
         Deb(
-            f"nvidia-firmware{end}",
-            offer.version,
-            fields=own,
-            trees={f"/lib/firmware/nvidia/{offer.driver}": firmware},
+            f"nvidia-firmware{end}", offer.version, fields=own, trees={f"/lib/firmware/nvidia/{offer.driver}": firmware}
         ),
     ]
 
@@ -267,10 +264,7 @@ def nvidia_fs(content: Content, version: str) -> list[Deb]:
             full,
             fields={"Source": "nvidia-fs", "Depends": "dkms, nvidia-dkms-kernel"},
             trees={tree: original},
-            texts={
-                **named,
-                "/etc/modules-load.d/nvidia-fs.conf": "nvidia-fs\n",
-            },
+            texts={**named, "/etc/modules-load.d/nvidia-fs.conf": "nvidia-fs\n"},
             scripts=dkms_scripts(
                 "nvidia-fs-dkms",
                 "nvidia-fs",
@@ -299,10 +293,7 @@ def _gds(content: Content, version: str) -> list[Deb]:
             f"libcufile-{dashed}",
             full,
             fields={"Source": f"libcufile-{dashed}", "Depends": "libc6, libstdc++6"},
-            trees={
-                f"{_TARGET}/{name}": library / "libcufile.so.1.9.1",
-                f"{_HOME}/gds/cufile.json": configuration,
-            },
+            trees={f"{_TARGET}/{name}": library / "libcufile.so.1.9.1", f"{_HOME}/gds/cufile.json": configuration},
             texts={f"/etc/ld.so.conf.d/988_cuda-{CUDA}.conf": f"{_TARGET}\n"},
             links={f"{_TARGET}/libcufile.so.0": name, f"{_HOME}/lib64": "targets/x86_64-linux/lib"},
             scripts={

@@ -12,10 +12,9 @@ from pathlib import Path
 
 from gdsdeploy import run
 from gdslab.kit import doca, eldoca, elnvidia, elversions, installer, kernel, rpm, sign
-from gdslab.kit.content import Content, Original
+from gdslab.kit.content import Content, Original, Trees, copy
 from gdslab.kit.elversions import BASE, BASE_FILES, RELEASES, TOOLS, Versions
 from gdslab.kit.rpm import Rpm
-from gdslab.kit.trees import Trees, copy
 
 RED_HAT = "Red Hat, Inc."
 

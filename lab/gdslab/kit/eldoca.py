@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from gdslab.kit import doca, elnvidia
+from gdslab.kit.content import Trees, copy
 from gdslab.kit.elversions import Versions
 from gdslab.kit.rpm import Rpm
-from gdslab.kit.trees import Trees, copy
 
 #: What Mellanox's packages are called here, where apt's are called ``mlnx-ofed-kernel``.
 _NAME = "mlnx-ofa_kernel"

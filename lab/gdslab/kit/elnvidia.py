@@ -9,10 +9,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gdslab.kit import cuda
-from gdslab.kit.content import Original
+from gdslab.kit.content import Original, Trees, copy, replace
 from gdslab.kit.elversions import Versions
 from gdslab.kit.rpm import Rpm, Stream
-from gdslab.kit.trees import Trees, copy, replace
 
 #: Debian's folder of libraries.
 _LIBRARIES = "usr/lib/x86_64-linux-gnu"

@@ -32,17 +32,7 @@ _PACKAGES = (
         "gcc",
         "g++",
     ),
-    *(
-        "linux-base",
-        "libnuma1",
-        "pahole",
-        "zstd",
-        "xz-utils",
-        "mokutil",
-        "openssl",
-        "libelf1",
-        "lsb-release",
-    ),
+    *("linux-base", "libnuma1", "pahole", "zstd", "xz-utils", "mokutil", "openssl", "libelf1", "lsb-release"),
 )
 #: Debian's archive gives these another priority than their control files; and every host of Ubuntu has zstd, which its
 #: initramfs-tools needs.

@@ -99,8 +99,8 @@ def compiled(folder: Path, name: str, source: str) -> str:
     return str(folder / name)
 
 
-@pytest.fixture
-def cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def _cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled(tmp_path, "libcuda.so.1", CUDA)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
 
@@ -123,7 +123,6 @@ def tried(
     return commands, proofs(Document({"commands": commands}))[str(mount)]
 
 
-@pytest.mark.usefixtures("cuda")
 def test_a_read_that_needs_compat_mode(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands, results = tried(monkeypatch, HEAD + REFUSES + READS, mount)
     assert list(commands) == ["cufile-proof", "cufile-proof-compat"]
@@ -132,7 +131,6 @@ def test_a_read_that_needs_compat_mode(mount: Path, monkeypatch: pytest.MonkeyPa
     assert any("compat: 1" in line for line in results[0].evidence)
 
 
-@pytest.mark.usefixtures("cuda")
 def test_one_that_succeeds_without_anything_to_show_for_it_is_not_proven(
     mount: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,7 +169,6 @@ FAULTS = {
 }  # fmt: skip
 
 
-@pytest.mark.usefixtures("cuda")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_shown(fault: str, mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, paths, words = FAULTS[fault]
@@ -182,7 +179,6 @@ def test_a_fault_is_shown(fault: str, mount: Path, monkeypatch: pytest.MonkeyPat
         assert [result.operations for result in results[:2]] == [("read",), ("write",)]
 
 
-@pytest.mark.usefixtures("cuda")
 def test_a_library_that_never_returns_is_ended(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begin = time.monotonic()
     source = HEAD + "Error cuFileDriverOpen(void) { for (;;) pause(); }\n" + READS
@@ -193,7 +189,6 @@ def test_a_library_that_never_returns_is_ended(mount: Path, monkeypatch: pytest.
     assert "did not return in time" in results[0].how
 
 
-@pytest.mark.usefixtures("cuda")
 def test_a_mount_that_cannot_be_written_to_is_not_proven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "LIBRARIES", (compiled(tmp_path, "libcufile.so.1.2.3", HEAD + OPENS + READS),))
     recorder = Recorder()
@@ -213,7 +208,6 @@ def test_without_libraries_nothing_is_proven(mount: Path, monkeypatch: pytest.Mo
     assert result.path.reason.startswith("libcufile or libcuda was not loaded")
 
 
-@pytest.mark.usefixtures("cuda")
 def test_a_configuration_elsewhere_is_laid_over_whole(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = '{"properties": {"allow_compat_mode": true, "io_batchsize": 64}, /* why */ "denylist": {"drivers": []}}'
     config = proof.configuration(text, "/opt/cufile.json")

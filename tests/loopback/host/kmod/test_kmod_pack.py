@@ -1,9 +1,12 @@
+"""Archives of modules: what goes in, what a host takes; and the key of a build, equal for what may stand for it."""
+
 from __future__ import annotations
 
 import errno
 import io
 import json
 import os
+import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,13 +15,20 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import process
+from gdsdeploy.host.__main__ import main
+from gdsdeploy.host.archive import key
 from gdsdeploy.host.archive import pack as packing
+from gdsdeploy.host.archive.key import INGREDIENTS, NONE, key_of, ofed_digest
+from gdsdeploy.host.archive.provenance import Builder, public_pem
 from gdsdeploy.host.audit.audit import audit
-from gdsdeploy.host.errors import AuditError, PackError
+from gdsdeploy.host.errors import AuditError, ElfError, PackError
 from gdsdeploy.host.kmod.kernel import Kernel, read_dependencies
+from tests.unit.host.kmod.kmod_elf import signed_by
 from tests.unit.host.kmod.kmod_root import KERNEL_EXPORTS, P2P, RELEASE, TREE, VERSION, Root
 
 FOLDER = "updates/gdsdeploy"
+GOOD = dict.fromkeys(INGREDIENTS, "x")
+CORE = {"ib_register_peer_memory_client": (0x11, True), "ib_unregister_peer_memory_client": (0x12, True)}
 
 
 def kernel(root: Root) -> Kernel:
@@ -342,3 +352,138 @@ def test_the_drivers_symbols_are_checked_even_when_vouched_for(builder: Root, ar
     host.nvidia(exports={"nvidia_p2p_get_pages": P2P["nvidia_p2p_get_pages"]})
     with pytest.raises(AuditError, match="nothing on this host exports nvidia_p2p_put_pages"):
         packing.install(str(archive), kernel(host))
+
+
+@pytest.mark.parametrize("name", INGREDIENTS)
+def test_every_ingredient_counts(name: str) -> None:
+    assert key_of({**GOOD, name: "y"}) != key_of(GOOD) == key_of(dict(reversed(GOOD.items())))
+
+
+def test_the_manifest_has_every_ingredient(archive: Path) -> None:
+    result = packing.read_manifest(str(archive))["key"]
+    assert result == {
+        "kernel_release": RELEASE,
+        "symvers": result["symvers"],
+        "arch": "x86_64",
+        "driver_version": VERSION,
+        "driver_flavour": "open",
+        "driver_tree": TREE,
+        "nvidia_fs_source": "sha256:" + "cd" * 32,
+        "compiler": result["compiler"],
+        "ofed": NONE,
+        "signer": NONE,
+    }
+    assert result["symvers"].startswith("sha256:")
+    assert set(result) == set(INGREDIENTS)
+
+
+def test_who_signs_is_part_of_the_key(tmp_path: Path) -> None:
+    keys = set()
+    for number, owners in enumerate((("one", "one"), ("two", "two"), ("one", "two"))):
+        root = Root(tmp_path / str(number))
+        root.nvidia(imports={"kfree": 0xAAAA0001}, signature=signed_by(owners[0]))
+        root.nvidia_fs(signature=signed_by(owners[1]))
+        keys.add(packing.pack(kernel(root), (), str(tmp_path / "a.tar"))["key"]["signer"])
+    assert len(keys) == 3
+    assert NONE not in keys
+
+
+def test_an_ofed_is_the_same_by_its_tree_and_by_its_modules(tmp_path: Path) -> None:
+    source, target = Root(tmp_path / "source"), Root(tmp_path / "target")
+    tree = source.path / "usr/src/ofa_kernel/x86_64" / RELEASE
+    tree.mkdir(parents=True)
+    lines = [
+        f"0x{crc:08x}\t{name}\tdrivers/infiniband/core/ib_core\tEXPORT_SYMBOL_GPL\t\n"
+        for name, (crc, _) in CORE.items()
+    ]
+    (tree / "Module.symvers").write_text("".join(lines) + "0x00000013\tother\tdrivers/net/mlx5\tEXPORT_SYMBOL\t\n")
+    target.module("updates/dkms/ib_core.ko", "ib_core", exports=CORE)
+    assert ofed_digest(kernel(source)) == ofed_digest(kernel(target)) != NONE
+    target.module("updates/dkms/ib_core.ko", "ib_core", exports={**CORE, "ib_unregister_peer_memory_client": (1, True)})
+    assert ofed_digest(kernel(source)) != ofed_digest(kernel(target)) != NONE
+
+
+def test_the_kernels_own_rdma_core_is_no_ofed(tmp_path: Path) -> None:
+    root = Root(tmp_path / "r")
+    root.module(
+        "kernel/drivers/infiniband/core/ib_core.ko", "ib_core", info=[("intree", "Y")], exports={"ib_x": (1, True)}
+    )
+    assert ofed_digest(kernel(root)) == NONE
+
+
+def test_modules_of_another_ofed_are_refused(archive: Path, host: Root) -> None:
+    host.module("updates/dkms/ib_core.ko", "ib_core", exports=CORE)
+    host.depmod()
+    with pytest.raises(PackError, match="they were built with no OFED, and this kernel has OFED sha256:"):
+        packing.install(str(archive), kernel(host))
+    assert not (host.modules / "updates/gdsdeploy").exists()
+
+
+def test_modules_for_another_build_of_the_kernel_are_refused(archive: Path, host: Root) -> None:
+    versions = {"kfree": 0xAAAA0001, "_printk": 0xAAAA0002, "gpl_thing": 0xAAAA0003}
+    host.module("kernel/fs/own.ko", "own", info=[("intree", "Y"), ("version", "rebuilt")], imports=versions)
+    with pytest.raises(PackError, match="they were built for another build of kernel " + re.escape(RELEASE)):
+        packing.install(str(archive), kernel(host))
+    assert not (host.modules / "updates/gdsdeploy").exists()
+
+
+def test_modules_for_another_architecture_are_refused(archive: Path, host: Root) -> None:
+    result = packing.read_manifest(str(archive))
+    assert key.objections(kernel(host), {**result, "key": {**result["key"], "arch": "aarch64"}}) == [
+        "they are for aarch64, and this kernel is for x86_64"
+    ]
+
+
+def test_what_is_not_a_module_is_not_packed(builder: Root, tmp_path: Path) -> None:
+    """Above all no key."""
+    secret = tmp_path / "signing_key.priv"
+    secret.write_text("-----BEGIN PRIVATE KEY-----\n")
+    with pytest.raises((AuditError, ElfError)):
+        packing.pack(kernel(builder), ["nvidia", str(secret)], str(tmp_path / "a.tar"))
+    assert not (tmp_path / "a.tar").exists()
+    secret.rename(builder.modules / "updates/dkms/signing_key.priv")
+    packing.pack(kernel(builder), (), str(tmp_path / "a.tar"))
+    with tarfile.open(tmp_path / "a.tar") as archive:
+        assert archive.getnames() == ["manifest.json", "modules/nvidia-fs.ko", "modules/nvidia.ko"]
+
+
+def test_install_by_hand_verifies_who_built_it(
+    builder: Root, host: Root, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    signed, public = tmp_path / "signed.tar", tmp_path / "build1.pub"
+    packing.pack(kernel(builder), (), str(signed), Builder("build1", b"1" * 32))
+    public.write_text(public_pem(b"1" * 32))
+    argv = ["kmod", "install", "--kernel", RELEASE, "--root", str(host.path), str(signed)]
+    for more, words in (
+        (["--builder", "build1"], "--builder and --builder-key are given together"),
+        (["--builder", "gpu7", "--builder-key", str(public)], "signed as 'urn:gdsdeploy:builder:build1', not by gpu7"),
+        (["--builder", "build1", "--builder-key", str(signed)], "not an Ed25519 key"),
+        (["--builder", "build1", "--builder-key", f"{public}x"], "build1.pubx: No such file"),
+    ):
+        assert main([*argv, *more]) == 2
+        assert words in capsys.readouterr().err
+    assert signed.exists()
+    assert not (host.modules / "updates/gdsdeploy").exists()
+    assert main([*argv, "--builder", "build1", "--builder-key", str(public)]) == 0
+    assert (host.modules / "updates/gdsdeploy/nvidia.ko").exists()
+
+
+def test_what_a_bare_host_cannot_tell(host: Root, archive: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["kmod", "key", "--kernel", RELEASE, "--root", str(host.path), "--json"]
+    assert main(argv) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["key"] is None
+    assert {"symvers", "compiler", "nvidia_fs_source"} <= set(result["unknown"])
+    assert result["told"]["ofed"] == NONE
+    assert result["told"]["kernel_build"] == packing.read_manifest(str(archive))["kernel_build"]
+    assert result["installed"] is None
+    packing.install(str(archive), kernel(host))
+    assert main(argv) == 0
+    assert json.loads(capsys.readouterr().out)["installed"] == key_of(packing.read_manifest(str(archive))["key"])
+    assert main(argv[:-1]) == 0
+    assert "no key: " in capsys.readouterr().out
+
+
+def test_archives_from_before_builds_had_keys_are_taken(archive: Path, host: Root) -> None:
+    edit_manifest(archive, lambda value: value.pop("key"))
+    assert packing.install(str(archive), kernel(host))["changed"]
