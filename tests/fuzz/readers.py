@@ -149,7 +149,7 @@ def journals() -> list[bytes]:
     plan = Plan("20261121T1054-7f3a", "/fleet.yml", "sha256:1", "sha256:2", (Wave("canary", ("a", "b"), soak=60),), {})
     with journal.writing(path, doing="test", wall=lambda: 1.0) as writer:
         writer.begin(plan)
-        writer.append_many([(host, StepBegun("drain", 1)) for host in "abcdefgh"])
+        writer.append_many([(host, StepBegun("preflight", 1)) for host in "ab"])
         writer.append(RolloutPaused("x"))
     return [path.read_bytes()]
 
