@@ -115,6 +115,14 @@ class Site:
         return self.fleet
 
 
+def publish_all(archive: Archive, published: Sequence[Suite], key: Key, *, detached: bool = False) -> None:
+    """Publish suites with their packages."""
+    for suite in published:
+        archive.publish(suite, key, detached=detached)
+        for stanzas in suite.packages.values():
+            write_pool(archive.root, stanzas)
+
+
 @dataclass
 class Debian(Site):
     """An imitated Debian archive."""
@@ -123,10 +131,7 @@ class Debian(Site):
 
     def publish(self, published: Sequence[Suite]) -> None:
         """Replace what the archive offers."""
-        for suite in published:
-            self.archive.publish(suite, self.key)
-            for stanzas in suite.packages.values():
-                write_pool(self.archive.root, stanzas)
+        publish_all(self.archive, published, self.key)
 
     def write_fleet(self, profile: str = "os: debian-13") -> Path:
         """A fleet of one host whose profile ``gds`` has these keys."""
@@ -143,13 +148,8 @@ class Ubuntu(Site):
 
     def publish(self, noble: Sequence[Suite], cuda: Sequence[Stanza], *, detached: bool = False) -> None:
         """Replace what both offer; ``detached``: with Release.gpg instead of InRelease."""
-        for suite in noble:
-            self.archive.publish(suite, self.key)
-            for stanzas in suite.packages.values():
-                write_pool(self.archive.root, stanzas)
-        published = flat(cuda)
-        self.cuda.publish(published, self.key, detached=detached)
-        write_pool(self.cuda.root, published.packages[""])
+        publish_all(self.archive, noble, self.key)
+        publish_all(self.cuda, [flat(cuda)], self.key, detached=detached)
 
     @property
     def own(self) -> dict[str, str]:

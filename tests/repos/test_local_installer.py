@@ -12,20 +12,17 @@ from gdsdeploy.errors import RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.fleetfile.load import load_fleet
 from tests.commandline import run
 from tests.repos.archive import Archive, Key
-from tests.repos.conftest import Rhel, Ubuntu, Verb, lock, signed_by
+from tests.repos.conftest import Rhel, Ubuntu, Verb, lock, publish_all, signed_by
 from tests.repos.cuda import CUDA_UBUNTU, flat
 from tests.repos.rpmarchive import RpmArchive, sign
-from tests.repos.stack import write_pool
 
 LOCAL = "cuda-repo-ubuntu2404-13-0-local"
 
 
 def unpacked(folder: Path, key: Key) -> Path:
     """What the package puts into /var: the packages and a Release signed by the build's key."""
-    archive, suite = Archive(folder / LOCAL), flat(CUDA_UBUNTU)
-    archive.publish(suite, key, detached=True)
-    write_pool(archive.root, suite.packages[""])
-    return archive.root
+    publish_all(Archive(folder / LOCAL), [flat(CUDA_UBUNTU)], key, detached=True)
+    return folder / LOCAL
 
 
 def write_fleet(ubuntu: Ubuntu, uri: str, key: Key) -> None:
