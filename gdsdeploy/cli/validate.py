@@ -109,10 +109,10 @@ def validate(
         return
     if pytest_args:
         raise click.UsageError(f"unexpected argument {pytest_args[0]!r}; arguments for pytest need --pytest")
+    waivers = _waivers(waive, until, reason)
     from gdsdeploy.validate.fleet_validation import ValidateOptions, outcome, require_check
     from gdsdeploy.validate.output import require_folder
 
-    waivers = _waivers(waive, until, reason)
     request = ValidateOptions([require_check(name) for name in only], waivers, load=load)
     # Before a host is asked.
     for file in (junit, html, metrics):
