@@ -112,10 +112,11 @@ def _text(file: str, report: Report) -> str:
         lines.append(f"{file}: not judged")
     elif report.accepted:
         lines.append(f"{file}: {name} accepts it")
-    elif report.aborts:
-        lines.append(f"{file}: {name} ends every process that reads it")
     else:
-        lines.append(f"{file}: {name} refuses it: every cuFile call of every process fails")
+        refused, ended = "refuses it: every cuFile call of every process fails", "ends every process that reads it"
+        # Which of several keys it reads first isn't known.
+        words = [text for text, aborts in ((refused, False), (ended, True)) if aborts in report.kinds]
+        lines.append(f"{file}: {name} {', or '.join(words)}")
     return joined(lines)
 
 

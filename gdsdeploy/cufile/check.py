@@ -310,9 +310,9 @@ class Report:
         return None if self.stops is None else not self.stops
 
     @property
-    def aborts(self) -> bool:
-        """Whether the library ends the process that reads the file, at least once all other keys are right."""
-        return any(stop.aborts for stop in self.stops or ())
+    def kinds(self) -> frozenset[bool]:
+        """What the stops do: True: one ends the process that reads the file; False: for one, the library refuses it."""
+        return frozenset(stop.aborts for stop in self.stops or ())
 
     @property
     def errors(self) -> int:

@@ -198,7 +198,12 @@ def test_the_verb_prints_places_and_ends_with_its_exit_code(tmp_path: Path) -> N
     assert result.exception.message == "1 of 2 files has 1 error"
     assert f"{good}: libcufile 1.20 accepts it\n" in result.stdout
     assert f"{bad}:2:32: error: properties.io_batchsize: must be 1 to 256 (found 300) [out-of-range]\n" in result.stdout
-    assert f"{bad}: libcufile 1.20 refuses it" in result.stdout
+    assert f"{bad}: libcufile 1.20 refuses it: every cuFile call of every process fails\n" in result.stdout
+    bad.write_text('{"properties": {"io_batchsize": 300}, "profile": 3}')
+    words = "refuses it: every cuFile call of every process fails, or ends every process that reads it\n"
+    assert f"{bad}: libcufile 1.20 {words}" in call(str(bad), "--libcufile", "1.20").stdout
+    bad.write_text('{"profile": 3}')
+    assert f"{bad}: libcufile 1.20 ends every process that reads it\n" in call(str(bad), "--libcufile", "1.20").stdout
     assert call(str(good), "--libcufile", "1.20").exception is None
 
 
