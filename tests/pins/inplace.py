@@ -38,7 +38,8 @@ exec "$@"
 """
 _START = """
 set -eu
-[ -z "{0}" ] || mount -t tmpfs tmpfs /mnt
+# Of /run, because the lock of a host is there.
+[ -z "{0}" ] || {{ mount -t tmpfs tmpfs /mnt && mount -t tmpfs tmpfs /run; }}
 for folder in {0}; do
     mkdir -p /mnt/$folder /mnt/$folder.work
     mount -t overlay overlay -o "lowerdir=/$folder,upperdir=/mnt/$folder,workdir=/mnt/$folder.work" /$folder

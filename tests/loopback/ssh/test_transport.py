@@ -166,10 +166,11 @@ def test_a_key_in_an_agent(sshd: Start, tmp_path: Path, monkeypatch: pytest.Monk
     assert "the login as root was refused" in refusal(host, HostUnreachable).message
     with subprocess.Popen(["ssh-agent", "-D", "-a", listening], stdout=subprocess.DEVNULL) as agent:
         try:
-            while not listening.exists():
-                time.sleep(0.05)
             monkeypatch.setenv("SSH_AUTH_SOCK", str(listening))
-            subprocess.run(["ssh-add", "-q", server.identity], check=True, stderr=subprocess.DEVNULL)
+            # It listens a moment after its socket is there.
+            while subprocess.run(["ssh-add", "-q", server.identity], check=False, stderr=subprocess.DEVNULL).returncode:
+                assert agent.poll() is None
+                time.sleep(0.05)
             assert ask(host)[0].error is None
         finally:
             agent.terminate()
