@@ -101,6 +101,10 @@ def _line(file: str, report: Report) -> str:
     return json.dumps({"file": file, "libcufile": release, "accepted": report.accepted, "findings": findings})
 
 
+#: Whether the library ends the process at a key → what it does.
+_EFFECTS = {False: "refuses it: every cuFile call of every process fails", True: "ends every process that reads it"}
+
+
 def _text(file: str, report: Report) -> str:
     name = f"libcufile {report.release[0]}.{report.release[1]}"
     lines = []
@@ -113,10 +117,9 @@ def _text(file: str, report: Report) -> str:
     elif report.accepted:
         lines.append(f"{file}: {name} accepts it")
     else:
-        refused, ended = "refuses it: every cuFile call of every process fails", "ends every process that reads it"
         # Which of several keys it reads first isn't known.
-        words = [text for text, aborts in ((refused, False), (ended, True)) if aborts in report.kinds]
-        lines.append(f"{file}: {name} {', or '.join(words)}")
+        effects = sorted({stop.aborts for stop in report.stops or ()})
+        lines.append(f"{file}: {name} {', or '.join(_EFFECTS[aborts] for aborts in effects)}")
     return joined(lines)
 
 

@@ -310,11 +310,6 @@ class Report:
         return None if self.stops is None else not self.stops
 
     @property
-    def kinds(self) -> frozenset[bool]:
-        """What the stops do: True: one ends the process that reads the file; False: for one, the library refuses it."""
-        return frozenset(stop.aborts for stop in self.stops or ())
-
-    @property
     def errors(self) -> int:
         return sum(finding.severity == "error" for finding in self.findings)
 

@@ -49,7 +49,7 @@ def look(path: str) -> What:
 
 
 def outcome(report: Report) -> str:
-    return "taken" if report.accepted else "aborts" if True in report.kinds else "refused"
+    return "taken" if report.accepted else "aborts" if any(stop.aborts for stop in report.stops or ()) else "refused"
 
 
 def differences(document: bytes, ours: Report, theirs: Answer, empty: Answer) -> Iterator[Difference]:
