@@ -44,12 +44,16 @@ class Server:
         self.known_hosts.write_text(f"[127.0.0.1]:{self.port} {self._key.get_name()} {self._key.get_base64()}\n")
         #: whether a host answers a request to run something at all
         self.runs = True
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def endpoint(self, host: str) -> Endpoint:
         return Endpoint(host, "127.0.0.1", self.port, host, (self.identity,), (self.known_hosts,), agent=False)
 
     def close(self) -> None:
+        # Closing alone doesn't end accept: the port would still answer, whoever has its number next.
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._accepting.join()
         self._listening.close()
 
     def _accept(self) -> None:

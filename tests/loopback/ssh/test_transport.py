@@ -183,8 +183,8 @@ def test_an_identity_file_that_does_not_exist(sshd: Start, tmp_path: Path) -> No
 
 @pytest.fixture
 def silent() -> Iterator[int]:
-    """A port that accepts connections and never says a word."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    """A port that accepts connections and never says a word, outside the range from which other servers get theirs."""
+    with socket.create_server(("127.0.0.1", free_port())) as server:
         yield server.getsockname()[1]
 
 
