@@ -8,6 +8,7 @@ Keep the modules of a kernel as an archive, so that they can be put back without
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -20,7 +21,7 @@ from ..audit.audit import STACK, Result, audit
 from ..errors import AuditError, HostError, PackError
 from ..io import atomic
 from ..kmod import driver as drivers
-from ..kmod.kernel import Kernel, override_line, run_depmod
+from ..kmod.kernel import Inputs, Kernel, override_line, read_dependencies, run_depmod
 from ..kmod.module import decisive, is_incomplete, name_of, read_module
 from ..kmod.packaged import FOLDER, MANIFEST, identity, installed_manifest, is_same_build, sha256, vouched_files
 from ..rootdir import inside
@@ -238,8 +239,7 @@ def _member(name: str, size: int) -> tarfile.TarInfo:
 
 
 def _override_lines(kernel: Kernel, manifest: Dict[str, Any]) -> str:
-    names = (name_of(module["file"]) for module in manifest["modules"])
-    return "".join(override_line(name, kernel.release, FOLDER) for name in names)
+    return "".join(override_line(f"{FOLDER}/{module['file']}", kernel.release) for module in manifest["modules"])
 
 
 def _differences(kernel: Kernel, manifest: Dict[str, Any]) -> List[Difference]:
@@ -280,14 +280,28 @@ def _swap(kernel: Kernel, staging: Optional[str], overrides: str) -> None:
                 os.rename(staging, folder)
             _write_overrides(kernel, overrides)
             run_depmod(kernel.root, kernel.release, PackError, "nothing was changed")
+            _check_taken(kernel, folder)
         except (OSError, PackError):
             _write_overrides(kernel, before)
             shutil.rmtree(folder, ignore_errors=True)
             if os.path.isdir(backup):
                 os.rename(backup, folder)
+            # The index may be of what is gone again.
+            with contextlib.suppress(PackError):
+                run_depmod(kernel.root, kernel.release, PackError, "")
             raise
     finally:
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _check_taken(kernel: Kernel, folder: str) -> None:
+    """Raise PackError where depmod takes another file than one in ``folder``, so that half of a stack would load."""
+    taken = read_dependencies(Inputs(kernel.root).text(f"/lib/modules/{kernel.release}/modules.dep"))
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    others = [name for name in names if name != MANIFEST and f"{FOLDER}/{name}" not in taken]
+    if others:
+        hint = "another line of depmod.d prefers other files; nothing was changed: grep -r override /etc/depmod.d"
+        raise PackError(f"depmod doesn't take {', '.join(others)} from {FOLDER} for kernel {kernel.release}", hint)
 
 
 def _overrides_path(kernel: Kernel) -> str:

@@ -13,11 +13,13 @@ The flavour of a kernel: which of its distribution's builds it is, read from its
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fnmatch
 import hashlib
 import os
 import re
+import tempfile
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -45,7 +47,7 @@ from ..errors import ElfError, HostError, KernelError, SymversError
 from ..io import cache
 from ..rootdir import inside, list_folder, list_names, read_file
 from .files import SUFFIXES, open_plain
-from .module import Module, name_of, read_module, read_once
+from .module import Module, name_of, read_module, read_once, stem_of
 
 _Value = TypeVar("_Value")
 
@@ -216,14 +218,14 @@ class Order:
 
     #: highest rank first; ``built-in`` stands for every folder that is not named
     search: Tuple[str, ...]
-    #: module name → folder
-    overrides: Dict[str, str]
+    #: FOLDER/NAME of a file without its suffix, where depmod tells dash from underscore → which line; the last wins
+    overrides: Dict[str, int]
 
     def rank(self, file: str) -> int:
         """The smaller the better."""
-        name = name_of(file)
-        if name in self.overrides and os.path.dirname(file) == self.overrides[name]:
-            return -1
+        stem = stem_of(file)
+        if stem in self.overrides:
+            return -1 - self.overrides[stem]
         for place, folder in enumerate(self.search):
             if folder != "built-in" and file.startswith(folder + "/"):
                 return place
@@ -240,28 +242,37 @@ class Order:
 def read_order(inputs: Inputs, release: str) -> Order:
     """Read the depmod.d folders."""
     search: List[str] = []
-    overrides: Dict[str, str] = {}
-    for words in _lines(inputs, "depmod"):
+    overrides: Dict[str, int] = {}
+    for place, words in enumerate(_lines(inputs, "depmod")):
         if words[0] == "search":
             search += [folder.rstrip("/") for folder in words[1:] if folder.rstrip("/") not in search]
         elif words[0] == "override" and len(words) == 4 and _release_matches(words[2], release):
-            overrides[words[1].replace("-", "_")] = words[3].rstrip("/")
+            overrides[f"{words[3]}/{words[1]}"] = place
     return Order(tuple(search or ["updates", "built-in"]), overrides)
 
 
-def override_line(name: str, release: str, folder: str) -> str:
-    """A line for depmod.d that makes ``folder`` win for one module on one kernel.
+def override_line(file: str, release: str) -> str:
+    """A line for depmod.d that makes ``file`` win over its namesakes on one kernel.
 
     depmod reads the release as an extended regular expression and drops backslashes, so brackets quote.
     """
     pattern = re.sub(r"[.+]", r"[\g<0>]", release)
+    folder, name = os.path.split(stem_of(file))
     return f"override {name} ^{pattern}$ {folder}\n"
 
 
 def run_depmod(root: str, release: str, error: Type[HostError], hint: str) -> None:
     """Write modules.dep and its like for kernel ``release``; raises ``error`` with depmod's first line."""
-    base = [] if root == "/" else ["-b", root]
-    done = process.run(["depmod", *base, "-a", release], _TIMEOUT)
+    with contextlib.ExitStack() as stack:
+        options: List[str] = []
+        if root != "/":
+            # With a base folder, depmod still takes the configuration of the system that it runs in.
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gdsdeploy-depmod-"))
+            for name, text in _files(Inputs(root), "depmod"):
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                    file.write(text)
+            options = ["-b", root, "-C", folder]
+        done = process.run(["depmod", *options, "-a", release], _TIMEOUT)
     if done.status != 0:
         lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.status}"]
         raise error(f"depmod failed for kernel {release}: {lines[0]}", hint)
@@ -308,15 +319,20 @@ def _release_matches(pattern: str, release: str) -> bool:
         return False
 
 
-def _lines(inputs: Inputs, program: str) -> Iterator[List[str]]:
-    """Words of every line of a program's configuration folders, in the order in which it reads them."""
+def _files(inputs: Inputs, program: str) -> Iterator[Tuple[str, str]]:
+    """(name, text) of the files in a program's configuration folders, in the order in which it reads them."""
     files: Dict[str, str] = {}
     for pattern in _FOLDERS:
         folder = pattern.format(program)
         for name in fnmatch.filter(inputs.names(folder), "*.conf"):
             files.setdefault(name, folder)
     for name, folder in sorted(files.items()):
-        text = inputs.text(f"{folder}/{name}")
+        yield name, inputs.text(f"{folder}/{name}")
+
+
+def _lines(inputs: Inputs, program: str) -> Iterator[List[str]]:
+    """Words of every line of a program's configuration."""
+    for _, text in _files(inputs, program):
         # As libkmod does: a backslash joins lines, and otherwise vanishes.
         for line in re.sub(r"\\(.)", r"\1", text.replace("\\\n", "")).splitlines():
             words = line.split("#", 1)[0].split()

@@ -112,6 +112,11 @@ def name_of(path: str) -> str:
     return _ENDING.sub("", os.path.basename(path)).replace("-", "_")
 
 
+def stem_of(path: str) -> str:
+    """A file's path without the suffixes of a module."""
+    return _ENDING.sub("", path)
+
+
 def _read(file: IO[bytes], path: str) -> Module:
     elf = Elf(file, path)
     info = _modinfo(elf)

@@ -50,7 +50,7 @@ def root(tmp_path: Path) -> PackagedRoot:
 def received(root: PackagedRoot) -> None:
     """What a host has left that received its modules before."""
     root.nvidia("updates/gdsdeploy/nvidia.ko")
-    text = "# Rendered by gdsdeploy\n" + override_line("nvidia", RELEASE, "updates/gdsdeploy")
+    text = "# Rendered by gdsdeploy\n" + override_line("updates/gdsdeploy/nvidia.ko", RELEASE)
     root.etc(f"etc/depmod.d/gdsdeploy-{RELEASE}.conf", text)
     root.depmod()
 

@@ -9,8 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gdsdeploy.host.audit.audit import audit
+from gdsdeploy.host.errors import HostError
 from gdsdeploy.host.kmod import kernel
 from gdsdeploy.host.kmod.kernel import Inputs, override_line, read_dependencies, read_order, read_renames
+from gdsdeploy.host.kmod.module import name_of
 from tests.unit.host.kmod.kmod_elf import write_module
 from tests.unit.host.kmod.kmod_root import Root, empty_lists
 
@@ -39,13 +41,26 @@ CASES = [
     ("override x 9.8 extra", ["updates/x.ko", "extra/x.ko"], "updates/x.ko"),
     # The + of the release is an operator in depmod's eyes: written plainly it never matches.
     (f"override x {RELEASE} extra", ["updates/x.ko", "extra/x.ko"], "updates/x.ko"),
-    (override_line("x", RELEASE, "extra"), ["updates/x.ko", "extra/x.ko"], "extra/x.ko"),
+    (override_line("extra/x.ko", RELEASE), ["updates/x.ko", "extra/x.ko"], "extra/x.ko"),
     (
-        override_line("x", RELEASE, "updates/gdsdeploy"),
+        override_line("updates/gdsdeploy/x.ko", RELEASE),
         ["updates/dkms/x.ko", "updates/gdsdeploy/x.ko"],
         "updates/gdsdeploy/x.ko",
     ),
-    (override_line("x", "6.12.9", "extra"), ["updates/x.ko", "extra/x.ko"], "updates/x.ko"),
+    (override_line("extra/x.ko", "6.12.9"), ["updates/x.ko", "extra/x.ko"], "updates/x.ko"),
+    # An override's name is the file's, letter by letter.
+    (override_line("extra/x-y.ko", RELEASE), ["updates/x-y.ko", "extra/x-y.ko"], "extra/x-y.ko"),
+    ("override x_y * extra", ["updates/x-y.ko", "extra/x-y.ko"], "updates/x-y.ko"),
+    ("override x-y * extra", ["updates/x_y.ko", "extra/x_y.ko"], "updates/x_y.ko"),
+    ("override x-y * extra", ["updates/x_y.ko", "extra/x-y.ko.xz"], "extra/x-y.ko.xz"),
+    # Of two that name files which are there, the later one counts.
+    ("override x * extra\noverride x * kernel", ["extra/x.ko", "updates/x.ko"], "extra/x.ko"),
+    (
+        "override x * extra\noverride x * kernel\noverride x * extra",
+        ["extra/x.ko", "kernel/x.ko", "updates/x.ko"],
+        "extra/x.ko",
+    ),
+    ("override x * extra/\n", ["updates/x.ko", "extra/x.ko"], "updates/x.ko"),
 ]
 
 
@@ -73,7 +88,8 @@ def test_depmod_and_modprobe_themselves_agree(tmp_path: Path, config: str, files
     subprocess.run(argv, check=True, capture_output=True)
     assert list(read_dependencies((base / "modules.dep").read_text())) == [winner]
     ask = [program.replace("depmod", "modprobe"), "-C", str(tmp_path / "conf"), "-d", str(tmp_path / "root")]
-    shown = subprocess.run([*ask, "-S", RELEASE, "--show-depends", "x"], check=True, capture_output=True, text=True)
+    name = name_of(winner)
+    shown = subprocess.run([*ask, "-S", RELEASE, "--show-depends", name], check=True, capture_output=True, text=True)
     assert shown.stdout.split() == ["insmod", str(base / winner)]
 
 
@@ -89,6 +105,20 @@ def test_a_file_in_etc_hides_its_namesake_in_usr(tmp_path: Path) -> None:
         (tmp_path / folder / "depmod.d").mkdir(parents=True)
         (tmp_path / folder / "depmod.d/a.conf").write_text(text)
     assert read_order(Inputs(str(tmp_path)), RELEASE).search == ("extra",)
+
+
+def test_depmod_is_run_with_the_configuration_of_the_root(tmp_path: Path) -> None:
+    """Of which a link is one inside the root."""
+    base = tmp_path / "lib/modules" / RELEASE
+    for file in ("updates/x.ko", "extra/x.ko"):
+        write_module(base / file, "x")
+    empty_lists(base)
+    (tmp_path / "usr/lib/depmod.d").mkdir(parents=True)
+    (tmp_path / "usr/lib/depmod.d/a.conf").symlink_to("/opt/site.conf")
+    (tmp_path / "opt").mkdir()
+    (tmp_path / "opt/site.conf").write_text("search extra updates\n")
+    kernel.run_depmod(str(tmp_path), RELEASE, HostError, "")
+    assert list(read_dependencies((base / "modules.dep").read_text())) == ["extra/x.ko"]
 
 
 def test_debians_renaming_is_read_through_its_alternatives_links(tmp_path: Path) -> None:

@@ -316,6 +316,25 @@ def test_a_full_disk_leaves_the_old_set(
     assert packing.install(str(archive), kernel(host))["changed"]
 
 
+def test_all_of_the_archive_wins_over_other_copies_in_updates(archive: Path, host: Root) -> None:
+    (host.path / "etc/depmod.d").mkdir(parents=True)
+    (host.path / "etc/depmod.d/a.conf").write_text("search updates/a updates built-in\n")
+    host.nvidia("updates/a/nvidia.ko", info=[("version", "550.1")])
+    host.nvidia_fs("updates/a/nvidia-fs.ko", info=[("version", "2.1")])
+    packing.install(str(archive), kernel(host))
+    listed = read_dependencies((host.modules / "modules.dep").read_text())
+    assert {file for file in listed if "nvidia" in file} == {f"{FOLDER}/nvidia.ko", f"{FOLDER}/nvidia-fs.ko"}
+    assert not packing.install(str(archive), kernel(host))["changed"]
+
+
+def test_an_archive_that_depmod_takes_half_of_is_not_installed(archive: Path, host: Root) -> None:
+    (host.path / "etc/depmod.d").mkdir(parents=True)
+    (host.path / "etc/depmod.d/site.conf").write_text("override nvidia-fs * updates/dkms\n")
+    host.nvidia_fs(info=[("version", "2.1")])
+    host.depmod()
+    assert refusal(archive, host) == f"depmod doesn't take nvidia-fs.ko from {FOLDER} for kernel {RELEASE}"
+
+
 def test_a_failing_depmod_puts_the_old_set_back(
     builder: Root, archive: Path, host: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
