@@ -113,7 +113,7 @@ class ModuleBuildFailed(GdsError, exit_code=24):
 
 
 class NotProvisioned(GdsError, exit_code=25):
-    """A host stays unchanged because no machine could build the kernel modules that it has to receive."""
+    """A host isn't provisioned: no machine could build the modules that it receives, or Ansible did nothing there."""
 
 
 class ChecksFailed(GdsError, exit_code=30):

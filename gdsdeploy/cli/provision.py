@@ -178,7 +178,8 @@ def provision_hosts(
     others continue.
 
     Other flags are passed to ansible-playbook: --check, --diff, --tags, --forks, -v, -e … With a flag other than
-    -v, --forks or --timeout, the roles run on every host, as with Ansible.
+    -v, --forks or --timeout, the roles run on every host, as with Ansible. -l is --limit. A host on which Ansible did
+    nothing, because no task has the tag for instance, counts as not provisioned.
 
     With --root DIR it prepares the root folder of an image: hosts that boot from it have the state of
     the host that --limit names. It starts no service, loads no module and reboots nothing; the gate judges the first
@@ -191,35 +192,41 @@ def provision_hosts(
       gdsdeploy provision fleet.yml --check --diff
       sudo gdsdeploy provision fleet.yml --root /mnt/image --limit gpu1
     """
-    require_flags(ansible, root)
+    flags, limit = require_flags(ansible, limit, root)
     with (
         selected_machines(fleet, root, limit, any_serial=allow_older_lock) as (intent, lock, names, image),
         console.step(f"Provisioning {place(names, image)}"),
     ):
         run = provision(
-            intent, lock, fleet, names=names, extra=ansible, force_roles=force_roles, progress=console.say, image=image
+            intent, lock, fleet, names=names, flags=flags, force_roles=force_roles, progress=console.say, image=image
         )
     if as_json:
         console.data(summary(run, image.to_json(lock) if image is not None else None))
     failures = run.failures()
     if set(names) == set(run.satisfied):
         console.say("Nothing to change: every host matches the lock")
-    results = {name: run.outcome.hosts.get(name) for name in names if name not in {*failures, *run.satisfied}}
-    changes = grouped((name, len(result.changed) if result else 0) for name, result in results.items())
+    played = [(name, result) for name, result in run.outcome.hosts.items() if name not in failures]
+    changes = grouped((name, len(result.changed)) for name, result in played)
     for number, hosts in changes.items():
         console.say(f"  {model.on(hosts)}: {count(number, 'change') if number else 'nothing to change'}")
     options.raise_last(failures, fleet)
     console.say(left_out(image, lock) or f"Next: gdsdeploy validate {fleet}")
 
 
-def require_flags(ansible: tuple[str, ...], root: Path | None) -> None:
-    """End with a usage error, before a host is asked, unless ansible-playbook accepts these flags; --root has none."""
-    no_flags = "--root goes without flags for ansible-playbook: to preview it, use gdsdeploy plan"
-    options.require(root is None or not ansible, no_flags)
-    problem = converge.refused_flags(ansible)
-    if problem:
+def require_flags(words: tuple[str, ...], limit: str | None, root: Path | None) -> tuple[converge.Flags, str | None]:
+    """The flags for ansible-playbook, and the limit, which may be among them.
+
+    Ends with a usage error, before a host is asked, unless ansible-playbook accepts the flags; --root has none.
+    """
+    try:
+        flags = converge.flags(words)
+    except converge.FlagsRefused as problem:
         hint = "Flags that gdsdeploy doesn't have go to ansible-playbook; see: ansible-playbook --help"
-        raise click.UsageError(f"{problem}\n{hint}", click.get_current_context())
+        raise click.UsageError(f"{problem}\n{hint}", click.get_current_context()) from None
+    no_flags = "--root goes without flags for ansible-playbook: to preview it, use gdsdeploy plan"
+    options.require(root is None or flags.given <= {"subset"}, no_flags)
+    options.require(None in (limit, flags.limit), f"--limit is given twice: {limit} and {flags.limit}")
+    return flags, limit if flags.limit is None else flags.limit
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -227,16 +234,15 @@ def require_flags(ansible: tuple[str, ...], root: Path | None) -> None:
 @click.argument("ansible", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "--limit",
-    required=True,
     metavar="HOST[,HOST…]",
     shell_complete=options.complete_hosts,
-    help="These hosts or builders; shell patterns and node[1-3,7] work.",
+    help="These hosts or builders, and never all by default; shell patterns and node[1-3,7] work.",
 )
 @options.root
 @options.allow_older_lock
 @options.as_json("Print one JSON object with every host's changes.")
 def remove_hosts(
-    fleet: Path, ansible: tuple[str, ...], limit: str, root: Path | None, allow_older_lock: bool, as_json: bool
+    fleet: Path, ansible: tuple[str, ...], limit: str | None, root: Path | None, allow_older_lock: bool, as_json: bool
 ) -> None:
     """Undo what provision changed on the hosts of FLEET.
 
@@ -250,18 +256,20 @@ def remove_hosts(
 
     With --root DIR it works in the root folder of an image.
     """
-    require_flags(ansible, root)
+    flags, limit = require_flags(ansible, limit, root)
+    if limit is None:
+        raise click.UsageError("Missing option '--limit'.")
     with (
         selected_machines(fleet, root, limit, fresh=False, any_serial=allow_older_lock) as (intent, lock, names, image),
         console.step(f"Removing from {place(names, image)}"),
     ):
         run = provision(
-            intent, lock, fleet, names=names, extra=ansible, playbook="remove", progress=console.say, image=image
+            intent, lock, fleet, names=names, flags=flags, playbook="remove", progress=console.say, image=image
         )
     if as_json:
         console.data(summary(run, {"root": str(image.root.path), "left": []} if image is not None else None))
     options.raise_last(run.failures(), fleet)
-    if image is None and not {"--check", "-C"} & set(ansible):
+    if image is None and not flags.checks:
         console.say("Reboot the hosts to unload modules that still run.")
 
 

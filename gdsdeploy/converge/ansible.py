@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -53,9 +53,11 @@ KINDS: Mapping[str, type[GdsError]] = {
 }
 #: Ansible's whole message about a command that failed.
 _ENDED = "non-zero return code"
-#: Prints, as JSON, why ansible-playbook's own parser refuses the arguments, and every flag that it has.
+#: Destinations of ansible-playbook's flags that change neither what is run nor with which variables.
+_CONVERGE = frozenset({"verbosity", "forks", "timeout", "subset"})
+#: Prints, as JSON, how ansible-playbook's own parser reads the arguments, or why it refuses them, and all its flags.
 _PARSER = """\
-import json, sys
+import contextlib, io, json, sys
 from ansible.cli.playbook import PlaybookCLI
 
 cli = PlaybookCLI(["ansible-playbook", *sys.argv[1:]])
@@ -68,14 +70,22 @@ def refuse(text):
     raise SystemExit(2)
 
 cli.parser.error = refuse
-known, extra = None, []
+read, extra = {}, []
 try:
-    known, extra = cli.parser.parse_known_args(sys.argv[1:])
+    with contextlib.redirect_stdout(io.StringIO()):
+        known, extra = cli.parser.parse_known_args(sys.argv[1:])
+    read = vars(known)
 except SystemExit:
-    pass
+    error = error or f"{sys.argv[1]}: it would do nothing else; run ansible-playbook itself"
 flags = sorted(cli.parser._option_string_actions)
-print(json.dumps({"error": error, "extra": extra, "books": known.args if known else [], "flags": flags}))
+given = [name for name, value in read.items() if name != "args" and value != cli.parser.get_default(name)]
+limit, books = read.get("subset"), read.get("args")
+print(json.dumps(dict(error=error, extra=extra, books=books, flags=flags, given=given, limit=limit)))
 """
+
+
+class FlagsRefused(ValueError):
+    """A flag for ansible-playbook that can't be passed on; the text says which, and why."""
 
 
 @dataclass
@@ -102,12 +112,36 @@ class Outcome:
         return sum(len(result.changed) for result in self.hosts.values())
 
 
+@dataclass(frozen=True)
+class Flags:
+    """Flags for ansible-playbook, as its own parser reads them: also ``--lim NAME``, ``-lNAME`` and ``-CD``."""
+
+    words: tuple[str, ...] = ()
+    #: destinations of the flags that differ from their defaults
+    given: frozenset[str] = frozenset()
+    #: of ``-l``; which hosts are played is up to gdsdeploy
+    limit: str | None = None
+
+    @property
+    def checks(self) -> bool:
+        """Whether ansible-playbook changes nothing with them."""
+        return "check" in self.given
+
+    @property
+    def converges(self) -> bool:
+        """Whether they keep to what a plan judges."""
+        return self.given <= _CONVERGE
+
+
+NO_FLAGS: Final = Flags()
+
+
 def argv(playbook: str, inventory: Path, *, limit: Sequence[str], extra: Sequence[str]) -> list[str]:
-    """The command line: inventory and limit, then the user's flags; ansible-playbook is that of this Python."""
-    command = [*PYTHON, "-m", "ansible", "playbook", "--inventory", str(inventory)]
+    """The command line; of two limits, Ansible obeys the last one.  ansible-playbook is that of this Python."""
+    command = [*PYTHON, "-m", "ansible", "playbook", "--inventory", str(inventory), *extra]
     if limit:
         command += ["--limit", ",".join(limit)]
-    return [*command, *extra, str(resources.playbook(playbook))]
+    return [*command, str(resources.playbook(playbook))]
 
 
 def environment(
@@ -133,20 +167,25 @@ def environment(
     }
 
 
-def refused_flags(extra: Sequence[str]) -> str:
-    """Why ansible-playbook's parser refuses the arguments ``extra``; empty: it takes them."""
-    if not extra:
-        return ""
-    command = [*PYTHON, "-c", _PARSER, *extra, "playbook.yml"]
-    result = run.run(command, doing="read the flags of ansible-playbook", env=configured())
+def flags(words: Sequence[str]) -> Flags:
+    """The flags ``words``; raises FlagsRefused for what neither ansible-playbook nor gdsdeploy takes."""
+    if not words:
+        return Flags()
+    result = run.run(
+        [*PYTHON, "-c", _PARSER, *words, "playbook.yml"], doing="read the flags of ansible-playbook", env=configured()
+    )
     parsed = json.loads(result.stdout)
     unknown = [word for word in parsed["extra"] if word.startswith("-")]
     if unknown:
         suggestion = did_you_mean(unknown[0].partition("=")[0], parsed["flags"])
-        return f"{unknown[0]}: neither gdsdeploy nor ansible-playbook has this flag{suggestion}"
+        raise FlagsRefused(f"{unknown[0]}: neither gdsdeploy nor ansible-playbook has this flag{suggestion}")
     if parsed["error"]:
-        return f"ansible-playbook: {parsed['error']}"
-    return "" if parsed["books"] == ["playbook.yml"] else f"{parsed['books'][0]}: not a flag; --limit selects hosts"
+        raise FlagsRefused(f"ansible-playbook: {parsed['error']}")
+    if parsed["books"] != ["playbook.yml"]:
+        raise FlagsRefused(f"{parsed['books'][0]}: not a flag; --limit selects hosts")
+    if "inventory" in parsed["given"]:
+        raise FlagsRefused("--inventory: the fleet file says which hosts there are; --limit selects hosts")
+    return Flags(tuple(words), frozenset(parsed["given"]), parsed["limit"])
 
 
 def play(

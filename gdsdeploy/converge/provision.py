@@ -6,7 +6,6 @@ import contextlib
 import getpass
 import json
 import os
-import re
 import secrets
 import socket
 import tempfile
@@ -37,10 +36,6 @@ from gdsdeploy.ssh.transport import ask
 
 #: Seconds that a host may take to show that it has Python and that we may become root.
 CONTACT_TIMEOUT = 60
-#: Flags of ansible-playbook that change neither what is run nor with which variables; whether a value follows.
-HARMLESS = {"--verbose": False, "-f": True, "--forks": True, "-T": True, "--timeout": True}
-#: Flags with which ansible-playbook changes nothing.
-CHECKS = frozenset({"--check", "-C"})
 
 
 @dataclass(frozen=True)
@@ -65,7 +60,7 @@ def provision(
     fleet_path: Path,
     *,
     names: Sequence[str],
-    extra: Sequence[str],
+    flags: ansible.Flags = ansible.NO_FLAGS,
     playbook: str = "provision",
     force_roles: bool = False,
     progress: Callable[[str], None],
@@ -74,24 +69,24 @@ def provision(
     """Run ``playbook`` on the machines ``names`` (hosts and builders) of the fleet.
 
     Machines that do not answer, or that give no Python or root, are left out and reported.  Machines that are proven
-    to be as the lock wants them are left alone, unless ``force_roles`` is set, or ``extra`` (ansible-playbook's flags)
-    does something else than to converge.  Lock and fleet file are kept, so that a rollout can return to them.
+    to be as the lock wants them are left alone, unless ``force_roles`` is set, or ``flags`` for ansible-playbook
+    do something else than to converge.  Lock and fleet file are kept, so that a rollout can return to them.
     image: stands for its host, which isn't reached and gets no release on record.
     """
     identity = Identity.of(playbook)
     if playbook != "provision":
         refused = first_contact(fleet, fleet_path, names) if image is None else {}
-        return _play(_Play(fleet, lock, fleet_path, playbook, extra, identity, image=image), names, refused, progress)
+        return _play(_Play(fleet, lock, fleet_path, playbook, flags, identity, image=image), names, refused, progress)
     release = releases.store(fleet_path, lock) if image is None else None
     with assign.open_run_archives(fleet_path) as shelf:
         planned = plan_fleet(fleet, lock, fleet_path, names, shelf=shelf, image=image)
         refused = {name: plan for name, plan in planned.hosts.items() if isinstance(plan, GdsError)}
         plans = {name: plan for name, plan in planned.hosts.items() if isinstance(plan, HostPlan)}
-        leave = not force_roles and only_converges(extra)
+        leave = not force_roles and flags.converges
         satisfied = tuple(name for name, plan in plans.items() if leave and plan.satisfied)
         if satisfied:
             progress(f"  {words(satisfied)}: nothing to change")
-        if not CHECKS & set(extra):
+        if not flags.checks:
             refused |= _without_supply(plans, satisfied) | _with_removals(plans)
         if image is not None:
             refused |= {name: error for name, plan in plans.items() if (error := image.refusal(plan)) is not None}
@@ -101,7 +96,7 @@ def provision(
             progress(f"  {words(hosts)}: {what}")
         for line in origins(planned.supplies):
             progress(f"  {line}")
-        play = _Play(fleet, lock, fleet_path, playbook, extra, identity, satisfied, planned, shelf, image)
+        play = _Play(fleet, lock, fleet_path, playbook, flags, identity, satisfied, planned, shelf, image)
         try:
             run = _play(play, names, refused, progress)
         finally:
@@ -111,7 +106,7 @@ def provision(
             for name, key in shelf.first_keys().items():
                 progress(f"  {name}: signs its modules with the key {key}, now on record")
         explained = _explained(run, planned.supplies, shelf.folder)
-        if release is not None and only_converges(extra):
+        if release is not None and flags.converges:
             failed = explained.failures()
             releases.record_hosts(release, [name for name in names if name not in failed])
         return explained
@@ -125,7 +120,7 @@ class _Play:
     lock: Lock
     fleet_path: Path
     playbook: str
-    extra: Sequence[str]
+    flags: ansible.Flags
     identity: Identity
     satisfied: tuple[str, ...] = ()
     planned: FleetPlan = field(default_factory=lambda: FleetPlan({}, {}))
@@ -181,7 +176,7 @@ def _play(
     if play.image is None:
         run_files = replace(run_files, run=play.identity.run, who=play.identity.who)
     path.write_text(dump(inventory(play.fleet, play.lock, run_files)), encoding="utf-8")
-    command = ansible.argv(play.playbook, path, limit=reachable, extra=play.extra)
+    command = ansible.argv(play.playbook, path, limit=reachable, extra=play.flags.words)
     try:
         # Connections are kept by the hosts' names, which another fleet may have, too.
         with tempfile.TemporaryDirectory(prefix="gds-") as control:
@@ -195,9 +190,15 @@ def _play(
             # A host whose task never came to its end.
             console.board.end(name, done=False)
         path.replace(work / "inventory.yml")
-        if play.image is None and not CHECKS & set(play.extra):
+        if play.image is None and not play.flags.checks:
             release(play.fleet, play.fleet_path, reachable, run_files.program.read_bytes(), play.identity)
-    return ProvisionRun(outcome, refused, log, play.satisfied)
+    hint = f"None of the run's tasks was for it, or the run ended before. Whole output: {log}"
+    unplayed = {
+        name: NotProvisioned(f"{name}: not played: Ansible did nothing on it", hint=hint)
+        for name in reachable
+        if name not in outcome.hosts
+    }
+    return ProvisionRun(outcome, {**refused, **unplayed}, log, play.satisfied)
 
 
 def _without_supply(plans: Mapping[str, HostPlan], satisfied: Sequence[str]) -> dict[str, GdsError]:
@@ -233,20 +234,6 @@ def _explained(run: ProvisionRun, supplies: Mapping[str, Supply], folder: Path) 
         hint = f"Repair {supply.builder} and provision again; what is done on {name} stays"
         result.failure = NotProvisioned(f"{why}, failed: {reason}", hint=hint)
     return run
-
-
-def only_converges(extra: Sequence[str]) -> bool:
-    """Whether flags for ansible-playbook keep to what a plan judges; a word that isn't in HARMLESS doesn't."""
-    words = iter(extra)
-    for word in words:
-        name, has_value, _ = word.partition("=")
-        if re.fullmatch(r"-v+", word) or re.fullmatch(r"-[fT]\d+", word):
-            continue
-        if name not in HARMLESS:
-            return False
-        if not has_value and HARMLESS[name]:
-            next(words, None)
-    return True
 
 
 def first_contact(fleet: Fleet, fleet_path: Path, names: Sequence[str]) -> dict[str, GdsError]:

@@ -248,7 +248,7 @@ def test_plan_says_what_provision_does(
             return host_plan
 
         def provisioned() -> list[dict[str, str]]:
-            run = provision(fleet, lock, path, names=[host.name], extra=[], progress=lambda _: None)
+            run = provision(fleet, lock, path, names=[host.name], progress=lambda _: None)
             assert run.failures() == {}
             return [change.to_json() for change in run.outcome.hosts[host.name].changes]
 

@@ -45,7 +45,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Three hosts, provisioned with the old lock."""
     with running(tmp_path_factory, lights=3) as site:
         run = provision(
-            load_fleet(site.path), site.small.old, site.path, names=site.names, extra=[], progress=lambda _: None
+            load_fleet(site.path), site.small.old, site.path, names=site.names, progress=lambda _: None
         )
         assert run.failures() == {}
         yield site

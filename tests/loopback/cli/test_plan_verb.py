@@ -13,7 +13,6 @@ import pytest
 
 from gdsdeploy.converge import ansible, plan_fleet
 from gdsdeploy.converge.diff import HostPlan
-from gdsdeploy.converge.provision import only_converges
 from gdsdeploy.errors import ChangesPending, ChecksUnknown, GdsError, HostUnfit, HostUnreachable
 from gdsdeploy.host.apply.model import Change, Refusal
 from gdsdeploy.host.paths import IMEX_NODES
@@ -222,13 +221,17 @@ def test_flags_that_ask_for_the_roles_get_them(
     assert "played gpu1" in err
 
 
-@pytest.mark.parametrize(
-    ("flags", "harmless"),
-    [
-        ([], True), (["-v"], True), (["-vvv", "--forks", "4"], True), (["--forks=4", "-T", "9"], True),
-        (["-f10"], True), (["--check"], False), (["-C"], False), (["-D"], False), (["-e", "a=b"], False),
-        (["--forks", "4", "-t", "x"], False), (["--skip-tags=x"], False), (["--list-tasks"], False), (["-vC"], False),
-    ],
-)  # fmt: skip
-def test_which_flags_leave_it_at_converging(flags: list[str], harmless: bool) -> None:
-    assert only_converges(flags) is harmless
+@pytest.mark.parametrize("flags", [["-l", "gpu1"], ["-lgpu1"], ["--lim", "gpu1"], ["-vl", "gpu1", "--check"]])
+def test_ansibles_limit_is_ours(flags: list[str], make_fleet: Make, run: Run, planned: Callable[..., None]) -> None:
+    planned(gpu1=HostPlan("gpu1", unknown=("why",)))
+    path = make_fleet(gpu1=RIGHT, gpu2=RIGHT).path
+    assert "played gpu1" in run("provision", path, *flags)[2].splitlines()[-1]
+    code, _, err = run("provision", path, *flags, "--limit", "gpu2")
+    assert (code, "--limit is given twice: gpu2 and gpu1" in err) == (2, True)
+
+
+def test_remove_needs_a_limit_in_one_spelling(make_fleet: Make, run: Run, planned: Callable[..., None]) -> None:
+    path = make_fleet(gpu1=RIGHT, gpu2=RIGHT).path
+    assert "Missing option '--limit'" in run("remove", path)[2]
+    planned()
+    assert "played gpu2" in run("remove", path, "-l", "gpu2")[2].splitlines()[-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -27,13 +28,13 @@ from gdsdeploy.host.apply.model import Change
 from gdsdeploy.lock import lockfile
 
 
-def test_the_command_line_is_ours_and_then_the_users_flags() -> None:
+def test_the_command_line_ends_with_our_limit() -> None:
     value = ansible.argv(
         "provision", Path("/s/inventory.yml"), limit=["gpu1", "gpu2"], extra=["--check", "--diff", "-vv"]
     )
     assert value == [
         sys.executable, "-P", "-m", "ansible", "playbook",
-        "--inventory", "/s/inventory.yml", "--limit", "gpu1,gpu2", "--check", "--diff", "-vv",
+        "--inventory", "/s/inventory.yml", "--check", "--diff", "-vv", "--limit", "gpu1,gpu2",
         str(resources.playbook("provision")),
     ]  # fmt: skip
 
@@ -78,19 +79,51 @@ def test_what_a_user_may_set_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ([], ""),
-        (["--check", "--diff", "-vv", "--tags", "x", "-e", "a=b", "--forks=3"], ""),
         (["--cheque"], "--cheque: neither gdsdeploy nor ansible-playbook has this flag; did you mean '--check'?"),
         (["--nonsense-altogether"], "--nonsense-altogether: neither gdsdeploy nor ansible-playbook has this flag"),
         (["--forks"], "ansible-playbook: argument -f/--forks: "),
         (["gpu1"], "gpu1: not a flag; --limit selects hosts"),
         (["--check", "other.yml"], "other.yml: not a flag; --limit selects hosts"),
+        (["-i", "other/"], "--inventory: the fleet file says which hosts there are; --limit selects hosts"),
+        (["-Diother/"], "--inventory: "),
+        (["--inventory-f=other/"], "--inventory: "),
+        (["--version"], "ansible-playbook: --version: it would do nothing else"),
     ],
 )
-def test_flags_that_ansible_playbook_does_not_take_are_named(flags: list[str], words: str) -> None:
-    value = ansible.refused_flags(flags)
-    assert value.startswith(words)
-    assert bool(value) == bool(words)
+def test_flags_that_are_not_passed_on_are_named(flags: list[str], words: str) -> None:
+    with pytest.raises(ansible.FlagsRefused) as refused:
+        ansible.flags(flags)
+    assert str(refused.value).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "converges", "checks", "limit"),
+    [
+        ([], True, False, None), (["-v"], True, False, None), (["-vvv", "--forks", "4"], True, False, None),
+        (["--fork=4", "-T", "9", "-f10"], True, False, None), (["--check"], False, True, None),
+        (["-vCD"], False, True, None), (["--chec"], False, True, None), (["-D"], False, False, None),
+        (["-e", "a=b"], False, False, None), (["--forks", "4", "-t", "x"], False, False, None),
+        (["--list-tasks"], False, False, None), (["-l", "gpu1"], True, False, "gpu1"),
+        (["-vlgpu1"], True, False, "gpu1"), (["--lim", "gpu1,gpu2"], True, False, "gpu1,gpu2"),
+        (["-elocal=-l"], False, False, None), (["-ulocal"], False, False, None),
+    ],
+)  # fmt: skip
+def test_flags_are_read_as_ansible_reads_them(
+    words: list[str], converges: bool, checks: bool, limit: str | None
+) -> None:
+    flags = ansible.flags(words)
+    assert (flags.converges, flags.checks, flags.limit) == (converges, checks, limit)
+
+
+@pytest.mark.parametrize("flags", [["-l", "gpu1"], ["--lim=gpu1"]])
+def test_no_flag_plays_a_host_that_was_left_out(flags: list[str], tmp_path: Path) -> None:
+    """What gdsdeploy has refused stays refused."""
+    names = {name: {"ansible_connection": "local"} for name in ("gpu1", "gpu2", "gpu3")}
+    (tmp_path / "inventory.yml").write_text(json.dumps({"all": {"children": {"hosts": {"hosts": names}}}}))
+    command = ansible.argv("remove", tmp_path / "inventory.yml", limit=["gpu2", "gpu3"], extra=[*flags, "--list-hosts"])
+    env = {k: v for k, v in {**os.environ, **environment(tmp_path, os.environ)}.items() if v is not None}
+    listed = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+    assert set(re.findall(r"gpu\d", listed)) == {"gpu2", "gpu3"}
 
 
 def fake_playbook(tmp_path: Path, events: list[dict[str, object]], status: int) -> list[str]:

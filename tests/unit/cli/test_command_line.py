@@ -126,7 +126,7 @@ FLEETS = [
 def test_without_fleet_it_is_fleet_yml_here_or_what_the_setting_names(
     words: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ansible, "refused_flags", lambda _: "")
+    monkeypatch.setattr(ansible, "flags", lambda words: ansible.Flags(tuple(words)))
     missing = invoke(*words.split())
     assert (missing.exit_code, "Missing argument 'FLEET': this folder has no fleet.yml" in missing.output) == (2, True)
     monkeypatch.setenv("GDSDEPLOY_FLEET", "other.yml")

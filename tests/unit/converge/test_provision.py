@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import json
 import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from gdsdeploy.converge import ansible, provision
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.plan_fleet import FleetPlan
-from gdsdeploy.errors import HostUnreachable, Interrupted
+from gdsdeploy.errors import HostUnreachable, Interrupted, NotProvisioned
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
 from gdsdeploy.ssh import transport
@@ -41,13 +42,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], list[str]]]:
     return runs
 
 
-def provisioned(monkeypatch: pytest.MonkeyPatch, play: Any, *extra: str) -> provision.ProvisionRun:
+def provisioned(monkeypatch: pytest.MonkeyPatch, play: Any, flags: ansible.Flags = ansible.NO_FLAGS) -> provision.ProvisionRun:
     plans = {"build1": HostPlan("build1"), "gpu1": HostPlan("gpu1", unknown=("why",))}
     monkeypatch.setattr(provision, "plan_fleet", lambda *_, **__: FleetPlan(plans, {}))
     monkeypatch.setattr(ansible, "play", play)
     path = LAB / "fleet.yml"
     lock = lockfile.read(LAB / "gdsdeploy.lock")
-    return provision.provision(load_fleet(path), lock, path, names=list(plans), extra=extra, progress=lambda _: None)
+    return provision.provision(load_fleet(path), lock, path, names=list(plans), flags=flags, progress=lambda _: None)
 
 
 def ended(*_: Any, **__: Any) -> ansible.Outcome:
@@ -80,8 +81,19 @@ def test_also_when_it_was_interrupted(
 
 
 def test_a_check_keeps_no_host(monkeypatch: pytest.MonkeyPatch, calls: list[tuple[list[str], list[str]]]) -> None:
-    provisioned(monkeypatch, ended, "--check")
+    provisioned(monkeypatch, ended, ansible.Flags(("-DC",), frozenset({"check", "diff"})))
     assert calls == []
+
+
+def test_a_host_without_a_result_is_not_provisioned(
+    monkeypatch: pytest.MonkeyPatch, calls: list[tuple[list[str], list[str]]]
+) -> None:
+    run = provisioned(monkeypatch, ended, ansible.Flags(("--tags", "x"), frozenset({"tags"})))
+    assert calls[0][0] == ["build1", "gpu1"]
+    ((name, failure),) = run.failures().items()
+    assert (name, type(failure)) == ("build1", NotProvisioned)
+    assert "build1: not played" in failure.message
+    assert "not played" in json.loads(provision.summary(run))["hosts"]["build1"]["error"]
 
 
 def test_who_runs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
