@@ -32,6 +32,8 @@ MARK = "\x1egdsdeploy\n"
 TAIL = 12
 #: Bytes of address space for the rest of a task whose answer doesn't fit; never written, so they take no memory.
 _RESERVE = 64 * 2**20
+#: Refusal for the lack of what a builder's task of the same run may deliver; kind of an error, too.
+NOT_DELIVERED = "not-delivered"
 #: Options that aren't part of the desired state.
 OWN = ("instance", "state")
 
@@ -67,7 +69,7 @@ class ApplyAction(ActionBase):  # type: ignore[misc]
             desired = self.prepare({key: value for key, value in options.items() if key not in OWN}, variables)
             answer = self._ask(self.command(options), _document(self.resource, options, desired), variables)
             self._warn(answer, str(variables.get("inventory_hostname", "")))
-            result |= _result(answer, diff=bool(self._task.diff))
+            result |= _result(answer, diff=bool(self._task.diff), check=bool(self._task.check_mode))
             if not result["failed"] and not self._task.check_mode:
                 self.finish(options, variables)
         except GdsError as error:
@@ -96,15 +98,19 @@ class ApplyAction(ActionBase):  # type: ignore[misc]
             place = self._find_needle("files", path)
             return Path(self._loader.get_real_file(place)).read_bytes()
         except (AnsibleError, OSError) as error:
-            raise GdsError("not-delivered", f"{path}: can't be read on the controller: {error}") from None
+            raise GdsError(NOT_DELIVERED, f"{path}: can't be read on the controller: {error}") from None
 
     def bring(self, source: str, place: str, variables: dict[str, Any]) -> str:
         """Copy a controller's file to the host (not in check mode); return its SHA-256.  Raises GdsError."""
+        try:
+            with Path(source).open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise GdsError(NOT_DELIVERED, f"{source}: can't be read on the controller: {error.strerror}") from None
         if not self._task.check_mode:
             owner = {"owner": "root", "group": "root", "mode": "0644"}
             self.play("copy", {"src": source, "dest": place, **owner}, variables)
-        with Path(source).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return digest
 
     def play(self, action: str, arguments: dict[str, Any], variables: dict[str, Any]) -> None:
         """Run another action on this host, such as ``copy``; raises GdsError when it fails."""
@@ -134,9 +140,10 @@ class ApplyAction(ActionBase):  # type: ignore[misc]
         """The host program's answer; raises GdsError when there is none."""
         self._require_standard_input()
         words = [*command, "--json", *(["--check"] if self._task.check_mode else []), *self._run(variables)]
-        start = hostapp.start(shlex.quote(self._interpreter(variables)))
+        # Commands get the task's environment from their action, as a proxy for apt and dnf.
+        start = self._compute_environment_string() + " " + hostapp.start(shlex.quote(self._interpreter(variables)))
         sent = hostapp.sent(_program(), words, document, MARK.encode())
-        done = self._low_level_execute_command(start, sudoable=True, in_data=sent)
+        done = self._low_level_execute_command(start.strip(), sudoable=True, in_data=sent)
         _, mark, output = done["stdout"].partition(MARK)
         if not mark:
             raise _no_python(done)
@@ -195,17 +202,25 @@ def _without_none(value: Any) -> Any:
     return [_without_none(element) for element in value] if isinstance(value, list) else value
 
 
-def _result(answer: Mapping[str, Any], *, diff: bool) -> dict[str, Any]:
-    """The task's result; what a check couldn't determine counts as a change."""
+def _result(answer: Mapping[str, Any], *, diff: bool, check: bool) -> dict[str, Any]:
+    """The task's result; what a check couldn't determine counts as a change, and so does what the run will deliver."""
     results = answer.get("resources", [])
     changes = [change for resource in results for change in resource["changes"]]
+    refusals = [refusal for resource in results for refusal in resource.get("refusals", [])]
+    if check and any(refusal["id"] == NOT_DELIVERED for refusal in refusals):
+        coming = {"before": "", "after": "", "reason": NOT_DELIVERED, "disruption": "none"}
+        changes += [{"kind": "receive", "subject": one["name"], "resource": one["name"], **coming} for one in results]
+        refusals = [refusal for refusal in refusals if refusal["id"] != NOT_DELIVERED]
     unknown = any(resource.get("unknown") for resource in results)
     outcome: dict[str, Any] = {"changed": bool(changes or unknown), "failed": False, "changes": changes}
     outcome["report"] = results[0].get("report", {}) if results else {}
     if diff:
         outcome["diff"] = [_diff(entry) for resource in results for entry in resource.get("diffs", [])]
-    refusals = [refusal for resource in results for refusal in resource.get("refusals", [])]
     error = answer.get("error")
+    if check and changes and outcome["report"].get("allowed") is False:
+        reasons = "; ".join(outcome["report"]["reasons"])
+        message = f"this host needs a reboot ({reasons}) and its profile does not allow one"
+        refusals.append({"message": message, "hint": "reboot it yourself, or allow it"})
     if error is None and refusals:
         # A check: apply would make none of the changes.
         outcome["changed"] = False

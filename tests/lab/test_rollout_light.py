@@ -44,9 +44,7 @@ HOLDER = (
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Three hosts, provisioned with the old lock."""
     with running(tmp_path_factory, lights=3) as site:
-        run = provision(
-            load_fleet(site.path), site.small.old, site.path, names=site.names, progress=lambda _: None
-        )
+        run = provision(load_fleet(site.path), site.small.old, site.path, names=site.names, progress=lambda _: None)
         assert run.failures() == {}
         yield site
 

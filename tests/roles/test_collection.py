@@ -117,11 +117,12 @@ def test_tasks_work_with_ansible_alone(installed: Path, tmp_path: Path) -> None:
 
 
 ANSWERS = """
-import json, sys
+import json, os, sys
 
 def main():
     argv = sys.argv[1:]
-    entry = {**ENTRY, "name": "x", "report": {"argv": argv, "document": json.loads(sys.stdin.read())}}
+    sent = {"argv": argv, "document": json.loads(sys.stdin.read()), "environment": dict(os.environ)}
+    entry = {**ENTRY, "name": "x", "report": {**sent, **ENTRY.get("report", {})}}
     print(json.dumps({"error": None, "notes": NOTES, "resources": [entry]}))
     return 0
 """
@@ -161,6 +162,50 @@ def test_the_program_that_is_named_is_run(collections: Path, tmp_path: Path) -> 
     assert results["absent"]["report"]["argv"][:2] == ["remove", "gate"]
     assert results["remove"]["report"]["argv"][:2] == ["remove", "--json"]
     assert results["ordered"]["report"]["argv"][:5] == ["remove", "--fleet-id", "f", "--lock-serial", "4"]
+
+
+def test_the_environment_of_a_task_is_that_of_the_hosts_programs(collections: Path, tmp_path: Path) -> None:
+    """A proxy for apt and dnf, as every command of Ansible gets it; words stay words."""
+    environment = {"https_proxy": "http://{{ 'proxy' }}:3128", "no_proxy": "a 'b' $(id) \"c\""}
+    task = {"gdsdeploy.gds.gds_packages": {"manager": "apt", "instance": "driver"}, "environment": environment}
+    results = play(tmp_path, collections, {"one": task}, env=program(tmp_path, {"changes": []}, []))
+    seen = results["one"]["report"]["environment"]
+    assert (seen["https_proxy"], seen["no_proxy"]) == ("http://proxy:3128", "a 'b' $(id) \"c\"")
+
+
+REBOOT = {"kind": "reboot", "subject": "kernel 6.12", "before": "", "after": "", "reason": "kernel"}
+
+
+def test_a_check_predicts_how_the_real_run_ends(collections: Path, tmp_path: Path) -> None:
+    """A builder's task of the same run delivers what isn't there; nobody delivers the permission to reboot."""
+    refusal = {"id": "not-delivered", "message": "no certificate", "hint": ""}
+    task = {"one": {"gdsdeploy.gds.gds_signing": {"certificate": "/c.der", "signs": False, "enrols": False}}}
+    result = play(tmp_path, collections, task, env=program(tmp_path, {"changes": [], "refusals": [refusal]}, []))["one"]
+    assert (result["changed"], result["failed"]) == (True, False)
+    assert [(change["kind"], change["reason"]) for change in result["changes"]] == [("receive", "not-delivered")]
+    for allowed in (True, False):
+        entry = {"changes": [REBOOT], "report": {"allowed": allowed, "reasons": ["another kernel runs"]}}
+        task = {"one": {"gdsdeploy.gds.gds_reboot": {"kernel_release": "6.12"}}}
+        result = play(tmp_path, collections, task, env=program(tmp_path, entry, []))["one"]
+        assert (result["changed"], result["failed"]) == (allowed, not allowed)
+    assert "needs a reboot (another kernel runs)" in result["msg"]
+
+
+def test_a_check_of_a_way_back_needs_nothing_on_the_host(collections: Path, tmp_path: Path) -> None:
+    """Only the real run brings the archive."""
+    (tmp_path / "packages.tar").write_bytes(b"packages")
+    (tmp_path / "key.gpg").write_bytes(b"key")
+    offer = {"manager": "apt", "step": "offer", "keyring": str(tmp_path / "key.gpg")}
+    tasks = {
+        name: {"gdsdeploy.gds.gds_restore": {**offer, "archive": str(tmp_path / f"{name}.tar")}}
+        for name in ("packages", "lost")
+    }
+    results = play(tmp_path, collections, tasks)
+    assert (results["packages"]["changed"], results["packages"]["failed"]) == (True, False), results["packages"]
+    assert ("make", "/var/lib/gdsdeploy-restore") in {
+        (change["kind"], change["subject"]) for change in results["packages"]["changes"]
+    }
+    assert results["lost"]["gds_error"]["kind"] == "not-delivered"
 
 
 def test_files_of_the_controller_become_part_of_the_desired_state(collections: Path, tmp_path: Path) -> None:

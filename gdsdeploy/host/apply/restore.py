@@ -163,7 +163,8 @@ def _check(desired: Desired) -> None:
 def _observe_offer(host: ManagedHost, desired: Desired) -> Any:
     chosen = manager(desired.manager)
     entry = host.entry(ARCHIVE) if desired.archive_sha256 else None
-    same = entry is not None and entry.sha256 == desired.archive_sha256
+    # A check brings no archive.  The run does.
+    same = host.check or (entry is not None and entry.sha256 == desired.archive_sha256)
     paths = [desired.modules, _MODULES.format(desired.kernel_release)] if desired.modules else []
     return {
         "archive": "" if not desired.archive_sha256 else "same" if same else "other",

@@ -42,7 +42,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], list[str]]]:
     return runs
 
 
-def provisioned(monkeypatch: pytest.MonkeyPatch, play: Any, flags: ansible.Flags = ansible.NO_FLAGS) -> provision.ProvisionRun:
+def provisioned(
+    monkeypatch: pytest.MonkeyPatch, play: Any, flags: ansible.Flags = ansible.NO_FLAGS
+) -> provision.ProvisionRun:
     plans = {"build1": HostPlan("build1"), "gpu1": HostPlan("gpu1", unknown=("why",))}
     monkeypatch.setattr(provision, "plan_fleet", lambda *_, **__: FleetPlan(plans, {}))
     monkeypatch.setattr(ansible, "play", play)
