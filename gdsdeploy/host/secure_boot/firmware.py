@@ -54,6 +54,8 @@ class Firmware(NamedTuple):
     leaving: List[Certificate]
     #: keys that shim or the firmware refuses (MokListXRT, dbx); not every kernel does
     revoked: List[Certificate]
+    #: whether a person told shim that kernels shall trust the owner's keys for modules (mokutil --trust-mok)
+    trusts_mok: bool = False
 
     @property
     def efi(self) -> bool:
@@ -75,7 +77,8 @@ def firmware(root: str) -> Firmware:
     requested = _certificates(root, ("MokNew", _SHIM))
     leaving = _certificates(root, ("MokDel", _SHIM))
     revoked = _certificates(root, ("MokListXRT", _SHIM), ("dbx", _SECURITY))
-    return Firmware(state_of_root(root), mok, requested, db, leaving, revoked)
+    trusts_mok = bool(read_shims(root, "MokListTrustedRT"))
+    return Firmware(state_of_root(root), mok, requested, db, leaving, revoked, trusts_mok)
 
 
 def state_of_root(root: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Callable, List, Optional, Tuple
 
 from ..errors import ElfError
@@ -31,7 +31,18 @@ _PKCS7 = 2
 #: A message with one signer and no certificate has less than 1 KB.
 _LIMIT = 1 << 16
 _SIGNED_DATA = "1.2.840.113549.1.7.2"
-_MESSAGE_DIGEST = "1.2.840.113549.1.9.4"
+_DATA = "1.2.840.113549.1.7.1"
+#: Methods of signatures that the kernel knows: RSA without PSS, ECDSA.
+_METHODS = frozenset(
+    (
+        "1.2.840.113549.1.1.1",
+        "1.2.840.10045.4.1",
+        *(f"1.2.840.10045.4.3.{number}" for number in (1, 2, 3, 4)),
+        *(f"2.16.840.1.101.3.4.3.{number}" for number in (10, 11, 12)),
+    )
+)
+#: ML-DSA, which Linux 7 knows and nothing here verifies.
+_ML_DSA = frozenset(f"2.16.840.1.101.3.4.3.{number}" for number in (17, 18, 19))
 #: Places of keys, as :meth:`Trust.find` names them → in words.
 KEYRINGS = {
     "the kernel": "a key built into the kernel",
@@ -62,7 +73,7 @@ class Signature:
 
     #: the number of signed bytes
     size: int
-    #: hashlib's name
+    #: hashlib's name; empty for a method that nothing here verifies
     hash: str
     #: of the signer's certificate, as DER, with its serial number; empty if ``key_id`` names the key
     issuer: bytes
@@ -70,10 +81,9 @@ class Signature:
     key_id: bytes
     #: the issuer's common name or the key's id, for messages
     signer: str
-    #: the signed attributes as DER and the digest in them; both empty without attributes
-    attributes: bytes
-    digest: bytes
     value: bytes
+    #: of the same message: one of the signers has to be trusted, and none may be wrong
+    others: Tuple[Signature, ...] = ()
 
     @property
     def identity(self) -> str:
@@ -134,14 +144,9 @@ def verifies(signature: Signature, file: IO[bytes], certificate: Certificate) ->
 
 
 def _verifies(signature: Signature, digest_of: Callable[[], bytes], certificate: Certificate) -> Optional[bool]:
-    if certificate.verify is None:
+    if certificate.verify is None or not signature.hash:
         return None
-    digest = digest_of()
-    if signature.attributes:
-        if digest != signature.digest:
-            return False
-        digest = hashlib.new(signature.hash, signature.attributes).digest()
-    return certificate.verify(signature.hash, digest, signature.value)
+    return certificate.verify(signature.hash, digest_of(), signature.value)
 
 
 def findings(kernel: Kernel, path: str) -> List[Finding]:
@@ -151,7 +156,10 @@ def findings(kernel: Kernel, path: str) -> List[Finding]:
         return []
     try:
         signature = _of_module(path)
-        return _unsigned(trust, "is unsigned") if signature is None else _signed(trust, signature, path)
+        if signature is None:
+            return _unsigned(trust, "is unsigned")
+        # A wrong one is fatal; else one that the kernel trusts is enough.
+        return min((_signed(trust, each, path) for each in (signature, *signature.others)), key=_rank)
     except UnsupportedError as error:
         return _unsigned(trust, f"counts as unsigned: {error}")
     except MalformedError as error:
@@ -162,6 +170,11 @@ def findings(kernel: Kernel, path: str) -> List[Finding]:
     except OSError as error:
         kernel.inputs.skip_path(path, error)
     return []
+
+
+def _rank(findings: List[Finding]) -> int:
+    first = findings[0]["id"] if findings else ""
+    return {"signature-wrong": 0, "signature-unknown": 1, "": 2}.get(first, 3)
 
 
 def signer_of(path: str) -> Optional[Signature]:
@@ -212,17 +225,19 @@ def _signed(trust: Trust, signature: Signature, path: str) -> List[Finding]:
             return [_unverified("the kernel's image, which has the key, cannot be read")] if trust.enforced else []
         return _foreign(trust, signature)
     has_key = trust.has_key(source)
-    if has_key is None and source == "firmware":
-        return _of_db(trust, signature)
     good = _verifies(signature, lambda: _digest_of_module(path, signature), certificate)
     if good is False:
         return [_changed(trust, certificate, source)]
+    if has_key is None and (source == "firmware" or trust.firmware.secure_boot is not None):
+        return _of_firmware(trust, signature, source)
+    if has_key is None and trust.enforced:
+        return [_undecided(trust, f"is signed by {signature.signer}, a machine owner's key")]
     if any(map(signature.is_by, trust.revoked)):
         return _foreign(trust, signature)
     if has_key is False:
         return _mok_unused(trust)
-    if good is None and trust.enforced:
-        return [_unverified("its kind of key is unsupported")]
+    if good is None:
+        return [_unverified("its kind of key is unsupported here")]
     if source == "MOK" and any(key.raw == certificate.raw for key in trust.firmware.leaving):
         return [_leaving(certificate)]
     return []
@@ -234,6 +249,8 @@ def _changed(trust: Trust, certificate: Certificate, source: str) -> Finding:
     message, hint = f"{what} ({certificate.subject}'s key, from {source})", "build or install it again"
     if trust.has_key(source) is False and trust.enforced is None:
         return _undecided(trust, message)
+    if trust.has_key(source) is None and not trust.enforced:
+        return unknown_finding("signature-unknown", f"{message}; a kernel that has this key refuses the module", hint)
     if trust.has_key(source) is False and not trust.enforced:
         message += f"; the kernel doesn't notice while it lacks the key: {_state(trust)}"
         return finding("signature-wrong", "note", message, hint + " before Secure Boot is turned on")
@@ -263,15 +280,19 @@ def _foreign(trust: Trust, signature: Signature) -> List[Finding]:
     return [finding("signature-key", "error", message, hint)]
 
 
-def _of_db(trust: Trust, signature: Signature) -> List[Finding]:
-    """Findings about a signature by a key of the firmware, on a kernel that isn't known to take those for modules."""
+def _of_firmware(trust: Trust, signature: Signature, source: str) -> List[Finding]:
+    """Findings about a key of the firmware or of shim, on a kernel that isn't known to take those for modules."""
     if trust.enforced is False:
         return []
-    what = f"is signed by {signature.signer}, a key of the firmware (db)"
+    kind = "a machine owner's key" if source == "MOK" else "a key of the firmware (db)"
+    what = f"is signed by {signature.signer}, {kind}"
     if trust.enforced is None:
         return [_undecided(trust, what)]
     message = f"{what}, which only kernels with the distributions' patch accept for modules; {trust.why}"
-    return [unknown_finding("signature-key-unknown", message, "enrol a machine owner's key: gdsdeploy kmod enrol")]
+    hint = "enrol a machine owner's key: gdsdeploy kmod enrol"
+    if source == "MOK":
+        hint = "have the kernel trust these keys (mokutil --trust-mok; CONFIG_INTEGRITY_MACHINE_KEYRING), then reboot"
+    return [unknown_finding("signature-key-unknown", message, hint)]
 
 
 def _leaving(certificate: Certificate) -> Finding:
@@ -320,11 +341,14 @@ def _undecided(trust: Trust, what: str) -> Finding:
 
 def _unverified(why: str) -> Finding:
     message = f"is signed with a key that the kernel has, but its content wasn't verified: {why}"
-    return finding("signature-unverified", "note", message, "read the image as root, with zstd installed")
+    return unknown_finding("signature-unknown", message, "read the image as root, with zstd installed")
 
 
 def _message(data: bytes, size: int) -> Signature:
-    """The first signer of a PKCS#7 SignedData (RFC 2315, RFC 5652)."""
+    """The signers of a PKCS#7 SignedData (RFC 2315, RFC 5652), as the kernel takes it of a module.
+
+    crypto/asymmetric_keys/pkcs7_parser.c and pkcs7_verify.c, certs/system_keyring.c.
+    """
     kind, content = certificate.only(data).expect(certificate.SEQUENCE).children()
     if kind.oid() != _SIGNED_DATA:
         raise DerError(f"has content of type {kind.oid()}")
@@ -332,19 +356,32 @@ def _message(data: bytes, size: int) -> Signature:
     signers = parts[-1].expect(certificate.SET).children()
     if len(parts) < 4 or not signers:
         raise DerError("has no signer")
-    _version, who, hashed, *rest = signers[0].expect(certificate.SEQUENCE).children()
-    attributes, digest = b"", b""
-    if rest[0].tag == certificate.context(0):
-        # They are signed as a SET, not under their stored tag.
-        attributes = bytes((certificate.SET,)) + rest[0].raw[1:]
-        digest = _attribute(rest[0], _MESSAGE_DIGEST)
-        rest = rest[1:]
-    oid = hashed.children()[0].oid()
-    if oid not in HASHES:
-        raise UnsupportedError(f"its signature uses a hash that the kernel doesn't know ({oid})")
+    version = parts[0].number()
+    found, *others = (_of_signer(node, size, version) for node in signers)
+    inner = parts[2].expect(certificate.SEQUENCE).children()
+    if inner[0].oid() != _DATA:
+        raise MalformedError(f"its signature is of content of type {inner[0].oid()}, not of plain data")
+    if len(inner) > 1:
+        raise MalformedError("its signature has the content inside; a signer has to make a detached one")
+    return replace(found, others=tuple(others))
+
+
+def _of_signer(node: Node, size: int, message_version: int) -> Signature:
+    version, who, hashed, *rest = node.expect(certificate.SEQUENCE).children()
+    # Version 3 names a key by its id, version 1 by a certificate's issuer and serial number.
+    if version.number() != message_version or message_version not in (1, 3):
+        raise DerError(f"of version {message_version} has a signer of version {version.number()}")
+    attributes = rest.pop(0) if rest[0].tag == certificate.context(0) else None
+    oid, method = (part.children()[0].oid() for part in (hashed, rest[0]))
+    is_lattice = method in _ML_DSA
+    if not is_lattice and (oid not in HASHES or method not in _METHODS):
+        raise UnsupportedError(f"its signature uses methods that the kernel doesn't know ({oid}, {method})")
+    # Some kernels let ML-DSA sign attributes.
+    if attributes is not None and not is_lattice:
+        raise MalformedError("its signature has signed attributes; a signer has to leave them out (openssl: -noattr)")
     issuer, serial, key_id, signer = _signer(who)
     value = rest[1].expect(certificate.OCTET_STRING).body
-    return Signature(size, HASHES[oid], issuer, serial, key_id, signer, attributes, digest, value)
+    return Signature(size, "" if is_lattice else HASHES[oid], issuer, serial, key_id, signer, value)
 
 
 def _signer(node: Node) -> Tuple[bytes, int, bytes, str]:
@@ -353,13 +390,6 @@ def _signer(node: Node) -> Tuple[bytes, int, bytes, str]:
     issuer, serial = node.expect(certificate.SEQUENCE).children()
     unsigned = serial.number() & ((1 << 8 * len(serial.body)) - 1)
     return issuer.raw, serial.number(), b"", f"{name(issuer) or 'a nameless key'!r} (serial {unsigned:x})"
-
-
-def _attribute(attributes: Node, oid: str) -> bytes:
-    for kind, values in (attribute.children() for attribute in attributes.children()):
-        if kind.oid() == oid:
-            return certificate.first(values.expect(certificate.SET).body).expect(certificate.OCTET_STRING).body
-    raise DerError("its signed attributes have no digest")
 
 
 def _digest(file: IO[bytes], signature: Signature) -> bytes:

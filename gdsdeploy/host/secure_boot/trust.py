@@ -13,11 +13,12 @@ import os
 import re
 import tempfile
 from functools import lru_cache
-from typing import IO, TYPE_CHECKING, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, TypeVar
+from typing import IO, TYPE_CHECKING, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple, TypeVar
 
 from ..errors import HostError
 from ..kmod.files import CHUNK, open_plain
 from ..kmod.kernel import Kernel
+from ..paths import ENTRY_FOLDERS, GRUB_ENVIRONMENTS, GRUB_FILES
 from ..rootdir import LoopError, inside, list_names, read_file, read_text
 from .certificate import Certificate, read_certificate
 from .firmware import Firmware, firmware
@@ -98,7 +99,11 @@ def path_of(folder: str, boot: str, release: str) -> str:
 
 
 T = TypeVar("T")
-_ON = ("1", "y", "Y", "on", "")
+#: As the kernel reads a boolean (kstrtobool in lib/kstrtox.c); newer ones know ``enabled``, too.
+_ON = re.compile(r"[yYtT1eE]|[oO][nN]")
+_LOCKS = ("integrity", "confidentiality")
+#: Files that have the kernel's arguments, besides the boot loader's entries.
+_MENUS = (*GRUB_FILES, "/etc/grub2.cfg", "/etc/grub2-efi.cfg")
 _SHOWN_LOCKED = re.compile(r"\[(integrity|confidentiality)\]")
 
 
@@ -149,10 +154,20 @@ class Trust(NamedTuple):
         Kernels load the machine owner's keys under Secure Boot only (security/integrity/platform_certs/load_uefi.c).
         """
         if source == "MOK":
-            return self.firmware.secure_boot
+            loaded = self.firmware.secure_boot
+            return loaded if not loaded or self.takes_db or self.takes_mok else None
         if source == "firmware":
             return True if self.takes_db else None
         return source == "the kernel"
+
+    @property
+    def takes_mok(self) -> bool:
+        """Whether the kernel takes the owner's keys without the distributions' patch (machine_keyring.c)."""
+        config = self.kernel.config
+        has_keyring = {"CONFIG_INTEGRITY_MACHINE_KEYRING", "CONFIG_SECONDARY_TRUSTED_KEYRING"} <= config.keys()
+        # With this option, only owners' keys that may sign other keys count.
+        is_open = "CONFIG_INTEGRITY_CA_MACHINE_KEYRING" not in config
+        return has_keyring and is_open and self.firmware.trusts_mok
 
 
 @lru_cache(maxsize=4)
@@ -209,11 +224,15 @@ def _enforced_because(kernel: Kernel, secure_boot: Optional[bool], unread: List[
     config = kernel.config
     if "CONFIG_MODULE_SIG_FORCE" in config:
         return "this kernel loads signed modules only"
-    options = _command_line(kernel, unread)
-    if options.get("module.sig_enforce", "0") in _ON:
-        return "module.sig_enforce is on the kernel's command line"
-    if options.get("lockdown", "") in ("integrity", "confidentiality"):
-        return f"lockdown={options['lockdown']} is on the kernel's command line"
+    for lock in _LOCKS:
+        if f"CONFIG_LOCK_DOWN_KERNEL_FORCE_{lock.upper()}" in config:
+            return f"this kernel is always locked down ({lock})"
+    # Neither can be taken back: a later and weaker value changes nothing.
+    for key, sign, value in _command_line(kernel, unread):
+        if key == "module.sig_enforce" and (not sign or _ON.match(value)):
+            return "module.sig_enforce is on the kernel's command line"
+        if key == "lockdown" and value in _LOCKS:
+            return f"lockdown={value} is on the kernel's command line"
     if _runs(kernel):
         if read_text(kernel.root, "/sys/module/module/parameters/sig_enforce").strip() == "Y":
             return "module.sig_enforce is on"
@@ -229,32 +248,40 @@ def _runs(kernel: Kernel) -> bool:
     return read_text(kernel.root, "/proc/sys/kernel/osrelease").strip() == kernel.release
 
 
-def _command_line(kernel: Kernel, unread: List[str]) -> Dict[str, str]:
-    """Options that this kernel runs with, and those of its next start."""
+def _command_line(kernel: Kernel, unread: List[str]) -> List[Tuple[str, str, str]]:
+    """(name, ``=`` or nothing, value) of each argument that this kernel runs with, and of those of its next start."""
     root, release = kernel.root, kernel.release
 
     def text_of(path: str) -> str:
         return _present(path, lambda: read_file(inside(root, path)), "", unread)
 
-    def names_in(path: str) -> List[str]:
-        return _present(path, lambda: list_names(inside(root, path)), [], unread)
+    def texts_in(folder: str, ending: str = "") -> List[str]:
+        none: List[str] = []
+        names = _present(folder, lambda: list_names(inside(root, folder)), none, unread)
+        return [text_of(f"{folder}/{name}") for name in names if name.endswith(ending)]
 
-    texts = [text_of("/proc/cmdline")] if _runs(kernel) else []
-    pattern = re.compile(rf"^\s*linux\w*\s.*-{re.escape(release)}(\s.*|)$", re.MULTILINE)
-    menu = [match for name in ("grub", "grub2") for match in pattern.findall(text_of(f"/boot/{name}/grub.cfg"))]
-    for name in names_in("/boot/loader/entries"):
-        text = text_of("/boot/loader/entries/" + name)
-        if release in text:
-            menu += re.findall(r"^options\s(.*)$", text, re.MULTILINE)
-    if any("$kernelopts" in line for line in menu):
-        texts += re.findall(r"^kernelopts=(.*)$", text_of("/boot/grub2/grubenv"), re.MULTILINE)
+    def matches(pattern: str, texts: Iterable[str]) -> List[str]:
+        return [match for text in texts for match in re.findall(pattern, text, re.MULTILINE)]
+
+    # The kernel has its own ones compiled in.
+    texts = [kernel.config.get("CONFIG_CMDLINE", "").strip('"')]
+    texts += [text_of("/proc/cmdline")] if _runs(kernel) else []
+    # Links lead to files that were read before.
+    menus = [text_of(path) for path in _MENUS]
+    this = rf"(?:\S*[/-])?{re.escape(release)}(?:[/.]\S*)?(?=\s|$)"
+    menu = matches(rf"^\s*linux\w*\s+{this}(.*)$", menus)
+    entries = [text for folder in ENTRY_FOLDERS for text in texts_in(folder, ".conf")]
+    own = [text for text in entries if matches(rf"^(?:version|linux)[ \t]+{this}", [text])]
+    menu += matches(r"^options\s(.*)$", own)
+    for name in set(matches(r"\$\{?(\w+)", menu)):
+        texts += matches(rf"^\s*(?:set )?{name}=(.*)$", [*menus, *map(text_of, GRUB_ENVIRONMENTS)])
     if not menu:
         # Not in the menu yet: the next update of the menu adds these.
-        names = ("grub", *(f"grub.d/{name}" for name in names_in("/etc/default/grub.d")))
-        pattern = re.compile(r'^GRUB_CMDLINE_LINUX(?:_DEFAULT)?="?(.*?)"?$', re.MULTILINE)
-        texts += [match for name in names for match in pattern.findall(text_of(f"/etc/default/{name}"))]
-    words = (word.partition("=") for word in " ".join(texts + menu).split())
-    return {key.replace("-", "_"): value for key, _, value in words}
+        files = [text_of("/etc/default/grub"), *texts_in("/etc/default/grub.d")]
+        texts += matches(r"^\s*(?:export )?GRUB_CMDLINE_LINUX(?:_DEFAULT)?\+?=(.*)$", files)
+        texts += [text_of("/etc/kernel/cmdline")]
+    words = (word.strip("\"'").partition("=") for word in " ".join(texts + menu).split())
+    return [(key.replace("-", "_"), sign, value.strip("\"'")) for key, sign, value in words]
 
 
 def _present(path: str, read: Callable[[], T], nothing: T, unread: List[str]) -> T:

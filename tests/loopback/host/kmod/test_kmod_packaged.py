@@ -200,6 +200,8 @@ def test_validate_names_package_and_signer(tmp_path: Path, monkeypatch: pytest.M
     content = {file: key.sign((plain.modules / file).read_bytes()) for file in (DRIVER_FILE, NVIDIA_FS_FILE)}
     root = PackagedRoot(tmp_path / "root", content)
     efi(root.path, secure_boot=1, mok=signature_list(key.der.read_bytes()))
+    options = ("MODULE_SIG", "LOCK_DOWN_IN_EFI_SECURE_BOOT", "INTEGRITY_PLATFORM_KEYRING")
+    root.etc(f"boot/config-{RELEASE}", "".join(f"CONFIG_{option}=y\n" for option in options))
     findings = judge(root, monkeypatch)
     for name in ("modules.running", "modules.next-boot"):
         assert findings[name].verdict == PASS

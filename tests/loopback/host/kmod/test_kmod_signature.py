@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.kmod.kernel import Kernel
-from gdsdeploy.host.secure_boot import signature, trust
+from gdsdeploy.host.secure_boot import signature, signing, trust
 from gdsdeploy.host.secure_boot.certificate import read_certificate
 from gdsdeploy.host.secure_boot.firmware import read_lists
 from gdsdeploy.host.secure_boot.signature import MalformedError, UnsupportedError, read_signature, verifies
@@ -24,8 +24,18 @@ CONFIG = f"usr/src/linux-headers-{RELEASE}/.config"
 LOCKED = "CONFIG_MODULE_SIG=y\nCONFIG_LOCK_DOWN_IN_EFI_SECURE_BOOT=y\n"
 #: As the distributions' kernels are, which take keys of the firmware for modules.
 DISTRIBUTION = LOCKED + "CONFIG_INTEGRITY_PLATFORM_KEYRING=y\n"
+#: As upstream has the owner's keys for modules, if shim was told to trust them.
+MACHINE = "CONFIG_INTEGRITY_MACHINE_KEYRING=y\nCONFIG_SECONDARY_TRUSTED_KEYRING=y\n"
 FORCED = "CONFIG_MODULE_SIG=y\nCONFIG_MODULE_SIG_FORCE=y\n"
 MODULE = module_bytes("thing")
+#: As far as it matters, what the kernel's sign-file does with -s: it appends the signature as it is.
+SIGN_FILE = """\
+#!/usr/bin/env python3
+import struct, sys
+message = open(sys.argv[2], "rb").read()
+with open(sys.argv[5], "ab") as module:
+    module.write(message + struct.pack(">BBBBB3xI", 0, 0, 2, 0, 0, len(message)) + b"~Module signature appended~\\n")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +61,7 @@ def messages_of(root: Root, data: bytes, suffix: str = "") -> list[str]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("hashed", ["sha256", "sha512"])
-@pytest.mark.parametrize("options", [("-noattr",), ("-nosmimecap",), ("-noattr", "-keyid")])
+@pytest.mark.parametrize("options", [("-noattr",), ("-noattr", "-keyid")])
 def test_real_signatures_verify_and_changed_content_does_not(
     keys: dict[str, Pair], kind: str, hashed: str, options: tuple[str, ...]
 ) -> None:
@@ -65,6 +75,60 @@ def test_real_signatures_verify_and_changed_content_does_not(
     other = read_certificate(pair(keys[kind].der.parent, "another", kind).der.read_bytes())
     assert not result.is_by(other)
     assert verifies(result, io.BytesIO(data), other) is False
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("-nosmimecap",), "has signed attributes"),
+        (("-noattr", "-nodetach"), "has the content inside"),
+        (("-noattr", "-keyid", "-econtent_type", "1.2.840.113549.1.9.16.1.4"), "not of plain data"),
+        # A message of version 3 with a signer of version 1.
+        (("-noattr", "-econtent_type", "1.2.840.113549.1.9.16.1.4"), "version"),
+    ],
+)
+def test_what_only_cms_allows_is_refused_and_not_made(
+    root: Root, keys: dict[str, Pair], options: tuple[str, ...], reason: str
+) -> None:
+    """The kernel's words: "has authattrs", "non-detached data", "not pkcs7-data"; each is fatal without Secure Boot."""
+    data = keys["rsa"].sign(MODULE, *options)
+    with pytest.raises(MalformedError, match=reason):
+        read_signature(io.BytesIO(data))
+    assert messages_of(root, data) == ["error signature-malformed"]
+    argv = ["openssl", "cms", "-sign", "-binary", "-nocerts", "-outform", "DER", "-md", "sha256", *options]
+    argv += ["-signer", str(keys["rsa"].pem), "-inkey", str(keys["rsa"].key)]
+    file = root.modules / "updates/thing.ko"
+    file.write_bytes(MODULE)
+    tool = root.path / f"usr/src/linux-headers-{RELEASE}/scripts/sign-file"
+    tool.parent.mkdir()
+    tool.write_text(SIGN_FILE)
+    tool.chmod(0o755)
+    with pytest.raises(signing.SigningError, match=reason):
+        signing.sign(Kernel(RELEASE, str(root.path)), [str(file)], signing.signer(str(keys["rsa"].pem), command=argv))
+    assert file.read_bytes() == MODULE
+
+
+def test_rsa_pss_counts_as_unsigned(root: Root, keys: dict[str, Pair]) -> None:
+    root.etc(CONFIG, FORCED)
+    image_of(root, keys["rsa"])
+    data = keys["rsa"].sign(MODULE, "-noattr", "-keyopt", "rsa_padding_mode:pss")
+    with pytest.raises(UnsupportedError, match=r"1\.2\.840\.113549\.1\.1\.10"):
+        read_signature(io.BytesIO(data))
+    assert messages_of(root, data) == ["error unsigned"]
+
+
+def test_one_of_several_signers_has_to_be_trusted_and_none_may_be_wrong(root: Root, keys: dict[str, Pair]) -> None:
+    root.etc(CONFIG, FORCED)
+    image_of(root, keys["rsa"])
+    other = ("-signer", str(keys["p256"].pem), "-inkey", str(keys["p256"].key))
+    data = keys["rsa"].sign(MODULE, "-noattr", *other)
+    signed = read_signature(io.BytesIO(data))
+    assert signed is not None
+    assert len(signed.others) == 1
+    assert messages_of(root, data) == []
+    assert messages_of(root, b"\x7fELG" + data[4:]) == ["error signature-wrong"]
+    image_of(root, keys["p384"])
+    assert messages_of(root, data) == ["error signature-key"]
 
 
 def test_an_altered_signature_does_not_verify(keys: dict[str, Pair]) -> None:
@@ -117,7 +181,7 @@ def test_a_kernel_that_does_not_look_at_signatures(root: Root, keys: dict[str, P
 
 
 def test_under_secure_boot_the_owners_keys_count(root: Root, keys: dict[str, Pair]) -> None:
-    root.etc(CONFIG, LOCKED)
+    root.etc(CONFIG, DISTRIBUTION)
     efi(root.path, mok=signature_list(keys["p256"].der.read_bytes(), keys["rsa"].der.read_bytes()))
     signed = keys["rsa"].sign(MODULE)
     assert messages_of(root, signed) == []
@@ -129,7 +193,7 @@ def test_under_secure_boot_the_owners_keys_count(root: Root, keys: dict[str, Pai
 
 
 def test_long_lists_are_read_where_the_kernel_shows_them_whole(root: Root, keys: dict[str, Pair]) -> None:
-    root.etc(CONFIG, LOCKED)
+    root.etc(CONFIG, DISTRIBUTION)
     efi(root.path)
     folder = root.path / "sys/firmware/efi/mok-variables"
     folder.mkdir()
@@ -138,12 +202,16 @@ def test_long_lists_are_read_where_the_kernel_shows_them_whole(root: Root, keys:
 
 
 def test_a_wrong_signature_is_refused_even_where_none_is_needed(root: Root, keys: dict[str, Pair]) -> None:
-    efi(root.path, mok=signature_list(keys["rsa"].der.read_bytes()))
-    root.etc(CONFIG, "CONFIG_MODULE_SIG=y\n")
+    efi(root.path, mok=signature_list(keys["rsa"].der.read_bytes()), MokListTrustedRT=b"\x01")
     signed = keys["rsa"].sign(MODULE)
     changed = MODULE[:-1] + b"!" + signed[len(MODULE) :]
+    root.etc(CONFIG, "CONFIG_MODULE_SIG=y\n" + MACHINE)
     assert messages_of(root, signed) == []
     assert messages_of(root, changed) == ["error signature-wrong"]
+    # Nothing says whether this kernel has the key.
+    root.etc(CONFIG, "CONFIG_MODULE_SIG=y\n")
+    assert messages_of(root, signed) == []
+    assert messages_of(root, changed) == ["warning signature-unknown"]
 
 
 def test_without_the_key_a_kernel_does_not_notice_that_a_module_was_changed(root: Root, keys: dict[str, Pair]) -> None:
@@ -205,14 +273,29 @@ def test_revoked_keys_and_those_of_the_firmware(root: Root, keys: dict[str, Pair
     certificate = signature_list(keys["rsa"].der.read_bytes())
     image_of(root, keys["p256"])
     efi(root.path, mok=certificate, MokListXRT=certificate)
-    root.etc(CONFIG, FORCED + "CONFIG_SYSTEM_REVOCATION_LIST=y\n")
+    root.etc(CONFIG, FORCED + DISTRIBUTION + "CONFIG_SYSTEM_REVOCATION_LIST=y\n")
     assert messages_of(root, keys["rsa"].sign(MODULE)) == ["error signature-key-revoked"]
     # Debian's kernels are built without a list of revoked keys.
-    root.etc(CONFIG, FORCED)
+    root.etc(CONFIG, FORCED + DISTRIBUTION)
     assert messages_of(root, keys["rsa"].sign(MODULE)) == []
+    root.etc(CONFIG, FORCED)
     efi(root.path, db=certificate)
     (root.path / "sys/firmware/efi/efivars/MokListXRT-605dab50-e046-4300-abb6-3dd810dd8b23").unlink()
     assert messages_of(root, keys["rsa"].sign(MODULE)) == ["warning signature-key-unknown"]
+
+
+def test_an_upstream_kernel_takes_the_owners_keys_if_shim_was_told_to(root: Root, keys: dict[str, Pair]) -> None:
+    listed = signature_list(keys["rsa"].der.read_bytes())
+    signed = keys["rsa"].sign(MODULE)
+    efi(root.path, mok=listed)
+    root.etc(CONFIG, FORCED + MACHINE)
+    assert messages_of(root, signed) == ["warning signature-key-unknown"]
+    efi(root.path, mok=listed, MokListTrustedRT=b"\x01")
+    assert messages_of(root, signed) == []
+    root.etc(CONFIG, FORCED + MACHINE + "CONFIG_INTEGRITY_CA_MACHINE_KEYRING=y\n")
+    assert messages_of(root, signed) == ["warning signature-key-unknown"]
+    root.etc(CONFIG, FORCED)
+    assert messages_of(root, signed) == ["warning signature-key-unknown"]
 
 
 def test_without_secure_boot_the_kernel_does_not_load_the_owners_keys(root: Root, keys: dict[str, Pair]) -> None:
@@ -249,6 +332,17 @@ def running(root: Root, **files: str) -> None:
         ("boot/grub2/grub.cfg", f"\tlinuxefi /vmlinuz-{RELEASE} module.sig-enforce=y\n"),
         ("boot/loader/entries/x.conf", f"linux /vmlinuz-{RELEASE}\noptions root=/dev/vda1 module.sig_enforce=1\n"),
         ("etc/default/grub.d/sign.cfg", 'GRUB_CMDLINE_LINUX="module.sig_enforce=1"\n'),
+        ("etc/default/grub", "GRUB_CMDLINE_LINUX_DEFAULT='module.sig_enforce quiet'\n"),
+        ("etc/kernel/cmdline", "root=/dev/vda1 lockdown=confidentiality\n"),
+        *(("proc/cmdline", f"quiet module.sig_enforce={word}\n") for word in ("yes", "true", "On", "T", "1 x=0")),
+        # Neither can be taken back.
+        ("proc/cmdline", "module.sig_enforce=1 module.sig_enforce=0\n"),
+        ("proc/cmdline", "lockdown=integrity lockdown=none\n"),
+        ("efi/loader/entries/x.conf", f"version {RELEASE}\nlinux /x/linux\noptions module.sig_enforce=1\n"),
+        ("boot/efi/loader/entries/x.conf", f"linux /x/{RELEASE}/linux\noptions lockdown=integrity\n"),
+        (CONFIG, "CONFIG_MODULE_SIG=y\nCONFIG_LOCK_DOWN_KERNEL_FORCE_INTEGRITY=y\n"),
+        (CONFIG, "CONFIG_MODULE_SIG=y\nCONFIG_LOCK_DOWN_KERNEL_FORCE_CONFIDENTIALITY=y\n"),
+        (CONFIG, 'CONFIG_MODULE_SIG=y\nCONFIG_CMDLINE="quiet module.sig_enforce=1"\n'),
     ],
 )
 def test_what_turns_enforcing_on(root: Root, path: str, text: str) -> None:
@@ -265,6 +359,8 @@ def test_what_turns_enforcing_on(root: Root, path: str, text: str) -> None:
         ("sys/kernel/security/lockdown", "[none] integrity confidentiality\n"),
         ("boot/grub/grub.cfg", "\tlinux\t/boot/vmlinuz-6.1.0-1-amd64 module.sig_enforce=1\n"),
         ("boot/loader/entries/x.conf", "linux /vmlinuz-6.1.0-1-amd64\noptions module.sig_enforce=1\n"),
+        ("boot/loader/entries/x.conf", f"linux /vmlinuz-{RELEASE}-64k\noptions module.sig_enforce=1\n"),
+        *(("proc/cmdline", f"module.sig_enforce={word}\n") for word in ("", "0", "no", "off", "2")),
     ],
 )
 def test_what_does_not(root: Root, path: str, text: str) -> None:
@@ -313,6 +409,18 @@ def test_a_key_of_the_owner_may_be_of_no_use_without_secure_boot(root: Root, key
     assert messages_of(root, keys["rsa"].sign(MODULE)) == []
     unreadable(root, "boot/grub/grub.cfg")
     assert messages_of(root, keys["rsa"].sign(MODULE)) == ["warning enforcement-unknown"]
+
+
+def test_variables_of_grub_that_an_entry_uses(root: Root) -> None:
+    root.etc("boot/loader/entries/x.conf", f"linux /vmlinuz-{RELEASE}\noptions $kernelopts $tuned_params\n")
+    root.etc("boot/grub2/grubenv", "kernelopts=root=/dev/vda1 ro\n")
+    root.etc("boot/grub2/grub.cfg", 'set tuned_params=""\n')
+    assert messages_of(root, MODULE) == ["note unsigned"]
+    root.etc("boot/grub2/grub.cfg", 'set tuned_params="module.sig_enforce=1"\n')
+    assert messages_of(root, MODULE) == ["error unsigned"]
+    root.etc("boot/grub2/grub.cfg", "")
+    root.etc("boot/grub2/grubenv", "kernelopts=root=/dev/vda1 ro lockdown=integrity\n")
+    assert messages_of(root, MODULE) == ["error unsigned"]
 
 
 def test_what_runs_says_nothing_about_another_kernel(root: Root) -> None:
@@ -369,13 +477,15 @@ def test_the_key_of_a_kernel_that_was_built_here(root: Root, keys: dict[str, Pai
 
 def test_the_kernels_own_signer_is_known_by_its_modules(root: Root) -> None:
     root.etc(CONFIG, FORCED)
-    assert messages_of(root, MODULE + SIGNATURE) == ["note signature-unverified"]
+    assert messages_of(root, MODULE + SIGNATURE) == ["warning signature-unknown"]
     assert messages_of(root, MODULE + signed_by("someone else")) == ["warning signature-key-unknown"]
 
 
 def test_damaged_messages_end_in_a_clear_word(keys: dict[str, Pair]) -> None:
     chance = random.Random(7)
-    messages = [keys[kind].sign(b"", *options)[:-40] for kind in KINDS for options in (("-noattr",), ("-nosmimecap",))]
+    messages = [
+        keys[kind].sign(b"", *options)[:-40] for kind in KINDS for options in (("-noattr",), ("-noattr", "-keyid"))
+    ]
     refused = 0
     for _ in range(3000):
         message = bytearray(chance.choice(messages))
