@@ -67,6 +67,35 @@ apply > second
 python3 -I -S "$program" remove --json boot_arguments > removed
 digest > after
 """
+#: An administrator's saved entry, and entries by hand of which the first mentions the locked kernel.
+OWN_DEFAULT = f"""
+printf '%s\\n' '#!/bin/sh' 'exec tail -n +3 $0' \\
+    "menuentry 'Rescue shell on {RELEASE}' {{" '  linux /vmlinuz-{RELEASE} root=UUID=0f3c ro init=/bin/bash' '}}' \\
+    "menuentry 'Other system' {{" '  linux /vmlinuz-{RELEASE} root=UUID=ffff ro' '}}' > /etc/grub.d/09_custom
+chmod 755 /etc/grub.d/09_custom
+sed -i s/GRUB_DEFAULT=0/GRUB_DEFAULT=saved/ /etc/default/grub
+mkdir -p /boot/grub /var/lib/gdsdeploy
+update-grub 2>/dev/null
+old=$(grep -o 'gnulinux-{OLDER}-advanced-[^ ]*' /boot/grub/grub.cfg | head -n 1 | tr -d "'")
+top=$(grep -o 'gnulinux-advanced-[^ ]*' /boot/grub/grub.cfg | head -n 1 | tr -d "'")
+grub-editenv /boot/grub/grubenv set "saved_entry=$top>$old"
+boot() {{ python3 -I -S "$program" boot "$@" --json; }}
+apply() {{ python3 -I -S "$program" apply --json --desired /etc/desired.json "$@"; }}
+state() {{ sha256sum /boot/grub/grub.cfg; cat /boot/grub/grubenv; find /etc/default /var/lib/gdsdeploy; }}
+state > before
+boot default --kernel {RELEASE} > first
+boot default --kernel {RELEASE} > second
+boot show > between
+apply > arguments
+python3 -I -S "$program" remove --json boot_arguments > removed
+mv /usr/sbin/update-grub /usr/sbin/update-grub.aside
+printf '#!/bin/sh\\nexit 1\\n' > /usr/sbin/update-grub; chmod 755 /usr/sbin/update-grub
+boot clear > failed
+mv /usr/sbin/update-grub.aside /usr/sbin/update-grub
+boot clear > cleared
+boot clear > again
+state > after
+"""
 #: A kernel whose package made no entry.
 KERNEL = f"""
 mkdir -p /boot/grub
@@ -128,6 +157,21 @@ def test_kernel_without_an_entry_gets_one(tmp_path: Path) -> None:
     assert answer(parts["first"])["changed"]
     assert answer(parts["after"])["default"] == RELEASE
     assert not answer(parts["second"])["changed"]
+
+
+@pytest.mark.skipif(shutil.which("grub-mkconfig") is None, reason="grub-common isn't installed")
+def test_an_administrators_default_comes_back_also_after_a_removal_that_failed(tmp_path: Path) -> None:
+    resource = {"resource": "boot_arguments", "desired": {"kernel_release": RELEASE, "arguments": WORDS}}
+    files = {"etc/desired.json": json.dumps({"version": 1, "resources": [resource]})}
+    parts = run(OWN_DEFAULT, FILES | files, tmp_path)
+    assert f">gnulinux-{RELEASE}-advanced-" in answer(parts["first"])["entry"]
+    assert (answer(parts["between"])["default"], answer(parts["second"])["changed"]) == (RELEASE, False)
+    assert answer(parts["arguments"])["error"] is None, "entries by hand lack the arguments"
+    assert "failed" not in parts or not parts["failed"].strip()
+    assert answer(parts["cleared"])["changed"]
+    assert answer(parts["cleared"])["kernel"] == OLDER
+    assert not answer(parts["again"])["changed"]
+    assert without_record(parts["after"]) == parts["before"].splitlines()
 
 
 @pytest.mark.skipif(shutil.which("kernel-install") is None, reason="kernel-install isn't installed")

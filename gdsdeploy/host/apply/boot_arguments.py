@@ -6,10 +6,11 @@ each entry of the Boot Loader Specification gets them, and /etc/kernel/cmdline f
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, ClassVar, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from ..boot import arguments
+from ..boot import arguments, grub
 from ..boot.arguments import ArgumentRecord
 from ..boot.grub import GRUB_CFG
 from ..boot.present import boot_id
@@ -88,6 +89,7 @@ class BootArguments(FileResource[Desired]):
             mine = _mine(desired, observed)
             self._files = [_drop_in(mine)]
             observed["drop_in"] = host.entry(DROP_IN)
+            observed["chosen"] = _chosen(host, desired)
         else:
             observed["places"] = [_read(host, path, record) for path in way.places]
             edits = _edits(desired, observed)
@@ -112,6 +114,8 @@ class BootArguments(FileResource[Desired]):
             for word in [arguments.conflict(place.others, argument)]
             if word
         }
+        if observed.get("chosen"):
+            return [observed["chosen"]]
         pairs = [(self._files[0], observed["drop_in"])] if way.kind == arguments.GRUB else []
         return [*files.refusals(pairs), *(_conflict(*entry) for entry in conflicts.items())]
 
@@ -142,8 +146,15 @@ class BootArguments(FileResource[Desired]):
         if change.subject == DROP_IN:
             host.write(_drop_in(mine))
         elif observed["way"].kind == arguments.GRUB:
-            host.run(_UPDATE, _SECONDS)
-            self._verify(host, desired)
+            try:
+                host.run(_UPDATE, _SECONDS)
+                self._verify(host, desired)
+            except ApplyError:
+                # The drop-in is put back; what was made of it has to follow.
+                host.undo()
+                with contextlib.suppress(ApplyError):
+                    host.run(_UPDATE, _SECONDS)
+                raise
         else:
             for place, _, text in _edits(desired, observed):
                 if place.path == change.subject:
@@ -190,6 +201,17 @@ class BootArguments(FileResource[Desired]):
             message = f"update-grub left {missing[0]} out of {GRUB_CFG}"
             hint = "look for a line that sets GRUB_CMDLINE_LINUX: grep -r GRUB_CMDLINE_LINUX /etc/default"
             raise ApplyError(message, hint, "verify")
+
+
+def _chosen(host: ManagedHost, desired: Desired) -> Optional[Refusal]:
+    """The refusal where an entry that update-grub doesn't make boots by default, and lacks an argument."""
+    entry = grub.chosen(desired.kernel_release, host.root)
+    missing = arguments.unmet(entry.words, desired.arguments) if entry is not None and not entry.is_made else []
+    if entry is None or not missing:
+        return None
+    words = f"the entry {entry.title!r} boots by default, lacks {missing[0]}, and isn't made of /etc/default/grub"
+    hint = "write its arguments in /etc/grub.d, or choose another entry: grub-set-default"
+    return Refusal("boot-loader", words, hint)
 
 
 def drop_in_words(text: str) -> List[str]:

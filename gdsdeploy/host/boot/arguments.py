@@ -244,8 +244,6 @@ GRUB, ENTRIES, UNKNOWN = "grub", "entries", ""
 COMMAND_LINE = "/etc/kernel/cmdline"
 _GRUB2 = ("/boot/grub2/grub.cfg", "/etc/grub2.cfg", "/etc/grub2-efi.cfg")
 _PROGRAMS = ("/usr/sbin/update-grub", "/sbin/update-grub")
-_LINE = re.compile(r"^\s*linux(?:16|efi)?\s+(\S+)[ \t]*(.*)$", re.MULTILINE)
-_IMAGE = re.compile(r"(?:vmlinuz|vmlinux|linux|kernel|Image)-(\S+)")
 
 
 @dataclass(frozen=True)
@@ -308,10 +306,10 @@ def _kernels(root: str, folder: str) -> List[str]:
 
 
 def grub_lines(config: str, release: str) -> List[List[str]]:
-    """The arguments of each entry of a grub.cfg that starts kernel ``release``; without such, of every kernel's.
+    """The arguments of each entry that update-grub makes for kernel ``release``; without such, for every kernel.
 
-    Entries for recovery are left out.
+    Entries for recovery are left out, and where update-grub's entries have ids, so are those of other writers.
     """
-    rows = [(_IMAGE.match(os.path.basename(image)), rest.split()) for image, rest in _LINE.findall(config)]
-    lines = [(match.group(1), words) for match, words in rows if match and not {"single", "recovery"} & set(words)]
-    return [words for kernel, words in lines if kernel == release] or [words for _, words in lines]
+    entries = [entry for entry in bls.menu_entries(config) if entry.release and not entry.recovery]
+    entries = [entry for entry in entries if entry.is_made] or entries
+    return [list(entry.words) for entry in entries if entry.release == release] or [list(e.words) for e in entries]

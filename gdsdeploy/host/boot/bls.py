@@ -12,6 +12,7 @@ change with every installed kernel.
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 import shlex
@@ -20,9 +21,15 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tu
 
 from .. import process
 from ..errors import HostError
+from ..io import atomic
 from ..rootdir import inside, list_folder, read_text
 
-_KERNEL_FILE = re.compile(r"(?:vmlinuz|vmlinux|linux|kernel)-(\S+)")
+_KERNEL_FILE = re.compile(r"(?:vmlinuz|vmlinux|linux|kernel|Image)-(\S+)")
+#: Words of a command line with which a person gets a shell in place of the system.
+_RESCUE = re.compile(
+    r"(single|[sS1]|recovery|emergency|rescue|-[bs]|rd\.break(=.*)?|systemd\.unit=(rescue|emergency)\..*)\Z"
+)
+_INIT = re.compile(r"(?:rd)?init=(?!\S*/(?:init|systemd)\Z)")
 
 
 class MenuEntry(NamedTuple):
@@ -37,6 +44,13 @@ class MenuEntry(NamedTuple):
     #: position at each level, as GRUB counts
     numbers: Tuple[int, ...]
     titles: Tuple[str, ...]
+    #: the arguments of its kernel
+    words: Tuple[str, ...] = ()
+
+    @property
+    def is_made(self) -> bool:
+        """Whether update-grub made it of this system's kernels, with the arguments of /etc/default/grub."""
+        return self.path.split(">")[-1].startswith("gnulinux-")
 
 
 @dataclass
@@ -96,9 +110,28 @@ def environment(text: str) -> Dict[str, str]:
 
 def _entry(block: _Block) -> MenuEntry:
     match = _KERNEL_FILE.fullmatch(os.path.basename(block.kernel[0])) if block.kernel else None
-    recovery = "single" in block.kernel or "-recovery-" in block.ids[-1]
+    words = tuple(block.kernel[1:])
+    recovery = {"single", "recovery"} & set(words) or "-recovery-" in block.ids[-1]
     release = match.group(1) if match else ""
-    return MenuEntry(">".join(block.ids), block.titles[-1], release, recovery, block.numbers, block.titles)
+    return MenuEntry(">".join(block.ids), block.titles[-1], release, bool(recovery), block.numbers, block.titles, words)
+
+
+def of_this_system(words: Sequence[str], own: Iterable[Sequence[str]]) -> bool:
+    """Whether a kernel with this command line brings up this system: no shell, and no other root.
+
+    own: command lines that do.  Roots that are named in different ways, such as by label and by UUID, may be one.
+    """
+    if any(_RESCUE.match(word) or _INIT.match(word) for word in words):
+        return False
+    roots, mine = [root for root in map(_root, own) if root[1]], _root(words)
+    return not roots or not mine[1] or any(mine == root or mine[0] != root[0] for root in roots)
+
+
+def _root(words: Sequence[str]) -> Tuple[str, str, str]:
+    """How the root is named, its name, and its flags, which tell subvolumes apart; empty where nothing is said."""
+    values = {name: value for name, _, value in (word.partition("=") for word in words)}
+    kind, _, name = values.get("root", "").rpartition("=")
+    return kind, name, values.get("rootflags", "")
 
 
 def _id(words: List[str]) -> str:
@@ -144,6 +177,7 @@ class BlsEntry(NamedTuple):
     ident: str
     release: str
     title: str = ""
+    words: Tuple[str, ...] = ()
 
 
 def present(root: str = "/") -> bool:
@@ -172,11 +206,14 @@ def parse(texts: Iterable[Tuple[str, str]]) -> List[BlsEntry]:
     for name, text in texts:
         if not name.endswith(".conf") or "-0-rescue" in name:
             continue
-        fields = dict(re.findall(r"^(title|version|linux)[ \t]+(\S.*?)[ \t]*$", text, re.MULTILINE))
+        lines = re.findall(r"^(title|version|linux|options)[ \t]+(\S.*?)[ \t]*$", text, re.MULTILINE)
+        fields = dict(lines)
         image = os.path.basename(fields.get("linux", "")).partition("-")[2]
-        release = fields.get("version") or image
+        # A version is a word for people; the image is what boots, where its name has a release.
+        release = image if image[:1].isdigit() else fields.get("version") or image
+        words = [word for key, value in lines if key == "options" for word in value.split()]
         if release:
-            listed.append(BlsEntry(name[: -len(".conf")], release, fields.get("title", "")))
+            listed.append(BlsEntry(name[: -len(".conf")], release, fields.get("title", ""), tuple(words)))
     return sorted(listed, key=lambda entry: _order(entry.release), reverse=True)
 
 
@@ -202,36 +239,101 @@ def kernels_of(default: Optional[BlsEntry], following: Optional[BlsEntry]) -> Di
 
 def set_default(release: str, check: bool = False, root: str = "/") -> Dict[str, Any]:
     """As :func:`gdsdeploy.host.boot.grub.set_default`; raises BlsError and then nothing has changed."""
-    entry = entry_of(release, root)
+    entry = kept(entries(root), default_kernel(root)["default_entry"], release) or entry_of(release, root)
     fixed = _fixed_default(root)
     if fixed is not None and default_kernel(root)["default"] != release:
         hint = "set GRUB_DEFAULT=saved in /etc/default/grub, then run grub2-mkconfig -o /boot/grub2/grub.cfg"
         raise BlsError(f"grub.cfg always boots the entry {fixed!r}, whatever saved_entry is", hint)
-    changed = environment(read_text(root, ENVIRONMENT)).get("saved_entry") != entry.ident
-    problem = edit(inside(root, ENVIRONMENT), ["set", f"saved_entry={entry.ident}"]) if changed and not check else None
-    if problem is not None:
-        raise BlsError(problem[0], problem[1] or "the default is as before")
+    before = environment(read_text(root, ENVIRONMENT)).get("saved_entry", "")
+    # One that boots the kernel by its name or title stays; a number, or none, moves with the next kernel.
+    changed = not before or before not in (entry.ident, entry.title)
+    if changed and not check:
+        remember(before, entry.ident, root)
+        _save(entry.ident, root)
     changes = [f"{ENVIRONMENT} (saved_entry={entry.ident})"] if changed else []
     return {"changed": changed, "changes": changes, "kernel": release, "entry": entry.ident}
 
 
 def entry_of(release: str, root: str = "/") -> BlsEntry:
     """The entry that boots kernel ``release``; raises BlsError when there is none."""
-    machine = read_text(root, _MACHINE).strip()
-    # An image that was cloned may have entries of the machine that it was made on, too.
-    listed = sorted(entries(root), key=lambda entry: not (machine and entry.ident.startswith(machine)))
-    menu = {entry.release: entry for entry in reversed(listed)}
-    if release not in menu:
-        others = ", ".join(entry.release for entry in entries(root)) or "none"
+    menu = entries(root)
+    entry = best(menu, release, root)
+    if entry is None:
+        others = ", ".join(entry.release for entry in menu) or "none"
         hint = f"install that kernel, or run kernel-install add {release} /lib/modules/{release}/vmlinuz"
         raise BlsError(f"{ENTRIES} has no entry for kernel {release}; it has: {others}", hint)
-    return menu[release]
+    return entry
 
 
-def clear_default(check: bool = False, root: str = "/") -> Dict[str, Any]:  # noqa: ARG001 - as grub.clear_default
-    """Nothing to undo: these systems always keep an entry, and the next installed kernel replaces it."""
-    now = default_kernel(root)
-    return {"changed": False, "changes": [], "kernel": now["default"], "entry": now["default_entry"]}
+def best(menu: Sequence[BlsEntry], release: str, root: str) -> Optional[BlsEntry]:
+    """Of the entries that bring up this system with kernel ``release``, the one that the kernel's package made."""
+    machine = read_text(root, _MACHINE).strip()
+    # An image that was cloned may have entries of the machine that it was made on, too.
+    order = (f"{machine}-{release}", f"{machine}-") if machine else ()
+    return min(
+        (entry for entry in _of_this_system(menu) if entry.release == release),
+        key=lambda entry: (
+            not entry.ident.endswith(f"-{release}"),
+            [entry.ident != order[0], not entry.ident.startswith(order[1])] if order else [],
+        ),
+        default=None,
+    )
+
+
+def kept(menu: Sequence[BlsEntry], ident: str, release: str) -> Optional[BlsEntry]:
+    """The entry of this name, if it brings up this system with kernel ``release``: an administrator's choice stays."""
+    fitting = (entry for entry in _of_this_system(menu) if entry.ident == ident and entry.release == release)
+    return next(fitting, None)
+
+
+def _of_this_system(menu: Sequence[BlsEntry]) -> List[BlsEntry]:
+    own = [entry.words for entry in menu if entry.ident.endswith(f"-{entry.release}")]
+    own = [words for words in own if of_this_system(words, ())]
+    return [entry for entry in menu if of_this_system(entry.words, own)]
+
+
+def clear_default(check: bool = False, root: str = "/") -> Dict[str, Any]:
+    """As :func:`gdsdeploy.host.boot.grub.clear_default`."""
+    now = environment(read_text(root, ENVIRONMENT)).get("saved_entry", "")
+    before = earlier(now, root)
+    changes = [] if before is None else [f"{ENVIRONMENT} (saved_entry={before})"]
+    if not check:
+        if before is not None:
+            _save(before, root)
+        atomic.remove(inside(root, RECORD))
+    boots = default_kernel(root)
+    return {"changed": bool(changes), "changes": changes, "kernel": boots["default"], "entry": boots["default_entry"]}
+
+
+def _save(entry: str, root: str) -> None:
+    problem = edit(inside(root, ENVIRONMENT), ["set", f"saved_entry={entry}"] if entry else ["unset", "saved_entry"])
+    if problem is not None:
+        raise BlsError(problem[0], problem[1] or "the default is as before")
+
+
+#: What was the default before it was first set here, and everything that was set: {"before": ENTRY, "set": [ENTRY]}.
+RECORD = "/var/lib/gdsdeploy/boot-default.json"
+
+
+def remember(now: str, entry: str, root: str) -> None:
+    """Record the default ``now`` before ``entry`` is set, unless it is one of ours; empty: none."""
+    before, ours = _recorded(root)
+    value = {"before": before if now in ours else now, "set": [one for one in ours if one != entry] + [entry]}
+    atomic.write(inside(root, RECORD), json.dumps(value) + "\n")
+
+
+def earlier(now: str, root: str) -> Optional[str]:
+    """What was the default, empty for none; None where nothing is recorded, or somebody has set another since."""
+    before, ours = _recorded(root)
+    return before if now in ours and now != before else None
+
+
+def _recorded(root: str) -> Tuple[str, List[str]]:
+    try:
+        value = json.loads(read_text(root, RECORD) or "{}")
+        return str(value.get("before", "")), [str(entry) for entry in value.get("set", [])]
+    except (ValueError, AttributeError, TypeError):
+        return "", []
 
 
 def resolve(menu: Sequence[BlsEntry], choice: str) -> Optional[BlsEntry]:

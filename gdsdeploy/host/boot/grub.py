@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import re
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 from .. import process
 from ..errors import HostError, guarded
@@ -14,12 +14,14 @@ from ..io import atomic
 from ..io.wording import line
 from ..rootdir import inside, read_text
 from . import bls, sdboot
-from .bls import MenuEntry, environment, menu_choice, menu_entries
+from .bls import RECORD, MenuEntry, earlier, environment, menu_choice, menu_entries, of_this_system, remember
 
 GRUB_CFG = "/boot/grub/grub.cfg"
 GRUB_ENV = "/boot/grub/grubenv"
 DEFAULTS = "/etc/default/grub.d/gdsdeploy.cfg"
 _DEFAULTS_TEXT = "# Written by gdsdeploy: the kernel to boot is kept in /boot/grub/grubenv.\nGRUB_DEFAULT=saved\n"
+#: In grub.cfg, of GRUB_DEFAULT=saved.
+_SAVED = "${saved_entry}"
 _TIMEOUT = 600.0
 
 
@@ -40,7 +42,7 @@ def default_kernel(root: str = "/") -> Dict[str, str]:
     env = environment(read_text(root, GRUB_ENV))
     choices = re.findall(r'^\s*set default="([^"]*)"', text, re.MULTILINE)
     fixed = next((choice for choice in reversed(choices) if choice != "${next_entry}"), "0")
-    choice = env.get("saved_entry", "0") if fixed == "${saved_entry}" else fixed
+    choice = env.get("saved_entry", "0") if fixed == _SAVED else fixed
     # GRUB takes the first entry if the choice matches none.
     default = menu_choice(menu, choice) or (menu[0] if menu else None)
     once = menu_choice(menu, env["next_entry"]) if env.get("next_entry") else None
@@ -67,16 +69,18 @@ def set_default(release: str, check: bool = False, root: str = "/") -> Dict[str,
             return {"changed": True, "changes": [f"{GRUB_CFG} (update-grub)"], "kernel": release, "entry": ""}
         _only_here(root)
         _run(["update-grub"])
-    entry = _entry_of(release, root)
+    entry = chosen(release, root) or _entry_of(release, root)
+    now = _saved(root)
     changes = []
     if read_text(root, DEFAULTS) != _DEFAULTS_TEXT:
         changes.append(f"{DEFAULTS} (GRUB_DEFAULT=saved)")
-    if 'set default="${saved_entry}"' not in _config(root):
+    if not _takes_saved(root):
         changes.append(f"{GRUB_CFG} (update-grub)")
-    if environment(read_text(root, GRUB_ENV)).get("saved_entry") != entry.path:
+    if menu_choice([entry], now) is None:
         changes.append(f"{GRUB_ENV} (saved_entry={entry.path})")
     if changes and not check:
         _only_here(root)
+        remember(now, entry.path, root)
         # The entry first: with it stored, a failure below leaves a machine that boots as before.
         _run(["grub-set-default", entry.path])
         atomic.write(inside(root, DEFAULTS), _DEFAULTS_TEXT)
@@ -89,21 +93,34 @@ def set_default(release: str, check: bool = False, root: str = "/") -> Dict[str,
 
 
 def clear_default(check: bool = False, root: str = "/") -> Dict[str, Any]:
-    """Undo :func:`set_default`; returns the same shape, with the kernel that boots by default then."""
+    """Undo :func:`set_default`; returns the same shape, with the kernel that boots by default then.
+
+    What was the default before is so again, unless somebody has set another since.
+    """
     if (other := _other(root)) is not None:
         done: Dict[str, Any] = other.clear_default(check, root)
         return done
     changes = []
+    before = earlier(_saved(root), root)
+    if before is not None:
+        changes.append(f"{GRUB_ENV} (saved_entry={before})")
     if os.path.lexists(inside(root, DEFAULTS)):
         changes.append(f"{DEFAULTS} (removed)")
+    # The record goes last: while it is there, grub.cfg may still be ours.
+    elif os.path.lexists(inside(root, RECORD)):
+        changes.append(f"{GRUB_CFG} (update-grub)")
     if not changes and not os.path.lexists(inside(root, GRUB_CFG)):
         # A builder or a container has no menu.
         return {"changed": False, "changes": [], "kernel": "", "entry": ""}
     if changes and not check:
         _only_here(root)
+        if before is not None:
+            # Without an entry, grub-set-default would store one that is empty.
+            words = ["set", f"saved_entry={before}"] if before else ["unset", "saved_entry"]
+            _run(["grub-editenv", GRUB_ENV, *words])
         atomic.remove(inside(root, DEFAULTS))
-        _run(["grub-editenv", GRUB_ENV, "unset", "saved_entry"])
         _run(["update-grub"])
+        atomic.remove(inside(root, RECORD))
     now = default_kernel(root)
     return {"changed": bool(changes), "changes": changes, "kernel": now["default"], "entry": now["default_entry"]}
 
@@ -173,15 +190,42 @@ def _config(root: str) -> str:
     return text
 
 
+def chosen(release: str, root: str = "/") -> Optional[MenuEntry]:
+    """The entry that is saved as the default and brings up this system with kernel ``release``: it stays.
+
+    None also for one that moves with the next kernel: a number, or the topmost entry that update-grub makes.
+    """
+    menu = menu_entries(_config(root))
+    entry = menu_choice(menu, _saved(root)) if _takes_saved(root) else None
+    if entry is None or entry not in _entries(menu, release) or re.fullmatch(r"[\d>]+", _saved(root)):
+        return None
+    return None if entry.is_made and release not in entry.path else entry
+
+
+def _saved(root: str) -> str:
+    return environment(read_text(root, GRUB_ENV)).get("saved_entry", "")
+
+
+def _takes_saved(root: str) -> bool:
+    return f'set default="{_SAVED}"' in _config(root)
+
+
+def _entries(menu: List[MenuEntry], release: str) -> List[MenuEntry]:
+    """Those that bring up this system with kernel ``release``."""
+    own = [entry.words for entry in menu if entry.is_made]
+    listed = [entry for entry in menu if entry.release == release and not entry.recovery]
+    return [entry for entry in listed if of_this_system(entry.words, own)]
+
+
 def _entry_of(release: str, root: str) -> MenuEntry:
     menu = menu_entries(_config(root))
-    matching = [entry for entry in menu if entry.release == release and not entry.recovery]
+    matching = _entries(menu, release)
     if not matching:
         listed = ", ".join(sorted({entry.release for entry in menu if entry.release})) or "none"
         hint = f"install linux-image-{release}, then run update-grub"
         raise BootError(f"GRUB has no entry for kernel {release}; it has: {listed}", hint)
     # The id of the topmost entry, which starts the newest kernel, has no release.
-    return next((entry for entry in matching if release in entry.path.split(">")[-1]), matching[0])
+    return min(matching, key=lambda entry: (not entry.is_made, release not in entry.path.split(">")[-1]))
 
 
 def _is_left_out(release: str, root: str) -> bool:

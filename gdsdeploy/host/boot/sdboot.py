@@ -7,7 +7,6 @@ the entry for one boot before it starts it.
 from __future__ import annotations
 
 import fnmatch
-import json
 import re
 from typing import Any, Dict, List, NamedTuple, Optional
 
@@ -15,7 +14,7 @@ from .. import process
 from ..errors import HostError, RolloutError
 from ..io import atomic
 from ..rootdir import inside, list_folder, read_bytes, read_text
-from .bls import BlsEntry, kernels_of, parse
+from .bls import RECORD, BlsEntry, best, earlier, kept, kernels_of, parse, remember
 
 #: The boot partition, and the EFI system partition at its usual places.
 PARTITIONS = ("/boot", "/efi", "/boot/efi")
@@ -23,8 +22,6 @@ _EFIVARS = "/sys/firmware/efi/efivars"
 _VENDOR = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
 #: EFI_LOADER_FEATURE_ENTRY_DEFAULT and _ONESHOT.
 _HAS_DEFAULT, _HAS_ONE_SHOT = 1 << 2, 1 << 3
-#: What was the default before it was set here.
-RECORD = "/var/lib/gdsdeploy/boot-default.json"
 #: Names of entries may count attempts: NAME+LEFT-DONE.
 _COUNTED = re.compile(r"\+\d+(-\d+)?\Z")
 _TIMEOUT = 60.0
@@ -66,12 +63,11 @@ def default_kernel(root: str = "/") -> Dict[str, str]:
 
 def set_default(release: str, check: bool = False, root: str = "/") -> Dict[str, Any]:
     """As :func:`gdsdeploy.host.boot.grub.set_default`; raises SystemdBootError, and then nothing has changed."""
-    entry = entry_of(release, root)
     before = _text(root, "LoaderEntryDefault")
-    changed = before != f"{entry.ident}.conf"
+    entry = kept(menu(root).entries, _without_suffix(before), release) or entry_of(release, root)
+    changed = _without_suffix(before) != entry.ident
     if changed and not check:
-        if not read_text(root, RECORD):
-            atomic.write(inside(root, RECORD), json.dumps({"before": before}) + "\n")
+        remember(before, f"{entry.ident}.conf", root)
         _bootctl(["set-default", f"{entry.ident}.conf"], root)
         now = default_kernel(root)["default"]
         if now != release:
@@ -83,11 +79,12 @@ def set_default(release: str, check: bool = False, root: str = "/") -> Dict[str,
 
 def clear_default(check: bool = False, root: str = "/") -> Dict[str, Any]:
     """Undo :func:`set_default`; the same shape, with the kernel that boots by default then."""
-    recorded = read_text(root, RECORD)
-    if recorded and not check:
-        _bootctl(["set-default", _before(recorded)], root)
+    before = earlier(_text(root, "LoaderEntryDefault"), root)
+    if not check:
+        if before is not None:
+            _bootctl(["set-default", before], root)
         atomic.remove(inside(root, RECORD))
-    changes = ["LoaderEntryDefault (as it was)"] if recorded else []
+    changes = ["LoaderEntryDefault (as it was)"] if before is not None else []
     now = default_kernel(root)
     return {"changed": bool(changes), "changes": changes, "kernel": now["default"], "entry": now["default_entry"]}
 
@@ -95,7 +92,7 @@ def clear_default(check: bool = False, root: str = "/") -> Dict[str, Any]:
 def entry_of(release: str, root: str = "/") -> BlsEntry:
     """The entry that boots kernel ``release``; raises SystemdBootError when there is none."""
     listed = menu(root)
-    entry = next((entry for entry in listed.entries if entry.release == release), None)
+    entry = best(listed.entries, release, root)
     if entry is None:
         others = ", ".join(entry.release for entry in listed.entries) or "none"
         hint = f"install that kernel, or run kernel-install add {release} /boot/vmlinuz-{release}"
@@ -143,15 +140,6 @@ def _named(entries: List[BlsEntry], choice: str) -> Optional[BlsEntry]:
 
 def _without_suffix(name: str) -> str:
     return _COUNTED.sub("", name[: -len(".conf")] if name.endswith(".conf") else name)
-
-
-def _before(recorded: str) -> str:
-    try:
-        value = json.loads(recorded)
-    except ValueError:
-        return ""
-    before = value.get("before", "") if isinstance(value, dict) else ""
-    return before if isinstance(before, str) else ""
 
 
 def _text(root: str, name: str) -> str:

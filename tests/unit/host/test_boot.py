@@ -113,6 +113,59 @@ def test_the_entry_whose_id_names_the_kernel_is_taken_not_the_one_that_moves(roo
     assert grub.set_default(NEW, check=True, root=str(root))["entry"].endswith(f">gnulinux-{NEW}-advanced-/dev/vda")
 
 
+def test_an_entry_that_update_grub_made_is_taken_not_the_first_that_mentions_the_kernel(root: Path) -> None:
+    menu = root / "boot/grub/grub.cfg"
+    others = "".join(
+        f"menuentry 'Linux {OLD} {number}' --id '{ident}' {{\n\tlinux /vmlinuz-{OLD} {words}\n}}\n"
+        for number, (ident, words) in enumerate(
+            [
+                (f"shell-{OLD}", "root=/dev/vda ro init=/bin/bash"),
+                (f"other-{OLD}", "root=/dev/vdb ro"),
+                (f"mine-{OLD}", "root=/dev/vda ro fips=1"),
+                (f"osprober-gnulinux-{OLD}-advanced-x", "root=/dev/vda ro"),
+            ]
+        )
+    )
+    menu.write_text(others + menu.read_text())
+    assert grub.entry_of(OLD, str(root)) == f"{SUBMENU}>gnulinux-{OLD}-advanced-/dev/vda"
+    menu.write_text(others.replace("/dev/vdb", "/dev/vda"))
+    assert grub.entry_of(OLD, str(root)) == f"other-{OLD}", "without any of update-grub's, one that isn't a shell"
+    menu.write_text(others.partition("menuentry 'Linux 6.1.0-50-amd64 1")[0])
+    with pytest.raises(BootError, match="no entry for kernel"):
+        grub.entry_of(OLD, str(root))
+
+
+@pytest.mark.parametrize(
+    ("saved", "stays"),
+    [
+        (f"mine-{OLD}", True),
+        (f"Linux {OLD} of mine", True),
+        (f"{SUBMENU}>gnulinux-{OLD}-advanced-/dev/vda", True),
+        (f"Advanced options for Debian GNU/Linux>Debian GNU/Linux, with Linux {OLD}", True),
+        # A number moves with the next kernel; these boot something else.
+        ("0", False),
+        (f"shell-{OLD}", False),
+        (f"other-{OLD}", False),
+        (f"{SUBMENU}>gnulinux-{OLD}-recovery-/dev/vda", False),
+        (f"{SUBMENU}>gnulinux-{NEW}-advanced-/dev/vda", False),
+    ],
+)
+def test_a_saved_entry_that_boots_the_kernel_stays(root: Path, saved: str, stays: bool) -> None:
+    menu = root / "boot/grub/grub.cfg"
+    text = (EVIDENCE / "debian-13.saved.cfg").read_text()
+    entries = [("mine", "/dev/vda ro fips=1"), ("shell", "/dev/vda init=/bin/bash"), ("other", "/dev/vdb")]
+    menu.write_text(
+        "".join(
+            f"menuentry 'Linux {OLD} of {name}' --id '{name}-{OLD}' {{\n\tlinux /vmlinuz-{OLD} root={words}\n}}\n"
+            for name, words in entries
+        )
+        + text
+    )
+    (root / "boot/grub/grubenv").write_text(f"# GRUB Environment Block\nsaved_entry={saved}\n")
+    changes = grub.set_default(OLD, check=True, root=str(root))["changes"]
+    assert any(change.startswith(grub.GRUB_ENV) for change in changes) is not stays
+
+
 def test_a_kernel_without_an_entry_is_an_error_that_lists_those_that_have_one(root: Path) -> None:
     with pytest.raises(BootError) as caught:
         grub.set_default("9.9", root=str(root))

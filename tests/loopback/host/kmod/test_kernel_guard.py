@@ -233,6 +233,48 @@ class TestBootLoaderSpecification:
             (bls / "etc/machine-id").write_text(machine + "\n")
             assert grub.set_default(self.OLD, check=True, root=str(bls))["entry"] == f"{machine}-{self.OLD}"
 
+    def add(self, bls: Path, name: str, release: str, options: str) -> None:
+        text = f"title {name}\nversion {release}\nlinux /vmlinuz-{release}\noptions {options}\n"
+        (bls / f"boot/loader/entries/{self.MACHINE}-{release}{name}.conf").write_text(text)
+
+    @pytest.mark.parametrize("custom", ["~custom", "-0-debugsite"])
+    def test_the_packages_own_entry_is_taken(self, bls: Path, custom: str) -> None:
+        self.add(bls, "", self.OLD, "root=UUID=1 ro")
+        self.add(bls, custom, self.OLD, "root=UUID=1 ro debug")
+        assert grub.entry_of(self.OLD, str(bls)) == f"{self.MACHINE}-{self.OLD}"
+
+    def test_an_administrators_entry_of_the_kernel_stays(self, bls: Path) -> None:
+        self.add(bls, "", self.OLD, "root=UUID=1 ro")
+        self.add(bls, "~custom", self.OLD, "root=UUID=1 ro fips=1")
+        self.add(bls, "~shell", self.OLD, "root=UUID=1 ro init=/bin/bash")
+        self.add(bls, "~other", self.OLD, "root=UUID=2 ro")
+        for name, stays in (("~custom", True), ("~shell", False), ("~other", False)):
+            block = f"# GRUB Environment Block\nsaved_entry={self.MACHINE}-{self.OLD}{name}\n"
+            (bls / "boot/grub2/grubenv").write_text(block)
+            assert grub.set_default(self.OLD, check=True, root=str(bls))["changed"] is not stays
+
+    def test_the_image_says_what_boots_not_the_version(self, bls: Path) -> None:
+        text = f"title x\nversion {self.OLD}\nlinux /vmlinuz-{self.NEW}\n"
+        (bls / f"boot/loader/entries/{self.MACHINE}-{self.OLD}.conf").write_text(text)
+        with pytest.raises(grub.HostError, match="no entry for kernel"):
+            grub.entry_of(self.OLD, str(bls))
+
+    def test_the_earlier_default_comes_back_unless_somebody_has_set_another(self, bls: Path) -> None:
+        environment = bls / "boot/grub2/grubenv"
+        before = environment.read_bytes()
+        self.add(bls, "~custom", self.NEW, "root=UUID=1 ro fips=1")
+        grub.set_default(self.OLD, root=str(bls))
+        grub.set_default(self.NEW, root=str(bls))
+        assert grub.clear_default(check=True, root=str(bls))["changed"]
+        grub.clear_default(root=str(bls))
+        assert sorted(environment.read_bytes().split(b"\n")) == sorted(before.split(b"\n"))
+        assert not (bls / "var/lib/gdsdeploy/boot-default.json").exists()
+        grub.set_default(self.OLD, root=str(bls))
+        mine = environment.read_text().replace(f"saved_entry={self.MACHINE}-{self.OLD}", "saved_entry=mine")
+        environment.write_text(mine)
+        assert not grub.clear_default(root=str(bls))["changed"]
+        assert environment.read_text() == mine
+
     def test_a_kernel_with_large_pages_has_an_entry_of_its_own(self, bls: Path) -> None:
         large = "5.14.0-570.73.1.el9_6.aarch64+64k"
         text = f"title Linux\nversion {large}\nlinux /vmlinuz-{large}\n"

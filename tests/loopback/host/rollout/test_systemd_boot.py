@@ -115,11 +115,27 @@ def test_a_default_is_set_and_the_earlier_one_comes_back(running: Path) -> None:
     assert grub.set_default(OLD, root=str(running))["changed"] is True
     assert grub.set_default(OLD, root=str(running))["changed"] is False
     assert grub.default_kernel(str(running))["default"] == OLD
-    assert json.loads((running / sdboot.RECORD.lstrip("/")).read_text()) == {"before": f"{MACHINE}-{NEW}.conf"}
+    before = json.loads((running / sdboot.RECORD.lstrip("/")).read_text())
+    assert before == {"before": f"{MACHINE}-{NEW}.conf", "set": [f"{MACHINE}-{OLD}.conf"]}
     assert grub.clear_default(check=True, root=str(running))["changed"] is True
     assert grub.clear_default(root=str(running))["kernel"] == NEW
     assert not (running / sdboot.RECORD.lstrip("/")).exists()
     assert grub.clear_default(root=str(running))["changed"] is False
+
+
+def test_a_default_that_somebody_set_since_stays(running: Path) -> None:
+    grub.set_default(OLD, root=str(running))
+    variable(running, "LoaderEntryDefault", "windows.conf")
+    assert grub.clear_default(root=str(running))["changed"] is False
+    assert sdboot._text(str(running), "LoaderEntryDefault") == "windows.conf"
+
+
+def test_an_administrators_entry_of_the_kernel_stays_the_default(running: Path) -> None:
+    entry(running, OLD, "mine")
+    variable(running, "LoaderEntryDefault", "mine.conf")
+    assert grub.set_default(OLD, root=str(running)) == {
+        "changed": False, "changes": [], "kernel": OLD, "entry": "mine",
+    }  # fmt: skip
 
 
 def test_a_kernel_without_an_entry_changes_nothing(running: Path) -> None:

@@ -75,6 +75,8 @@ class UpdateGrub:
         self.calls: list[list[str]] = []
         #: words that it leaves out, as a file would that sets the variable as a whole
         self.drops: list[str] = []
+        #: entries of other scripts than 10_linux, and the default
+        self.others, self.default = "", "0"
 
     def __call__(self, argv: Sequence[str], _: float, **__: Any) -> Output:
         self.calls.append(list(argv))
@@ -90,7 +92,7 @@ class UpdateGrub:
             values[key] = value.replace(f"${key}", values[key])
         words = [word for word in values["GRUB_CMDLINE_LINUX"].split() if word not in self.drops]
         always, normal = " ".join(words), values["GRUB_CMDLINE_LINUX_DEFAULT"]
-        lines = ["set default=0"]
+        lines = [f'set default="{self.default}"', *self.others.splitlines()]
         for release in (RELEASE, OLDER):
             lines += [
                 f"menuentry 'Linux {release}' --id 'gnulinux-{release}' {{",

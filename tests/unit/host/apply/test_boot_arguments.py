@@ -280,10 +280,42 @@ def test_update_grub_that_fails_leaves_the_drop_in_as_it_was(tmp_path: Path, upd
 
 def test_update_grub_that_leaves_a_word_out(tmp_path: Path, update: UpdateGrub) -> None:
     grub(tmp_path)
+    menu = tmp_path / "boot/grub/grub.cfg"
+    before = menu.read_text()
     update.drops = ["iommu=pt"]
     with pytest.raises(ApplyError, match="left iommu=pt out of /boot/grub/grub") as caught:
         apply(tmp_path, BootArguments(), DESIRED)
     assert caught.value.kind == "verify"
+    assert menu.read_text() == before, "what was made of the drop-in went with it"
+
+
+MINE = f"menuentry 'Of mine' --id 'mine' {{\n\tlinux /boot/vmlinuz-{RELEASE} root=UUID=%s ro\n}}\n"
+
+
+def test_entries_that_update_grub_does_not_make_are_not_judged(tmp_path: Path, update: UpdateGrub) -> None:
+    grub(tmp_path)
+    update.others = MINE % "ffff" + MINE % "0f3c"
+    update(["update-grub"], 1.0)
+    before = tree(tmp_path)
+    run(tmp_path)
+    remove(tmp_path)
+    assert differing(before, tree(tmp_path)) == set()
+
+
+@pytest.mark.parametrize("uuid", ["0f3c", "ffff"])
+def test_such_an_entry_that_boots_by_default_is_named_at_once(tmp_path: Path, update: UpdateGrub, uuid: str) -> None:
+    grub(tmp_path)
+    update.others = MINE % uuid
+    update.default = "${saved_entry}"
+    update(["update-grub"], 1.0)
+    put(tmp_path, "/boot/grub/grubenv", "# GRUB Environment Block\nsaved_entry=mine\n")
+    refusals = check(tmp_path, BootArguments(), DESIRED).refusals
+    # Another system's entry doesn't stay the default.
+    assert [refusal.message for refusal in refusals] == (
+        []
+        if uuid == "ffff"
+        else ["the entry 'Of mine' boots by default, lacks iommu=pt, and isn't made of /etc/default/grub"]
+    )
 
 
 @pytest.mark.parametrize("host", HOSTS)
