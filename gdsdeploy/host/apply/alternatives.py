@@ -12,7 +12,6 @@ import re
 from dataclasses import dataclass
 from typing import Dict, List, Optional
 
-from ..errors import ApplyError
 from ..rootdir import inside
 from .files import File
 from .host import ManagedHost
@@ -87,15 +86,21 @@ def choose(host: ManagedHost) -> None:
         # A file in the link's place: the tool wouldn't replace it.  It is recorded, and put back on an error.
         host.preserve(LINK)
         host.remove_tree(LINK)
-    try:
-        _run(host, "--install", LINK, GROUP, OWN, str(PRIORITY))
-        group = observe(host)
-        if group is None or not group.is_ours:
-            # An administrator had chosen another one, which a priority doesn't change.
-            _run(host, "--auto", GROUP)
-    except ApplyError:
-        host.attempt(_argv(host, "--remove", GROUP, OWN), _SECONDS)
-        raise
+    host.undo_by(LINK, lambda: _unchoose(host, group))
+    _run(host, "--install", LINK, GROUP, OWN, str(PRIORITY))
+    now = observe(host)
+    if now is None or not now.is_ours:
+        # An administrator had chosen another one, which a priority doesn't change.
+        _run(host, "--auto", GROUP)
+
+
+def _unchoose(host: ManagedHost, before: Optional[Group]) -> None:
+    """Take back what :func:`choose` has done, also in part.  Raises ApplyError."""
+    now = observe(host)
+    if now is not None and OWN in now.choices and (before is None or OWN not in before.choices):
+        _run(host, "--remove", GROUP, OWN)
+    if before is not None and not before.auto and before.chosen in before.choices:
+        _run(host, "--set", GROUP, before.chosen)
 
 
 def leave_changes(host: ManagedHost) -> List[Change]:

@@ -11,7 +11,7 @@ from .host import ManagedHost
 from .initramfs import CarriedFiles
 from .model import Change
 
-MODPROBE = "/etc/modprobe.d/gdsdeploy.conf"
+MODPROBE = initramfs.CARRIED[0]
 MODULES_LOAD = "/etc/modules-load.d/gdsdeploy.conf"
 _NVME = "options nvme_core multipath=N"
 
@@ -48,9 +48,7 @@ class DriverOptions(CarriedFiles[Desired]):
 
     def revert(self, host: ManagedHost) -> List[Change]:
         """The files; the initramfs has NVMe's option from one of them."""
-        carried = _NVME in host.text(MODPROBE)
-        changes = super().revert(host)
-        return changes + (initramfs.rebuild_all(host) if carried and changes else [])
+        return initramfs.revert(host, self.reverts, carried=_NVME in host.text(MODPROBE))
 
 
 def modprobe_conf(desired: Desired) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import os
 import shutil
 import tempfile
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
-from .. import process
+from .. import derived, process
+from ..derived import Thing
 from ..errors import ApplyError, CannotTellError, HostError
 from ..io import atomic
 from ..process import Output
@@ -18,6 +20,10 @@ from . import files
 from .model import Change, writing
 from .record import Record, beside, look
 
+#: There while the kernel enforces or logs a policy, see selinux(8).
+SELINUX = "/sys/fs/selinux/enforce"
+#: SELinux's labels of what was written.
+LABELS = Thing("labels")
 _QUERY_SECONDS = 120.0
 #: Folder of files that a look leaves for its own time: on a disk, since package lists are large.
 SCRATCH = "/var/tmp"  # noqa: S108  # nosec B108 # the folder in it is our own
@@ -62,7 +68,7 @@ class ManagedHost:
         self.say = say
         self._answers: Dict[Any, Any] = {}
         self._scratch: Optional[tempfile.TemporaryDirectory[str]] = None
-        self._undo: List[Tuple[str, Any]] = []
+        self._undo: List[Tuple[str, Callable[[], object]]] = []
         #: paths that were written, for their labels
         self.written: Set[str] = set()
 
@@ -171,9 +177,9 @@ class ManagedHost:
         if refusal is not None:
             raise ApplyError(refusal.message, refusal.hint, "refused")
         target = self.target(file.path) if file.kind == files.FOLDER else file.path
-        for path in [*self._missing_folders(target), target]:
+        for path in [*self.missing_folders(target), target]:
             self.preserve(path)
-            self.written.add(path)
+            self._note(path)
         with writing(file.path):
             files.bring_about(beside(self.root, target), file)
 
@@ -184,12 +190,25 @@ class ManagedHost:
 
     def undoable(self, path: str) -> None:
         """Put ``path`` back as it is now when the resource fails; nothing is recorded for a removal."""
-        self._undo.append((path, look(self.root, path)))
+        before = look(self.root, path)
+        self.undo_by(path, lambda: self._put_back(path, before))
+
+    def undo_by(self, subject: str, step: Callable[[], object], *, last: bool = False) -> None:
+        """Have ``step`` take back what the resource is about to do to ``subject``, when it doesn't end well.
+
+        last: after all files are what they were, for a program that reads them.
+        """
+        self._undo.insert(0 if last else len(self._undo), (subject, step))
+
+    def keep(self) -> None:
+        """What the resource has done so far stays when it fails now."""
+        self._undo = []
 
     def write_unrecorded(self, file: files.File) -> None:
         """The same for gdsdeploy's own files, which aren't recorded."""
         self.forget()
-        self.written.update([*self._missing_folders(file.path), file.path])
+        for path in [*self.missing_folders(file.path), file.path]:
+            self._note(path)
         with writing(file.path):
             files.bring_about(beside(self.root, file.path), file)
 
@@ -215,22 +234,32 @@ class ManagedHost:
 
     # One resource at a time
 
-    def begin(self) -> None:
-        """A new resource begins: :meth:`undo` leaves earlier ones alone."""
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Around one resource: however the block is left but by its end, what it has done is taken back.
+
+        That is so for errors, SystemExit (SIGTERM) and KeyboardInterrupt; signals that arrive meanwhile wait.
+        """
         self._undo = []
+        try:
+            yield
+        except BaseException:
+            with process.defer_signals():
+                self.undo()
+            raise
 
     def undo(self) -> None:
-        """Put back every file that the resource has written since :meth:`begin`; a note names what can't be."""
-        for path, before in reversed(self._undo):
+        """The steps of :meth:`undo_by`, the latest first.  One that fails is named in a note; the others run, too."""
+        while self._undo:
+            subject, step = self._undo.pop()
             try:
-                self._put_back(path, before)
-            except HostError as error:
-                # What matters is why the resource failed.
-                self.notes.append(f"{error.message}: it couldn't be put back; run this again")
-        self._undo = []
+                step()
+            except Exception as error:  # noqa: BLE001 - what matters is why the resource failed
+                words = error.message if isinstance(error, HostError) else f"{subject}: {error}"
+                self.notes.append(f"{words}: it couldn't be put back; run this again")
         self.forget()
 
-    def _missing_folders(self, path: str) -> List[str]:
+    def missing_folders(self, path: str) -> List[str]:
         """The folders that have to be made for ``path``, from the outermost on."""
         folders: List[str] = []
         folder = os.path.dirname(path)
@@ -239,8 +268,15 @@ class ManagedHost:
             folder = os.path.dirname(folder)
         return folders
 
-    def _put_back(self, path: str, before: Any) -> None:
+    def _note(self, path: str) -> None:
+        """Before the first path is written: from now on, labels are due."""
+        if not self.written and self.exists(SELINUX):
+            with writing(derived.PATH):
+                derived.outdate([LABELS], self.root)
         self.written.add(path)
+
+    def _put_back(self, path: str, before: Any) -> None:
+        self._note(path)
         with writing(path):
             files.put_back(beside(self.root, path), before)
 

@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any, ClassVar, List, Sequence
 
-from ..errors import DesiredError
+from .. import derived
+from ..derived import Thing
+from ..errors import ApplyError, DesiredError
 from ..paths import IMEX_NODES
 from . import services
-from .file_resource import FileResource, restoration_changes, take_back
+from .file_resource import FileResource, restoration_changes, restore, take_back
 from .files import File
 from .host import ManagedHost
-from .model import RELOAD, Change, Words
+from .model import RELOAD, Change, Words, writing
 
 UNIT = "nvidia-imex.service"
 
@@ -46,15 +48,19 @@ class Imex(FileResource[Desired]):
         _check(desired.nodes)
         observed = super().observe(host, desired)
         observed["left"] = [] if desired.nodes else restoration_changes(host, self.reverts)
-        observed["active"] = services.is_booted(host) and services.is_active(host, UNIT)
+        observed["active"] = _is_active(host)
+        observed["due"] = derived.is_due(_running(host), host.root)
         return observed
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         """The file, and the restart, which ends what programs share over NVLink."""
         changes: List[Change] = observed["left"] + super().changes(desired, observed, pending)
-        if changes and observed["active"]:
+        if (changes or observed["due"]) and observed["active"]:
             changes.append(Change("restart", UNIT, "", "", "nodes", RELOAD))
         return changes
+
+    def derives(self, host: ManagedHost, desired: Desired) -> Sequence[Thing]:
+        return [_running(host)] if _is_active(host) else []
 
     def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
         if change.kind == "restart":
@@ -63,6 +69,31 @@ class Imex(FileResource[Desired]):
             take_back(host, change.subject)
         else:
             super().apply(host, desired, change)
+
+    def revert(self, host: ManagedHost) -> List[Change]:
+        """Restore the file; IMEX restarts with it where it runs, if it can."""
+        files_due = restoration_changes(host, self.reverts)
+        is_due = _is_active(host) and (bool(files_due) or derived.is_due(_running(host), host.root))
+        restart = [Change("restart", UNIT, "", "", "nodes", RELOAD)] if is_due else []
+        if host.check:
+            return restore(host, self.reverts) + restart
+        with writing(derived.PATH), derived.remaking([_running(host)] if is_due else [], host.root, keep=False):
+            changes = restore(host, self.reverts)
+            try:
+                if is_due:
+                    services.restart(host, UNIT)
+            except ApplyError as error:
+                # Without nodes it may not start; it has no domain any more.
+                host.notes.append(error.message)
+        return changes + restart
+
+
+def _running(host: ManagedHost) -> Thing:
+    return services.running(host, UNIT, [IMEX_NODES])
+
+
+def _is_active(host: ManagedHost) -> bool:
+    return services.is_booted(host) and services.is_active(host, UNIT)
 
 
 def text(nodes: Sequence[str]) -> str:

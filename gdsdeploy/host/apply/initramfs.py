@@ -7,13 +7,18 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, List, Sequence, TypeVar
 
+from .. import derived
+from ..derived import Thing
 from ..errors import ApplyError
 from ..rootdir import list_folder
-from .file_resource import FileResource
+from .file_resource import FileResource, restoration_changes, restore
 from .host import ManagedHost
-from .model import NONE, Change, Words
+from .model import NONE, Change, Words, writing
 
 _SECONDS = 1800.0
+#: What an initramfs carries of gdsdeploy's.
+CARRIED = ("/etc/modprobe.d/gdsdeploy.conf", "/etc/modprobe.d/gdsdeploy-boot.conf")
+_NAME = "initramfs "
 #: Where images are: Debian and Ubuntu, and the RHEL family.
 _PLACES = ("/boot/initrd.img-{}", "/boot/initramfs-{}.img")
 #: Where systemd-boot's are: in TOKEN/RELEASE of one of these folders, see kernel-install(8).
@@ -67,17 +72,44 @@ def _is_dracuts(host: ManagedHost) -> bool:
     return hooks != ["initramfs-tools"] or not _has(host, "update-initramfs")
 
 
-def rebuild_all(host: ManagedHost) -> List[Change]:
-    """Make those of all kernels again, because a file that they have copies of has gone; only the changes in a check.
+def of_kernel(release: str) -> Thing:
+    """The initramfs of the kernel ``release`` as a derived thing."""
+    return Thing(f"{_NAME}{release}", CARRIED)
 
-    A kernel without modules is left out: nothing could be made for it.  Raises ApplyError.
+
+def rebuilt_changes(host: ManagedHost, *, gone: bool) -> List[Change]:
+    """Those that have to be made again: of all kernels where a file that they carry goes (``gone``), or what is due.
+
+    A kernel without modules is left out: nothing could be made for it.
     """
     releases = [release for release in list_folder(host.root, "/lib/modules") if images(host, release)]
     releases = [release for release in releases if host.exists(f"/lib/modules/{release}/modules.dep")]
-    if not host.check:
-        for release in releases:
-            rebuild(host, release)
-    return [Change("initramfs", release, "", "", "options", NONE) for release in releases]
+    due = [release for release in releases if gone or derived.is_due(of_kernel(release), host.root)]
+    return [Change("initramfs", release, "", "", "options", NONE) for release in due]
+
+
+def revert(host: ManagedHost, patterns: Sequence[str], *, carried: bool) -> List[Change]:
+    """Restore files, and make every initramfs again that may have a copy of them; only the changes in a check.
+
+    carried: whether one of the files that go is in it.  What was interrupted is made up for.  Raises ApplyError.
+    """
+    gone = carried and bool(restoration_changes(host, patterns))
+    images_due = rebuilt_changes(host, gone=gone)
+    if host.check:
+        return restore(host, patterns) + images_due
+    with writing(derived.PATH):
+        things = [of_kernel(change.subject) for change in images_due]
+        # Without an option that matters there, an image that is right may keep its copy.
+        others = [of_kernel(name[len(_NAME) :]) for name in derived.names(_NAME, host.root)]
+        spared = [] if gone else [thing for thing in others if thing not in things]
+        derived.outdate(things, host.root)
+        changes = restore(host, patterns)
+        derived.settle(spared, host.root, keep=any(map(host.exists, CARRIED)))
+        for thing, change in zip(things, images_due):
+            rebuild(host, change.subject)
+            # Another resource may still have a file in it.
+            derived.settle([thing], host.root, keep=any(map(host.exists, CARRIED)))
+    return changes + images_due
 
 
 def _has(host: ManagedHost, program: str) -> bool:
@@ -97,14 +129,20 @@ class CarriedFiles(FileResource[D]):
     def observe(self, host: ManagedHost, desired: Any) -> Any:
         observed = super().observe(host, desired)
         observed["initramfs"] = bool(images(host, desired.kernel_release))
+        observed["due"] = derived.is_due(of_kernel(desired.kernel_release), host.root)
         return observed
 
     def changes(self, desired: Any, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         """The files, and the initramfs; a kernel that is installed later makes its own, with these files in it."""
         changes = super().changes(desired, observed, pending)
-        if observed["initramfs"] and any(change.subject == self.carried for change in changes):
+        is_due = observed["due"] or any(change.subject == self.carried for change in changes)
+        if observed["initramfs"] and is_due:
             changes.append(Change("initramfs", desired.kernel_release, "", "", "options", NONE))
         return changes
+
+    def derives(self, host: ManagedHost, desired: Any) -> Sequence[Thing]:
+        release = desired.kernel_release
+        return [of_kernel(release)] if images(host, release) else []
 
     def apply(self, host: ManagedHost, desired: Any, change: Change) -> None:
         if change.kind == "initramfs":

@@ -6,19 +6,24 @@ import contextlib
 import os
 from typing import Iterator
 
-from .. import process
+from .. import derived, process
 from ..errors import ApplyError, HostError
-from .host import ManagedHost
+from . import written
+from .host import LABELS, SELINUX, ManagedHost
+from .model import writing
 from .record import beside
 
-#: There while the kernel enforces or logs a policy, see selinux(8).
-_ENABLED = "/sys/fs/selinux/enforce"
 _SECONDS = 300.0
 
 
 @contextlib.contextmanager
 def restore_after(host: ManagedHost) -> Iterator[None]:
-    """When the block ends, :func:`restore`; after an error of the block, a failure of that is a note only."""
+    """When the block ends, :func:`restore`; after an error of the block, a failure of that is a note only.
+
+    What an earlier run couldn't label, because it was killed or restorecon failed, is labelled with it.
+    """
+    if not host.check and derived.is_due(LABELS, host.root):
+        host.written.update([*written.paths(host.root), *host.record.paths])
     try:
         yield
     except BaseException:
@@ -34,7 +39,7 @@ def restore(host: ManagedHost) -> None:
     """Label every file and folder that this run has written; raises ApplyError where SELinux is enabled."""
     paths = sorted(path for path in host.written if os.path.lexists(beside(host.root, path)))
     host.written.clear()
-    if not paths or not host.exists(_ENABLED):
+    if not paths or not host.exists(SELINUX):
         return
     argv = ["restorecon", *paths]
     output = host.attempt(argv, _SECONDS)
@@ -45,3 +50,5 @@ def restore(host: ManagedHost) -> None:
         raise ApplyError(message, f"dnf install policycoreutils, then run: {' '.join(argv)}")
     if output.status != 0:
         raise ApplyError(f"restorecon can't label what was written: {output.failure()}", f"run: {' '.join(argv)}")
+    with writing(derived.PATH):
+        derived.settle([LABELS], host.root, keep=False)

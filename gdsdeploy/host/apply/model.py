@@ -11,6 +11,7 @@ import os
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Dict, Generic, Iterator, List, Mapping, Sequence, Tuple, Type, TypeVar
 
+from ..derived import Thing
 from ..errors import ApplyError, HostError
 from ..io.atomic import UnsafePathError
 
@@ -139,6 +140,13 @@ class Resource(Generic[D]):
 
         Also called when there was no change.
         """
+
+    def derives(self, host: ManagedHost, desired: D) -> Sequence[Thing]:
+        """What its changes make from files: due from the first change on, until the last one has ended well.
+
+        :meth:`changes` has to say that what is due is made again; see ``derived.py``.
+        """
+        return ()
 
     def report(self, desired: D, observed: Any) -> Mapping[str, Any]:
         """The part of the observation that the controller needs, as JSON."""

@@ -11,13 +11,12 @@ from typing import Any, Dict, List
 
 from ..errors import DesiredError
 from . import files, initramfs
-from .file_resource import restore
 from .files import ABSENT, File
 from .host import ManagedHost
 from .initramfs import CarriedFiles
 from .model import Change
 
-PATH = "/etc/modprobe.d/gdsdeploy-boot.conf"
+PATH = initramfs.CARRIED[1]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
 _PARAMETER = re.compile(r"[A-Za-z0-9_]+\Z")
 #: modprobe splits at blanks, and continues a line that ends with a backslash.
@@ -50,8 +49,7 @@ class ModuleOptions(CarriedFiles[Desired]):
 
     def revert(self, host: ManagedHost) -> List[Change]:
         """Take the file away, and make each initramfs again that may have a copy of it."""
-        changes = restore(host, self.reverts)
-        return changes + (initramfs.rebuild_all(host) if changes else [])
+        return initramfs.revert(host, self.reverts, carried=True)
 
 
 def text(options: Dict[str, Dict[str, str]]) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence
 
@@ -26,7 +25,7 @@ from ..kmod.module import ERROR, UNKNOWN, outcome_of
 from ..kmod.packaged import FOLDER, STALE, dkms_version, installed_manifest, problems, received_parts, shadows
 from ..kmod.packaged_file import PackagedFile
 from ..model.schema import LINES
-from ..rootdir import inside, list_folder
+from ..rootdir import inside
 from ..secure_boot import signing as signatures
 from ..secure_boot.signature import signer_of
 from .host import ManagedHost
@@ -232,12 +231,9 @@ class Modules(Resource[Desired]):
 
     def revert(self, host: ManagedHost) -> List[Change]:
         """Remove received modules, of every kernel; what DKMS built goes with its packages."""
-        matches = (re.fullmatch(r"gdsdeploy-(.+)\.conf", name) for name in list_folder(host.root, "/etc/depmod.d"))
-        releases = {match.group(1) for match in matches if match}
-        kernels = list_folder(host.root, "/lib/modules")
-        releases |= {name for name in kernels if host.exists(f"/lib/modules/{name}/{FOLDER}")}
         with with_kind("modules"):
-            results = [pack.remove_from(release, host.root, check=host.check) for release in sorted(releases)]
+            releases = pack.placed_releases(host.root)
+            results = [pack.remove_from(release, host.root, check=host.check) for release in releases]
         host.forget()
         return [Change("delete", path, "", "", "restore") for result in results for path in result["changes"]]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, List, Sequence
 
-from ..errors import ApplyError
 from . import files, repositories
 from .files import File
 from .host import ManagedHost
@@ -62,12 +61,9 @@ class Pins(Resource[Desired]):
 
     def settle(self, host: ManagedHost, desired: Desired, changes: Sequence[Change]) -> None:
         """The package manager would take the locked versions; a host that had no pins loses its new sources, too."""
-        try:
-            manager(desired.manager).verify_pins(host, desired)
-        except ApplyError:
-            if not self._pinned:
-                repositories.take_back(host)
-            raise
+        if not self._pinned:
+            host.undo_by("the lock's repositories", lambda: repositories.take_back(host))
+        manager(desired.manager).verify_pins(host, desired)
 
     def revert(self, host: ManagedHost) -> List[Change]:
         """Remove gdsdeploy's pins; others stay."""

@@ -47,7 +47,7 @@ class Record:
         self.paths[path] = None if is_ours(path, before) else before
         try:
             self._write()
-        except ApplyError:
+        except BaseException:
             del self.paths[path]
             raise
 

@@ -7,12 +7,13 @@ import os
 from functools import partial
 from typing import Callable, List, Sequence
 
+from .. import derived
 from ..errors import ApplyError, CannotTellError, DesiredError
 from ..rootdir import list_folder
 from . import labels, lock, packages, registry, services, written
 from .file_resource import restore
 from .host import ManagedHost
-from .model import INSTALLS, Change
+from .model import INSTALLS, Change, writing
 from .packages import left
 from .packages.managers import HOLDS, INSTALLED
 from .record import PATH as RECORD
@@ -38,10 +39,22 @@ def remove(
     # A check finds the packages still there that leave before others come back.
     purged = packages.purged(host) if left.read(host) and not only else []
     bring_back = partial(left.revert, purged=purged)
-    last: List[_Step] = [bring_back, _restore_recorded, _restore_unrecorded, partial(_folders, purged)]
+    others: List[_Step] = [] if only else [bring_back, _restore_recorded, _restore_unrecorded]
+    last: List[_Step] = [] if only else [partial(_folders, purged)]
+
+    def have_read(host: ManagedHost) -> List[Change]:
+        """What reads restored files does so before the record goes that it is due."""
+        is_due = derived.is_due(services.systemd(host), host.root)
+        if not host.check and (is_due or any(services.FOLDER in change.subject for change in changes)):
+            services.reload(host)
+            with writing(derived.PATH):
+                derived.settle([services.systemd(host)], host.root, keep=False)
+        if not host.check:
+            labels.restore(host)
+        return []
+
     with labels.restore_after(host):
-        for step in [*steps, *([] if only else last)]:
-            host.begin()
+        for step in [*steps, *others, have_read, *last]:
             subjects = {earlier.subject for earlier in changes}
             try:
                 # A package that leaves may come back in the version that it had.
@@ -50,8 +63,6 @@ def remove(
                 raise ApplyError(str(error), error.hint, error.kind) from None
             changes += new
             done(new)
-    if not host.check and any(services.FOLDER in change.subject for change in changes):
-        services.reload(host)
     return changes
 
 

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, List, Sequence, Tuple
 
 from ..archive import pack
+from ..derived import Thing
 from ..errors import ApplyError, DesiredError
 from ..io import atomic
 from ..rootdir import inside
-from . import files, unload, written
+from . import files, initramfs, unload, written
 from .files import File
 from .host import ManagedHost
 from .model import Change, Refusal, Resource, with_kind, writing
@@ -80,10 +81,20 @@ class Restore(Resource[Desired]):
     name = "restore"
     desired_type = Desired
 
+    def __init__(self) -> None:
+        self._images: List[Change] = []
+
     def observe(self, host: ManagedHost, desired: Desired) -> Any:
         """What is there of everything that comes or goes; raises DesiredError for names that can't be."""
         _check(desired)
-        return _observe_offer(host, desired) if desired.step == "offer" else _observe_removal(host, desired)
+        if desired.step == "offer":
+            return _observe_offer(host, desired)
+        observed = _observe_removal(host, desired)
+        self._images = observed["images"]
+        return observed
+
+    def derives(self, host: ManagedHost, desired: Desired) -> Sequence[Thing]:
+        return [initramfs.of_kernel(change.subject) for change in self._images]
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
         if observed.get("archive") != "other":
@@ -98,6 +109,7 @@ class Restore(Resource[Desired]):
             *(Change("remove", name, "", "", "not-there-before") for name in observed["packages"]),
             *(Change("write", path, "", "", "restore") for path in observed["records"]),
             *(Change(kind, path, "", "", reason) for kind, path, reason in observed["files"]),
+            *observed["images"],
             *observed["returning"],
         ]
 
@@ -107,6 +119,8 @@ class Restore(Resource[Desired]):
             write_names(host, INSTALLED, desired.installed)
         elif change.subject == HOLDS:
             write_names(host, HOLDS, desired.held)
+        elif change.kind == "initramfs":
+            initramfs.rebuild(host, change.subject)
         elif change.subject == PLACE and change.kind == "make":
             _extract(host)
         elif change.kind == "write" and desired.step == "remove":
@@ -206,11 +220,11 @@ def _observe_removal(host: ManagedHost, desired: Desired) -> Any:
     way = left.find(host, manager(desired.manager), _left_since(host, desired), unwanted)
     with with_kind("modules"):
         kernels = [release for release in others if pack.remove_from(release, host.root, check=True)["changed"]]
+    changed = [change for file in desired.files for change in _file_changes(host, file)]
+    images = initramfs.rebuilt_changes(host, gone=any(path in initramfs.CARRIED for _, path, _ in changed))
     return {
-        "files": [
-            *(("delete", path, "passing") for path in passing if host.entry(path) is not None),
-            *(change for file in desired.files for change in _file_changes(host, file)),
-        ],
+        "files": [*(("delete", path, "passing") for path in passing if host.entry(path) is not None), *changed],
+        "images": [change for change in images if change.subject not in desired.unwanted_kernels],
         "kernels": kernels,
         "packages": unwanted,
         "returning": left.changes(way),

@@ -11,11 +11,13 @@ import re
 from dataclasses import dataclass
 from typing import List, Sequence
 
+from .. import derived
+from ..derived import Thing
 from ..rootdir import list_folder
-from .file_resource import restore, take_back
+from .file_resource import restoration_changes, restore, take_back
 from .files import FILE
 from .host import ManagedHost
-from .model import NONE, Change, Refusal
+from .model import NONE, Change, Refusal, writing
 from .record import beside
 
 FOLDER = "/etc/systemd/system"
@@ -112,6 +114,7 @@ def dismiss_changes(unit: str, present: Unit, disruption: str = NONE) -> List[Ch
 
 def enable(host: ManagedHost, unit: str) -> None:
     """Enable a unit as its file says now: links that it no longer asks for go.  Raises ApplyError."""
+    _undo_links(host, unit, host.text(path(unit)))
     _systemctl(host, "reenable", unit)
 
 
@@ -159,11 +162,30 @@ def restart(host: ManagedHost, unit: str) -> None:
 
 def disable(host: ManagedHost, unit: str, *, stop: bool = False) -> None:
     """Disable a unit, and stop it if systemd runs; raises ApplyError."""
+    _undo_links(host, unit)
     if observe(host, unit).exists:
         _systemctl(host, "disable", *(["--now"] if stop and is_booted(host) else []), unit)
     # systemctl refuses a unit whose file is missing, and leaves its links.
     for link in observe(host, unit).links:
         host.remove_tree(link)
+
+
+def _undo_links(host: ManagedHost, unit: str, text: str = "") -> None:
+    """Have the unit's links, and those that its text asks for, be as they are now when the resource fails."""
+    for link in dict.fromkeys([*observe(host, unit).links, *links(unit, text)]):
+        for each in [*host.missing_folders(link), link]:
+            host.undoable(each)
+    host.undo_by("systemd", lambda: reload(host), last=True)
+
+
+def running(host: ManagedHost, unit: str, sources: Sequence[str]) -> Thing:
+    """A unit that runs as a thing that was made from the files that it read when it started."""
+    return derived.in_this_boot(unit, sources, host.root)
+
+
+def systemd(host: ManagedHost) -> Thing:
+    """What the running systemd has read of its files, while a removal changes them."""
+    return derived.in_this_boot("systemd", (), host.root)
 
 
 def reload(host: ManagedHost) -> None:
@@ -190,9 +212,13 @@ def apply(host: ManagedHost, change: Change, *, stop: bool = False) -> bool:
 def dismiss(host: ManagedHost, unit: str, paths: Sequence[str], disruption: str = NONE) -> List[Change]:
     """Disable and stop a unit, then restore its file and ``paths``; with ``host.check`` only say it."""
     changes = dismiss_changes(unit, observe(host, unit), disruption)
+    every = (path(unit), *paths)
+    if not host.check and is_booted(host) and (changes or restoration_changes(host, every)):
+        with writing(derived.PATH):
+            derived.outdate([systemd(host)], host.root)
     if changes and not host.check:
         disable(host, unit, stop=True)
-    return changes + restore(host, (path(unit), *paths))
+    return changes + restore(host, every)
 
 
 def names_refused(names: Sequence[str]) -> List[Refusal]:

@@ -141,7 +141,7 @@ class Signing(FileResource[Desired]):
             answer = signing.enrol(owners, host.root, where_needed=True)
         if answer["state"] == "pending":
             # The request stands, so the files that belong to it stay.
-            host.begin()
+            host.keep()
             steps = " ".join(f"({number}) {text};" for number, text in enumerate(answer["steps"], 1))
             message = "Secure Boot is on and the key of the modules has to be enrolled by a person at the console"
             raise ApplyError(f"{message} of this host: {steps}", "apply it again after that", "refused")

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, List, Sequence
 
+from .. import derived
+from ..derived import Thing
 from ..io.prometheus import places
 from ..watch import service
 from . import services
@@ -52,6 +54,7 @@ class Watch(FileResource[Desired]):
         observed["unit"] = services.observe(host, UNIT)
         observed["outdated"] = desired.enabled and services.is_outdated(host, [UNIT])
         observed["booted"] = services.is_booted(host)
+        observed["due"] = derived.is_due(_running(host), host.root)
         observed["active"] = observed["booted"] and services.is_active(host, UNIT)
         observed["back"] = [] if desired.enabled else restoration_changes(host, [services.path(UNIT)])
         return observed
@@ -72,9 +75,13 @@ class Watch(FileResource[Desired]):
         written = any(change.subject == services.path(UNIT) for change in changes)
         changes += services.enable_changes(UNIT, unit(desired), observed["unit"], written=written)
         changes += services.reload_changes(outdated=observed["outdated"], changes=[*pending, *changes])
-        if observed["booted"] and (written or observed["outdated"] or not observed["active"]):
+        is_other = written or observed["outdated"] or observed["due"]
+        if observed["booted"] and (is_other or not observed["active"]):
             changes.append(Change("start", UNIT, "", "", "stopped" if not observed["active"] else "unit"))
         return changes
+
+    def derives(self, host: ManagedHost, desired: Desired) -> Sequence[Thing]:
+        return [_running(host)] if desired.enabled and services.is_booted(host) else []
 
     def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
         if change.kind == "start":
@@ -85,6 +92,10 @@ class Watch(FileResource[Desired]):
     def revert(self, host: ManagedHost) -> List[Change]:
         """Stop the service, which removes its metrics, and forget it."""
         return services.dismiss(host, UNIT, (service.STATE,))
+
+
+def _running(host: ManagedHost) -> Thing:
+    return services.running(host, UNIT, [services.path(UNIT)])
 
 
 def unit(desired: Desired) -> str:

@@ -12,11 +12,13 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import tarfile
 import tempfile
 from typing import IO, Any, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
+from .. import derived, process
 from ..audit.audit import STACK, Result, audit
 from ..errors import AuditError, HostError, PackError
 from ..io import atomic
@@ -24,7 +26,7 @@ from ..kmod import driver as drivers
 from ..kmod.kernel import Inputs, Kernel, override_line, read_dependencies, run_depmod
 from ..kmod.module import decisive, is_incomplete, name_of, read_module
 from ..kmod.packaged import FOLDER, MANIFEST, identity, installed_manifest, is_same_build, sha256, vouched_files
-from ..rootdir import inside
+from ..rootdir import inside, list_folder, read_bytes
 from . import provenance
 from .archive import FORMAT, read_manifest, read_provenance, unpack, verify
 from .key import NONE, objections, of_modules
@@ -32,6 +34,13 @@ from .provenance import Builder, Origin
 
 __all__ = ["install", "pack", "read_manifest", "read_provenance", "unpack", "verify"]
 _OVERRIDES = "/etc/depmod.d/gdsdeploy-{}.conf"
+_INDEX = "modules.dep"
+#: Bytes; the largest kernels have 1.5 MB.
+_INDEX_LIMIT = 64 << 20
+#: Beside the folders of kernels: the modules that were there before, and the names that tempfile makes.
+_BACKUP = ".gdsdeploy-old-"
+_TEMPORARY = re.compile(r"\.gdsdeploy-(?:old-)?[a-z0-9_]{8}")
+_RELEASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]*")
 #: Why a file differs from the archive, in words.
 _REASONS = {
     "new": "new",
@@ -115,6 +124,8 @@ def install(archive: str, kernel: Kernel, check: bool = False, origin: Optional[
     then nothing has changed.
     """
     base = os.path.dirname(kernel.folder)
+    if not check:
+        _sweep(kernel.release, kernel.root)
     try:
         # Not below the kernel's own folder, where a crash would leave files that depmod finds.
         staging = tempfile.mkdtemp(prefix=".gdsdeploy-", dir=None if check else base)
@@ -153,10 +164,13 @@ def differences(archive: str, kernel: Kernel) -> List[Difference]:
 
 def remove(kernel: Kernel, check: bool = False) -> Dict[str, Any]:
     """Remove what :func:`install` placed for ``kernel``; returns the same shape."""
-    places = [os.path.join(kernel.folder, FOLDER), _overrides_path(kernel)]
+    places = [os.path.join(kernel.folder, FOLDER), _overrides_path(kernel), *_left_behind(kernel.release, kernel.root)]
     changes = [place for place in places if os.path.lexists(place)]
+    if _is_index_due(kernel.release, kernel.root):
+        changes.append(os.path.join(kernel.folder, _INDEX))
     if changes and not check:
         try:
+            _sweep(kernel.release, kernel.root)
             _swap(kernel, None, "")
         except OSError as error:
             raise PackError(f"cannot remove {error.filename}: {error.strerror}") from None
@@ -169,9 +183,12 @@ def remove_from(release: str, root: str, check: bool = False) -> Dict[str, Any]:
         return remove(Kernel(release, root), check)
     path = inside(root, _OVERRIDES.format(release))
     changes = [path] if os.path.lexists(path) else []
+    changes += _left_behind(release, root)
     if changes and not check:
         try:
-            os.unlink(path)
+            atomic.remove(path)
+            for left in _left_behind(release, root):
+                shutil.rmtree(left)
         except OSError as error:
             raise PackError(f"cannot remove {path}: {error.strerror}") from None
     return _change(changes)
@@ -257,6 +274,8 @@ def _differences(kernel: Kernel, manifest: Dict[str, Any]) -> List[Difference]:
         elif f"{FOLDER}/{name}" not in kernel.dependencies:
             changes.append(Difference(path, "depmod"))
     changes += [Difference(os.path.join(folder, name), "surplus") for name in installed if name not in digests]
+    if _is_index_due(kernel.release, kernel.root) and not any(change.reason == "depmod" for change in changes):
+        changes.append(Difference(os.path.join(kernel.folder, _INDEX), "depmod"))
     if installed_manifest(kernel) != manifest:
         changes.append(Difference(os.path.join(folder, MANIFEST), "manifest"))
     if _overrides(kernel) != _override_lines(kernel, manifest):
@@ -265,33 +284,87 @@ def _differences(kernel: Kernel, manifest: Dict[str, Any]) -> List[Difference]:
 
 
 def _swap(kernel: Kernel, staging: Optional[str], overrides: str) -> None:
-    """Replace the installed folder by ``staging`` (or nothing), then run depmod; all of it or none."""
-    folder = os.path.join(kernel.folder, FOLDER)
+    """Replace the installed folder by ``staging`` (or nothing), then run depmod.
+
+    All of it or none, however this ends; what SIGKILL interrupts, :func:`_sweep` puts back.
+    """
+    folder, backup = os.path.join(kernel.folder, FOLDER), _backup(kernel.release, kernel.root)
     before = _overrides(kernel)
-    old = tempfile.mkdtemp(prefix=".gdsdeploy-old-", dir=os.path.dirname(kernel.folder))
-    backup = os.path.join(old, "backup")
+    was_there = os.path.isdir(folder)
     try:
-        atomic.make_folder(os.path.dirname(folder))
-        if os.path.isdir(folder):
-            os.rename(folder, backup)
-        try:
+        with derived.remaking([_index(kernel.release)], kernel.root, keep=staging is not None):
+            atomic.make_folder(os.path.dirname(folder))
+            if was_there:
+                os.rename(folder, backup)
             if staging is not None:
                 os.chmod(staging, 0o755)  # noqa: S103 # nosec B103 # mkdtemp made it 0700; modules aren't secret
                 os.rename(staging, folder)
             _write_overrides(kernel, overrides)
             run_depmod(kernel.root, kernel.release, PackError, "nothing was changed")
             _check_taken(kernel, folder)
-        except (OSError, PackError):
-            _write_overrides(kernel, before)
-            shutil.rmtree(folder, ignore_errors=True)
-            if os.path.isdir(backup):
-                os.rename(backup, folder)
-            # The index may be of what is gone again.
-            with contextlib.suppress(PackError):
+    except BaseException:
+        with process.defer_signals():
+            if os.path.isdir(backup) or not was_there:
+                # A new folder in its place is in the way, and may have filled the disk.
+                shutil.rmtree(folder, ignore_errors=True)
+            if was_there and os.path.isdir(backup):
+                with contextlib.suppress(OSError):
+                    os.rename(backup, folder)
+            with contextlib.suppress(OSError):
+                _write_overrides(kernel, before)
+            # Where this fails, the next run finds modules.dep due.
+            with contextlib.suppress(OSError, PackError):
                 run_depmod(kernel.root, kernel.release, PackError, "")
-            raise
-    finally:
-        shutil.rmtree(old, ignore_errors=True)
+                derived.settle([_index(kernel.release)], kernel.root, keep=was_there)
+        raise
+    shutil.rmtree(backup, ignore_errors=True)
+
+
+def placed_releases(root: str) -> List[str]:
+    """The kernels that have received modules, or something left of them by a run that was killed; sorted."""
+    listed = list_folder(root, "/lib/modules")
+    overrides = (re.fullmatch(r"gdsdeploy-(.+)\.conf", name) for name in list_folder(root, "/etc/depmod.d"))
+    releases = {match.group(1) for match in overrides if match}
+    releases |= {name[len(_BACKUP) :] for name in listed if name.startswith(_BACKUP)}
+    releases |= {name[1:] for name in listed if _TEMPORARY.fullmatch(name)}
+    for name in listed:
+        if os.path.isdir(inside(root, f"/lib/modules/{name}/{FOLDER}")) or _is_index_due(name, root):
+            releases.add(name)
+    return sorted(name for name in releases if _RELEASE.fullmatch(name))
+
+
+def _sweep(release: str, root: str) -> None:
+    """Put back what a killed :func:`_swap` had moved aside, or delete it where its successor is in place."""
+    folder, backup = inside(root, f"/lib/modules/{release}/{FOLDER}"), _backup(release, root)
+    if os.path.isdir(backup) and not os.path.isdir(folder) and os.path.isdir(os.path.dirname(folder)):
+        os.rename(backup, folder)
+    for path in _left_behind(release, root):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _left_behind(release: str, root: str) -> List[str]:
+    """Folders of runs that were killed, beside those of the kernels."""
+    base, names = inside(root, "/lib/modules"), list_folder(root, "/lib/modules")
+    return [os.path.join(base, name) for name in names if name == _BACKUP + release or _TEMPORARY.fullmatch(name)]
+
+
+def _backup(release: str, root: str) -> str:
+    return os.path.join(inside(root, "/lib/modules"), _BACKUP + release)
+
+
+def _index(release: str) -> derived.Thing:
+    """modules.dep and its like; the manifest has the digest of each module."""
+    manifest = f"/lib/modules/{release}/{FOLDER}/{MANIFEST}"
+    return derived.Thing(f"{_INDEX} {release}", (manifest, _OVERRIDES.format(release)))
+
+
+def _is_index_due(release: str, root: str) -> bool:
+    """Whether depmod has to run: it didn't end after the last change, or modules.dep names files that are gone."""
+    if derived.is_due(_index(release), root):
+        return True
+    text = read_bytes(root, f"/lib/modules/{release}/{_INDEX}", _INDEX_LIMIT).decode("utf-8", "replace")
+    ours = re.findall(rf"^({re.escape(FOLDER)}/[^:]+):", text, re.MULTILINE)
+    return any(not os.path.lexists(inside(root, f"/lib/modules/{release}/{name}")) for name in ours)
 
 
 def _check_taken(kernel: Kernel, folder: str) -> None:

@@ -44,10 +44,12 @@ class Packages(Resource[Desired]):
         "remove": "remove {}",
         "hold": "hold {}",
         "unhold": "no longer hold {}",
+        "mark": "mark {} as a dependency",
         "unload": "unload {}",
     }
     reasons: ClassVar[Words] = {
         "not-held": "not held",
+        "not-marked": "marked as installed on purpose",
         "not-locked": "held, and the lock no longer has it",
         "unfinished": "its installation was interrupted",
         "half-installed": "it is half-installed",
@@ -173,13 +175,15 @@ class Packages(Resource[Desired]):
         watch = left.Watch(host, chosen, self._before, recorded, [package.package for package in plan.missing])
         # The record comes first, so that every package that gdsdeploy installs has one.
         write_names(host, INSTALLED, [*recorded, *new])
-        try:
-            chosen.install(host, plan.missing, plan.going, along)
-        except ApplyError:
+        watch.expect([*plan.going, *along])
+
+        def correct() -> None:
             watch.record()
             present = chosen.present(host, configured=False)
             write_names(host, INSTALLED, [*recorded, *(name for name in new if name in present)])
-            raise
+
+        host.undo_by("the records of packages", correct)
+        chosen.install(host, plan.missing, plan.going, along)
         watch.record()
         installed = chosen.installed(host)
         missing = [package for package in plan.missing if not transaction.is_installed(chosen, installed, package)]

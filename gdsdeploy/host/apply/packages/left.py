@@ -9,10 +9,12 @@ import re
 from dataclasses import dataclass, replace
 from typing import Collection, Iterable, List, Mapping, Optional, Sequence, Tuple
 
+from ... import derived
+from ...derived import Thing
 from ...errors import ApplyError, CannotTellError, NotOfferedError
 from ..files import File
 from ..host import ManagedHost
-from ..model import Change
+from ..model import Change, writing
 from .managers import HOLDS, INSTALLED, Installed, Manager, Package, host_manager, read_names
 
 #: A line for each: NAME=VERSION, ``manual`` or ``automatic``, and where it applies ``held`` and ``moved``.
@@ -74,31 +76,36 @@ class Watch:
         self._host, self._chosen = host, chosen
         self._before = {name: package for name, package in before.items() if name not in ours}
         self._moving = moving
+        self._lines = {one.name: one for one in read(host)}
         try:
             self._manual = chosen.manual(host)
         except CannotTellError:
             self._manual = set(before)
+
+    def expect(self, leaving: Collection[str]) -> None:
+        """Write down what is about to leave or move, so that a transaction that is cut off has a record, too."""
+        going = [name for name in self._before if name in leaving]
+        moved = [name for name in self._before if name in self._moving and len(self._before[name].versions) == 1]
+        lines = {name: self._line(name, self._lines, name not in going) for name in [*moved, *going]}
+        write(self._host, {**self._lines, **lines}.values())
+
+    def _line(self, name: str, lines: Mapping[str, Left], has_moved: bool) -> Left:
+        first, package = lines.get(name), self._before[name]
+        if first is not None:
+            return replace(first, has_moved=has_moved)
+        is_held = package.is_held and name not in read_names(self._host, HOLDS)
+        return Left(name, package.versions[-1], name in self._manual, is_held, has_moved)
 
     def record(self) -> None:
         """Call this after the transaction, whether or not it failed.  The first version of each stays on record."""
         present = self._chosen.present(self._host, configured=False)
         installed, ours = self._chosen.installed(self._host), read_names(self._host, INSTALLED)
         # What an administrator has installed again needs no line; what gdsdeploy has, goes again.
-        holds = read_names(self._host, HOLDS)
-        lines = {
-            one.name: one for one in read(self._host) if one.has_moved or one.name in ours or one.name not in present
-        }
+        lines = {name: one for name, one in self._lines.items() if one.has_moved or name in ours or name not in present}
         for name, package in self._before.items():
             moved = name in self._moving and len(package.versions) == 1 and name in installed
             if name not in present or (moved and installed[name].versions != package.versions):
-                first = lines.get(name)
-                lines[name] = Left(
-                    name,
-                    first.version if first else package.versions[-1],
-                    first.is_manual if first else name in self._manual,
-                    first.is_held if first else package.is_held and name not in holds,
-                    name in present,
-                )
+                lines[name] = self._line(name, lines, name in present)
         write(self._host, lines.values())
 
 
@@ -204,13 +211,17 @@ def bring_back(
         command = f"{chosen.command} install {chosen.word(Package(one.name, one.version))}"
         did = "was there before" if one.has_moved else "left for the lock"
         host.notes.append(f"{one} {did} and can't come back: {why}; to try it: {command}")
+    marks = _unmarked(host, chosen, lines)
     if way.install and not host.check:
         _install(host, chosen, way)
     if lines and not host.check:
         present = chosen.installed(host)
-        done = {one.name for one in lines if one.name in present and (not one.has_moved or _is_back(one, present))}
+        back = [one for one in lines if one.name in present and (not one.has_moved or _is_back(one, present))]
+        _restore_marks(host, chosen, back)
+        # A line goes when the version, the mark and the hold are what it says.
+        done = {one.name for one in back}
         write(host, [one for one in read(host) if one.name not in done])
-    return changes(way)
+    return [*changes(way), *marks]
 
 
 def changes(way: Way) -> List[Change]:
@@ -220,17 +231,39 @@ def changes(way: Way) -> List[Change]:
 
 
 def _install(host: ManagedHost, chosen: Manager, way: Way) -> None:
+    with writing(derived.PATH):
+        derived.outdate([_marks(one) for one in way.install], host.root)
     try:
         chosen.bring_back(host, _packages(way.install))
     except ApplyError as error:
         hint = f"run this again; or delete {RECORD}, so that nothing comes back"
         raise ApplyError(f"what left for the lock doesn't come back: {error.message}", hint, error.kind) from None
-    automatic = [one.name for one in way.install if not one.is_manual]
+
+
+def _restore_marks(host: ManagedHost, chosen: Manager, lines: Sequence[Left]) -> None:
+    """Have packages that came back marked and held as they were; raises ApplyError."""
+    due = [one for one in lines if derived.is_due(_marks(one), host.root)]
+    automatic = [one.name for one in due if not one.is_manual]
     if automatic:
         chosen.mark_automatic(host, automatic)
-    to_hold = [one.name for one in way.install if one.is_held]
-    if to_hold and chosen.holds:
-        chosen.hold(host, to_hold)
+    held = [one.name for one in due if one.is_held]
+    if held and chosen.holds:
+        chosen.hold(host, held)
+    with writing(derived.PATH):
+        derived.settle([_marks(one) for one in due], host.root, keep=False)
+
+
+def _unmarked(host: ManagedHost, chosen: Manager, lines: Sequence[Left]) -> List[Change]:
+    """The marks and holds that packages lack which came back in a removal that was interrupted."""
+    present = chosen.installed(host) if lines else {}
+    due = [one for one in lines if one.name in present and derived.is_due(_marks(one), host.root)]
+    marks = [Change("mark", one.name, "manual", "automatic", "not-marked") for one in due if not one.is_manual]
+    return marks + [Change("hold", one.name, "", "held", "not-held") for one in due if one.is_held and chosen.holds]
+
+
+def _marks(one: Left) -> Thing:
+    """The mark and the hold of a package: due from its return on.  One that others install again gets neither."""
+    return Thing(f"marks of {one.name}")
 
 
 def revert(host: ManagedHost, purged: Sequence[str]) -> List[Change]:
