@@ -83,6 +83,8 @@ class Imex(FileResource[Desired]):
                 if is_due:
                     services.restart(host, UNIT)
             except ApplyError as error:
+                if _is_active(host):
+                    raise
                 # Without nodes it may not start; it has no domain any more.
                 host.notes.append(error.message)
         return changes + restart
