@@ -173,8 +173,10 @@ def disable(host: ManagedHost, unit: str, *, stop: bool = False) -> None:
 def _undo_links(host: ManagedHost, unit: str, text: str = "") -> None:
     """Have the unit's links, and those that its text asks for, be as they are now when the resource fails."""
     for link in dict.fromkeys([*observe(host, unit).links, *links(unit, text)]):
-        for each in [*host.missing_folders(link), link]:
-            host.undoable(each)
+        for folder in host.missing_folders(link):
+            # systemctl takes the folder away with its last link, and may be cut off before that.
+            host.preserve(folder)
+        host.undoable(link)
     host.undo_by("systemd", lambda: reload(host), last=True)
 
 

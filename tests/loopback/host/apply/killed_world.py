@@ -1,0 +1,307 @@
+"""A host in a folder whose programs leave their marks in files, and ways to stop what changes it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from gdsdeploy.host import process
+from gdsdeploy.host.apply import packages, services
+from gdsdeploy.host.apply.model import Change
+from gdsdeploy.host.apply.packages import left, managers, state
+from gdsdeploy.host.apply.packages.managers import Manager, Package
+from gdsdeploy.host.boot import grub
+from gdsdeploy.host.process import Output
+from tests.unit.host.apply import boot_hosts
+from tests.unit.host.apply.apply_tree import tree
+
+RELEASE, OLDER = boot_hosts.RELEASE, boot_hosts.OLDER
+#: What an administrator has in dpkg's place: name → [version, held, automatic].
+PACKAGES = {"nvidia-driver-535": ["535.1", False, False], "libnvidia-gl-535": ["535.1", True, True]}
+_WORLD = "/world/"
+_SOURCES = {
+    "nvidia-imex.service": "/etc/nvidia-imex/nodes_config.cfg",
+    "gds-watch.service": "/etc/systemd/system/gds-watch.service",
+}
+
+
+class World:
+    """Stands for host/process.py.  A program may be stopped before it begins and when it is half done."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def put(self, path: str, text: str) -> None:
+        boot_hosts.put(self.root, path, text)
+
+    def text(self, path: str) -> str:
+        place = self.root / path.lstrip("/")
+        return place.read_text() if place.is_file() else ""
+
+    def __call__(self, argv: Sequence[str], _: float, **__: Any) -> Output:
+        words = [str(word) for word in argv if not str(word).startswith("--root=")]
+        question = words[:1] == ["systemctl"] and words[1] in ("show", "is-active", "is-failed")
+        try:
+            if not question:
+                sys.audit("program", words[0])
+            return Output(0, self._do(words), "")
+        except OSError as error:
+            return Output(1, "", str(error.strerror))
+
+    def _do(self, words: list[str]) -> str:
+        if words[0] == "systemctl":
+            return self._systemctl(*words[1:])
+        if words[0] == "update-alternatives":
+            subprocess.run([*words[:3], "--log", "/run/alternatives.log", *words[3:]], check=True, capture_output=True)
+        elif words[0] == "update-grub":
+            boot_hosts.UpdateGrub(self.root)(words, 1.0)
+        elif words[0] == "grub-set-default":
+            self.put("/boot/grub/grubenv", f"# GRUB Environment Block\nsaved_entry={words[1]}\n")
+        elif words[0] == "grub-editenv":
+            self.put("/boot/grub/grubenv", "# GRUB Environment Block\n")
+        else:
+            name, release = words[0], words[-1]
+            assert name in ("update-initramfs", "depmod"), words
+            path, content = (self.image if name == "update-initramfs" else self.index)(release)
+            self.put(path, "half")
+            sys.audit("program", "half")
+            self.put(path, content)
+        return ""
+
+    def image(self, release: str) -> tuple[str, str]:
+        files = sorted(self.root.glob("etc/modprobe.d/*.conf"))
+        return f"/boot/initrd.img-{release}", "".join(file.read_text() for file in files)
+
+    def index(self, release: str) -> tuple[str, str]:
+        folder = self.root / "lib/modules" / release
+        files = sorted(folder.rglob("*.ko"))
+        lines = [f"{file.relative_to(folder)}: {file.read_text()}\n" for file in files]
+        return f"/lib/modules/{release}/modules.dep", "".join(lines) + self.text(
+            f"/etc/depmod.d/gdsdeploy-{release}.conf"
+        )
+
+    def units(self) -> str:
+        folder = self.root / "etc/systemd/system"
+        files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+        return json.dumps([[str(path.relative_to(folder)), path.read_text()] for path in files])
+
+    def _systemctl(self, verb: str, *words: str) -> str:
+        unit = words[-1] if words else ""
+        running = f"{_WORLD}running/{unit}"
+        if verb == "show":
+            return "NeedDaemonReload=yes" if self.text(_WORLD + "units") != self.units() else "NeedDaemonReload=no"
+        if verb in ("is-active", "is-failed"):
+            return "active\n" if (self.root / running.lstrip("/")).exists() else "inactive\n"
+        if verb in ("reenable", "disable"):
+            text = self.text(services.path(unit))
+            for link in services.links(unit, text):
+                place = self.root / link.lstrip("/")
+                if os.path.lexists(place):
+                    place.unlink()
+                    if not list(place.parent.iterdir()):
+                        place.parent.rmdir()
+            sys.audit("program", "half")
+            for link in services.links(unit, text) if verb == "reenable" else []:
+                place = self.root / link.lstrip("/")
+                place.parent.mkdir(exist_ok=True)
+                place.symlink_to(services.path(unit))
+        if verb in ("reenable", "disable", "daemon-reload"):
+            self.put(_WORLD + "units", self.units())
+        if "--now" in words:
+            (self.root / running.lstrip("/")).unlink(missing_ok=True)
+        if verb in ("start", "restart"):
+            self.put(running, self.text(_SOURCES[unit]))
+        return ""
+
+    def stale(self, *, everywhere: bool) -> list[str]:
+        """What isn't made from the files as they are now.  everywhere: initramfs of other kernels, too."""
+        wrong = [] if self.text(_WORLD + "units") == self.units() else ["systemd"]
+        for release in (RELEASE, OLDER) if everywhere else (RELEASE,):
+            for path, content in (self.image(release), self.index(release)):
+                if (self.root / path.lstrip("/")).exists() and self.text(path) != content:
+                    wrong.append(path)
+        for place in (self.root / "world/running").iterdir():
+            if place.read_text() != self.text(_SOURCES[place.name]):
+                wrong.append(place.name)
+        before = self.text("/boot/grub/grub.cfg")
+        if before:
+            boot_hosts.UpdateGrub(self.root)(["update-grub"], 1.0)
+            wrong += [] if self.text("/boot/grub/grub.cfg") == before else ["/boot/grub/grub.cfg"]
+        return wrong
+
+
+class Dpkg(Manager):
+    """A package manager whose database is a file of the world."""
+
+    name, kind, holds, command = "killed", "dpkg", True, "apt-get"
+    root: Path
+
+    def database(self) -> dict[str, list[Any]]:
+        value: dict[str, list[Any]] = json.loads((self.root / "world/dpkg").read_text())
+        return value
+
+    def _store(self, database: dict[str, list[Any]]) -> None:
+        (self.root / "world/dpkg").write_text(json.dumps(database, sort_keys=True))
+
+    def _change(self, steps: Sequence[Callable[[dict[str, list[Any]]], None]]) -> None:
+        for step in steps:
+            sys.audit("program", "dpkg")
+            database = self.database()
+            step(database)
+            self._store(database)
+
+    def list_packages(self, host: Any) -> list[state.Package]:
+        rows = self.database().items()
+        return [state.Package(name, "amd64", row[0], "hi " if row[1] else "ii ") for name, row in rows]
+
+    def order(self, version: str) -> Any:
+        return version
+
+    def unpin(self, host: Any) -> list[Change]:
+        return []
+
+    def stays(self, name: str, running: str) -> bool:
+        return False
+
+    def manual(self, host: Any) -> set[str]:
+        return {name for name, row in self.database().items() if not row[2]}
+
+    def mark_automatic(self, host: Any, names: Sequence[str]) -> None:
+        self._change([lambda database, name=name: database[name].__setitem__(2, True) for name in names])  # type: ignore[misc]
+
+    def hold(self, host: Any, names: Sequence[str]) -> None:
+        self._change([lambda database, name=name: database[name].__setitem__(1, True) for name in names])  # type: ignore[misc]
+
+    def unhold(self, host: Any, names: Sequence[str]) -> None:
+        self._change([lambda database, name=name: database[name].__setitem__(1, False) for name in names])  # type: ignore[misc]
+
+    def simulate(self, host: Any, install: Any, remove: Any, loose: Any = ()) -> Any:
+        return None
+
+    def install(self, host: Any, install: Sequence[Package], remove: Sequence[str], along: Sequence[str] = ()) -> None:
+        gone = [lambda database, name=name: database.pop(name, None) for name in (*remove, *along)]  # type: ignore[misc]
+        new = [lambda database, one=one: database.update({one.package: [one.version, False, False]}) for one in install]  # type: ignore[misc]
+        with process.defer_signals():
+            self._change([*gone, *new])
+        host.forget()
+
+    def simulate_purge(self, host: Any, names: Any) -> Any:
+        return list(names)
+
+    def purge(self, host: Any, names: Sequence[str], **_: Any) -> None:
+        self.install(host, [], names)
+
+    def simulate_return(self, host: Any, install: Sequence[Package], purged: Any) -> list[Change]:
+        return [Change("install", one.package, "", one.version) for one in install]
+
+    def bring_back(self, host: Any, install: Sequence[Package]) -> None:
+        self.install(host, install, [])
+
+
+def populate(root: Path) -> World:
+    """Two kernels with an initramfs each, GRUB, services that run, and administrators' files where ours will be."""
+    world = World(root)
+    boot_hosts.grub(root)
+    (root / "var/lib/gdsdeploy").rmdir()
+    for release in (RELEASE, OLDER):
+        world.put(f"/lib/modules/{release}/kernel/nvme.ko", "nvme")
+        world.put(f"/boot/vmlinuz-{release}", "")
+    world.put("/etc/modprobe.d/site.conf", "options nvme_core io_timeout=30\n")
+    world.put("/usr/sbin/update-initramfs", "")
+    world.put("/etc/nvidia-imex/nodes_config.cfg", "10.0.0.9\n")
+    (root / "etc/nvidia-imex/nodes_config.cfg").chmod(0o640)
+    os.chown(root / "etc/nvidia-imex/nodes_config.cfg", 7, 9)
+    world.put("/etc/dkms/nvidia.conf", "# an administrator's\n")
+    world.put("/etc/systemd/system/nv_peer_mem.service", "[Service]\n")
+    world.put("/var/lib/dpkg/status", "")
+    (root / "usr/bin").mkdir()
+    (root / "usr/lib").mkdir()
+    (root / "var/log").mkdir()
+    for release in (RELEASE, OLDER):
+        for path, content in (world.image(release), world.index(release)):
+            world.put(path, content)
+    world.put(_WORLD + "running/nvidia-imex.service", "10.0.0.9\n")
+    world.put(_WORLD + "units", world.units())
+    world.put(_WORLD + "dpkg", json.dumps(PACKAGES, sort_keys=True))
+    return world
+
+
+def register_alternative(root: Path) -> None:
+    """As a libcufile package of NVIDIA does."""
+    for folder in ("run", "etc/alternatives", "var/lib/dpkg/alternatives", "usr/local/cuda-12.8/gds"):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    boot_hosts.put(root, "/usr/bin/update-alternatives", "")
+    path = "/usr/local/cuda-12.8/gds/cufile.json"
+    boot_hosts.put(root, path, "{}")
+    argv = ["update-alternatives", "--root", str(root), "--install", "/etc/cufile.json", "cufile.json", path, "128"]
+    World(root)(argv, 1.0)
+
+
+def imitate(root: Path, patch: Callable[[Any, str, Any], None]) -> None:
+    """Have the host program run the world's programs."""
+    world = World(root)
+    Dpkg.root = root
+    patch(process, "run", world)
+    patch(services, "is_booted", lambda _: True)
+    patch(grub, "_only_here", lambda _: None)
+    for module in (left, packages):
+        patch(module, "host_manager", lambda _: Dpkg())
+    # Each is known once it is imported.
+    list(managers.every())
+    patch(managers, "_MANAGERS", {**managers._MANAGERS, Dpkg.name: Dpkg})
+
+
+KILLED = 9
+#: Events of Python's audit hooks that change a host; ``program`` is the world's own.
+_CHANGES = {
+    *("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.symlink", "os.link", "os.chmod", "os.chown"),
+    *("os.truncate", "subprocess.Popen", "program"),
+}
+
+
+def stopped(work: Callable[[], object], number: int, way: str) -> int:
+    """Run ``work`` in a child that is stopped before its change ``number``; its exit status, 0 without such a change.
+
+    way: kill (SIGKILL), term (SIGTERM), full or readonly (this change and all later ones fail).
+    """
+    pid = os.fork()
+    if pid == 0:
+        count = 0
+
+        def hook(event: str, arguments: tuple[Any, ...]) -> None:
+            nonlocal count
+            writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+            if not writes and event not in _CHANGES:
+                return
+            count += 1
+            if count == number and way == "kill":
+                os._exit(KILLED)
+            if count == number and way == "term":
+                raise SystemExit(143)
+            if count >= number and way in ("full", "readonly") and event not in ("os.remove", "os.rmdir"):
+                code = errno.ENOSPC if way == "full" else errno.EROFS
+                raise OSError(code, os.strerror(code))
+            if count >= number and way == "readonly":
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+        status = 1
+        try:
+            sys.addaudithook(hook)
+            work()
+            status = 1 if count >= number else 0
+        except BaseException:  # noqa: BLE001 - this process ends in any case
+            pass
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def whole(root: Path) -> dict[str, tuple[Any, ...]]:
+    """Bytes, modes, owners and links of everything, and the world's holds and marks."""
+    return tree(root, ("/run",))

@@ -1,0 +1,146 @@
+"""Stopped before any change, for each resource: the next run completes the work, and a removal leaves no trace."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy.host.apply import engine, removal
+from gdsdeploy.host.apply.host import ManagedHost
+from gdsdeploy.host.apply.model import Change
+from gdsdeploy.host.gate.gate import Settings
+from tests.loopback.host.apply import killed_world
+from tests.loopback.host.apply.killed_world import KILLED, RELEASE, imitate, populate, stopped, whole
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="files are root's")
+#: fsync costs nothing there.
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+#: How it is stopped → at each how many changes: what fails later is much the same.
+WAYS = {"kill": 1, "term": 1, "full": 3, "readonly": 5}
+DRIVER = {"kernel_release": RELEASE, "modules": ["nvidia"], "rdma": "peermem", "p2pdma": True}
+RECIPES = {"driver_version": "1", "driver_flavour": "open", "driver_tree": "/usr/src/nvidia-1"}
+DESIRED: dict[str, dict[str, Any]] = {
+    "module_options": {"kernel_release": RELEASE, "options": {"nvme_core": {"multipath": "N"}}},
+    "driver_options": DRIVER,
+    "imex": {"nodes": ["10.0.0.1", "10.0.0.2"]},
+    "watch": {"enabled": True},
+    "gate": {"settings": Settings().to_json(), "required_by": ["slurmd.service"], "slurm": True},
+    "peermem": {"rdma": "peermem"},
+    "cufile": {"content": '{"ours": 1}'},
+    "recipes": {**RECIPES, "driver_dkms_name": "nvidia"},
+    "expectation": {"content": "{}"},
+    "guard": {"manager": "apt"},
+    "boot_arguments": {"kernel_release": RELEASE, "arguments": ["iommu=pt"]},
+    "packages": {
+        "manager": "killed",
+        "wanted": [{"package": "nvidia-driver-570", "version": "570.1"}],
+        "leaving": [{"package": name, "version": "570.1"} for name in killed_world.PACKAGES],
+    },
+}
+
+
+@dataclass
+class Case:
+    """A resource and a folder that has the host as it was."""
+
+    name: str
+    pristine: Path
+    folder: Path
+
+    def fresh(self) -> Path:
+        root = self.folder / "root"
+        if root.exists():
+            shutil.rmtree(root)
+        shutil.copytree(self.pristine, root, symlinks=True)
+        for place in [self.pristine, *self.pristine.rglob("*")]:
+            status = place.lstat()
+            os.chown(root / place.relative_to(self.pristine), status.st_uid, status.st_gid, follow_symlinks=False)
+        return root
+
+    def run(self, root: Path, *, check: bool = False) -> list[Change]:
+        name = self.name.partition(".")[0]
+        document = {"version": 1, "resources": [{"resource": name, "desired": DESIRED[name]}]}
+        (result,) = engine.run(ManagedHost(check=check, root=str(root)), engine.read_resources(document))
+        assert (result.unknown, result.refusals) == ([], [])
+        return result.changes
+
+
+def remove(root: Path, *, check: bool = False) -> list[Change]:
+    return removal.remove(ManagedHost(check=check, root=str(root)))
+
+
+def summaries(changes: list[Change]) -> list[tuple[str, str, str]]:
+    return [(change.kind, change.subject, change.reason) for change in changes]
+
+
+@pytest.fixture(params=[*DESIRED, "cufile.alternative"])
+def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        pristine = Path(folder, "pristine")
+        pristine.mkdir()
+        populate(pristine)
+        # update-alternatives wants the path that the links are made for.
+        each = Case(request.param, pristine, Path(folder))
+        if request.param == "cufile.alternative":
+            killed_world.register_alternative(pristine)
+        imitate(Path(folder, "root"), monkeypatch.setattr)
+        yield each
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_apply_that_is_stopped_anywhere(case: Case, way: str) -> None:
+    before, number = whole(case.pristine), 1 - WAYS[way]
+    while True:
+        number += WAYS[way]
+        root = case.fresh()
+        status = stopped(partial(case.run, root), number, way)
+        if status == 0:
+            break
+        assert status == (KILLED if way == "kill" else 1)
+        place = f"before change {number}"
+        predicted = summaries(case.run(root, check=True))
+        assert summaries(case.run(root)) == predicted, place
+        assert killed_world.World(root).stale(everywhere=False) == [], place
+        assert case.run(root, check=True) == [], place
+        remove(root)
+        assert differences(before, whole(root)) == {}, place
+        assert killed_world.World(root).stale(everywhere=True) == [], place
+    assert number > 3
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_removal_that_is_stopped_anywhere(case: Case, way: str) -> None:
+    before, number = whole(case.pristine), 1 - WAYS[way]
+    provisioned = case.folder / "provisioned"
+    case.run(case.fresh())
+    (case.folder / "root").rename(provisioned)
+    case.pristine = provisioned
+    while True:
+        number += WAYS[way]
+        root = case.fresh()
+        status = stopped(partial(remove, root), number, way)
+        if status == 0:
+            break
+        place = f"before change {number}"
+        predicted = summaries(remove(root, check=True))
+        assert summaries(remove(root)) == predicted, place
+        assert differences(before, whole(root)) == {}, place
+        assert killed_world.World(root).stale(everywhere=True) == [], place
+        assert remove(root) == [], place
+    assert number > 3
+
+
+def differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    return {
+        path: (before.get(path), after.get(path))
+        for path in before.keys() | after.keys()
+        if before.get(path) != after.get(path)
+    }
