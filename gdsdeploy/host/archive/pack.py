@@ -38,7 +38,7 @@ _INDEX = "modules.dep"
 #: Bytes; the largest kernels have 1.5 MB.
 _INDEX_LIMIT = 64 << 20
 #: Beside the folders of kernels: the modules that were there before, and the names that tempfile makes.
-_BACKUP = ".gdsdeploy-old-"
+_PREFIX, _BACKUP = ".gdsdeploy-", ".gdsdeploy-old-"
 _TEMPORARY = re.compile(r"\.gdsdeploy-(?:old-)?[a-z0-9_]{8}")
 _RELEASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]*")
 #: Why a file differs from the archive, in words.
@@ -128,7 +128,7 @@ def install(archive: str, kernel: Kernel, check: bool = False, origin: Optional[
         _sweep(kernel.release, kernel.root)
     try:
         # Not below the kernel's own folder, where a crash would leave files that depmod finds.
-        staging = tempfile.mkdtemp(prefix=".gdsdeploy-", dir=None if check else base)
+        staging = tempfile.mkdtemp(prefix=_PREFIX, dir=None if check else base)
     except OSError as error:
         raise PackError(f"cannot write below {base}: {error.strerror}") from None
     try:
@@ -144,7 +144,7 @@ def install(archive: str, kernel: Kernel, check: bool = False, origin: Optional[
         if reasons:
             hint = "let a host like this one build them, or set modules: build for it in the fleet file"
             raise PackError(f"refusing to install {archive}: {reasons}", hint)
-        changes = _differences(kernel, manifest)
+        changes = _differences(kernel, manifest) + (_leftovers(kernel) if check else [])
         if changes and not check:
             _swap(kernel, staging, _override_lines(kernel, manifest))
         return _change(
@@ -159,7 +159,7 @@ def install(archive: str, kernel: Kernel, check: bool = False, origin: Optional[
 
 def differences(archive: str, kernel: Kernel) -> List[Difference]:
     """What installing ``archive`` would change, without unpacking or auditing it; raises PackError."""
-    return _differences(kernel, read_manifest(archive))
+    return _differences(kernel, read_manifest(archive)) + _leftovers(kernel)
 
 
 def remove(kernel: Kernel, check: bool = False) -> Dict[str, Any]:
@@ -302,6 +302,10 @@ def _swap(kernel: Kernel, staging: Optional[str], overrides: str) -> None:
             _write_overrides(kernel, overrides)
             run_depmod(kernel.root, kernel.release, PackError, "nothing was changed")
             _check_taken(kernel, folder)
+            if staging is None:
+                with contextlib.suppress(OSError):
+                    # Where others have files in it, it stays.
+                    os.rmdir(os.path.dirname(folder))
     except BaseException:
         with process.defer_signals():
             if os.path.isdir(backup) or not was_there:
@@ -309,6 +313,7 @@ def _swap(kernel: Kernel, staging: Optional[str], overrides: str) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
             if was_there and os.path.isdir(backup):
                 with contextlib.suppress(OSError):
+                    atomic.make_folder(os.path.dirname(folder))
                     os.rename(backup, folder)
             with contextlib.suppress(OSError):
                 _write_overrides(kernel, before)
@@ -317,7 +322,11 @@ def _swap(kernel: Kernel, staging: Optional[str], overrides: str) -> None:
                 run_depmod(kernel.root, kernel.release, PackError, "")
                 derived.settle([_index(kernel.release)], kernel.root, keep=was_there)
         raise
-    shutil.rmtree(backup, ignore_errors=True)
+    if was_there:
+        # First out of the way, so that what is half deleted is never put back.
+        rest = tempfile.mkdtemp(prefix=_PREFIX, dir=os.path.dirname(backup))
+        os.rename(backup, rest)
+        shutil.rmtree(rest, ignore_errors=True)
 
 
 def placed_releases(root: str) -> List[str]:
@@ -346,6 +355,11 @@ def _left_behind(release: str, root: str) -> List[str]:
     """Folders of runs that were killed, beside those of the kernels."""
     base, names = inside(root, "/lib/modules"), list_folder(root, "/lib/modules")
     return [os.path.join(base, name) for name in names if name == _BACKUP + release or _TEMPORARY.fullmatch(name)]
+
+
+def _leftovers(kernel: Kernel) -> List[Difference]:
+    """What :func:`install` deletes before all else."""
+    return [Difference(path, "surplus") for path in _left_behind(kernel.release, kernel.root)]
 
 
 def _backup(release: str, root: str) -> str:
@@ -391,6 +405,7 @@ def _overrides(kernel: Kernel) -> str:
 
 def _write_overrides(kernel: Kernel, text: str) -> None:
     path = _overrides_path(kernel)
+    atomic.sweep(path)
     if text:
         atomic.write(path, "# Written by gdsdeploy: its audited modules are the ones to load.\n" + text)
     else:

@@ -8,15 +8,23 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gdsdeploy.host import process
 from gdsdeploy.host.apply import packages, services
-from gdsdeploy.host.apply.model import Change
+from gdsdeploy.host.apply.host import ManagedHost
+from gdsdeploy.host.apply.model import Change, Resource
 from gdsdeploy.host.apply.packages import left, managers, state
 from gdsdeploy.host.apply.packages.managers import Manager, Package
+from gdsdeploy.host.archive import pack
 from gdsdeploy.host.boot import grub
+from gdsdeploy.host.kmod.kernel import Kernel
+from gdsdeploy.host.kmod.packaged import MANIFEST
 from gdsdeploy.host.process import Output
 from tests.unit.host.apply import boot_hosts
 from tests.unit.host.apply.apply_tree import tree
@@ -221,7 +229,8 @@ def populate(root: Path) -> World:
     world.put("/etc/systemd/system/nv_peer_mem.service", "[Service]\n")
     world.put("/var/lib/dpkg/status", "")
     (root / "usr/bin").mkdir()
-    (root / "usr/lib").mkdir()
+    for folder in ("usr/lib", "etc/depmod.d"):
+        (root / folder).mkdir()
     (root / "var/log").mkdir()
     for release in (RELEASE, OLDER):
         for path, content in (world.image(release), world.index(release)):
@@ -230,6 +239,46 @@ def populate(root: Path) -> World:
     world.put(_WORLD + "units", world.units())
     world.put(_WORLD + "dpkg", json.dumps(PACKAGES, sort_keys=True))
     return world
+
+
+@dataclass(frozen=True)
+class Archive:
+    """What an archive has: the text of each module."""
+
+    modules: dict[str, str] = field(default_factory=dict)
+
+
+class Received(Resource[Archive]):
+    """The modules of an archive, put in place by archive/pack.py; nothing finds this resource by its name."""
+
+    name = ""
+    desired_type = Archive
+
+    def observe(self, host: ManagedHost, desired: Archive) -> Any:
+        return self._install(host, desired, check=True)
+
+    def changes(self, desired: Archive, observed: Any, pending: Sequence[Change] = ()) -> list[Change]:
+        return [Change("place", path, "", "", "archive") for path in observed["changes"]]
+
+    def settle(self, host: ManagedHost, desired: Archive, changes: Sequence[Change]) -> None:
+        if changes:
+            self._install(host, desired, check=False)
+
+    def _install(self, host: ManagedHost, desired: Archive, *, check: bool) -> dict[str, Any]:
+        files = {name: text.encode() for name, text in sorted(desired.modules.items())}
+        manifest = {"modules": [{"name": n, "file": n, "sha256": sha256(f).hexdigest()} for n, f in files.items()]}
+
+        def unpack(_: str, __: str, folder: str, ___: Any) -> Any:
+            for name, content in {**files, MANIFEST: json.dumps(manifest).encode()}.items():
+                Path(folder, name).write_bytes(content)
+            return manifest
+
+        # An archive of real modules takes minutes to build; what is placed is of no matter here.
+        imitated = {"unpack": unpack, "audit": lambda *_, **__: [], "is_same_build": lambda *_: True}
+        with pytest.MonkeyPatch.context() as patch:
+            for name, function in {**imitated, "objections": lambda *_: []}.items():
+                patch.setattr(pack, name, function)
+            return pack.install("archive", Kernel(RELEASE, host.root), check)
 
 
 def register_alternative(root: Path) -> None:

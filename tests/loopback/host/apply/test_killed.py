@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,19 @@ from gdsdeploy.host.apply import engine, removal
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.model import Change
 from gdsdeploy.host.gate.gate import Settings
+from gdsdeploy.host.kmod.packaged import FOLDER
 from tests.loopback.host.apply import killed_world
-from tests.loopback.host.apply.killed_world import KILLED, RELEASE, imitate, populate, stopped, whole
+from tests.loopback.host.apply.killed_world import (
+    KILLED,
+    RELEASE,
+    Archive,
+    Received,
+    World,
+    imitate,
+    populate,
+    stopped,
+    whole,
+)  # fmt: skip
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="files are root's")
 #: fsync costs nothing there.
@@ -45,6 +56,9 @@ DESIRED: dict[str, dict[str, Any]] = {
         "leaving": [{"package": name, "version": "570.1"} for name in killed_world.PACKAGES],
     },
 }
+#: Received modules, and those of another archive in their place.
+MODULES = Archive({"nvidia.ko": "new", "nvidia-fs.ko": "new"})
+OTHERS = Archive({"nvidia.ko": "old", "nvidia-peermem.ko": "old"})
 
 
 @dataclass
@@ -67,21 +81,28 @@ class Case:
 
     def run(self, root: Path, *, check: bool = False) -> list[Change]:
         name = self.name.partition(".")[0]
-        document = {"version": 1, "resources": [{"resource": name, "desired": DESIRED[name]}]}
-        (result,) = engine.run(ManagedHost(check=check, root=str(root)), engine.read_resources(document))
+        if name == "received":
+            targets = [engine.DesiredResource(name, Received(), MODULES)]
+        else:
+            document = {"version": 1, "resources": [{"resource": name, "desired": DESIRED[name]}]}
+            targets = engine.read_resources(document)
+        (result,) = engine.run(ManagedHost(check=check, root=str(root)), targets)
         assert (result.unknown, result.refusals) == ([], [])
         return result.changes
 
 
 def remove(root: Path, *, check: bool = False) -> list[Change]:
-    return removal.remove(ManagedHost(check=check, root=str(root)))
+    changes = removal.remove(ManagedHost(check=check, root=str(root)))
+    # archive/pack.py names paths of this machine.
+    return [replace(change, subject=change.subject.replace(str(root), "")) for change in changes]
 
 
-def summaries(changes: list[Change]) -> list[tuple[str, str, str]]:
-    return [(change.kind, change.subject, change.reason) for change in changes]
+def summaries(changes: list[Change]) -> dict[tuple[str, str], str]:
+    """What changes and why first, in this order."""
+    return {(change.kind, change.subject): change.reason for change in reversed(changes)}
 
 
-@pytest.fixture(params=[*DESIRED, "cufile.alternative"])
+@pytest.fixture(params=[*DESIRED, "cufile.alternative", "received"])
 def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         pristine = Path(folder, "pristine")
@@ -108,11 +129,11 @@ def test_an_apply_that_is_stopped_anywhere(case: Case, way: str) -> None:
         place = f"before change {number}"
         predicted = summaries(case.run(root, check=True))
         assert summaries(case.run(root)) == predicted, place
-        assert killed_world.World(root).stale(everywhere=False) == [], place
+        assert World(root).stale(everywhere=False) == [], place
         assert case.run(root, check=True) == [], place
         remove(root)
         assert differences(before, whole(root)) == {}, place
-        assert killed_world.World(root).stale(everywhere=True) == [], place
+        assert World(root).stale(everywhere=True) == [], place
     assert number > 3
 
 
@@ -133,9 +154,38 @@ def test_a_removal_that_is_stopped_anywhere(case: Case, way: str) -> None:
         predicted = summaries(remove(root, check=True))
         assert summaries(remove(root)) == predicted, place
         assert differences(before, whole(root)) == {}, place
-        assert killed_world.World(root).stale(everywhere=True) == [], place
+        assert World(root).stale(everywhere=True) == [], place
         assert remove(root) == [], place
     assert number > 3
+
+
+@pytest.mark.parametrize("case", ["received"], indirect=True)
+@pytest.mark.parametrize("way", WAYS)
+def test_modules_that_were_there_stay_until_others_are_in_place(case: Case, way: str) -> None:
+    root = case.fresh()
+    engine.run(ManagedHost(root=str(root)), [engine.DesiredResource("received", Received(), OTHERS)])
+    provisioned = case.folder / "provisioned"
+    root.rename(provisioned)
+    case.pristine, number = provisioned, 1 - WAYS[way]
+    folder = Path("lib/modules", RELEASE, FOLDER)
+    while True:
+        number += WAYS[way]
+        root = case.fresh()
+        if stopped(partial(case.run, root), number, way) == 0:
+            break
+        place = f"before change {number}"
+        if way == "term":
+            assert modules(root / folder) in (OTHERS.modules, MODULES.modules), place
+            assert World(root).stale(everywhere=False) == [], place
+        case.run(root)
+        assert modules(root / folder) == MODULES.modules, place
+        assert World(root).stale(everywhere=False) == [], place
+        assert [path for path in (root / "lib/modules").iterdir() if path.name.startswith(".")] == [], place
+    assert number > 3
+
+
+def modules(folder: Path) -> dict[str, str]:
+    return {file.name: file.read_text() for file in folder.glob("*.ko")}
 
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
