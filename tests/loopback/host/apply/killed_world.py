@@ -108,12 +108,11 @@ class World:
             return "active\n" if (self.root / running.lstrip("/")).exists() else "inactive\n"
         if verb in ("reenable", "disable"):
             text = self.text(services.path(unit))
-            for link in services.links(unit, text):
+            for link in services.observe(ManagedHost(root=str(self.root)), unit).links:
                 place = self.root / link.lstrip("/")
-                if os.path.lexists(place):
-                    place.unlink()
-                    if not list(place.parent.iterdir()):
-                        place.parent.rmdir()
+                place.unlink()
+                if not list(place.parent.iterdir()):
+                    place.parent.rmdir()
             sys.audit("program", "half")
             for link in services.links(unit, text) if verb == "reenable" else []:
                 place = self.root / link.lstrip("/")

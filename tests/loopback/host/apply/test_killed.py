@@ -56,6 +56,14 @@ DESIRED: dict[str, dict[str, Any]] = {
         "leaving": [{"package": name, "version": "570.1"} for name in killed_world.PACKAGES],
     },
 }
+#: What a host had of these before, made by an earlier run; an administrator's state is still on record.
+EARLIER: dict[str, dict[str, Any]] = {
+    "module_options": {"kernel_release": RELEASE, "options": {"nvme_core": {"io_timeout": "60"}}},
+    "imex": {"nodes": ["10.0.0.3"]},
+    "watch": {"enabled": True, "every": 7},
+    "gate": {"settings": Settings().to_json(), "required_by": ["k3s.service"]},
+    "boot_arguments": {"kernel_release": RELEASE, "arguments": ["iommu=pt", "mitigations=off"]},
+}
 #: Received modules, and those of another archive in their place.
 MODULES = Archive({"nvidia.ko": "new", "nvidia-fs.ko": "new"})
 OTHERS = Archive({"nvidia.ko": "old", "nvidia-peermem.ko": "old"})
@@ -79,12 +87,12 @@ class Case:
             os.chown(root / place.relative_to(self.pristine), status.st_uid, status.st_gid, follow_symlinks=False)
         return root
 
-    def run(self, root: Path, *, check: bool = False) -> list[Change]:
+    def run(self, root: Path, *, check: bool = False, desired: dict[str, Any] | None = None) -> list[Change]:
         name = self.name.partition(".")[0]
         if name == "received":
             targets = [engine.DesiredResource(name, Received(), MODULES)]
         else:
-            document = {"version": 1, "resources": [{"resource": name, "desired": DESIRED[name]}]}
+            document = {"version": 1, "resources": [{"resource": name, "desired": desired or DESIRED[name]}]}
             targets = engine.read_resources(document)
         (result,) = engine.run(ManagedHost(check=check, root=str(root)), targets)
         assert (result.unknown, result.refusals) == ([], [])
@@ -118,7 +126,12 @@ def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 @pytest.mark.parametrize("way", WAYS)
 def test_an_apply_that_is_stopped_anywhere(case: Case, way: str) -> None:
-    before, number = whole(case.pristine), 1 - WAYS[way]
+    ends_well(case, way, whole(case.pristine))
+
+
+def ends_well(case: Case, way: str, before: dict[str, Any]) -> None:
+    """Whatever the change is that an apply was stopped before: the next run does what it says, a removal the rest."""
+    number = 1 - WAYS[way]
     while True:
         number += WAYS[way]
         root = case.fresh()
@@ -135,6 +148,17 @@ def test_an_apply_that_is_stopped_anywhere(case: Case, way: str) -> None:
         assert differences(before, whole(root)) == {}, place
         assert World(root).stale(everywhere=True) == [], place
     assert number > 3
+
+
+@pytest.mark.parametrize("case", EARLIER, indirect=True)
+@pytest.mark.parametrize("way", ["kill", "term"])
+def test_a_change_of_what_an_earlier_run_has_made_is_stopped_anywhere(case: Case, way: str) -> None:
+    before = whole(case.pristine)
+    case.run(case.fresh(), desired=EARLIER[case.name])
+    provisioned = case.folder / "provisioned"
+    (case.folder / "root").rename(provisioned)
+    case.pristine = provisioned
+    ends_well(case, way, before)
 
 
 @pytest.mark.parametrize("way", WAYS)

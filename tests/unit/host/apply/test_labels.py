@@ -125,3 +125,15 @@ def test_a_removal_labels_what_is_as_before(root: Path, monkeypatch: pytest.Monk
     removal.remove(ManagedHost(root=str(root)), ["some"])
     assert (root / "etc/some.conf").read_text() == "theirs\n"
     assert fake.calls == [["/etc/some.conf"]]
+
+
+def test_what_a_run_could_not_label_the_next_one_does(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files are right, so only the record says that labels are missing."""
+    restorecon(monkeypatch, Output(1, "", "no policy"))
+    with pytest.raises(ApplyError):
+        run(root, Some())
+    fake = restorecon(monkeypatch)
+    run(root, Some())
+    assert [set(call) >= set(WRITTEN) for call in fake.calls] == [True]
+    run(root, Some())
+    assert len(fake.calls) == 1

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gdsdeploy.host.apply import restore
 from gdsdeploy.host.apply.driver_options import Desired as DriverDesired
 from gdsdeploy.host.apply.driver_options import DriverOptions
 from gdsdeploy.host.apply.host import ManagedHost
@@ -88,6 +89,19 @@ def test_the_removal_of_the_drivers_file_takes_nvmes_option_out_of_the_initramfs
     apply(root, DriverOptions(), DriverDesired(RELEASE, p2pdma=True))
     DriverOptions().revert(ManagedHost(root=str(root)))
     assert systemctl.calls[2:] == [argv[OTHER], argv[RELEASE]]
+
+
+def test_a_rollback_makes_the_initramfs_of_the_file_from_before(
+    host: tuple[Path, dict[str, list[str]]], systemctl: Systemctl
+) -> None:
+    root, argv = host
+    apply(root, ModuleOptions(), DESIRED)
+    desired = restore.Desired("apt", "remove", files=[restore.FileBefore(PATH)], unwanted_kernels=[OTHER])
+    predicted = check(root, restore.Restore(), desired).changes
+    assert [(change.kind, change.subject) for change in predicted] == [("delete", PATH), ("initramfs", RELEASE)]
+    assert apply(root, restore.Restore(), desired) == predicted
+    assert systemctl.calls == [argv[RELEASE], argv[RELEASE]]
+    assert apply(root, restore.Restore(), desired) == []
 
 
 @pytest.mark.parametrize(
