@@ -83,6 +83,7 @@ def set_default(release: str, check: bool = False, root: str = "/") -> Dict[str,
         remember(now, entry.path, root)
         # The entry first: with it stored, a failure below leaves a machine that boots as before.
         _run(["grub-set-default", entry.path])
+        atomic.sweep(inside(root, DEFAULTS))
         atomic.write(inside(root, DEFAULTS), _DEFAULTS_TEXT)
         _run(["update-grub"])
         now = default_kernel(root)["default"]
@@ -118,6 +119,7 @@ def clear_default(check: bool = False, root: str = "/") -> Dict[str, Any]:
             # Without an entry, grub-set-default would store one that is empty.
             words = ["set", f"saved_entry={before}"] if before else ["unset", "saved_entry"]
             _run(["grub-editenv", GRUB_ENV, *words])
+        atomic.sweep(inside(root, DEFAULTS))
         atomic.remove(inside(root, DEFAULTS))
         _run(["update-grub"])
         atomic.remove(inside(root, RECORD))

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import process
-from gdsdeploy.host.apply import packages, services
+from gdsdeploy.host.apply import boot_default, packages, services
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.model import Change, Resource
 from gdsdeploy.host.apply.packages import left, managers, state
@@ -68,11 +68,11 @@ class World:
         if words[0] == "update-alternatives":
             subprocess.run([*words[:3], "--log", "/run/alternatives.log", *words[3:]], check=True, capture_output=True)
         elif words[0] == "update-grub":
-            boot_hosts.UpdateGrub(self.root)(words, 1.0)
+            self.update_grub()
         elif words[0] == "grub-set-default":
-            self.put("/boot/grub/grubenv", f"# GRUB Environment Block\nsaved_entry={words[1]}\n")
-        elif words[0] == "grub-editenv":
-            self.put("/boot/grub/grubenv", "# GRUB Environment Block\n")
+            self._edit("/boot/grub/grubenv", "set", f"saved_entry={words[1]}")
+        elif words[0] in ("grub-editenv", "grub2-editenv"):
+            self._edit(words[1].replace(str(self.root), ""), *words[2:])
         else:
             name, release = words[0], words[-1]
             assert name in ("update-initramfs", "depmod"), words
@@ -93,6 +93,20 @@ class World:
         return f"/lib/modules/{release}/modules.dep", "".join(lines) + self.text(
             f"/etc/depmod.d/gdsdeploy-{release}.conf"
         )
+
+    def update_grub(self) -> None:
+        """With the default of /etc/default, which the other imitation leaves out."""
+        boot_hosts.UpdateGrub(self.root)(["update-grub"], 1.0)
+        files = [path for path in (self.root / "etc/default").rglob("*") if path.is_file()]
+        saved = any("GRUB_DEFAULT=saved" in file.read_text() for file in files)
+        first = 'set default="${saved_entry}"' if saved else 'set default="0"'
+        self.put("/boot/grub/grub.cfg", self.text("/boot/grub/grub.cfg").replace('set default="0"', first))
+
+    def _edit(self, path: str, verb: str, *words: str) -> None:
+        lines = [line for line in self.text(path).splitlines() if "=" in line]
+        names = [word.partition("=")[0] for word in words]
+        lines = [line for line in lines if line.partition("=")[0] not in names] + [w for w in words if verb == "set"]
+        self.put(path, "".join(f"{line}\n" for line in ["# GRUB Environment Block", *lines]).ljust(1024, "#"))
 
     def units(self) -> str:
         folder = self.root / "etc/systemd/system"
@@ -138,7 +152,7 @@ class World:
                 wrong.append(place.name)
         before = self.text("/boot/grub/grub.cfg")
         if before:
-            boot_hosts.UpdateGrub(self.root)(["update-grub"], 1.0)
+            self.update_grub()
             wrong += [] if self.text("/boot/grub/grub.cfg") == before else ["/boot/grub/grub.cfg"]
         return wrong
 
@@ -211,10 +225,18 @@ class Dpkg(Manager):
         self.install(host, install, [])
 
 
-def populate(root: Path) -> World:
-    """Two kernels with an initramfs each, GRUB, services that run, and administrators' files where ours will be."""
+def populate(root: Path, *, entries: bool = False) -> World:
+    """Two kernels with an initramfs each, GRUB, services that run, and administrators' files where ours will be.
+
+    entries: GRUB's menu is made of entries of the Boot Loader Specification.
+    """
     world = World(root)
-    boot_hosts.grub(root)
+    if entries:
+        boot_hosts.rhel(root)
+    else:
+        boot_hosts.grub(root)
+        world.update_grub()
+        world.put("/boot/grub/grubenv", "# GRUB Environment Block\n".ljust(1024, "#"))
     (root / "var/lib/gdsdeploy").rmdir()
     for release in (RELEASE, OLDER):
         world.put(f"/lib/modules/{release}/kernel/nvme.ko", "nvme")
@@ -227,9 +249,8 @@ def populate(root: Path) -> World:
     world.put("/etc/dkms/nvidia.conf", "# an administrator's\n")
     world.put("/etc/systemd/system/nv_peer_mem.service", "[Service]\n")
     world.put("/var/lib/dpkg/status", "")
-    (root / "usr/bin").mkdir()
-    for folder in ("usr/lib", "etc/depmod.d"):
-        (root / folder).mkdir()
+    for folder in ("usr/bin", "usr/lib", "etc/depmod.d", "etc/default/grub.d"):
+        (root / folder).mkdir(parents=True, exist_ok=True)
     (root / "var/log").mkdir()
     for release in (RELEASE, OLDER):
         for path, content in (world.image(release), world.index(release)):
@@ -298,6 +319,8 @@ def imitate(root: Path, patch: Callable[[Any, str, Any], None]) -> None:
     patch(process, "run", world)
     patch(services, "is_booted", lambda _: True)
     patch(grub, "_only_here", lambda _: None)
+    # Its modules have no audit here.
+    patch(boot_default, "_objections", lambda *_: [])
     for module in (left, packages):
         patch(module, "host_manager", lambda _: Dpkg())
     # Each is known once it is imported.

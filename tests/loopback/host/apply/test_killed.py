@@ -21,6 +21,7 @@ from gdsdeploy.host.kmod.packaged import FOLDER
 from tests.loopback.host.apply import killed_world
 from tests.loopback.host.apply.killed_world import (
     KILLED,
+    OLDER,
     RELEASE,
     Archive,
     Received,
@@ -50,6 +51,7 @@ DESIRED: dict[str, dict[str, Any]] = {
     "expectation": {"content": "{}"},
     "guard": {"manager": "apt"},
     "boot_arguments": {"kernel_release": RELEASE, "arguments": ["iommu=pt"]},
+    "boot_default": {"kernel_release": OLDER},
     "packages": {
         "manager": "killed",
         "wanted": [{"package": "nvidia-driver-570", "version": "570.1"}],
@@ -110,12 +112,12 @@ def summaries(changes: list[Change]) -> dict[tuple[str, str], str]:
     return {(change.kind, change.subject): change.reason for change in reversed(changes)}
 
 
-@pytest.fixture(params=[*DESIRED, "cufile.alternative", "received"])
+@pytest.fixture(params=[*DESIRED, "boot_default.entries", "boot_arguments.entries", "cufile.alternative", "received"])
 def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         pristine = Path(folder, "pristine")
         pristine.mkdir()
-        populate(pristine)
+        populate(pristine, entries=request.param.endswith(".entries"))
         # update-alternatives wants the path that the links are made for.
         each = Case(request.param, pristine, Path(folder))
         if request.param == "cufile.alternative":
