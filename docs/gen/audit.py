@@ -60,7 +60,12 @@ The audit compares the versions of symbols with
 - OFED's tree of that kernel
 
 Without headers, the audit takes symbol versions from the imports of the kernel's own modules, except those that it
-audits. If none of these modules imports a symbol, its version is unknown, and the audit reports that.
+audits. If none of these modules imports a symbol, its version is unknown, and the audit reports that. The same goes for
+what only headers tell: whether a symbol is GPL-only, which matters to proprietary modules, and its namespace. Modules
+of an installed archive or of a locked package are exempt: their builder had the headers.
+
+Whether or not a kernel compares symbol versions, it compares the size of `struct module`. It also refuses damaged type
+data (BTF); whether intact type data fits the kernel's own isn't audited.
 
 | finding | severity | means | to do |
 | --- | --- | --- | --- |

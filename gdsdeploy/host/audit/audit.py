@@ -18,6 +18,7 @@ from typing import Any, Container, Dict, Iterator, List, Mapping, Optional, Sequ
 from ..errors import ElfError
 from ..kmod import driver as drivers
 from ..kmod import files, ofed
+from ..kmod.btf import btf_problem
 from ..kmod.driver import Expected
 from ..kmod.kernel import GPL_COMPATIBLE, Export, Kernel, Symbols, digest_name, large_pages
 from ..kmod.module import (
@@ -84,9 +85,11 @@ def audit(
             is_trusted = module.path in files or (expected is not None and module.path in expected.packaged)
             result["findings"] += [
                 *_vermagic(kernel, module),
+                *_layout(kernel, module),
                 *_imports(kernel, symbols, module, is_trusted),
-                *_namespaces(kernel, symbols, module),
-                *_license(symbols, module),
+                *_namespaces(kernel, symbols, module, is_trusted),
+                *_license(kernel, symbols, module, is_trusted),
+                *_exports(kernel, symbols, module, chosen),
                 *_dependencies(kernel, module, {*chosen, *symbols.modules()}),
                 *signature.findings(kernel, module.path),
                 *drivers.findings(kernel, module, chosen, expected or Expected()),
@@ -131,7 +134,7 @@ def _read(kernel: Kernel, name: str) -> Tuple[Result, Optional[Module]]:
             hint = "build or install it for this kernel"
             return {**result, "file": "", "findings": [finding("missing", "error", message, hint)]}, None
         file = place.file
-        result["file"] = f"/lib/modules/{kernel.release}/{file}"
+        result["file"] = kernel.shown(file)
     module = None
     try:
         module = kernel.read(file)
@@ -193,9 +196,9 @@ def _imports(kernel: Kernel, symbols: Symbols, module: Module, is_trusted: bool)
                 # No kernel exports what only the driver can.
                 certain = symbols.complete or symbol.startswith("nvidia_p2p_")
                 (missing if certain else unknown).append(symbol)
-        elif versioned and provider.crc is not None and crc is None:
+        elif versioned and provider.crc and crc is None:
             unversioned.append(f"{symbol} of {provider.module}")
-        elif versioned and crc != provider.crc:
+        elif versioned and crc != provider.crc and (crc, provider.crc) != (None, 0):
             text = f"{symbol} (0x{crc or 0:08x}, exported 0x{provider.crc or 0:08x})"
             wrong.setdefault(provider.file or provider.module, []).append(text)
     for exporter, texts in sorted(wrong.items()):
@@ -214,40 +217,91 @@ def _imports(kernel: Kernel, symbols: Symbols, module: Module, is_trusted: bool)
         yield from drivers.peer_memory(kernel, peer)
 
 
-def _namespaces(kernel: Kernel, symbols: Symbols, module: Module) -> Iterator[Finding]:
+def _namespaces(kernel: Kernel, symbols: Symbols, module: Module, is_trusted: bool) -> Iterator[Finding]:
     """kernel/module/main.c, verify_namespace_is_imported; ``module:…`` names the modules that may (Linux 6.16)."""
-    wrong: Dict[str, List[str]] = {}
-    for symbol in sorted(module.imports):
-        provider = symbols.find(symbol)
-        space = provider.namespace if provider is not None else ""
-        if space and space not in module.namespaces and not _is_named(module.name, space):
-            wrong.setdefault(space, []).append(symbol)
     severity = "warning" if "CONFIG_MODULE_ALLOW_MISSING_NAMESPACE_IMPORTS" in kernel.config else "error"
+    wrong: Dict[str, List[str]] = {}
+    unknown: List[str] = []
+    for symbol in sorted(module.imports.keys() - {"module_layout"}):
+        provider = symbols.find(symbol)
+        spaces = provider.namespaces if provider is not None else ()
+        missing = [space for space in spaces if space not in module.namespaces and not _is_named(module.name, space)]
+        if missing and provider is not None and provider.gpl is not None:
+            wrong.setdefault(missing[0], []).append(symbol)
+        elif missing:
+            unknown.append(symbol)
     for space, names in wrong.items():
         message = f"uses symbols of the namespace {space} without importing it: {some(names)}"
         yield finding("symbol-namespace", severity, message, "build it from a source that supports this kernel")
+    if unknown and not is_trusted and severity == ERROR:
+        yield _undecided(kernel, f"whether it may use {some(unknown)} is unknown: they may be in a namespace")
 
 
-def _license(symbols: Symbols, module: Module) -> List[Finding]:
+def _license(kernel: Kernel, symbols: Symbols, module: Module, is_trusted: bool) -> List[Finding]:
     lookups = {symbol: symbols.find(symbol) for symbol in sorted(module.imports) if symbol != "module_layout"}
     providers = {symbol: provider for symbol, provider in lookups.items() if provider is not None}
     only = [symbol for symbol, provider in providers.items() if provider.gpl]
-    if not only:
-        return []
+    maybe = [symbol for symbol, provider in providers.items() if provider.gpl is None]
+    proprietary = (
+        symbol for symbol, provider in providers.items() if provider.license and provider.license not in GPL_COMPATIBLE
+    )
     if module.license not in GPL_COMPATIBLE:
-        message = f"has the license {module.license!r} and imports GPL-only symbols: {some(only)}"
-        return [finding("gpl-proprietary", "error", message, "use the open kernel modules of the driver")]
-    for symbol, provider in providers.items():
-        if provider.license and provider.license not in GPL_COMPATIBLE:
-            message = f"uses GPL-only symbols ({some(only)}) and {symbol} of the proprietary module {provider.module}"
-            hint = "use the open kernel modules of the driver; nvidia-fs needs them from 2.17.5 on"
-            return [finding("gpl-proprietary", "error", f"{message}: the kernel allows one of them", hint)]
+        why, hint = f"has the license {module.license!r}", "use the open kernel modules of the driver"
+    else:
+        symbol = next(proprietary, "")
+        if not symbol:
+            return []
+        why = f"uses {symbol} of the proprietary module {providers[symbol].module}"
+        hint = "use the open kernel modules of the driver; nvidia-fs needs them from 2.17.5 on"
+    if only:
+        message = f"{why} and imports GPL-only symbols: {some(only)}"
+        return [finding("gpl-proprietary", "error", message, hint)]
+    if maybe and not is_trusted:
+        return [_undecided(kernel, f"{why}, and whether symbols that it uses are GPL-only is unknown: {some(maybe)}")]
     return []
 
 
+def _undecided(kernel: Kernel, message: str) -> Finding:
+    return unknown_finding("symbol-unknown", message, f"install the headers of kernel {kernel.release} to decide it")
+
+
+def _exports(kernel: Kernel, symbols: Symbols, module: Module, chosen: Mapping[str, Module]) -> Iterator[Finding]:
+    """kernel/module/main.c, verify_exported_symbols."""
+    others = {name: other.name for other in chosen.values() if other.name != module.name for name in other.exports}
+    owners = {name: "the kernel" if symbols.kernel_exports(name) else others.get(name, "") for name in module.exports}
+    for owner in sorted(set(owners.values()) - {""}):
+        names = sorted(name for name in owners if owners[name] == owner)
+        message = f"exports symbols that {owner} exports, too: {some(names)}; kernel {kernel.release} refuses it"
+        yield finding("symbol-duplicate", "error", message, "remove the module that isn't needed, or build another one")
+
+
+def _layout(kernel: Kernel, module: Module) -> Iterator[Finding]:
+    """What kernels compare whether or not they compare symbol versions."""
+    hint = f"build it against the headers of kernel {kernel.release}"
+    own = kernel.own_module()
+    want = own.struct_size if own is not None else 0
+    if want and module.struct_size and want != module.struct_size:
+        message = f"has a struct module of {module.struct_size} bytes, kernel {kernel.release} one of {want}"
+        yield finding("module-size", "error", message, hint)
+    # An empty configuration is one that isn't known, and a kernel that is built without type data ignores it.
+    uses_types = not kernel.config or "CONFIG_DEBUG_INFO_BTF_MODULES" in kernel.config
+    if not uses_types or "CONFIG_MODULE_ALLOW_BTF_MISMATCH" in kernel.config:
+        return
+    try:
+        problem, is_certain = btf_problem(module.path)
+    except ElfError as error:
+        kernel.inputs.skip(error)
+        return
+    if problem and is_certain and kernel.config:
+        message = f"has type data (.BTF) that kernel {kernel.release} refuses: {problem}"
+        yield finding("type-data", "error", message, f"{hint}, or remove it: objcopy --remove-section=.BTF")
+    elif problem:
+        message = f"has type data (.BTF) of which it's unknown whether kernel {kernel.release} takes it: {problem}"
+        yield unknown_finding("type-data-unknown", message, f"{hint}, or remove it: objcopy --remove-section=.BTF")
+
+
 def _dependencies(kernel: Kernel, module: Module, chosen: Container[str]) -> Iterator[Finding]:
-    builtin = kernel.inputs.text(f"/lib/modules/{kernel.release}/modules.builtin")
-    names = {os.path.basename(line)[:-3].replace("-", "_") for line in builtin.splitlines()}
+    names = set(kernel.builtin)
     if kernel.is_headers_only:
         # A machine that only builds has the headers without the kernel, and they name its exporters.
         names |= {digest_name(export.module) for export in kernel.symvers().values()}

@@ -108,6 +108,9 @@ def hook_findings(kernel: Kernel, module: Module, required: Tuple[str, ...] = ()
         offer = offers.get(driver)
         if offer is not None:
             results += _of_storage_driver(kernel, driver, asks.get(driver, set()), offer, severity)
+        elif driver in required and driver not in offers and driver in kernel.builtin and not kernel.symvers():
+            message = f"{driver} is built into kernel {kernel.release}: whether it has symbols for nvidia-fs is unknown"
+            results.append(unknown_finding("hook-unknown", message, "install the kernel's headers to decide it"))
         elif driver in required and driver not in offers:
             message = f"{driver} of kernel {kernel.release} has no symbols for nvidia-fs: its I/O takes the compat path"
             hint = f"install a {driver} that has them, such as OFED's or DOCA's for this kernel"
@@ -137,11 +140,11 @@ def _of_storage_driver(kernel: Kernel, driver: str, requests: Set[str], offer: O
 
 
 def _exports(kernel: Kernel, driver: str, builtin: Dict[str, bool]) -> Optional[Dict[str, bool]]:
-    """Symbol → whether it is GPL-only, of the file that would be loaded or, without one, of the kernel itself.
+    """Symbol → whether it is GPL-only, of the kernel where the driver is built in, else of the file that is loaded.
 
     None where that file can't be read.
     """
-    choice = kernel.choose(driver)
+    choice = kernel.choose(driver) if driver not in kernel.builtin else None
     if choice is None:
         return builtin
     try:

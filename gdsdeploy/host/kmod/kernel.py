@@ -29,6 +29,7 @@ from typing import (
     Callable,
     Collection,
     Dict,
+    FrozenSet,
     Iterable,
     Iterator,
     List,
@@ -216,10 +217,12 @@ class Choice(NamedTuple):
 class Order:
     """depmod's configuration for one kernel release."""
 
-    #: highest rank first; ``built-in`` stands for every folder that is not named
+    #: highest rank first; ``built-in`` stands for every folder that is not named, absolute ones are external
     search: Tuple[str, ...]
     #: FOLDER/NAME of a file without its suffix, where depmod tells dash from underscore → which line; the last wins
     overrides: Dict[str, int]
+    #: folders elsewhere whose modules depmod takes, too
+    external: Tuple[str, ...] = ()
 
     def rank(self, file: str) -> int:
         """The smaller the better."""
@@ -242,13 +245,17 @@ class Order:
 def read_order(inputs: Inputs, release: str) -> Order:
     """Read the depmod.d folders."""
     search: List[str] = []
+    external: List[str] = []
     overrides: Dict[str, int] = {}
     for place, words in enumerate(_lines(inputs, "depmod")):
         if words[0] == "search":
             search += [folder.rstrip("/") for folder in words[1:] if folder.rstrip("/") not in search]
         elif words[0] == "override" and len(words) == 4 and _release_matches(words[2], release):
             overrides[f"{words[3]}/{words[1]}"] = place
-    return Order(tuple(search or ["updates", "built-in"]), overrides)
+        elif words[0] == "external" and len(words) > 2 and _release_matches(words[1], release):
+            external += [folder.rstrip("/") for folder in words[2:] if folder.startswith("/")]
+    ranked = [place for word in search for place in (external if word == "external" else [word])]
+    return Order(tuple(ranked or ["updates", "built-in"]), overrides, tuple(external))
 
 
 def override_line(file: str, release: str) -> str:
@@ -351,6 +358,22 @@ _OBSERVED_FIRST = (
     "kernel/drivers/infiniband/",
     "kernel/net/",
 )
+#: What is in the first package of a kernel, and not in one beside it: nvme before all.
+_BASE_FIRST = (
+    "kernel/drivers/nvme/host/nvme-core.ko",
+    "kernel/drivers/nvme/host/nvme.ko",
+    "kernel/fs/xfs/",
+    "kernel/fs/ext4/",
+    "kernel/lib/",
+    "kernel/crypto/",
+    "kernel/fs/",
+    "kernel/net/",
+    "kernel/drivers/block/",
+    "kernel/drivers/net/",
+    "kernel/",
+)
+#: Links can lead to folders with links; RHEL's weak-updates have some hundreds.
+_LINKED_LIMIT = 1 << 14
 #: Modules that can't be read before the rest isn't tried: the reason is the same for thousands.
 _UNREAD_LIMIT = 10
 _SYMVERS_HINT = "reinstall the kernel's headers"
@@ -375,10 +398,14 @@ class Kernel:
             raise KernelError(message, f"install it, or choose from: {others}")
         #: what can't be read of all that decides about this kernel's modules
         self.inputs = Inputs(root)
-        self.by_name: Dict[str, List[str]] = {}
-        for file in self._walk():
-            self.by_name.setdefault(name_of(file), []).append(file)
         self.order = read_order(self.inputs, release)
+        #: files whose path has a link, or that are elsewhere
+        self._linked: Set[str] = set()
+        self.by_name: Dict[str, List[str]] = {}
+        external = [f"{place}/" for place in self.order.external if self._follow(place)]
+        for folder in ("", *external):
+            for file in self._walk(folder):
+                self.by_name.setdefault(name_of(file), []).append(file)
         self.renames = read_renames(self.inputs)
         self.dependencies = read_dependencies(self.inputs.text(f"/lib/modules/{release}/modules.dep"))
         #: name → the file that modules.dep has first under it
@@ -387,11 +414,16 @@ class Kernel:
         self._own: List[Optional[Module]] = []
         self._has_unread = False
         self._config: Optional[Dict[str, str]] = None
+        self._builtin: Optional[AbstractSet[str]] = None
 
     def path(self, file: str) -> str:
         """Where ``file`` is on this machine; links, as in weak-updates, are followed inside the root."""
         path = os.path.join(self.folder, file)
-        return inside(self.root, f"/lib/modules/{self.release}/{file}") if os.path.islink(path) else path
+        return inside(self.root, self.shown(file)) if file in self._linked or os.path.islink(path) else path
+
+    def shown(self, file: str) -> str:
+        """The path of ``file`` inside the root."""
+        return os.path.join(f"/lib/modules/{self.release}", file)
 
     def read(self, file: str) -> Module:
         """The module in ``file``; raises ElfError."""
@@ -418,6 +450,14 @@ class Kernel:
             text = next(filter(None, texts), "")
             self._config = dict(re.findall(r"^(CONFIG_\w+)=(.*)$", text, re.MULTILINE))
         return self._config
+
+    @property
+    def builtin(self) -> AbstractSet[str]:
+        """In-kernel names of what is built into the kernel; modprobe loads no file of that name."""
+        if self._builtin is None:
+            text = self.inputs.text(self.shown("modules.builtin"))
+            self._builtin = frozenset(map(name_of, text.splitlines()))
+        return self._builtin
 
     def vermagic(self) -> str:
         """What the kernel expects in every module; empty when neither its own modules nor its headers say.
@@ -488,12 +528,36 @@ class Kernel:
             )
         return path
 
+    def base_file(self) -> str:
+        """The in-tree module that tells this build of the kernel from others: one that each host with it has.
+
+        Large distributions have the rarer modules in packages of their own, whose names have ``extra`` in them.
+        Empty without a readable one.
+        """
+        records = "/var/lib/dpkg/info"
+        names = fnmatch.filter(list_folder(self.root, records), f"linux-modules-extra-{self.release}*.list")
+        extra = {line for name in names for line in self.inputs.text(f"{records}/{name}").splitlines()}
+
+        def rank(file: str) -> Tuple[bool, int, str]:
+            place = next(place for place, start in enumerate(_BASE_FIRST) if file.startswith(start))
+            return self.shown(file) in extra or "/usr" + self.shown(file) in extra, place, file
+
+        files = sorted(self._own_files(), key=rank)[:OBSERVED_LIMIT]
+        return next((file for file in files if any(self._readable([file], read_once))), "")
+
     def _own_modules(self, read: Callable[[str], Module] = read_module) -> Iterator[Module]:
-        own = [file for files in self.by_name.values() for file in files if file.startswith("kernel/")]
-        sizes = {file: os.lstat(self.folder + "/" + file).st_size for file in own}
-        small = [file for file in own if sizes[file] < _OBSERVED_SIZE]
+        sizes = {file: os.lstat(self.path(file)).st_size for file in self._own_files()}
+        small = [file for file in sizes if sizes[file] < _OBSERVED_SIZE]
+        return self._readable(
+            sorted(small, key=lambda file: (not file.startswith(_OBSERVED_FIRST), -sizes[file], file)), read
+        )
+
+    def _own_files(self) -> List[str]:
+        return [file for files in self.by_name.values() for file in files if file.startswith("kernel/")]
+
+    def _readable(self, files: Iterable[str], read: Callable[[str], Module]) -> Iterator[Module]:
         unread = 0
-        for file in sorted(small, key=lambda file: (not file.startswith(_OBSERVED_FIRST), -sizes[file], file)):
+        for file in files:
             try:
                 module = read(self.path(file))
             except HostError as error:
@@ -514,16 +578,50 @@ class Kernel:
         paths = (inside(self.root, place) for place in places)
         return next((path for path in paths if os.path.exists(path)), "")
 
-    def _walk(self) -> Iterator[str]:
-        for folder, folders, names in os.walk(self.folder, onerror=self._skip_folder):
-            folders[:] = sorted(name for name in folders if name not in ("build", "source"))
-            # Thousands of files, so no more than this is done for each.
-            below = folder[len(self.folder) :].lstrip("/")
-            for name in filter(lambda name: name.endswith(_ENDINGS), folders):
-                self._skip_folder(IsADirectoryError(errno.EISDIR, "is a folder", os.path.join(folder, name)))
-            for name in sorted(names):
-                if name.endswith(_ENDINGS):
-                    yield below + "/" + name if below else name
+    def _walk(self, below: str, parents: Tuple[str, ...] = ()) -> Iterator[str]:
+        """Modules in the folder ``below`` (empty, or with a slash at its end); as depmod, through links."""
+        place = inside(self.root, self.shown(below)) if below[:1] == "/" or below in self._linked else None
+        place = (place or os.path.join(self.folder, below)).rstrip("/")
+        if place in parents:
+            # A link to a folder above.
+            return
+        if len(self._linked) > _LINKED_LIMIT:
+            self.inputs.skip(KernelError(f"{self.folder}: more than {_LINKED_LIMIT} files are reached through links"))
+            return
+        try:
+            with os.scandir(place) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+        except OSError as error:
+            self._skip_folder(error)
+            return
+        # Thousands of files, so no more than this is done for each.
+        for entry in entries:
+            file, is_module = below + entry.name, entry.name.endswith(_ENDINGS)
+            is_linked = entry.is_symlink() or below[:1] == "/" or below in self._linked
+            if is_linked and not self._follow(file):
+                continue
+            if os.path.isdir(self.path(file)) if is_linked else entry.is_dir():
+                if is_module:
+                    self._skip_folder(IsADirectoryError(errno.EISDIR, "is a folder", entry.path))
+                if entry.name not in ("build", "source"):
+                    self._linked.update([f"{file}/"] if is_linked else ())
+                    yield from self._walk(f"{file}/", (*parents, place))
+            elif is_module:
+                yield file
+
+    def _follow(self, file: str) -> bool:
+        """Take down that ``file`` is or was reached by a link; False: it leads nowhere, and depmod ignores it."""
+        self._linked.add(file)
+        try:
+            os.stat(self.path(file))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            self._skip_folder(OSError(error.errno, error.strerror, os.path.join(self.folder, file)))
+        except HostError as error:
+            self.inputs.skip(error)
+            return False
+        return True
 
     def _skip_folder(self, error: OSError) -> None:
         self.inputs.skip_path(str(error.filename), error)
@@ -548,10 +646,14 @@ GPL_COMPATIBLE = frozenset(
 )
 
 
+#: Linux 6.16 has namespaces that name modules; users alone don't tell of one.
+_ANY_SPACE = frozenset(("module:…",))
+
+
 class Provider(NamedTuple):
     """``module`` is an in-kernel name or ``vmlinux``; ``file`` is empty for those known by Module.symvers only.
 
-    ``crc`` is None where the exporter has no versions, ``gpl`` where it is not known.
+    ``crc`` is None where the exporter has no versions, ``gpl`` where neither that nor the namespace is known.
     """
 
     module: str
@@ -559,8 +661,8 @@ class Provider(NamedTuple):
     crc: Optional[int]
     gpl: Optional[bool]
     license: str = ""
-    #: a symbol in a namespace is for modules that import it; of modules on disk it is not known
-    namespace: str = ""
+    #: a symbol in a namespace is for modules that import it; where it isn't known, each that it may be
+    namespaces: Tuple[str, ...] = ()
 
 
 class Symbols:
@@ -580,7 +682,8 @@ class Symbols:
         self._kernel = kernel
         self._symvers = kernel.symvers()
         self._from_modules: Dict[str, Provider] = {}
-        self._observed: Dict[str, int] = {}
+        #: symbol → its version, and the namespaces that all of its users import
+        self._observed: Dict[str, Tuple[int, FrozenSet[str]]] = {}
         # A module under audit can't vouch for itself.
         audited = {module.name for module in chosen}
         self._not_observed = (module for module in kernel.observed() if module.name not in audited)
@@ -588,12 +691,12 @@ class Symbols:
         #: whether a symbol that is not found is certainly missing
         self.complete = bool(self._symvers)
         for symbol, export in extra.items():
-            self._from_modules[symbol] = Provider(digest_name(export.module), "", export.crc, export.gpl)
+            self._from_modules[symbol] = _provider(export)
         for module in chosen:
             self._add(module)
-        for files in kernel.by_name.values():
+        for name, files in kernel.by_name.items():
             if any(not file.startswith("kernel/") for file in files):
-                self._add_name(files)
+                self._add_name(name)
 
     def modules(self) -> Set[str]:
         """In-kernel names of the modules whose exports are known."""
@@ -605,16 +708,14 @@ class Symbols:
         observe: without Module.symvers, also the kernel's own modules, until each import of ``module`` is known.
         """
         for name in module.depends:
-            self._add_name(self._kernel.by_name.get(name, []))
+            self._add_name(name)
         if observe and not self.complete:
             unknown = module.imports.keys() - self._from_modules.keys() - self._observed.keys()
             while unknown:
                 other = next(self._not_observed, None)
                 if other is None:
                     return
-                versions = {symbol: crc for symbol, crc in other.imports.items() if crc is not None}
-                self._observed.update(versions)
-                unknown -= versions.keys()
+                unknown -= self._observe(other)
 
     def find(self, symbol: str) -> Optional[Provider]:
         """The exporter of ``symbol``; None when nothing known exports it."""
@@ -623,13 +724,31 @@ class Symbols:
             return self._from_modules[symbol]
         export = self._symvers.get(symbol)
         if export is not None:
-            return Provider(digest_name(export.module), "", export.crc, export.gpl, "", export.namespace)
+            return _provider(export)
         if symbol in self._observed:
-            return Provider("vmlinux", "", self._observed[symbol], None)
+            crc, spaces = self._observed[symbol]
+            return Provider("vmlinux", "", crc, None, "", tuple(sorted(spaces)))
         return None
 
-    def _add_name(self, files: List[str]) -> None:
-        choice = self._kernel.order.choose(files) if files else None
+    def kernel_exports(self, symbol: str) -> bool:
+        """Whether the kernel itself exports ``symbol``, by Module.symvers."""
+        export = self._symvers.get(symbol)
+        return export is not None and export.module == "vmlinux"
+
+    def _observe(self, module: Module) -> Set[str]:
+        """Learn from the imports of one of the kernel's own modules; the symbols whose version it has."""
+        # A module needs no import of a namespace that names it (module:…).
+        spaces = frozenset(module.namespaces) | (_ANY_SPACE if _series(self._kernel.release) >= (6, 16) else set())
+        found = {symbol: crc for symbol, crc in module.imports.items() if crc is not None}
+        for symbol, crc in found.items():
+            known = self._observed.get(symbol)
+            self._observed[symbol] = (crc, spaces & known[1] if known is not None else spaces)
+        return set(found)
+
+    def _add_name(self, name: str) -> None:
+        files = self._kernel.by_name.get(name)
+        # A file is never loaded in the place of what is built in.
+        choice = self._kernel.order.choose(files) if files and name not in self._kernel.builtin else None
         if choice is None or choice.file in self._files:
             return
         self._files.add(choice.file)
@@ -640,7 +759,15 @@ class Symbols:
 
     def _add(self, module: Module) -> None:
         for symbol, (crc, gpl) in module.exports.items():
-            self._from_modules.setdefault(symbol, Provider(module.name, module.path, crc, gpl, module.license))
+            space = module.export_namespaces.get(symbol)
+            spaces = (space,) if space else ()
+            provider = Provider(module.name, module.path, crc, gpl, module.license, spaces)
+            self._from_modules.setdefault(symbol, provider)
+
+
+def _provider(export: Export) -> Provider:
+    spaces = (export.namespace,) if export.namespace else ()
+    return Provider(digest_name(export.module), "", export.crc, export.gpl, "", spaces)
 
 
 #: Ubuntu's builds that this stack knows; the flavour is the end of ``uname -r`` and of the image package's name.

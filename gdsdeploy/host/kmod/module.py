@@ -71,6 +71,8 @@ class Module:
     weak: List[str] = field(default_factory=list)
     #: symbol → (CRC or None, whether it is for GPL-compatible modules only)
     exports: Dict[str, Tuple[Optional[int], bool]] = field(default_factory=dict)
+    #: export → its namespace, of those in one
+    export_namespaces: Dict[str, str] = field(default_factory=dict)
     #: ``{"format": "PKCS#7", "size": bytes}``, or None when nothing is appended
     signature: Optional[Dict[str, object]] = None
     #: as ``uname -m``
@@ -81,6 +83,8 @@ class Module:
     versioned: bool = True
     #: what the linker made of the whole build, in hex and without the note's header; empty without one
     build_id: str = ""
+    #: bytes of struct module, as the module was compiled; 0 where it isn't there
+    struct_size: int = 0
 
 
 def read_module(path: str) -> Module:
@@ -125,7 +129,8 @@ def _read(file: IO[bytes], path: str) -> Module:
         return info[key][0] if key in info else ""
 
     versions = _import_versions(elf)
-    imports, weak, exports = _symbols(elf, versions)
+    imports, weak, exports, spaces = _symbols(elf, versions)
+    this_module = elf.section(".gnu.linkonce.this_module")
     return Module(
         path=path,
         name=one("name") or name_of(path),
@@ -142,11 +147,13 @@ def _read(file: IO[bytes], path: str) -> Module:
         imports=imports,
         weak=weak,
         exports=exports,
+        export_namespaces=spaces,
         signature=_signature(elf),
         machine=elf.machine,
         compiler=next(filter(None, _texts(elf, ".comment")), ""),
         versioned=bool(versions) or not imports,
         build_id=build_id_of(_content(elf, BUILD_ID, _NOTE_LIMIT).hex()),
+        struct_size=this_module.size if this_module is not None else 0,
     )
 
 
@@ -209,12 +216,14 @@ def _import_versions(elf: Elf) -> Dict[str, int]:
 
 def _symbols(
     elf: Elf, versions: Dict[str, int]
-) -> Tuple[Dict[str, Optional[int]], List[str], Dict[str, Tuple[Optional[int], bool]]]:
+) -> Tuple[Dict[str, Optional[int]], List[str], Dict[str, Tuple[Optional[int], bool]], Dict[str, str]]:
     imports: Dict[str, Optional[int]] = {name: versions[name] for name in ("module_layout",) if name in versions}
     weak: List[str] = []
     crcs: Dict[str, int] = {}
     gpl: Dict[str, bool] = {}
     flags: Dict[str, int] = {}
+    spaces: Dict[str, str] = {}
+    strings = _content(elf, "__ksymtab_strings", _MODINFO_LIMIT)
     for symbol in elf.symbols(b"__"):
         if symbol.section == SHN_UNDEF:
             # GCC and the linker script leave names that aren't imports; the kernel ignores exactly this one.
@@ -224,6 +233,10 @@ def _symbols(
                     weak.append(symbol.name)
         elif symbol.name.startswith("__crc_"):
             crcs[symbol.name[6:]] = _crc(elf, symbol.section, symbol.value)
+        elif symbol.name.startswith("__kstrtabns_"):
+            space = strings[symbol.value :].split(b"\0", 1)[0].decode("utf-8", "replace")
+            if space:
+                spaces[symbol.name[len("__kstrtabns_") :]] = space
         elif symbol.name.startswith("__flags_"):
             flags[symbol.name[8:]] = _number(elf, symbol.section, symbol.value, 1)
         elif symbol.name.startswith("__ksymtab_") and symbol.section < len(elf.sections):
@@ -231,10 +244,10 @@ def _symbols(
             if "ksymtab" in section:
                 # ``__ksymtab_gpl`` in a linked module, ``___ksymtab_gpl+name`` before linking; 7.2 has flags instead.
                 gpl[symbol.name[10:]] = section.split("+", 1)[0].lstrip("_").startswith("ksymtab_gpl")
-        if max(len(imports), len(crcs), len(flags), len(gpl)) > _SYMBOLS_LIMIT:
+        if max(len(imports), len(crcs), len(flags), len(gpl), len(spaces)) > _SYMBOLS_LIMIT:
             raise elf.error(f"has more than {_SYMBOLS_LIMIT} imports or exports")
     gpl.update((name, bool(bits & _GPL_ONLY)) for name, bits in flags.items() if name in gpl)
-    return imports, weak, {name: (crcs.get(name), only) for name, only in gpl.items()}
+    return imports, weak, {name: (crcs.get(name), only) for name, only in gpl.items()}, spaces
 
 
 def _crc(elf: Elf, section: int, value: int) -> int:

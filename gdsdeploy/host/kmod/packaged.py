@@ -37,13 +37,13 @@ MANIFEST_LIMIT = 1 << 20
 
 def identity(kernel: Kernel) -> Dict[str, str]:
     """``{"file", "sha256"}`` of one of the kernel's own modules; both empty when it has none."""
-    module = kernel.own_module()
-    if module is None:
+    file = kernel.base_file()
+    if not file:
         return {"file": "", "sha256": ""}
-    digest = file_digest(module.path)
+    digest = file_digest(kernel.path(file))
     if digest is None:
-        raise KernelError(f"{module.path}: cannot be read", f"reinstall kernel {kernel.release}")
-    return {"file": os.path.relpath(module.path, kernel.folder), "sha256": digest}
+        raise KernelError(f"{kernel.path(file)}: cannot be read", f"reinstall kernel {kernel.release}")
+    return {"file": file, "sha256": digest}
 
 
 def is_same_build(kernel: Kernel, build: Any) -> Optional[bool]:

@@ -153,6 +153,60 @@ def test_a_link_that_leads_out_of_the_root_stays_inside(tmp_path: Path) -> None:
     assert kernel.read_order(Inputs(str(tmp_path)), RELEASE).search == ("inside",)
 
 
+#: (links in the kernel's folder, lines of depmod.d, files): what depmod takes is compared with what the audit takes.
+LINKED = [
+    ({"updates": "{root}/opt/vendor"}, "", ["opt/vendor/x.ko", "kernel/x.ko"]),
+    ({"updates/dkms": "../../../../opt/vendor"}, "", ["opt/vendor/sub/x.ko", "kernel/x.ko"]),
+    ({"updates/x.ko": "/gone/x.ko"}, "", ["kernel/x.ko"]),
+    ({"updates/x.ko": "{root}/opt/vendor/x.ko"}, "", ["opt/vendor/x.ko", "kernel/x.ko"]),
+    ({"updates": "/gone"}, "", ["kernel/x.ko"]),
+    ({}, "search external updates built-in\nexternal * {root}/opt/vendor\n", ["opt/vendor/x.ko", "kernel/x.ko"]),
+    ({}, "search updates external built-in\nexternal .* {root}/opt/vendor\n", ["opt/vendor/x.ko", "updates/x.ko"]),
+    ({}, "search updates external built-in\nexternal * {root}/opt/vendor\n", ["opt/vendor/x.ko", "kernel/x.ko"]),
+    ({}, "search external built-in\nexternal 9.9 {root}/opt/vendor\n", ["opt/vendor/x.ko", "kernel/x.ko"]),
+    (
+        {},
+        "search external built-in\nexternal * {root}/opt/a {root}/opt/b {root}/opt/none\n",
+        ["opt/b/x.ko", "opt/a/x.ko", "kernel/x.ko"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("links", "config", "files"), LINKED)
+def test_links_and_folders_elsewhere_are_read_as_depmod_reads_them(
+    tmp_path: Path, links: dict[str, str], config: str, files: list[str]
+) -> None:
+    """Absolute paths are the machine's own for depmod, and the root's own for the audit, as when that system runs."""
+    root = tmp_path / "root"
+    base = root / "lib/modules" / RELEASE
+
+    def fill(place: str) -> None:
+        shutil.rmtree(root, ignore_errors=True)
+        base.mkdir(parents=True)
+        for file in files:
+            write_module((root if file.startswith("opt") else base) / file, "x")
+        for name, target in links.items():
+            (base / name).parent.mkdir(exist_ok=True)
+            (base / name).symlink_to(target.format(root=place))
+        (root / "etc/depmod.d").mkdir(parents=True)
+        (root / "etc/depmod.d/a.conf").write_text(config.format(root=place))
+        empty_lists(base)
+
+    fill(str(root))
+    program = shutil.which("depmod", path="/usr/sbin:/sbin:/usr/bin:/bin") or ""
+    argv = [program, "-C", str(root / "etc/depmod.d"), "-b", str(root), RELEASE]
+    subprocess.run(argv, check=True, capture_output=True)
+    (taken,) = read_dependencies((base / "modules.dep").read_text())
+    fill("")
+    release = kernel.Kernel(RELEASE, str(root))
+    choice = release.choose("x")
+    assert choice is not None
+    assert choice.file == taken.replace(str(root), "")
+    assert choice.sure
+    assert release.read(choice.file).name == "x"
+    assert release.inputs.unread == {}
+
+
 bounded = settings(
     max_examples=60,
     deadline=5000,

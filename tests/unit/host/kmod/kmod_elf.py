@@ -118,11 +118,15 @@ def module_bytes(
     texts: Sequence[str] = (),
     build_id: bytes = b"",
     signature: bytes = b"",
+    spaces: Mapping[str, str] | None = None,
+    struct_size: int = 0,
+    btf: bytes = b"",
 ) -> bytes:
     """A module's bytes.
 
     exports: name → (CRC, GPL only); layout: where the CRC is: ``absolute`` (before 4.11, and arm), ``rodata`` (relative
     CRCs, to 5.18), ``kcrctab`` (since 5.19), ``flags`` (7.2, without versions).  texts: strings that the code uses.
+    spaces: export → its namespace.
     """
     elf = Writer(machine)
     pairs = [("license", license), *info, ("depends", depends), ("name", name), ("vermagic", vermagic)]
@@ -140,6 +144,14 @@ def module_bytes(
     for symbol in [*imports, *(extended or {})]:
         elf.symbol(symbol, info=0x20 if symbol in weak else 0x10)
     _write_exports(elf, exports or {}, layout)
+    strings = Strings()
+    for symbol, space in (spaces or {}).items():
+        elf.symbol(f"__kstrtabns_{symbol}", len(elf.sections), strings.add(space), 0)
+    for section, data in (("__ksymtab_strings", strings.data if spaces else b""), (".BTF", btf)):
+        if data:
+            elf.section(section, data)
+    if struct_size:
+        elf.section(".gnu.linkonce.this_module", bytes(struct_size))
     return elf.bytes() + signature
 
 
