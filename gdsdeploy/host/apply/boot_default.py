@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, List, Sequence
 
 from ..boot import grub, guard
@@ -60,6 +61,10 @@ class BootDefault(Resource[Desired]):
     def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
         host.forget()
         with with_kind("failed"):
+            before = grub.default_kernel(host.root)["default"]
+            is_ours = grub.clear_default(check=True, root=host.root)["changed"]
+            back = partial(grub.set_default, before) if is_ours and before else grub.clear_default
+            host.undo_by("the kernel that boots", lambda: back(root=host.root))
             grub.set_default(desired.kernel_release, root=host.root)
 
     def revert(self, host: ManagedHost) -> List[Change]:

@@ -58,6 +58,8 @@ DESIRED: dict[str, dict[str, Any]] = {
         "leaving": [{"package": name, "version": "570.1"} for name in killed_world.PACKAGES],
     },
 }
+#: What programs make, and gdsdeploy's own records: an undo leaves them to the next run.
+MADE = ("/var/lib/gdsdeploy", "/world", "/boot", f"/lib/modules/{RELEASE}/modules.dep")
 #: What a host had of these before, made by an earlier run; an administrator's state is still on record.
 EARLIER: dict[str, dict[str, Any]] = {
     "module_options": {"kernel_release": RELEASE, "options": {"nvme_core": {"io_timeout": "60"}}},
@@ -133,7 +135,7 @@ def test_an_apply_that_is_stopped_anywhere(case: Case, way: str) -> None:
 
 def ends_well(case: Case, way: str, before: dict[str, Any]) -> None:
     """Whatever the change is that an apply was stopped before: the next run does what it says, a removal the rest."""
-    number = 1 - WAYS[way]
+    number, present = 1 - WAYS[way], whole(case.pristine)
     while True:
         number += WAYS[way]
         root = case.fresh()
@@ -142,6 +144,9 @@ def ends_well(case: Case, way: str, before: dict[str, Any]) -> None:
             break
         assert status == (KILLED if way == "kill" else 1)
         place = f"before change {number}"
+        if way == "term" and case.name != "received":
+            left = {path for path in differences(present, whole(root)) if not path.startswith(MADE)}
+            assert left == set(), place
         predicted = summaries(case.run(root, check=True))
         assert summaries(case.run(root)) == predicted, place
         assert World(root).stale(everywhere=False) == [], place

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.apply import engine
+from gdsdeploy.host.apply import engine, files
 from gdsdeploy.host.apply.files import File
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.model import Change, Refusal
@@ -189,3 +189,22 @@ def test_a_diff_shows_texts(tmp_path: Path, check: bool) -> None:
     )[0]
     assert result.diffs[0] == {"path": "/etc/some.conf", "before": "before\n", "after": "some = 1\n"}
     assert [entry["path"] for entry in result.diffs] == ["/etc/some.conf", "/etc/some.d/a", "/opt/deep/er/file"]
+
+
+def test_an_undo_that_fails_at_one_file_puts_back_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full, so what was replaced can't be written; what is new can go."""
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/some.conf").write_text("theirs\n")
+    real = files.replace
+
+    def replace(place: str, content: bytes, *rest: Any) -> None:
+        if b"deep" in content or b"theirs" in content:
+            raise OSError(errno.ENOSPC, "No space left on device", place)
+        real(place, content, *rest)
+
+    monkeypatch.setattr(files, "replace", replace)
+    host = ManagedHost(root=str(tmp_path))
+    with pytest.raises(ApplyError, match="/opt/deep/er/file: no space left"):
+        engine.run(host, [desired_resource(Some(), DesiredFiles([*FILES[1:3], FILES[0], FILES[3]]))])
+    assert [note.partition(":")[0] for note in host.notes] == ["/etc/some.conf"]
+    assert not (tmp_path / "etc/some.d").exists()
