@@ -19,7 +19,7 @@ from ..errors import HostError
 from ..kmod.files import CHUNK, open_plain
 from ..kmod.kernel import Kernel
 from ..paths import ENTRY_FOLDERS, GRUB_ENVIRONMENTS, GRUB_FILES
-from ..rootdir import LoopError, inside, list_names, read_file, read_text
+from ..rootdir import LoopError, inside, list_names, open_file, read_file, read_text
 from .certificate import Certificate, read_certificate
 from .firmware import Firmware, firmware
 
@@ -102,7 +102,10 @@ T = TypeVar("T")
 #: As the kernel reads a boolean (kstrtobool in lib/kstrtox.c); newer ones know ``enabled``, too.
 _ON = re.compile(r"[yYtT1eE]|[oO][nN]")
 _LOCKS = ("integrity", "confidentiality")
-#: Files that have the kernel's arguments, besides the boot loader's entries.
+#: Folders of unified kernel images, and files of a menu, besides the boot loader's entries.
+_UNIFIED = tuple(f"{partition}/EFI/Linux" for partition in ("/boot", "/efi", "/boot/efi"))
+#: Bytes for the headers of such an image, and for its arguments.
+_HEAD = 16 << 10
 _MENUS = (*GRUB_FILES, "/etc/grub2.cfg", "/etc/grub2-efi.cfg")
 _SHOWN_LOCKED = re.compile(r"\[(integrity|confidentiality)\]")
 
@@ -255,10 +258,17 @@ def _command_line(kernel: Kernel, unread: List[str]) -> List[Tuple[str, str, str
     def text_of(path: str) -> str:
         return _present(path, lambda: read_file(inside(root, path)), "", unread)
 
-    def texts_in(folder: str, ending: str = "") -> List[str]:
+    def paths_in(folder: str, ending: str = "") -> List[str]:
         none: List[str] = []
         names = _present(folder, lambda: list_names(inside(root, folder)), none, unread)
-        return [text_of(f"{folder}/{name}") for name in names if name.endswith(ending)]
+        return [f"{folder}/{name}" for name in names if name.lower().endswith(ending)]
+
+    def texts_in(folder: str, ending: str = "") -> List[str]:
+        return [text_of(path) for path in paths_in(folder, ending)]
+
+    def unified(path: str) -> Dict[str, str]:
+        none: Dict[str, str] = {}
+        return _present(path, lambda: _unified(inside(root, path)), none, unread)
 
     def matches(pattern: str, texts: Iterable[str]) -> List[str]:
         return [match for text in texts for match in re.findall(pattern, text, re.MULTILINE)]
@@ -273,6 +283,8 @@ def _command_line(kernel: Kernel, unread: List[str]) -> List[Tuple[str, str, str
     entries = [text for folder in ENTRY_FOLDERS for text in texts_in(folder, ".conf")]
     own = [text for text in entries if matches(rf"^(?:version|linux)[ \t]+{this}", [text])]
     menu += matches(r"^options\s(.*)$", own)
+    images = [unified(path) for folder in _UNIFIED for path in paths_in(folder, ".efi")]
+    menu += [parts.get(".cmdline", "") for parts in images if parts.get(".uname", release) == release]
     for name in set(matches(r"\$\{?(\w+)", menu)):
         texts += matches(rf"^\s*(?:set )?{name}=(.*)$", [*menus, *map(text_of, GRUB_ENVIRONMENTS)])
     if not menu:
@@ -282,6 +294,25 @@ def _command_line(kernel: Kernel, unread: List[str]) -> List[Tuple[str, str, str
         texts += [text_of("/etc/kernel/cmdline")]
     words = (word.strip("\"'").partition("=") for word in " ".join(texts + menu).split())
     return [(key.replace("-", "_"), sign, value.strip("\"'")) for key, sign, value in words]
+
+
+def _unified(path: str) -> Dict[str, str]:
+    """The sections ``.cmdline`` and ``.uname`` of a unified kernel image, which is a PE file; raises OSError."""
+
+    def number(place: int, size: int = 4) -> int:
+        return int.from_bytes(head[place : place + size], "little")
+
+    texts: Dict[str, str] = {}
+    with open_file(path) as file:
+        head = file.read(_HEAD)
+        coff = number(0x3C) + 4
+        table = coff + 20 + number(coff + 16, 2)
+        for entry in range(table, min(table + 40 * number(coff + 2, 2), len(head)), 40):
+            name = head[entry : entry + 8].rstrip(b"\0").decode("ascii", "replace")
+            if name in (".cmdline", ".uname"):
+                file.seek(number(entry + 20))
+                texts[name] = file.read(min(number(entry + 8), _HEAD)).decode("utf-8", "replace").strip("\0\n ")
+    return texts
 
 
 def _present(path: str, read: Callable[[], T], nothing: T, unread: List[str]) -> T:

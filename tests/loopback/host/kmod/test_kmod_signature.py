@@ -423,6 +423,30 @@ def test_variables_of_grub_that_an_entry_uses(root: Root) -> None:
     assert messages_of(root, MODULE) == ["error unsigned"]
 
 
+@pytest.mark.parametrize("folder", ["boot", "efi", "boot/efi"])
+def test_a_unified_kernel_image_has_its_arguments_inside(root: Root, tmp_path: Path, folder: str) -> None:
+    image = root.path / folder / "EFI/Linux/debian.efi"
+    image.parent.mkdir(parents=True)
+    for release, words, result in (
+        (RELEASE, "quiet\n", "note"),
+        (RELEASE, "quiet module.sig_enforce=1\n", "error"),
+        ("6.1.0-1-amd64", "quiet module.sig_enforce=1\n", "note"),
+    ):
+        (tmp_path / "cmdline").write_text(words)
+        (tmp_path / "uname").write_text(release)
+        # As systemd's ukify does it.
+        argv = ["objcopy", "--input-target=binary", "--output-target=pei-x86-64", "--rename-section", ".data=.linux"]
+        for number, name in enumerate(("cmdline", "uname"), start=1):
+            argv += ["--add-section", f".{name}={tmp_path / name}"]
+            argv += ["--set-section-flags", f".{name}=contents,data"]
+            argv += ["--change-section-vma", f".{name}={number << 20:#x}"]
+        (tmp_path / "linux").write_bytes(b"kernel")
+        subprocess.run([*argv, str(tmp_path / "linux"), str(image)], check=True, capture_output=True)
+        assert messages_of(root, MODULE) == [f"{result} unsigned"], (release, words)
+    image.write_bytes(b"MZ")
+    assert messages_of(root, MODULE) == ["note unsigned"]
+
+
 def test_what_runs_says_nothing_about_another_kernel(root: Root) -> None:
     root.etc("proc/sys/kernel/osrelease", "6.1.0-1-amd64\n")
     root.etc("proc/cmdline", "module.sig_enforce=1\n")
