@@ -49,7 +49,7 @@ class Imex(FileResource[Desired]):
         observed = super().observe(host, desired)
         observed["left"] = [] if desired.nodes else restoration_changes(host, self.reverts)
         observed["active"] = _is_active(host)
-        observed["due"] = derived.is_due(_running(host), host.root)
+        observed["due"] = derived.is_due(running(host), host.root)
         return observed
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
@@ -60,7 +60,7 @@ class Imex(FileResource[Desired]):
         return changes
 
     def derives(self, host: ManagedHost, desired: Desired) -> Sequence[Thing]:
-        return [_running(host)] if _is_active(host) else []
+        return [running(host)] if _is_active(host) else []
 
     def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
         if change.kind == "restart":
@@ -72,25 +72,35 @@ class Imex(FileResource[Desired]):
 
     def revert(self, host: ManagedHost) -> List[Change]:
         """Restore the file; IMEX restarts with it where it runs, if it can."""
-        files_due = restoration_changes(host, self.reverts)
-        is_due = _is_active(host) and (bool(files_due) or derived.is_due(_running(host), host.root))
-        restart = [Change("restart", UNIT, "", "", "nodes", RELOAD)] if is_due else []
+        restarts = restart_changes(host, differs=bool(restoration_changes(host, self.reverts)))
         if host.check:
-            return restore(host, self.reverts) + restart
-        with writing(derived.PATH), derived.remaking([_running(host)] if is_due else [], host.root, keep=False):
+            return restore(host, self.reverts) + restarts
+        things = [running(host)] if restarts else []
+        with writing(derived.PATH), derived.remaking(things, host.root, keep=False):
             changes = restore(host, self.reverts)
-            try:
-                if is_due:
-                    services.restart(host, UNIT)
-            except ApplyError as error:
-                if _is_active(host):
-                    raise
-                # Without nodes it may not start; it has no domain any more.
-                host.notes.append(error.message)
-        return changes + restart
+            if restarts:
+                restart(host)
+        return changes + restarts
 
 
-def _running(host: ManagedHost) -> Thing:
+def restart_changes(host: ManagedHost, *, differs: bool) -> List[Change]:
+    """The restart where IMEX runs and has read other nodes, or will have, because they are about to differ."""
+    is_due = _is_active(host) and (differs or derived.is_due(running(host), host.root))
+    return [Change("restart", UNIT, "", "", "nodes", RELOAD)] if is_due else []
+
+
+def restart(host: ManagedHost) -> None:
+    """Have IMEX read the nodes from before; where it doesn't start with those, it has no domain.  Raises ApplyError."""
+    try:
+        services.restart(host, UNIT)
+    except ApplyError as error:
+        if _is_active(host):
+            raise
+        host.notes.append(error.message)
+
+
+def running(host: ManagedHost) -> Thing:
+    """IMEX with the nodes that it has read."""
     return services.running(host, UNIT, [IMEX_NODES])
 
 

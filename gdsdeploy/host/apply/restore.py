@@ -18,8 +18,9 @@ from ..archive import pack
 from ..derived import Thing
 from ..errors import ApplyError, DesiredError
 from ..io import atomic
+from ..paths import IMEX_NODES
 from ..rootdir import inside
-from . import files, initramfs, unload, written
+from . import files, imex, initramfs, unload, written
 from .files import File
 from .host import ManagedHost
 from .model import Change, Refusal, Resource, with_kind, writing
@@ -82,7 +83,7 @@ class Restore(Resource[Desired]):
     desired_type = Desired
 
     def __init__(self) -> None:
-        self._images: List[Change] = []
+        self._things: List[Thing] = []
 
     def observe(self, host: ManagedHost, desired: Desired) -> Any:
         """What is there of everything that comes or goes; raises DesiredError for names that can't be."""
@@ -90,11 +91,12 @@ class Restore(Resource[Desired]):
         if desired.step == "offer":
             return _observe_offer(host, desired)
         observed = _observe_removal(host, desired)
-        self._images = observed["images"]
+        self._things = [initramfs.of_kernel(change.subject) for change in observed["images"]]
+        self._things += [imex.running(host)] if observed["restarts"] else []
         return observed
 
     def derives(self, host: ManagedHost, desired: Desired) -> Sequence[Thing]:
-        return [initramfs.of_kernel(change.subject) for change in self._images]
+        return self._things
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
         if observed.get("archive") != "other":
@@ -110,6 +112,7 @@ class Restore(Resource[Desired]):
             *(Change("write", path, "", "", "restore") for path in observed["records"]),
             *(Change(kind, path, "", "", reason) for kind, path, reason in observed["files"]),
             *observed["images"],
+            *observed["restarts"],
             *observed["returning"],
         ]
 
@@ -121,6 +124,8 @@ class Restore(Resource[Desired]):
             write_names(host, HOLDS, desired.held)
         elif change.kind == "initramfs":
             initramfs.rebuild(host, change.subject)
+        elif change.kind == "restart":
+            imex.restart(host)
         elif change.subject == PLACE and change.kind == "make":
             _extract(host)
         elif change.kind == "write" and desired.step == "remove":
@@ -221,9 +226,11 @@ def _observe_removal(host: ManagedHost, desired: Desired) -> Any:
     with with_kind("modules"):
         kernels = [release for release in others if pack.remove_from(release, host.root, check=True)["changed"]]
     changed = [change for file in desired.files for change in _file_changes(host, file)]
-    images = initramfs.rebuilt_changes(host, gone=any(path in initramfs.CARRIED for _, path, _ in changed))
+    paths = {path for _, path, _ in changed}
+    images = initramfs.rebuilt_changes(host, gone=not paths.isdisjoint(initramfs.CARRIED))
     return {
         "files": [*(("delete", path, "passing") for path in passing if host.entry(path) is not None), *changed],
+        "restarts": imex.restart_changes(host, differs=IMEX_NODES in paths),
         "images": [change for change in images if change.subject not in desired.unwanted_kernels],
         "kernels": kernels,
         "packages": unwanted,

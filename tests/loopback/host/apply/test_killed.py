@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import tempfile
@@ -13,11 +14,13 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.apply import engine, removal
+from gdsdeploy.host.apply import engine, module_options, removal
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.model import Change
+from gdsdeploy.host.apply.restore import Desired, FileBefore, Restore
 from gdsdeploy.host.gate.gate import Settings
 from gdsdeploy.host.kmod.packaged import FOLDER
+from gdsdeploy.host.paths import IMEX_NODES
 from tests.loopback.host.apply import killed_world
 from tests.loopback.host.apply.killed_world import (
     KILLED,
@@ -212,6 +215,32 @@ def test_modules_that_were_there_stay_until_others_are_in_place(case: Case, way:
         assert modules(root / folder) == MODULES.modules, place
         assert World(root).stale(everywhere=False) == [], place
         assert [path for path in (root / "lib/modules").iterdir() if path.name.startswith(".")] == [], place
+    assert number > 3
+
+
+@pytest.mark.parametrize("case", ["module_options", "imex"], indirect=True)
+@pytest.mark.parametrize("way", ["kill", "term"])
+def test_a_rollback_that_is_stopped_anywhere(case: Case, way: str) -> None:
+    path = {"module_options": module_options.PATH, "imex": IMEX_NODES}[case.name]
+    file = case.pristine / path.lstrip("/")
+    was = FileBefore(path, hashlib.sha256(file.read_bytes()).hexdigest() if file.exists() else "")
+    target = engine.DesiredResource("restore", Restore(), Desired("apt", "remove", files=[was]))
+    before = whole(case.pristine)
+    case.run(case.fresh())
+    provisioned = case.folder / "provisioned"
+    (case.folder / "root").rename(provisioned)
+    case.pristine, number = provisioned, 0
+    while True:
+        number += 1
+        root = case.fresh()
+        if stopped(lambda root=root: engine.run(ManagedHost(root=str(root)), [target]), number, way) == 0:  # type: ignore[misc]
+            break
+        place = f"before change {number}"
+        predicted = engine.run(ManagedHost(check=True, root=str(root)), [target])[0].changes
+        assert engine.run(ManagedHost(root=str(root)), [target])[0].changes == predicted, place
+        assert World(root).stale(everywhere=True) == [], place
+        remove(root)
+        assert differences(before, whole(root)) == {}, place
     assert number > 3
 
 
