@@ -204,6 +204,8 @@ def _import_versions(elf: Elf) -> Dict[str, int]:
     for crc, name in _MODVERSION.iter_unpack(data):
         versions[name.split(b"\0", 1)[0].decode("utf-8", "replace")] = crc & 0xFFFFFFFF
     crcs, names = elf.section("__version_ext_crcs"), elf.section("__version_ext_names")
+    if (crcs is None) != (names is None):
+        raise elf.error("has extended versions without names, or names without versions")
     if crcs is not None and names is not None:
         content = elf.content(crcs, 4 * _SYMBOLS_LIMIT)
         values = [value for (value,) in struct.iter_unpack("<I", content[: len(content) // 4 * 4])]

@@ -94,6 +94,15 @@ def test_a_symbol_whose_version_genksyms_could_not_make(root: Root) -> None:
     assert found(root, "a") == (True, [])
 
 
+def test_extended_versions_count_and_need_their_names(root: Root) -> None:
+    path = root.module("updates/a.ko", "a", extended={"kfree": KERNEL_EXPORTS["kfree"]})
+    assert found(root, "a") == (True, [])
+    root.module("updates/a.ko", "a", extended={"kfree": 1})
+    assert found(root, "a") == (False, ["error symbol-crc"])
+    path.write_bytes(path.read_bytes().replace(b"__version_ext_names", b"__version_ext_other"))
+    assert found(root, "a") == (False, ["error unreadable"])
+
+
 def test_struct_module_of_another_configuration(root: Root) -> None:
     root.module("kernel/fs/own.ko", "own", info=[("intree", "Y")], struct_size=1280)
     root.module("kernel/drivers/gpu/drm/drm.ko", "drm", info=[("intree", "Y")], struct_size=1280)
