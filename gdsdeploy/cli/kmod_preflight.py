@@ -52,7 +52,7 @@ def command(
     Exit code:
       0     every module that was tried builds, and would load
       24    a stack doesn't build, or would not load
-      31    it couldn't determine whether a module would load
+      31    it couldn't determine whether a module builds and would load, for lack of space or memory for instance
       13    a version isn't on offer, or its packages can't be installed together
 
     \b
@@ -146,7 +146,7 @@ def _reasons(cells: list[Cell]) -> None:
         elif not record.ok:
             lines = [record.error] if record.error else []
             lines += [_rule(rule) for rule in record.rules]
-            lines += [f"log: {log}" for log in record.logs if record.failed]
+            lines += [f"log: {log}" for log in record.logs if record.builds is not Answer.YES]
         if record is not None:
             lines += verdict_on_rules(record, [f"[{verdict.rule}]" for verdict in candidate.against])
         if lines:
@@ -181,5 +181,5 @@ def _end(cells: list[Cell]) -> None:
     if len(records) < len(cells):
         raise NoSolution(f"{len(cells) - len(records)} of {len(cells)} stacks cannot be installed")
     if any(record.loads is Answer.UNKNOWN for record in records):
-        problem = "it couldn't determine whether every module would load"
+        problem = "it couldn't determine whether every module builds and would load"
         raise ChecksUnknown(problem, hint="See the findings: add --json")

@@ -48,9 +48,15 @@ class KernelError(HostError):
 
 
 class BuildError(HostError):
-    """A module could not be built, or what was built did not pass its audit."""
+    """A module could not be built.  Unless a subclass says more, the sources weren't judged, and the next run tries."""
 
     exit_code = 1
+
+
+class UnbuildableError(BuildError):
+    """The compiler or modpost refuses these sources for this kernel, or the audit what they make.  It stays true."""
+
+    id = "unbuildable"
 
 
 class StubError(BuildError):

@@ -77,16 +77,19 @@ def run(
     env: Optional[Mapping[str, Optional[str]]] = None,
     cwd: Optional[str] = None,
     input: Union[str, bytes, None] = None,  # noqa: A002 - the word subprocess uses
+    inherited: Optional[Sequence[str]] = None,
 ) -> Output:
     """Run ``argv`` for at most ``timeout`` seconds and return its output; a failure of the program raises nothing.
 
-    ``env`` is added to this process's own environment; a value of None removes that variable.  ``LC_ALL`` is always C,
-    and PATH as :func:`search_path` has it.  At the time limit the program is killed with everything that it started
-    (it gets a session of its own).
+    ``env`` is added to this process's own environment; a value of None removes that variable.  ``inherited``: all that
+    the program gets of the own environment.  ``LC_ALL`` is always C, and PATH as :func:`search_path` has it.  At the
+    time limit the program is killed with everything that it started (it gets a session of its own).
     """
     data = input.encode("utf-8") if isinstance(input, str) else input
     stdout: List[bytes] = []
     stdin, target = subprocess.DEVNULL if data is None else subprocess.PIPE, _Target(OUTPUT_LIMIT, stdout.append)
+    if inherited is not None:
+        env = {**{name: None for name in os.environ if name not in inherited}, **(env or {})}
     output = _run(argv, timeout, env, cwd, stdin, data, target)
     return replace(output, stdout=b"".join(stdout).decode("utf-8", "replace"))
 

@@ -89,5 +89,6 @@ def _cell(
     layers = trial.layers(target, platform, universe, fetcher)
     with console.step(f"Trying {candidate.label}"):
         new = trial.trial(candidate, layers)
-    record.keep(new)
+    if new.builds is not Answer.UNKNOWN:
+        record.keep(new)
     return Cell(candidate, new, is_earlier=False)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gdsdeploy import console
-from gdsdeploy.errors import ModuleBuildFailed
+from gdsdeploy.errors import ChecksUnknown, ModuleBuildFailed
 from gdsdeploy.lock import compat, lockfile
 from gdsdeploy.lock.compat import Block, Rule
 from gdsdeploy.lock.resolve_fleet import Resolved
@@ -60,7 +60,8 @@ def prove(
 
     path: of the fleet file; each failure becomes a rule beside it at once, so that an interruption loses none.
     resolve: by these rules of the fleet.  tries: stacks that may fail for each profile.
-    Raises ModuleBuildFailed after that many, NoSolution where no stack is left, and what preflight raises.
+    Raises ModuleBuildFailed after that many, ChecksUnknown for trouble of this machine, NoSolution where no stack is
+    left, and what preflight raises.
     """
     failures: Counter[str] = Counter()
     attempts: list[Attempt] = []
@@ -70,6 +71,9 @@ def prove(
         for name in sorted(name for name, target in resolved.lock.targets.items() if not target.packaged):
             cell, record = _try(fleet, resolved, name, fetcher)
             attempt = Attempt(name, cell.candidate.label, record, cell.is_earlier)
+            if record.builds is Answer.UNKNOWN:
+                hint = "Give this machine what it lacks, then run the same command again; nothing was written"
+                raise ChecksUnknown(f"profile {name}: {attempt.label}: it wasn't decided: {record.error}", hint=hint)
             if not record.failed:
                 passed.append(attempt)
                 continue

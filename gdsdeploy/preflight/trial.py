@@ -29,7 +29,7 @@ from typing import Any, Final, NamedTuple
 from gdsdeploy import __version__, console, paths, run
 from gdsdeploy.errors import GdsError, LockStale, NoSolution
 from gdsdeploy.files import folders
-from gdsdeploy.host.errors import StubError
+from gdsdeploy.host.errors import StubError, UnbuildableError
 from gdsdeploy.host.model.compat import parse_versions
 from gdsdeploy.lock import compat
 from gdsdeploy.lock.compat import Verdict, judge
@@ -529,7 +529,9 @@ def modules_of(outcome: dict[str, Any]) -> list[ModuleResult]:
     if error is not None and error["id"] == StubError.id:
         return [ModuleResult(PEERMEM, Answer.NOT_TRIED, Answer.UNKNOWN, error=error["message"])]
     if error is not None:
-        return [ModuleResult(_name(outcome["module"]), Answer.NO, Answer.NO, error=error["message"])]
+        # Anything but the sources' refusal is this machine's trouble.
+        answer = Answer.NO if error["id"] == UnbuildableError.id else Answer.UNKNOWN
+        return [ModuleResult(_name(outcome["module"]), answer, answer, error=error["message"])]
     return [_module(file["name"], file["audit"]) for file in outcome["files"]]
 
 

@@ -14,28 +14,31 @@ from __future__ import annotations
 
 import filecmp
 import glob
+import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
 from dataclasses import dataclass
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .. import process
-from ..audit.audit import audit
-from ..errors import BuildError, KernelError, StubError
+from ..audit.audit import STACK, audit
+from ..errors import BuildError, KernelError, StubError, UnbuildableError
 from ..io import atomic
 from ..kmod import driver as drivers
 from ..kmod import ofed
 from ..kmod.driver import Expected
 from ..kmod.files import Tree, digest
 from ..kmod.kernel import Kernel, releases, run_depmod
-from ..kmod.module import name_of
+from ..kmod.module import REBUILT, name_of
 from ..kmod.packaged import is_linked
 from ..paths import DKMS
 from ..rootdir import inside, list_folder, read_text
-from .kbuild import failure_in
+from .kbuild import INHERITED, failure_in
+from .run import source_digest
 
 FOLDER = "/var/lib/gdsdeploy/kept"
 
@@ -123,20 +126,13 @@ def _place(kernel: Kernel, name: str) -> str:
 
 #: One log for each kernel and package, of the latest build; gdsdeploy's recipes write the same place.
 LOGS = "/var/log/gdsdeploy/kmod"
+#: Ends the name of a file beside the log, with the inputs and the reason of a build that doesn't help.
+_TRIED = ".tried"
+_COMPILER = re.compile(r"/(?:.*-)?(?:gcc|clang|ld|pahole)(?:-[0-9.]+)?$")
 #: Seconds for a complete driver, on a machine under load.
 TIMEOUT = 2 * 3600.0
 #: Seconds after which a failed build can't be the one that a package manager has just reported.
 _RECENT = 3600.0
-#: Findings that a new build against this driver and this kernel takes away.
-_STALE = {
-    "nvidia-fs": (
-        *("driver-tree", "driver-tree-unknown", "symbol-crc", "symbol-unversioned", "symbol-missing"),
-        *("vermagic", "unreadable", "missing"),
-    ),
-    "driver": ("unreadable", "missing", "vermagic"),
-}
-
-
 #: The module without which a package isn't installed.
 _MODULE = {"driver": "nvidia", "nvidia-fs": "nvidia_fs"}
 
@@ -170,7 +166,8 @@ class DkmsRequest:
 def provide(plan: DkmsRequest, check: bool = False) -> Dict[str, Any]:
     """Build and install; returns ``{"changed", "notes": [text], "done": [{kernel_release, package, action, why}]}``.
 
-    check: do nothing.  A failure on a kernel other than the target is noted, and not retried until its inputs change.
+    check: do nothing.  A failure on a kernel other than the target is noted; where the sources are refused, it isn't
+    retried until its inputs change.
     Raises BuildError for a failure on the target, KernelError if the target's headers are missing.
     """
     target = Kernel(plan.target, plan.root)
@@ -191,20 +188,27 @@ def provide(plan: DkmsRequest, check: bool = False) -> Dict[str, Any]:
             action, why = need(kernel, package, plan)
             if not action:
                 continue
-            key = json.dumps([str(package), kernel.symvers_digest(), digest(plan.tree)])
-            if release != plan.target and read_text(plan.root, _log(release, package) + ".failed") == key:
-                notes.append(f"{package} is not tried again for kernel {release}: {_log(release, package)}")
+            log, mark = _log(release, package), json.dumps([*_inputs(kernel, package, plan), why])
+            if read_text(plan.root, log + _TRIED) == mark:
+                notes.append(f"{package} is not tried again for kernel {release}: {why}: {log}")
+                if release == plan.target:
+                    continue
                 break
             done.append({"kernel_release": release, "package": str(package), "action": action, "why": why})
             if check:
                 continue
             try:
                 _run(kernel, package, action)
-                atomic.remove(_log(release, package) + ".failed")
+                # A build that leaves what it was to take away wouldn't take it away the next time.
+                left = need(Kernel(release, plan.root), package, plan)[1]
+                atomic.remove(log + _TRIED)
+                if left == why:
+                    atomic.write(log + _TRIED, mark)
             except BuildError as error:
                 if release == plan.target:
                     raise
-                atomic.write(_log(release, package) + ".failed", key)
+                if isinstance(error, UnbuildableError):
+                    atomic.write(log + _TRIED, mark)
                 done.pop()
                 notes.append(f"{error.message} ({error.hint})")
                 # The next package depends on it.
@@ -218,15 +222,28 @@ def need(kernel: Kernel, package: Package, plan: DkmsRequest) -> Tuple[str, str]
         return "install", "DKMS has not installed it"
     expected = Expected(plan.tree.version, plan.tree.flavour)
     names = ["nvidia_fs"]
-    stale = set(_STALE[package.kind])
     if package.kind == "driver":
-        names = ["nvidia", "nvidia_peermem"] if drivers.find(kernel, "nvidia_peermem") is not None else ["nvidia"]
-        stale |= {"peermem-stub", "symbol-crc"} if ofed.find(kernel) is not None else set()
+        parts = [name for name in STACK if name not in ("nvidia", "nvidia_fs")]
+        names = ["nvidia", *(name for name in parts if drivers.find(kernel, name) is not None)]
+    has_ofed = ofed.find(kernel) is not None
     for result in audit(kernel, names, expected):
         for finding in result["findings"]:
-            if finding["id"] in stale:
+            # Without OFED, nvidia-peermem stays a stub.
+            if finding["id"] in REBUILT and (has_ofed or finding["id"] != StubError.id):
                 return "rebuild", f"{result['module']}: {finding['message']}"
     return "", ""
+
+
+def _inputs(kernel: Kernel, package: Package, plan: DkmsRequest) -> List[Any]:
+    """What the result of a build depends on: sources, kernel, OFED, other modules and compilers."""
+    found, source = ofed.find(kernel), inside(plan.root, f"/usr/src/{package.name}-{package.version}")
+    is_fs = package.kind == "nvidia-fs" and os.path.isdir(source)
+    sources = [str(package), digest(plan.tree), source_digest(source) if is_fs else ""]
+    programs = glob.glob(glob.escape(inside(plan.root, "/usr/bin")) + "/*")
+    states = ((path, os.stat(path)) for path in sorted(filter(_COMPILER.search, programs)) if os.path.exists(path))
+    compilers = [(path, state.st_size, state.st_mtime_ns) for path, state in states]
+    modules = hashlib.sha256("\n".join(sorted(kernel.by_name)).encode()).hexdigest()
+    return [*sources, kernel.symvers_digest(), found.symvers if found else "", modules, compilers]
 
 
 def is_installed(kernel: Kernel, package: Package) -> bool:
@@ -253,7 +270,7 @@ def _run(kernel: Kernel, package: Package, action: str) -> None:
 
 
 def _dkms(kernel: Kernel, package: Package, argv: Sequence[str], begun: float = 0.0) -> None:
-    done = process.run(argv, TIMEOUT)
+    done = process.run(argv, TIMEOUT, inherited=INHERITED)
     if done.status == 0:
         return
     if done.status == process.NOT_FOUND:
@@ -261,33 +278,33 @@ def _dkms(kernel: Kernel, package: Package, argv: Sequence[str], begun: float = 
     # The recipe's build has restored already, unless DKMS failed before it.
     restore(Kernel(kernel.release, kernel.root), package.name)
     files = ", ".join(restored_files(kernel, package.name))
-    message, hint = _failure(_log(kernel.release, package), begun) if begun else ("", "")
-    if not message:
+    failure = _failure(_log(kernel.release, package), begun) if begun else None
+    if failure is None:
         lines = [line.strip() for line in (done.stderr + "\n" + done.stdout).splitlines()]
         error = next((line for line in lines if line.startswith("Error!")), f"exit status {done.status}")
         after = lines[lines.index(error) + 1 : lines.index(error) + 3] if error in lines else []
         message = f"DKMS can't install {package} for kernel {kernel.release}: {' '.join([error, *after]).strip()}"
-        hint = f"to see the complete output, run: {' '.join(argv)}"
+        failure = BuildError(message, f"to see the complete output, run: {' '.join(argv)}")
     if files:
-        hint += f"; the previous modules are back in place: {files}"
-    raise BuildError(message, hint)
+        failure.hint += f"; the previous modules are back in place: {files}"
+    raise failure
 
 
-def _failure(log: str, begun: float) -> Tuple[str, str]:
-    """(message, hint) of a build that failed since ``begun``; both empty if the build didn't fail."""
+def _failure(log: str, begun: float) -> Optional[BuildError]:
+    """Of a build that failed since ``begun``; None if the build didn't fail."""
     try:
         fresh = os.path.getmtime(log) >= begun - 1
     except OSError:
         fresh = False
-    return failure_in(log) if fresh else ("", "")
+    return failure_in(log) if fresh else None
 
 
 def why() -> None:
     """Raise the BuildError of the latest build that failed, of any kernel, if that was within the last hour."""
     for log in sorted(glob.glob(os.path.join(LOGS, "*", "*.log")), key=os.path.getmtime, reverse=True):
-        message, hint = _failure(log, time.time() - _RECENT)
-        if message:
-            raise BuildError(message, hint)
+        failure = _failure(log, time.time() - _RECENT)
+        if failure is not None:
+            raise failure
 
 
 def _log(release: str, package: Package) -> str:

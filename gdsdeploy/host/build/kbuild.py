@@ -14,12 +14,13 @@ import glob
 import os
 import re
 import shutil
+import tempfile
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type
 
 from .. import process
 from ..audit.audit import Result, audit
-from ..errors import BuildError, ElfError, KernelError, SymversError
+from ..errors import BuildError, ElfError, HostError, KernelError, SymversError, UnbuildableError
 from ..io import atomic
 from ..kmod import driver as drivers
 from ..kmod.driver import Expected
@@ -28,7 +29,7 @@ from ..kmod.kernel import Export, Kernel, digest_name, format_line, from_cmd_fil
 from ..kmod.module import ERROR, INCOMPLETE, PROVENANCE, Module, outcome_of, read_module
 from ..kmod.ofed import Search, search
 from ..paths import DKMS
-from ..rootdir import inside
+from ..rootdir import inside, read_text
 
 #: A driver takes 150 s on 2 cores; a machine under load many times that.
 TIMEOUT = 3600.0
@@ -40,12 +41,28 @@ _ERRORS = (
     re.compile(r"^make(?:\[\d+\])?: \*\*\* .*"),
 )
 _MISSING = re.compile(r"(?:^|[\s:/])([\w.+-]+): (?:Command )?not found$", re.MULTILINE)
-#: Variables of a caller, such as DKMS or an outer make, that would change the build unnoticed.
-_CLEARED = (
-    *("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "KBUILD_MODPOST_WARN", "KBUILD_EXTRA_SYMBOLS"),
-    *("NVIDIA_SRC_DIR", "KCPPFLAGS", "KCFLAGS", "KVER"),
+#: All that a build gets of its caller's variables: DKMS, an outer make and a user have others that change it unnoticed.
+INHERITED = ("PATH", "HOME", "TMPDIR")
+#: What tools write when the machine lacks something, and never because of the sources.
+_TROUBLE = re.compile(
+    r"(?:No space left on device|Disk quota exceeded|Read-only file system|(?:Input/output|I/O) error"
+    r"|Cannot allocate memory|Too many open files|Resource temporarily unavailable|Stale file handle)\W*$"
+    r"|\b(?:Killed|Terminated)\b|^(?:\S+: )?out of memory|virtual memory exhausted|LLVM ERROR: out of memory"
+    r"|internal compiler error"
 )
-_FAILED, _HINT = "error: ", "hint: "
+#: A compiler's, modpost's, objtool's or a source's own refusal.
+_REFUSED = re.compile(
+    r'^\S+:\d+(?::\d+)?: (?:fatal )?error: |^ERROR: (?:modpost: |")|^\S+\.o: error: objtool|PREEMPT_RT sanity check',
+    re.MULTILINE,
+)
+#: A line of the sources, as a compiler quotes it.
+_QUOTED = re.compile(r"^\s*\d* \|")
+#: Bytes below which a full disk explains a failure; probes hide what the compiler says about it.
+_FULL = 1 << 20
+AGAIN = "the sources weren't judged: this build is tried again when it is next asked for"
+#: How a log ends.
+_ENDS: Dict[str, Type[BuildError]] = {"error: ": UnbuildableError, "trouble: ": BuildError}
+_HINT = "hint: "
 _TAIL = 1 << 16
 #: The name of the empty module.
 EMPTY = "probe"
@@ -57,6 +74,7 @@ class Log:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self._killed = _out_of_memory()
         try:
             with os.fdopen(self._descriptor(), "w") as log:
                 log.truncate()
@@ -71,30 +89,56 @@ class Log:
     def _descriptor(self, flags: int = 0) -> int:
         return atomic.open_descriptor(self.path, os.O_WRONLY | flags, 0o644)
 
-    def end_with_failure(self, message: str, hint: str) -> None:
-        """End the log with why the build failed; :func:`failure_in` reads it."""
-        self.note(f"{_FAILED}{message}\n{_HINT}{hint}")
+    def end_with_failure(self, error: HostError) -> None:
+        """End the log with why the build failed; :func:`failure_in` reads it.  On a full disk, nothing is written."""
+        end = next((end for end, kind in _ENDS.items() if isinstance(error, kind)), "trouble: ")
+        with contextlib.suppress(OSError):
+            self.note(f"{end}{error.message}\n{_HINT}{error.hint}")
 
     def run(self, argv: Sequence[str], cwd: str, env: Optional[Mapping[str, str]] = None) -> process.Output:
-        """Run a step of the build in ``cwd`` with the inherited build variables cleared."""
-        settings: Dict[str, Optional[str]] = dict.fromkeys(_CLEARED)
-        settings.update(env or {})
-        done = process.run(argv, TIMEOUT, settings, cwd)
+        """Run a step of the build in ``cwd``, with ``env`` and INHERITED as its environment."""
+        done = process.run(argv, TIMEOUT, env, cwd, inherited=INHERITED)
         self.note(f"$ cd {cwd} && {' '.join(argv)}\n{done.stdout}{done.stderr}[exit status {done.status}]")
         return done
 
+    def failure(self, message: str, done: process.Output, folder: str) -> BuildError:
+        """The error for a step in ``folder`` that failed: only a refusal of the sources says something about them."""
+        why, hint = self.trouble(done, folder), f"the log is {self.path}"
+        if not why and _REFUSED.search(done.stdout + "\n" + done.stderr) is not None:
+            return UnbuildableError(f"{message}: {first_error(done).replace(folder + '/', '')}", hint)
+        return BuildError(f"{message}: {why or first_error(done).replace(folder + '/', '')}", f"{hint}; {AGAIN}")
 
-def failure_in(path: str) -> Tuple[str, str]:
-    """(message, hint) of the failed build that the log ``path`` ends with; both empty for any other log."""
+    def trouble(self, done: process.Output, folder: str) -> str:
+        """What the machine lacked; empty where nothing shows that it lacked something."""
+        lines = [line.strip() for line in (done.stderr + "\n" + done.stdout).splitlines() if not _QUOTED.match(line)]
+        said = next(filter(_TROUBLE.search, lines), "")
+        if said or done.status < 0 or done.status in (process.NOT_FOUND, process.TIMED_OUT):
+            return said or (f"ended by signal {-done.status}" if done.status < 0 else done.failure())
+        if _out_of_memory() != self._killed:
+            return "the kernel has killed a process for lack of memory meanwhile"
+        full = [place for place in (folder, tempfile.gettempdir()) if shutil.disk_usage(place).free < _FULL]
+        return f"no space left in {full[0]}" if full else ""
+
+
+def _out_of_memory() -> str:
+    """The kernel's counter of processes that it has killed for lack of memory."""
+    found = re.search(r"^oom_kill \d+$", read_text("/", "/proc/vmstat"), re.MULTILINE)
+    return found[0] if found else ""
+
+
+def failure_in(path: str) -> Optional[BuildError]:
+    """The failure of the build that the log ``path`` ends with; None for any other log."""
     try:
         with open(path, "rb") as file:
             file.seek(max(os.path.getsize(path) - _TAIL, 0))
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
-        return "", ""
-    if len(lines) < 2 or not (lines[-2].startswith(_FAILED) and lines[-1].startswith(_HINT)):
-        return "", ""
-    return lines[-2][len(_FAILED) :], lines[-1][len(_HINT) :]
+        return None
+    if len(lines) < 2 or not lines[-1].startswith(_HINT):
+        return None
+    hint = lines[-1][len(_HINT) :]
+    ends = (kind(lines[-2][len(end) :], hint) for end, kind in _ENDS.items() if lines[-2].startswith(end))
+    return next(ends, None)
 
 
 def make_modules(
@@ -128,8 +172,10 @@ def check_headers(log: Log, kernel: Kernel, folder: str, variables: Sequence[str
     done = make_modules(log, kernel, folder, variables, 1)
     if done.status == 0 and os.path.isfile(os.path.join(folder, f"{EMPTY}.ko")):
         return
-    message = f"the headers of kernel {kernel.release} cannot build even an empty module: {first_error(done)}"
-    raise KernelError(message, _missing_hint(kernel, done) + f"; the log is {log.path}")
+    why = log.trouble(done, folder)
+    message = f"the headers of kernel {kernel.release} cannot build even an empty module: {why or first_error(done)}"
+    is_broken = not why or done.status == process.NOT_FOUND
+    raise KernelError(message, f"{_missing_hint(kernel, done) if is_broken else AGAIN}; the log is {log.path}")
 
 
 def first_error(done: process.Output) -> str:
@@ -255,9 +301,7 @@ def compile_unit(kernel: Kernel, tree: Tree, folder: str, log: Log, settings: Se
     done = log.run([*argv, UNIT], folder, {"IGNORE_CC_MISMATCH": "1"})
     exports = _exports_of_unit(kernel, os.path.join(folder, "nvidia")) if done.status == 0 else {}
     if not exports:
-        error = first_error(done).replace(folder + "/", "")
-        message = f"cannot compile {UNIT} of {tree.path} for kernel {kernel.release}: {error}"
-        raise BuildError(message, f"the log is {log.path}")
+        raise log.failure(f"cannot compile {UNIT} of {tree.path} for kernel {kernel.release}", done, folder)
     return exports
 
 
@@ -415,11 +459,13 @@ def audit_built(
     expected = Expected(tree.version, tree.flavour, digest(tree), peermem)
     results = audit(kernel, list(files), expected, extra)
     problems: List[str] = []
+    is_incomplete = False
     for file, result in zip(files, results):
         name, module = os.path.basename(file), read_module(file)
         errors = [
             finding for finding in result["findings"] if outcome_of(finding) == ERROR or finding["id"] == INCOMPLETE
         ]
+        is_incomplete = is_incomplete or any(finding["id"] == INCOMPLETE for finding in errors)
         problems += [f"{name}: [{finding['id']}] {finding['message']}" for finding in errors]
         if module.vermagic != kernel.vermagic():
             problems.append(f"{name}: [vermagic] is {module.vermagic!r}, the kernel's {kernel.vermagic()!r}")
@@ -430,7 +476,8 @@ def audit_built(
             problems.append(text)
     if problems:
         message = f"{what} was built for kernel {kernel.release} against {tree.path}, but its audit says"
-        raise BuildError(f"{message}: {'; '.join(problems)}", f"the log is {log.path}")
+        kind = BuildError if is_incomplete else UnbuildableError
+        raise kind(f"{message}: {'; '.join(problems)}", f"the log is {log.path}")
     return results
 
 

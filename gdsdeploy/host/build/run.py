@@ -22,7 +22,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from ..errors import BuildError, HostError, KernelError, StubError, TreeError
+from ..errors import BuildError, HostError, KernelError, StubError, TreeError, UnbuildableError
 from ..io import atomic
 from ..kmod.files import digest_files
 from ..kmod.kernel import Kernel
@@ -31,13 +31,13 @@ from ..model import compat
 from ..model.compat import Conditions, Rule
 from ..rootdir import read_text
 from .kbuild import (
+    AGAIN,
     SKIPPED,
     BuildContext,
     BuildRequest,
     Built,
     Log,
     audit_built,
-    first_error,
     make_modules,
     place,
     provenance,
@@ -166,6 +166,8 @@ def _configure(context: BuildContext, log: Log, folder: str) -> None:
     if done.status != 0 or "yes" not in answers:
         # The headers were checked, so the compiler works; the script itself must be broken.
         message = f"every probe of nvidia-fs's configure answers no for kernel {release}"
+        if log.trouble(done, folder):
+            raise log.failure(f"nvidia-fs's configure can't probe kernel {release}", done, folder)
         raise KernelError(message, f"its answers would be wrong, so nothing was built; the log is {log.path}")
 
 
@@ -192,9 +194,8 @@ def _compile(request: BuildRequest, log: Log, folder: str, symvers: str) -> str:
     done = make_modules(log, request.kernel, folder, settings, request.jobs, env)
     built = os.path.join(folder, "nvidia-fs.ko")
     if done.status != 0 or not os.path.isfile(built):
-        error = first_error(done).replace(folder + "/", "")
         message = f"nvidia-fs {source_version(folder)} doesn't build for kernel {release} against {request.tree.path}"
-        raise BuildError(f"{message}: {error}".replace("  ", " "), f"the log is {log.path}")
+        raise log.failure(message.replace("  ", " "), done, folder)
     return built
 
 
@@ -225,9 +226,8 @@ def build_peermem(context: BuildContext, output: str, log: Log) -> List[Built]:
     done = log.run(argv, folder, env)
     built = os.path.join(folder, NAME + ".ko")
     if done.status != 0 or not os.path.isfile(built):
-        error = first_error(done).replace(folder + "/", "")
         message = f"nvidia-peermem doesn't build for kernel {request.kernel.release} against {request.tree.path}"
-        raise BuildError(f"{message} and {tree.path}: {error}", f"the log is {log.path}")
+        raise log.failure(f"{message} and {tree.path}", done, folder)
     record(log, built, {**provenance(request), "ofed": tree.symvers})
     results = audit_built(request, log, [built], versions.extra, NAME, peermem=True)
     return place([(built, os.path.abspath(output), results[0])])
@@ -272,9 +272,10 @@ def build_driver(context: BuildContext, output: str, log: Log) -> List[Built]:
     files = [os.path.join(folder, name + ".ko") for name in names]
     missing = [os.path.basename(file) for file in files if not os.path.isfile(file)]
     if done.status != 0 or missing:
-        error = first_error(done).replace(folder + "/", "") if done.status else "no " + ", ".join(missing)
         message = f"driver {tree.version} ({tree.flavour}) doesn't build for kernel {request.kernel.release}"
-        raise BuildError(f"{message} from {tree.path}: {error}", f"the log is {log.path}")
+        if done.status == 0:
+            message += f" (make ended without an error, and without {', '.join(missing)})"
+        raise log.failure(f"{message} from {tree.path}", done, folder)
     for name, file in zip(names, files):
         extra = {"ofed": ofed.symvers} if name == NAME and ofed is not None else {}
         record(log, file, {**provenance(request), **extra})
@@ -402,13 +403,14 @@ def _build_one(context: BuildContext, name: str, source: str, output: str, log: 
             outcome.built = build_peermem(context, output, log)
         else:
             outcome.built = build_nvidia_fs(context, source, output, log)
-    except HostError as error:
+    except (HostError, OSError) as problem:
+        error = problem if isinstance(problem, HostError) else BuildError(f"{name} can't be built: {problem}", AGAIN)
         hint = error.hint
-        if isinstance(error, BuildError):
+        if isinstance(error, UnbuildableError):
             version = source_version(source) if name == "nvidia-fs" else ""
             outcome.rules = matches(context.request, version, source if name == "nvidia-fs" else "")
             hint = "; ".join([*map(words, outcome.rules), error.hint])
         outcome.error = type(error)(error.message, hint) if hint != error.hint else error
-        log.end_with_failure(error.message, hint)
+        log.end_with_failure(outcome.error)
     outcome.seconds = time.monotonic() - begun
     return outcome

@@ -42,6 +42,17 @@ _SIGNATURE_MAGIC = b"~Module signature appended~\n"
 _PKCS7 = 2
 
 
+#: Errors, and warnings that a person needn't weigh, which a build of the same sources beside the present kernel, driver
+#: and OFED takes away: the audit's hint is to build, and ``kmod dkms`` does.
+REBUILT = frozenset(
+    (
+        *("missing", "unreadable", "machine", "vermagic", "driver-tree", "driver-tree-unknown", "page-table"),
+        *("symbol-crc", "symbol-missing", "symbol-unversioned", "symbol-namespace"),
+        *("driver-version", "driver-flavour", "nvidia-fs-version", "ofed-tree", "peermem-stub"),
+    )
+)
+
+
 @dataclass(frozen=True)
 class Module:
     """One module file.  Texts are empty and lists are empty where the module says nothing."""

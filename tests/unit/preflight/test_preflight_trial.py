@@ -39,7 +39,8 @@ def test_each_of_the_drivers_modules_has_its_own_answer() -> None:
 
 
 def test_what_does_not_build_does_not_load() -> None:
-    (results,) = trial.modules_of(outcome("nvidia-fs", error="nvidia-fs does not build: too few arguments"))
+    error = "nvidia-fs does not build: too few arguments"
+    (results,) = trial.modules_of(outcome("nvidia-fs", error=error, ident="unbuildable"))
     assert (results.builds, results.loads) == (Answer.NO, Answer.NO)
     assert results.error.endswith("too few arguments")
 
@@ -49,8 +50,14 @@ def test_peermem_without_ofed_was_not_tried() -> None:
     assert (results.module, results.builds, results.loads) == (trial.PEERMEM, Answer.NOT_TRIED, Answer.UNKNOWN)
 
 
+def test_what_the_machine_lacked_decides_nothing() -> None:
+    (results,) = trial.modules_of(outcome("driver", error="no space left in /tmp: too few arguments"))
+    assert (results.builds, results.loads) == (Answer.UNKNOWN, Answer.UNKNOWN)
+
+
 def test_an_error_that_only_speaks_of_a_stub_is_a_failed_build() -> None:
-    (results,) = trial.modules_of(outcome("nvidia-fs", error="nvidia-peermem for kernel 6 would be a stub that fails"))
+    error = "nvidia-peermem for kernel 6 would be a stub that fails"
+    (results,) = trial.modules_of(outcome("nvidia-fs", error=error, ident="unbuildable"))
     assert (results.builds, results.loads) == (Answer.NO, Answer.NO)
 
 

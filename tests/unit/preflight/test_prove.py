@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
-from gdsdeploy.errors import FleetInvalid, GdsError, ModuleBuildFailed, NoSolution
+from gdsdeploy.errors import ChecksUnknown, FleetInvalid, GdsError, ModuleBuildFailed, NoSolution
 from gdsdeploy.lock import compat, lockfile
 from gdsdeploy.lock.compat import Rule, shipped
 from gdsdeploy.lock.resolve import resolve
 from gdsdeploy.lock.resolve_fleet import Resolved
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import Lock, Target
-from gdsdeploy.preflight import Answer, Cell, StackCandidate, StackChoices, candidates, prove, trial
+from gdsdeploy.preflight import Answer, Cell, StackCandidate, StackChoices, _cell, candidates, prove, record, trial
 from gdsdeploy.preflight.record import ModuleResult
 from gdsdeploy.repo.fetch import Fetcher
 from tests.repos.dkmspackages import sources
@@ -137,7 +138,13 @@ def solve(rules: Sequence[Rule]) -> Resolved:
 
 
 def run(
-    path: Path, monkeypatch: pytest.MonkeyPatch, failing: Failing, *, tries: int = 5, loads: Answer = Answer.YES
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failing: Failing,
+    *,
+    tries: int = 5,
+    loads: Answer = Answer.YES,
+    fails: Answer = Answer.NO,
 ) -> tuple[prove.Proven, list[tuple[str, str]]]:
     """What came of it, and the (kernel, nvidia-fs) that were tried."""
     tried: list[tuple[str, str]] = []
@@ -159,10 +166,10 @@ def run(
             target=target,
         )
         bad = failing(*tried[-1])
-        answer, worst = (Answer.NO, Answer.NO) if bad else (Answer.YES, loads)
+        answer, worst = (fails, fails) if bad else (Answer.YES, loads)
         module = ModuleResult(bad or "nvidia", answer, worst, error=BROKEN if bad else "")
-        record = make_record(target, builds=answer, loads=worst, modules=(module,))
-        return [Cell(candidate, record, is_earlier=False)]
+        result = make_record(target, builds=answer, loads=worst, modules=(module,))
+        return [Cell(candidate, result, is_earlier=False)]
 
     monkeypatch.setattr(prove, "preflight", build)
     with Fetcher(path.parent / "cache", apt={}) as fetcher:
@@ -216,6 +223,29 @@ def test_what_no_build_decides_gets_no_proof(path: Path, monkeypatch: pytest.Mon
     proven, _ = run(path, monkeypatch, lambda *_: "", loads=Answer.UNKNOWN)
     assert proven.resolved.lock.targets["gds"].proof == ""
     assert [each.profile for each in proven.undecided] == ["gds"]
+
+
+def test_trouble_of_this_machine_teaches_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ChecksUnknown, match=BROKEN):
+        run(path, monkeypatch, lambda *_: "driver", fails=Answer.UNKNOWN)
+    assert not compat.own_rules_of(path).exists()
+    assert run(path, monkeypatch, lambda *_: "")[1] == [("6.12.99+deb13-amd64", "2.19.8")], (
+        "the next run tries it again"
+    )
+
+
+@pytest.mark.parametrize(("builds", "is_kept"), [(Answer.UNKNOWN, False), (Answer.NO, True), (Answer.YES, True)])
+def test_a_preflight_keeps_what_it_has_decided(
+    builds: Answer, is_kept: bool, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = solve(()).lock.targets["gds"]
+    monkeypatch.setattr(trial, "require_machine", lambda _: None)
+    monkeypatch.setattr(trial, "layers", lambda *_: [])
+    monkeypatch.setattr(trial, "trial", lambda *_: make_record(target, builds=builds, loads=builds))
+    candidate: Any = SimpleNamespace(target=target, label="it")
+    with Fetcher(path.parent / "cache", apt={}) as fetcher:
+        _cell(candidate, DEBIAN, universe(OFFERED), again=False, fetcher=fetcher)
+    assert (record.find(target) is not None) is is_kept
 
 
 def test_a_proof_stays_with_its_packages_alone() -> None:

@@ -404,6 +404,6 @@ def test_why_is_what_a_failed_package_asks(monkeypatch: pytest.MonkeyPatch, tmp_
     log.parent.mkdir()
     log.write_text("")
     monkeypatch.setattr(dkms, "LOGS", str(tmp_path))
-    monkeypatch.setattr(dkms, "failure_in", lambda _: ("nvidia-fs does not build", "the log"))
+    monkeypatch.setattr(dkms, "failure_in", lambda _: BuildError("nvidia-fs does not build", "the log"))
     with pytest.raises(BuildError, match="nvidia-fs does not build"):
         dkms.why()

@@ -15,11 +15,11 @@ from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.process import Output
 
 
-class Compiler:
+class Compiler(Log):
     """Answers for make."""
 
-    def __init__(self, *, broken: bool) -> None:
-        self.path = "/log"
+    def __init__(self, path: Path, *, broken: bool) -> None:
+        super().__init__(str(path))
         self.broken = broken
 
     def run(self, argv: Sequence[str], cwd: str, env: object = None) -> Output:
@@ -40,7 +40,7 @@ class Headers:
 def unit(folder: Path, *, broken: bool) -> dict[str, Any]:
     (folder / "nvidia").mkdir()
     source = Tree(str(folder), "550.163.01", "open", "nvidia")
-    kernel, log = cast("Kernel", Headers()), cast("Log", Compiler(broken=broken))
+    kernel, log = cast("Kernel", Headers()), Compiler(folder / "log", broken=broken)
     return {name: entry.crc for name, entry in compile_unit(kernel, source, str(folder), log, []).items()}
 
 
