@@ -14,7 +14,7 @@ from ..boot import arguments, grub
 from ..boot.arguments import ArgumentRecord
 from ..boot.grub import GRUB_CFG
 from ..boot.present import boot_id
-from ..errors import ApplyError, CannotTellError, DesiredError
+from ..errors import ApplyError, DesiredError
 from ..io import atomic
 from ..rootdir import inside, read_text
 from . import files
@@ -158,7 +158,7 @@ class BootArguments(FileResource[Desired]):
         else:
             for place, _, text in _edits(desired, observed):
                 if place.path == change.subject:
-                    _write_entry(host, place.path, text)
+                    host.rewrite(place.path, text)
 
     def settle(self, host: ManagedHost, desired: Desired, changes: Sequence[Change]) -> None:
         """Record what is set now, and what was taken out while the running kernel still has it."""
@@ -296,33 +296,13 @@ def _is_broken(way: arguments.Loader, place: _Place) -> bool:
 
 
 def _read(host: ManagedHost, path: str, record: ArgumentRecord) -> _Place:
-    try:
-        with open(inside(host.root, path), "rb") as file:
-            content = file.read(_LIMIT + 1)
-    except OSError as error:
-        raise CannotTellError(f"{path}: {error.strerror}") from None
-    if len(content) > _LIMIT:
-        raise CannotTellError(f"{path}: too large for a file with kernel arguments")
-    # Every byte that isn't UTF-8 comes back as it was.
-    text = content.decode("utf-8", "surrogateescape")
+    text = host.exact_text(path, _LIMIT)
     words = arguments.words_of(path, text)
     return _Place(path, text, words, record.ours(path, words))
 
 
 def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
-
-
-def _write_entry(host: ManagedHost, path: str, text: str) -> None:
-    """Replace an entry, with its mode and owner; a link stays a link.  A removal takes out words, not files."""
-    target = host.real(path)
-    host.undoable(target)
-    state = host.entry(target)
-    if state is None:
-        raise ApplyError(f"{path}: was deleted meanwhile", "run this again", "io")
-    host.forget()
-    with writing(path):
-        files.replace(inside(host.root, target), _encode(text), state.mode, (state.uid, state.gid))
 
 
 def _write_record(host: ManagedHost, record: ArgumentRecord) -> None:

@@ -152,13 +152,19 @@ def bring_about(place: str, file: File) -> None:
         atomic.remove(place)
 
 
-def replace(place: str, content: bytes, mode: int, owner: atomic.Owner = ROOT) -> None:
+def replace(
+    place: str,
+    content: bytes,
+    mode: int,
+    owner: atomic.Owner = ROOT,
+    attributes: Optional[atomic.Attributes] = None,
+) -> None:
     """Write a file at once, and sweep what a killed run left beside it: there is one writer at a time.
 
     Raises OSError; then the file is as it was.
     """
     atomic.sweep(place)
-    atomic.write(place, content, mode, owner)
+    atomic.write(place, content, mode, owner, attributes)
 
 
 def put_back(place: str, before: Any) -> None:
@@ -169,11 +175,13 @@ def put_back(place: str, before: Any) -> None:
         # Other programs may keep files in the folder: then it stays, and this raises OSError.
         os.rmdir(place)
     owner = (int(before["uid"]), int(before["gid"])) if before else ROOT
+    listed = dict(before.get("attributes", {})) if before else {}
+    attributes = {str(name): base64.b64decode(str(value)) for name, value in listed.items()}
     if before is None:
         atomic.remove(place)
     elif "link" in before:
         atomic.link(place, str(before["link"]), owner)
     elif "content" in before:
-        replace(place, base64.b64decode(str(before["content"])), int(before["mode"]), owner)
+        replace(place, base64.b64decode(str(before["content"])), int(before["mode"]), owner, attributes)
     elif folder:
-        atomic.make_folder(place, int(before["mode"]), owner)
+        atomic.make_folder(place, int(before["mode"]), owner, attributes)

@@ -15,7 +15,7 @@ from ..derived import Thing
 from ..errors import ApplyError, CannotTellError, HostError
 from ..io import atomic
 from ..process import Output
-from ..rootdir import LoopError, inside, list_folder
+from ..rootdir import LoopError, inside, list_folder, open_file
 from . import files
 from .model import Change, writing
 from .record import Record, beside, look
@@ -115,6 +115,17 @@ class ManagedHost:
         """The text of a file; empty when it isn't there.  Raises CannotTellError."""
         return files.text(inside(self.root, path), path)
 
+    def exact_text(self, path: str, limit: int) -> str:
+        """The text of a file, for :meth:`rewrite`.  Raises CannotTellError, also where there is none."""
+        try:
+            with open_file(inside(self.root, path)) as file:
+                content = file.read(limit + 1)
+        except OSError as error:
+            raise CannotTellError(f"{path}: {error.strerror}") from None
+        if len(content) > limit:
+            raise CannotTellError(f"{path}: too large for a file of its kind")
+        return content.decode("utf-8", "surrogateescape")
+
     def exists(self, path: str) -> bool:
         """Whether there is anything at ``path``, links followed."""
         return os.path.exists(inside(self.root, path))
@@ -211,6 +222,22 @@ class ManagedHost:
             self._note(path)
         with writing(file.path):
             files.bring_about(beside(self.root, file.path), file)
+
+    def rewrite(self, path: str, text: str) -> None:
+        """Replace the text of a file that others own; links to it, its mode, owner and attributes stay.
+
+        Nothing is recorded: a removal takes out what is gdsdeploy's.  Bytes that aren't UTF-8 are surrogates.
+        """
+        self.forget()
+        target = self.real(path)
+        self.undoable(target)
+        state = self.entry(target)
+        if state is None:
+            raise ApplyError(f"{path}: was deleted meanwhile", "run this again", "io")
+        place = inside(self.root, target)
+        with writing(path):
+            content, owner = text.encode("utf-8", "surrogateescape"), (state.uid, state.gid)
+            files.replace(place, content, state.mode, owner, atomic.attributes_of(place))
 
     def restore(self, path: str, needed: bool = True) -> None:
         """Make ``path`` what the record says it was before, if that is needed, and forget it; raises ApplyError."""

@@ -1,7 +1,8 @@
 """What a path was before gdsdeploy first changed it; ``remove`` and a rollback read it.
 
 ``/var/lib/gdsdeploy/before.json`` holds ``{"version": 1, "paths": {PATH: null | {"mode", "uid", "gid", "content"}}}``
-with content in base64, ``link`` or ``folder`` in its place.  It is written before the path is, so that an interrupted
+with content in base64, ``link`` or ``folder`` in its place, and ``attributes``: extended ones, in base64, where there
+are any.  It is written before the path is, so that an interrupted
 run has recorded what it changed.  A file that an older gdsdeploy left is recorded as nothing.
 """
 
@@ -14,6 +15,7 @@ import stat
 from typing import Any, Dict, Optional
 
 from ..errors import ApplyError
+from ..io import atomic
 from ..rootdir import inside
 from . import written
 from .files import replace
@@ -94,6 +96,9 @@ def look(root: str, path: str) -> Optional[Dict[str, Any]]:
             value["folder"] = True
         else:
             raise ApplyError(f"{path}: is neither a file nor a folder", f"move it away: mv {path} {path}.aside", "io")
+        attributes = {} if "link" in value else atomic.attributes_of(place)
+        if attributes:
+            value["attributes"] = {name: base64.b64encode(attributes[name]).decode("ascii") for name in attributes}
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -18,10 +18,14 @@ import secrets
 import shlex
 import shutil
 import stat
-from typing import IO, Iterator, Optional, Tuple, Union
+from typing import IO, Dict, Iterator, Optional, Tuple, Union
 
 #: (uid, gid)
 Owner = Tuple[int, int]
+#: Extended attributes, of which ACLs are some: name → value.
+Attributes = Dict[str, bytes]
+#: The policy gives a file its label; see labels.py.
+_LABEL = "security.selinux"
 
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LINKS_LIMIT = 40
@@ -39,12 +43,18 @@ class UnsafePathError(OSError):
 
 @contextlib.contextmanager
 def replacing(
-    path: str, mode: int = 0o644, owner: Optional[Owner] = None, *, make: bool = True, shared: bool = False
+    path: str,
+    mode: int = 0o644,
+    owner: Optional[Owner] = None,
+    attributes: Optional[Attributes] = None,
+    *,
+    make: bool = True,
+    shared: bool = False,
 ) -> Iterator[IO[bytes]]:
     """A new file that takes the place of ``path`` when the block ends.
 
-    make: its folder, too.  owner: only root gives files away.  Raises OSError, UnsafePathError; ``path`` is then as it
-    was, and so it is when the block raises.
+    make: its folder, too.  owner: only root gives files away.  attributes: all that it has then; None: those that its
+    folder gives it.  Raises OSError, UnsafePathError; ``path`` is then as it was, and so it is when the block raises.
     """
     with _parent(path, make=make, shared=shared) as (folder, name):
         temporary = _temporary(name)
@@ -53,7 +63,7 @@ def replacing(
             with os.fdopen(fd, "wb") as file:
                 yield file
                 file.flush()
-                _set_access(fd, mode, owner)
+                _set_access(fd, mode, owner, attributes)
                 os.fsync(fd)
             os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
@@ -68,11 +78,12 @@ def write(
     content: Union[str, bytes],
     mode: int = 0o644,
     owner: Optional[Owner] = None,
+    attributes: Optional[Attributes] = None,
     *,
     shared: bool = False,
 ) -> None:
     """Replace ``path``, text as UTF-8; as :func:`replacing`."""
-    with replacing(path, mode, owner, shared=shared) as file:
+    with replacing(path, mode, owner, attributes, shared=shared) as file:
         file.write(content.encode("utf-8") if isinstance(content, str) else content)
 
 
@@ -92,8 +103,10 @@ def link(path: str, target: str, owner: Owner) -> None:
         os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
-def make_folder(path: str, mode: Optional[int] = None, owner: Optional[Owner] = None) -> None:
-    """Make a folder and those above it.  mode, owner: that it gets even if it exists.  Raises OSError.
+def make_folder(
+    path: str, mode: Optional[int] = None, owner: Optional[Owner] = None, attributes: Optional[Attributes] = None
+) -> None:
+    """Make a folder and those above it.  mode and the others: that it gets even if it exists.  Raises OSError.
 
     Without them, raises UnsafePathError for a folder that others than root can change.
     """
@@ -102,7 +115,7 @@ def make_folder(path: str, mode: Optional[int] = None, owner: Optional[Owner] = 
         if mode is None:
             _is_roots(fd, path, shared=False)
         else:
-            _set_access(fd, mode, owner)
+            _set_access(fd, mode, owner, attributes)
     finally:
         os.close(fd)
 
@@ -146,11 +159,28 @@ def _temporary(name: str) -> str:
     return f".{name}.{secrets.token_hex(8)}{_SUFFIX}"
 
 
-def _set_access(fd: int, mode: int, owner: Optional[Owner]) -> None:
+def attributes_of(place: Union[str, int]) -> Attributes:
+    """The extended attributes of a file or folder, or of a descriptor, but for its label.  Raises OSError."""
+    try:
+        names = os.listxattr(place)
+    except OSError as error:
+        if error.errno == errno.ENOTSUP:
+            return {}
+        raise
+    return {name: os.getxattr(place, name) for name in names if name != _LABEL}
+
+
+def _set_access(fd: int, mode: int, owner: Optional[Owner], attributes: Optional[Attributes]) -> None:
     # Tests run without root; there every file is the tester's.
     if owner is not None and os.geteuid() == 0:
         os.fchown(fd, *owner)
     os.fchmod(fd, mode)
+    if attributes is not None:
+        for name in set(attributes_of(fd)) - set(attributes):
+            os.removexattr(fd, name)
+        # After the mode, whose bits of the group are an ACL's mask.
+        for name, value in attributes.items():
+            os.setxattr(fd, name, value)
 
 
 @contextlib.contextmanager

@@ -34,8 +34,12 @@ from .managers import (
 REPOSITORIES = "/etc/yum.repos.d/gdsdeploy.repo"
 LOCKS = "/etc/dnf/plugins/versionlock.list"
 MODULES = "/etc/dnf/modules.d"
-#: Around our lines in dnf's list of locks, which others may have lines in too.
+#: Around our lines in dnf's list of locks, for people: ``dnf versionlock delete`` drops all remarks.
 BEGIN, END = "# BEGIN gdsdeploy", "# END gdsdeploy"
+#: Our lines in that list, which others may have lines in too.
+LOCKED = "/var/lib/gdsdeploy/versionlocks"
+#: A list is smaller.
+_LIMIT = 1 << 20
 #: The plugin that reads the list, and the file by which it is known to be there.
 PLUGIN, _PLUGIN_FILE = "python3-dnf-plugin-versionlock", "/etc/dnf/plugins/versionlock.conf"
 #: Files that dnf reads.
@@ -90,18 +94,23 @@ release=$2
     def observe_pins(self, host: ManagedHost, desired: Any) -> Any:
         entry = host.entry(LOCKS)
         has_plugin, missing = host.exists(_PLUGIN_FILE), [one for one in desired.modules if one not in streams(host)]
-        # Anything but a file there is refused.
-        text = host.text(LOCKS) if entry is not None and entry.kind == files.FILE else ""
-        file = File.of(LOCKS, merge_locks(text, locks(desired.pins, desired.deny)))
+        # Anything but a file there is refused.  Of a file that others have made, mode and owner stay theirs.
+        is_file = entry is not None and entry.kind == files.FILE
+        text = host.exact_text(LOCKS, _LIMIT) if is_file else ""
+        ours = read_lines(host)
+        merged = merge_locks(text, locks(desired.pins, desired.deny), ours)
+        file = File(LOCKS, content=merged.encode("utf-8", "surrogateescape"))
+        if entry is not None and is_file:
+            file, entry = replace(file, mode=entry.mode), replace(entry, uid=0, gid=0)
         if host.check:
-            host.prediction.files.update({} if has_plugin and file.content.decode() == text else {LOCKS: file})
+            host.prediction.files.update({} if has_plugin and merged == text else {LOCKS: file})
             host.prediction.streams = missing
         return {
             "plugin": has_plugin,
             "streams": missing,
             "file": file,
             "entry": entry,
-            "pinned": BEGIN in text.splitlines(),
+            "pinned": bool(ours),
         }
 
     def pin_changes(self, desired: Any, observed: Any, pending: Sequence[Change]) -> List[Change]:
@@ -120,7 +129,16 @@ release=$2
             run(host, [*_DNF, *_away(host), "module", "reset", name], REFRESH_SECONDS)
             run(host, [*_DNF, *_away(host), "module", "enable", change.subject], REFRESH_SECONDS)
         else:
-            host.write(self.observe_pins(host, desired)["file"])
+            ours = locks(desired.pins, desired.deny)
+            merged = merge_locks(host.exact_text(LOCKS, _LIMIT) if host.exists(LOCKS) else "", ours, read_lines(host))
+            # The record first, and until the list is written with the earlier lines, too.
+            _write_lines(host, [*read_lines(host), *ours])
+            if host.exists(LOCKS):
+                host.record.remember(host.real(LOCKS))
+                host.rewrite(LOCKS, merged)
+            else:
+                host.write(File.of(LOCKS, merged))
+            _write_lines(host, ours)
 
     def verify_pins(self, host: ManagedHost, desired: Any) -> None:
         """Every locked package that isn't installed is on offer, and no other version; old lists are read again."""
@@ -175,20 +193,26 @@ release=$2
     def unpin(self, host: ManagedHost) -> List[Change]:
         """Our locks go, locks of others stay; module streams are as before."""
         changes = []
-        text = host.text(LOCKS)
-        rest = merge_locks(text, [])
+        text = host.exact_text(LOCKS, _LIMIT) if host.exists(LOCKS) else ""
+        rest = merge_locks(text, [], read_lines(host))
         if rest != text:
             changes.append(Change("write" if rest else "delete", LOCKS, "", "", "ours"))
             if not host.check:
                 self._write_rest(host, rest)
+        if not host.check:
+            host.remove_tree(LOCKED)
         return changes + restore(host, [path for path in host.record.paths if path.startswith(MODULES + "/")])
 
     def _write_rest(self, host: ManagedHost, rest: str) -> None:
-        entry = host.entry(LOCKS)
-        file = File.of(LOCKS, rest, entry.mode if entry else 0o644)
-        is_new = LOCKS in host.record.paths and host.record.paths[LOCKS] is None
-        host.write_unrecorded(file if rest or not is_new else replace(file, kind=files.ABSENT))
-        host.record.forget(LOCKS)
+        target = host.real(LOCKS)
+        before = host.record.paths.get(target)
+        content = base64.b64decode(str((before or {}).get("content", ""))).decode("utf-8", "surrogateescape")
+        if target in host.record.paths and rest.rstrip("\n") == content.rstrip("\n"):
+            # Nobody else has changed it: then every byte comes back.
+            host.restore(target)
+            return
+        host.rewrite(LOCKS, rest)
+        host.record.forget(target)
 
     # Packages
 
@@ -243,7 +267,7 @@ release=$2
 
     def bring_back(self, host: ManagedHost, install: Sequence[Package]) -> None:
         """Others' locks were heeded when it was simulated; ours are those of the lock that stays."""
-        words = ["--disableplugin=versionlock"] if BEGIN in host.text(LOCKS).splitlines() else []
+        words = ["--disableplugin=versionlock"] if read_lines(host) else []
         run(host, [*_DNF, *words, *_away(host), *_INSTALL, "--", *_words(host, install)], TRANSACTION_SECONDS)
 
     def stays(self, name: str, running: str) -> bool:
@@ -290,8 +314,8 @@ def _solve(
     if host.check:
         with looking():
             request.update(_without_ours(host) if returns else _predicted(host))
-    if returns and BEGIN in host.text(LOCKS).splitlines():
-        request["locks"] = _lines(merge_locks(host.text(LOCKS), []))
+    if returns and read_lines(host):
+        request["locks"] = _lines(merge_locks(host.text(LOCKS), [], read_lines(host)))
     return offers.solve(host, request, returns=returns)
 
 
@@ -312,7 +336,7 @@ def _predicted(host: ManagedHost) -> Dict[str, Any]:
         with open(place, "rb") as file:
             request["content"] = hashlib.sha256(file.read()).hexdigest()
     if LOCKS in files_by_path:
-        request["locks"] = _lines(files_by_path[LOCKS].content.decode())
+        request["locks"] = _lines(files_by_path[LOCKS].content.decode("utf-8", "replace"))
     return request
 
 
@@ -364,17 +388,40 @@ def locks(pins: Iterable[Pin], deny: Iterable[str]) -> List[str]:
     return [*nevras(pins), *(f"{name}-0:0-0.none" for name in deny)]
 
 
-def merge_locks(text: str, ours: Sequence[str]) -> str:
-    """The list of locks with ``ours`` between the marks; without any, the marks go, too."""
-    block = [BEGIN, *ours, END] if ours else []
-    lines = text.splitlines()
-    if BEGIN in lines and END in lines[lines.index(BEGIN) :]:
-        first = lines.index(BEGIN)
-        last = lines.index(END, first)
-        lines[first : last + 1] = block
-    else:
-        lines += block
-    return "\n".join(lines) + "\n" if lines else ""
+def merge_locks(text: str, ours: Sequence[str], before: Sequence[str] = ()) -> str:
+    """The list of locks with ``ours`` between the marks, in place of what was there, and of ``before`` wherever it is.
+
+    Of a line that others have, too, the last one is taken for ours.
+    """
+    lines = text.splitlines(keepends=True)
+    plain = [line.strip() for line in lines]
+    marks = [number for number, line in enumerate(plain) if line in (BEGIN, END)]
+    going = set(marks)
+    for first, last in zip(marks, marks[1:]):  # noqa: RUF007 - Python 3.8 has no pairwise
+        # A mark without its other one has nothing between.
+        if (plain[first], plain[last]) == (BEGIN, END):
+            going |= set(range(first, last))
+    left = [number for number in range(len(lines)) if number not in going]
+    for line in before:
+        # In its place between the marks, it has gone already.
+        found = [number for number in left if plain[number] == line]
+        if found and line not in {plain[number] for number in going}:
+            left.remove(found[-1])
+    place = min(set(range(len(lines) + 1)) - set(left))
+    rest = "".join(lines[number] for number in left if number < place)
+    if ours:
+        rest += "" if not rest or rest.endswith("\n") else "\n"
+        rest += "".join(f"{line}\n" for line in [BEGIN, *ours, END])
+    return rest + "".join(lines[number] for number in left if number > place)
+
+
+def read_lines(host: ManagedHost) -> List[str]:
+    """Our lines in the list of locks, as they were written."""
+    return host.text(LOCKED).splitlines()
+
+
+def _write_lines(host: ManagedHost, lines: Sequence[str]) -> None:
+    host.write_unrecorded(File.of(LOCKED, "".join(f"{line}\n" for line in dict.fromkeys(lines))))
 
 
 def streams(host: ManagedHost) -> List[str]:

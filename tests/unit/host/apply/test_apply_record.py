@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from pathlib import Path
 
 import pytest
 
 from gdsdeploy.host.apply import record
+from gdsdeploy.host.apply.file_resource import restore
 from gdsdeploy.host.apply.files import File
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.record import Record
@@ -112,3 +114,39 @@ def test_a_path_where_nothing_was_is_forgotten_for_good(tmp_path: Path) -> None:
     record.remember("/etc/new.conf")
     record.forget("/etc/new.conf")
     assert Record(str(tmp_path)).paths == {}
+
+
+def acl(*entries: tuple[int, int, int]) -> bytes:
+    """An ACL as the kernel stores it: tags, permissions, ids."""
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+
+def test_acls_and_extended_attributes_come_back(tmp_path: Path) -> None:
+    """Of a file, of its folder, and after an undo; a file without any gets none from its folder."""
+    nobody = 0xFFFFFFFF
+    own = acl((1, 6, nobody), (2, 6, 1000), (4, 4, nobody), (16, 6, nobody), (32, 4, nobody))
+    folder, plain = tmp_path / "etc", tmp_path / "etc/plain"
+    folder.mkdir()
+    plain.write_text("plain")
+    file = folder / "cufile.json"
+    file.write_text("{}")
+    os.setxattr(file, "user.site", b"managed")
+    os.setxattr(file, "system.posix_acl_access", own)
+    os.setxattr(folder, "system.posix_acl_default", own)
+
+    def state() -> list[object]:
+        places = (folder, plain, file)
+        return [
+            (place.stat().st_mode, {name: os.getxattr(place, name) for name in os.listxattr(place)}) for place in places
+        ]
+
+    before = state()
+    for path in ("/etc/cufile.json", "/etc/plain"):
+        host = ManagedHost(root=str(tmp_path))
+        host.write(File.of(path, "{1}"))
+        assert state() != before
+        host.undo()
+        assert state() == before
+        ManagedHost(root=str(tmp_path)).write(File.of(path, "{1}"))
+        assert [change.subject for change in restore(ManagedHost(root=str(tmp_path)), [path])] == [path]
+        assert state() == before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -363,16 +364,14 @@ def test_a_second_file_that_fails_puts_the_first_one_back(
     tmp_path: Path, update: UpdateGrub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = tree(rhel(tmp_path))
-    from gdsdeploy.host.apply import boot_arguments
-
-    real = boot_arguments._write_entry
+    real = ManagedHost.rewrite
 
     def failing(host: ManagedHost, path: str, text: str) -> None:
         if path == ENTRY:
             raise ApplyError("no space left", kind="no-space")
         real(host, path, text)
 
-    monkeypatch.setattr(boot_arguments, "_write_entry", failing)
+    monkeypatch.setattr(ManagedHost, "rewrite", failing)
     with pytest.raises(ApplyError, match="no space left"):
         apply(tmp_path, BootArguments(), DESIRED)
     assert differing(before, tree(tmp_path)) == set()
@@ -381,6 +380,7 @@ def test_a_second_file_that_fails_puts_the_first_one_back(
 def test_modes_and_links_stay(tmp_path: Path, update: UpdateGrub) -> None:
     rhel(tmp_path)
     (tmp_path / ENTRY[1:]).chmod(0o600)
+    os.setxattr(tmp_path / ENTRY[1:], "user.site", b"managed")
     place = tmp_path / "etc/kernel/cmdline"
     place.rename(tmp_path / "etc/cmdline")
     place.symlink_to("../cmdline")
@@ -388,6 +388,7 @@ def test_modes_and_links_stay(tmp_path: Path, update: UpdateGrub) -> None:
     run(tmp_path)
     assert differing(before, tree(tmp_path)) == {ENTRY, OTHER_ENTRY, "/etc/cmdline"}
     assert tree(tmp_path)[ENTRY][0] == 0o600
+    assert os.getxattr(tmp_path / ENTRY[1:], "user.site") == b"managed"
     remove(tmp_path)
     assert differing(before, tree(tmp_path)) == set()
 
@@ -459,13 +460,13 @@ def test_a_removal_from_an_entry_that_was_damaged_takes_out_the_others(tmp_path:
 
 def test_an_entry_that_is_too_large_is_unknown(tmp_path: Path, update: UpdateGrub) -> None:
     put(rhel(tmp_path), ENTRY, "linux /vmlinuz\noptions x\n" + "#" * (1 << 20))
-    assert check(tmp_path, BootArguments(), DESIRED).unknown == [f"{ENTRY}: too large for a file with kernel arguments"]
+    assert check(tmp_path, BootArguments(), DESIRED).unknown == [f"{ENTRY}: too large for a file of its kind"]
 
 
 def test_a_removal_that_can_not_read_an_entry_names_it(tmp_path: Path, update: UpdateGrub) -> None:
     run(rhel(tmp_path))
     put(tmp_path, ENTRY, "linux /vmlinuz\noptions x\n" + "#" * (1 << 20))
-    with pytest.raises(ApplyError, match="too large for a file with kernel arguments"):
+    with pytest.raises(ApplyError, match="too large for a file of its kind"):
         removal.remove(ManagedHost(root=str(tmp_path)), ["boot_arguments"])
 
 

@@ -15,7 +15,7 @@ from gdsdeploy.host import process
 from gdsdeploy.host.apply import engine, registry
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.packages import managers, offers
-from gdsdeploy.host.apply.packages.dnf import LOCKS, merge_locks
+from gdsdeploy.host.apply.packages.dnf import LOCKS, Dnf, merge_locks
 from gdsdeploy.host.errors import ApplyError
 from gdsdeploy.host.process import Output
 from tests.unit.host.apply.apt_host import packages, short
@@ -278,3 +278,84 @@ def test_problems_of_both_programs_have_the_same_names() -> None:
 
     kinds = (dnf_child.MISSING, dnf_child.CONFLICT, dnf_child.METADATA)
     assert kinds == (offers.MISSING, offers.CONFLICT, offers.METADATA)
+
+
+OTHERS = b"# of ours, f\xfcr Test\ntzdata-0:2024a-1.el9.*\n"
+#: As of two locks.
+PINS_OF = {
+    version: {**PINS, "pins": [{"package": "driver", "version": version}], "deny": ["other"]}
+    for version in ("3:2-1", "3:3-1")
+}
+
+
+@pytest.fixture
+def pinned(dnf: DnfHost, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An administrator's list: a link, to a file with a group, attributes, and bytes that aren't UTF-8."""
+    monkeypatch.setattr(Dnf, "verify_pins", lambda *_: None)
+    for name in ("etc/dnf/plugins", "etc/dnf/modules.d", "opt/site"):
+        (dnf.root / name).mkdir(parents=True, exist_ok=True)
+    (dnf.root / "etc/dnf/plugins/versionlock.conf").touch()
+    place = dnf.root / "opt/site/locks"
+    place.write_bytes(OTHERS)
+    place.chmod(0o640)
+    os.setxattr(place, "user.site", b"managed")
+    (dnf.root / LOCKS.lstrip("/")).symlink_to("/opt/site/locks")
+    return place
+
+
+def pin(dnf: DnfHost, version: str) -> list[str]:
+    desired = {"manager": "dnf", "modules": [], "indices": [], **PINS_OF[version]}
+    desired["modules"] = []
+    resources = dnf.read({"resource": "pins", "desired": desired})
+    changes = engine.run(ManagedHost(root=str(dnf.root)), resources)[0].changes
+    assert engine.run(ManagedHost(root=str(dnf.root)), resources)[0].changes == []
+    return [change.kind for change in changes]
+
+
+def state(place: Path) -> tuple[object, ...]:
+    status = place.stat()
+    return place.read_bytes(), status.st_mode, status.st_uid, status.st_gid, os.getxattr(place, "user.site")
+
+
+def unpin(dnf: DnfHost) -> None:
+    predicted = Dnf().unpin(ManagedHost(check=True, root=str(dnf.root)))
+    assert Dnf().unpin(ManagedHost(root=str(dnf.root))) == predicted
+    assert Dnf().unpin(ManagedHost(root=str(dnf.root))) == []
+    assert (dnf.root / LOCKS.lstrip("/")).is_symlink()
+
+
+def test_a_list_of_locks_comes_back_exactly(dnf: DnfHost, pinned: Path) -> None:
+    pinned.write_bytes(OTHERS.rstrip(b"\n"))
+    before = state(pinned)
+    assert pin(dnf, "3:2-1") == ["write"]
+    assert b"driver-3:2-1.*\nother-0:0-0.none\n" in pinned.read_bytes()
+    unpin(dnf)
+    assert state(pinned) == before
+
+
+def test_our_locks_are_known_without_their_marks(dnf: DnfHost, pinned: Path) -> None:
+    """`dnf versionlock delete` writes back only what is no remark."""
+    pin(dnf, "3:2-1")
+    lines = pinned.read_bytes().splitlines(keepends=True)
+    own = b"own-0:1-1.*\ndriver-3:1-1.*\n"
+    pinned.write_bytes(b"".join(line for line in lines if not line.startswith(b"#")) + own)
+    pin(dnf, "3:3-1")
+    assert b"3:2-1" not in pinned.read_bytes()
+    unpin(dnf)
+    assert pinned.read_bytes() == b"tzdata-0:2024a-1.el9.*\n" + own
+
+
+@pytest.mark.parametrize(
+    ("text", "rest"),
+    [
+        ("a\n# BEGIN gdsdeploy\nx\nb\n# BEGIN gdsdeploy\nx\n# END gdsdeploy\nc\n", "a\nx\nb\nc\n"),
+        ("x\n# BEGIN gdsdeploy\nx\n# END gdsdeploy\nc\n", "x\nc\n"),
+        ("x\na\nx\nb\n", "x\na\nb\n"),
+        ("a\n# END gdsdeploy\nx\nb", "a\nb"),
+    ],
+    ids=["a mark without its other one", "a line that others have, too", "the last of both", "an end alone"],
+)
+def test_lines_of_others_stay(text: str, rest: str) -> None:
+    assert merge_locks(text, [], ["x"]) == rest
+    again = merge_locks(merge_locks(text, ["y"], ["x"]), [], ["y"])
+    assert again == rest
