@@ -16,8 +16,9 @@ from ...process import Output
 from ...rootdir import inside, list_folder
 from ..host import ManagedHost
 from ..model import Change
+from . import state as database
 from .future import looking, scratch_sources
-from .managers import Package
+from .managers import Package, list_packages
 from .removals import CONFLICTS, NEEDS, REPLACED
 
 _LISTS, _LIST_PARTS = "/var/lib/apt/lists", "/etc/apt/sources.list.d"
@@ -142,21 +143,22 @@ def _temporary(name: str, text: str) -> Iterator[str]:
 
 def _without_holds(status: str, names: Sequence[str]) -> str:
     """Dpkg's status where ``names`` aren't held."""
-    for name in names:
-        pattern = rf"^(Package: {re.escape(name)}\n(?:.+\n)*?Status: )hold "
+    for name, _, architecture in (name.partition(":") for name in names):
+        of = rf"(?=(?:.+\n)*Architecture: {re.escape(architecture)}\n)" if architecture else ""
+        pattern = rf"^(Package: {re.escape(name)}\n{of}(?:.+\n)*?Status: )hold "
         status = re.sub(pattern, r"\1install ", status, flags=re.MULTILINE)
     return status
 
 
 REMOVED = re.compile(r"^(?:Remv|Purg) (\S+)(?: \[(\S+)\])?", re.MULTILINE)
 _INST = re.compile(r"^Inst (\S+) (?:\[(\S+)\] )?\((\S+) ", re.MULTILINE)
-_FIELD = re.compile(r"^(Package|Version|Replaces|Provides|Conflicts|Breaks|SHA256): (.*)$", re.MULTILINE)
+_FIELD = re.compile(r"^(Package|Architecture|Version|Replaces|Provides|Conflicts|Breaks|SHA256): (.*)$", re.MULTILINE)
 #: The names in a field of relations.
 _RELATION = re.compile(r"(?:^|[,|])\s*([a-z0-9][a-z0-9+.-]+)")
 #: What apt prints of packages that can't be installed together, and its errors.
 _UNMET = re.compile(r"^ (\S+) : (\S.*)$", re.MULTILINE)
 _ERROR = re.compile(r"^E: (.*)$", re.MULTILINE)
-_RELATIONS = "${Package}\\t${Provides}\\t${Pre-Depends}, ${Depends}\\n"
+_RELATIONS = "${Package}\\t${Architecture}\\t${Provides}\\t${Pre-Depends}, ${Depends}\\n"
 #: Folders of apt, and their option.
 _PARTS = {"/etc/apt/sources.list.d": "sourceparts", "/etc/apt/preferences.d": "preferencesparts"}
 _SECONDS = 120.0
@@ -188,11 +190,16 @@ def _reasons(
     shown = host.query(argv, statuses=(0, 100)) if names else ""
     records = [dict(_FIELD.findall(record)) for record in shown.split("\n\n")]
     listed = host.query(["dpkg-query", "--show", "--showformat", _RELATIONS, "--", *going])
+    own, moving = _native(host), {name.partition(":")[0] for name in [*going, *_subjects(coming)]}
     return {
-        name: {"reason": reason, "by": by}
-        for name, provides, depends in (line.split("\t") for line in listed.splitlines())
-        for reason, by in [_reason({name, *_names(provides)}, _names(depends), records, {*going, *_subjects(coming)})]
+        database.full_name(name, architecture, own): {"reason": reason, "by": by}
+        for name, architecture, provides, depends in (line.split("\t") for line in listed.splitlines())
+        for reason, by in [_reason({name, *_names(provides)}, _names(depends), records, moving)]
     }
+
+
+def _native(host: ManagedHost) -> str:
+    return database.native(list_packages(host, database.DPKG))
 
 
 def _reason(own: Set[str], needs: Set[str], records: Sequence[Mapping[str, str]], moving: Set[str]) -> Tuple[str, str]:
@@ -253,7 +260,9 @@ def offered(host: ManagedHost, packages: Sequence[Package], options: Sequence[st
     shown = host.query(["apt-cache", *options, "show", "--", *map(str, packages)], statuses=(0, 100))
     # What dpkg alone knows, of a package that left its configuration, has no checksum.
     records = (dict(_FIELD.findall(record)) for record in shown.split("\n\n"))
-    return {f"{one.get('Package')}={one.get('Version')}" for one in records if "SHA256" in one}
+    found, own = [one for one in records if "SHA256" in one and "Package" in one], _native(host)
+    names = [database.full_name(one["Package"], one.get("Architecture", ""), own) for one in found]
+    return {f"{name}={one.get('Version')}" for name, one in zip(names, found)}
 
 
 def _problem(output: Output) -> str:

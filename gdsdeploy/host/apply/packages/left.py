@@ -23,7 +23,7 @@ RECORD = "/var/lib/gdsdeploy/removed"
 REASON = "left"
 #: Why a package doesn't return to its version.
 _STAYS = "this version doesn't go with what stays on this host"
-_LINE = re.compile(r"([A-Za-z0-9][A-Za-z0-9+._-]*)=(\S+)((?: (?:manual|automatic|held|moved))*)")
+_LINE = re.compile(r"([A-Za-z0-9][A-Za-z0-9+._-]*(?::[a-z0-9-]+)?)=(\S+)((?: (?:manual|automatic|held|moved))*)")
 
 
 @dataclass(frozen=True)

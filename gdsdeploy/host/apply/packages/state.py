@@ -5,8 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-from dataclasses import dataclass
-from typing import Any, Dict, List, Optional
+from dataclasses import dataclass, replace
+from typing import Any, Dict, Iterable, List, Optional
 
 from ... import process
 from ...errors import RolloutError
@@ -39,7 +39,10 @@ _FLOCK = "hhqqi4x"
 
 @dataclass(frozen=True)
 class Package:
-    """``state``: dpkg's three letters: wanted, is, and R for one that has to be installed again."""
+    """``state``: dpkg's three letters: wanted, is, and R for one that has to be installed again.
+
+    ``name``: as apt writes it, NAME:ARCHITECTURE for a foreign one.
+    """
 
     name: str
     architecture: str
@@ -76,7 +79,21 @@ def read_packages(root: str = "/", kind: str = "") -> List[Package]:
     if output.status != 0:
         raise RolloutError("packages", f"{argv[0]} cannot be asked: {output.failure()}", "see: dpkg --audit")
     rows = (line.split("\t") for line in output.stdout.splitlines())
-    return [Package(*row) for row in rows if len(row) == 4]
+    packages = [Package(*row) for row in rows if len(row) == 4]
+    if kind == RPM:
+        return packages
+    own = native(packages)
+    return [replace(package, name=full_name(package.name, package.architecture, own)) for package in packages]
+
+
+def native(packages: Iterable[Package]) -> str:
+    """The architecture of dpkg, which is the host's own."""
+    return next((p.architecture for p in packages if p.name == "dpkg"), _DEBIAN.get(os.uname().machine, ""))
+
+
+def full_name(name: str, architecture: str, own: str) -> str:
+    """A package's name as apt writes it on a host of architecture ``own``."""
+    return name if architecture in (own, "all", "") or not own else f"{name}:{architecture}"
 
 
 def versions(names: List[str], packages: List[Package]) -> Dict[str, Dict[str, Any]]:

@@ -74,7 +74,8 @@ class AptHost:
         if words == ["apt-mark", "showmanual"]:
             return Output(0, "".join(f"{name}\n" for name in sorted(self.packages.keys() - self.automatic)), "")
         if words[0] == "dpkg-query":
-            rows = [f"{n}\tall\t{v}\t{s:3}\n" for n, (v, s) in sorted(self.packages.items())]
+            everything = [(*n.partition(":")[::2], *state) for n, state in sorted(self.packages.items())]
+            rows = [f"{n}\t{a or 'all'}\t{v}\t{s:3}\n" for n, a, v, s in everything]
             return Output(0, "".join(rows), "")
         if words[0] == "apt-cache" and "show" in words:
             return self._show(words[words.index("--") + 1 :])
@@ -95,7 +96,10 @@ class AptHost:
 
     def _show(self, names: list[str]) -> Output:
         stanzas = [
-            "Package: {}\nVersion: {}\nSHA256: {}\n".format(*name.split("="), self.offered[name])
+            "Package: {}\nArchitecture: {}\nVersion: {}\nSHA256: {}\n".format(
+                *re.fullmatch("([^:]*):?(.*)=(.*)", name).groups(),
+                self.offered[name],  # type: ignore[union-attr]
+            )
             + self.stanzas.get(name, "")
             for name in names
             if name in self.offered
@@ -104,7 +108,8 @@ class AptHost:
 
     def _relations(self, name: str) -> str:
         fields = dict(line.split(": ", 1) for line in self.stanzas.get(name, "").splitlines())
-        return f"{name}\t{fields.get('Provides', '')}\t, {fields.get('Depends', '')}\n"
+        bare, _, architecture = name.partition(":")
+        return f"{bare}\t{architecture}\t{fields.get('Provides', '')}\t, {fields.get('Depends', '')}\n"
 
     def _simulate(self, words: list[str]) -> str:
         lines = []

@@ -12,7 +12,7 @@ import pytest
 from gdsdeploy.host import process
 from gdsdeploy.host.apply import registry
 from gdsdeploy.host.apply.host import ManagedHost
-from gdsdeploy.host.apply.packages import managers
+from gdsdeploy.host.apply.packages import left, managers
 from gdsdeploy.host.apply.packages import state as database
 from gdsdeploy.host.errors import ApplyError, DesiredError
 from gdsdeploy.host.process import Output
@@ -63,6 +63,28 @@ def test_what_an_earlier_transaction_removes_is_refused_there_only(apt: AptHost)
     first, second = apt.check(packages("driver", wanted="driver=2"), packages("cufile", wanted="cufile=1"))
     assert [refusal.id for refusal in first.refusals] == ["removals"]
     assert second.refusals == []
+
+
+def test_a_package_of_another_architecture_is_another_one(apt: AptHost) -> None:
+    """What of i386 is replaced leaves, too; what of it is half-installed comes again as that; its hold is its own."""
+    apt.packages = {"gl": ("1", "ii"), "gl:i386": ("1", "ii"), "driver:i386": ("1", "ii")}
+    apt.offered = {"driver=2": "a", "driver:i386=2": "b", "lost:i386=1": "c"}
+    apt.stanzas = {"driver=2": "Replaces: gl\n", "driver:i386=2": "Replaces: gl\n"}
+    apt.simulated = (
+        "Remv gl:i386 [1]\nRemv gl [1]\nInst driver (2 stack [amd64])\nInst driver:i386 [1] (2 stack [i386])\n"
+    )
+    (result,) = apt.check(packages(wanted="driver=2"))
+    assert [(change.subject, change.reason) for change in result.changes if change.kind == "remove"] == [
+        ("gl:i386", "replaced-by"), ("gl", "replaced-by"),
+    ]  # fmt: skip
+    assert result.refusals == []
+    apt.simulated = None
+    apt.apply(packages(wanted="driver=2"))
+    assert apt.text(managers.INSTALLED) == "driver\n", "only that of i386 was there"
+    apt.packages["lost:i386"] = ("1", "iHR")
+    managers.manager("apt").reinstall(ManagedHost(root=str(apt.root)))
+    assert apt.changed[-1].endswith(" lost:i386=1")
+    assert left.parse("gl:i386=1 automatic\n") == [left.Left("gl:i386", "1", is_manual=False)]
 
 
 INDEX = {"repository": "x", "uri": "http://x", "suite": "s", "components": ["main"], "host_keyring": "/k.gpg"}
