@@ -335,7 +335,7 @@ def placed_releases(root: str) -> List[str]:
     overrides = (re.fullmatch(r"gdsdeploy-(.+)\.conf", name) for name in list_folder(root, "/etc/depmod.d"))
     releases = {match.group(1) for match in overrides if match}
     releases |= {name[len(_BACKUP) :] for name in listed if name.startswith(_BACKUP)}
-    releases |= {name[1:] for name in listed if _TEMPORARY.fullmatch(name)}
+    releases |= {name[1:] for name in listed if _is_temporary(name, root)}
     for name in listed:
         if os.path.isdir(inside(root, f"/lib/modules/{name}/{FOLDER}")) or _is_index_due(name, root):
             releases.add(name)
@@ -354,7 +354,15 @@ def _sweep(release: str, root: str) -> None:
 def _left_behind(release: str, root: str) -> List[str]:
     """Folders of runs that were killed, beside those of the kernels."""
     base, names = inside(root, "/lib/modules"), list_folder(root, "/lib/modules")
-    return [os.path.join(base, name) for name in names if name == _BACKUP + release or _TEMPORARY.fullmatch(name)]
+    return [os.path.join(base, name) for name in names if name == _BACKUP + release or _is_temporary(name, root)]
+
+
+def _is_temporary(name: str, root: str) -> bool:
+    """Whether this may be a folder of a run that was killed: root's, with modules and a manifest in it, or nothing."""
+    path = os.path.join(inside(root, "/lib/modules"), name)
+    if not _TEMPORARY.fullmatch(name) or os.path.islink(path) or not os.path.isdir(path):
+        return False
+    return os.stat(path).st_uid == os.geteuid() and all(".ko" in each or each == MANIFEST for each in os.listdir(path))
 
 
 def _leftovers(kernel: Kernel) -> List[Difference]:

@@ -318,6 +318,30 @@ def test_a_full_disk_leaves_the_old_set(
     assert packing.install(str(archive), kernel(host))["changed"]
 
 
+@pytest.mark.parametrize(
+    ("files", "owner", "ours"),
+    [
+        (["nvidia.ko", "manifest.json"], 0, True),
+        ([], 0, True),
+        (["nvidia.ko", "notes.txt"], 0, False),
+        (["nvidia.ko"], 12, False),
+    ],
+)
+def test_only_what_a_killed_run_left_is_swept(
+    files: list[str], owner: int, ours: bool, archive: Path, host: Root
+) -> None:
+    folder = host.modules.parent / ".gdsdeploy-abcd1234"
+    folder.mkdir()
+    for name in files:
+        (folder / name).touch()
+    os.chown(folder, owner, 0)
+    link = folder.with_name(".gdsdeploy-wxyz1234")
+    link.symlink_to(folder.name)
+    assert (str(folder) in [one.path for one in packing.differences(str(archive), kernel(host))]) is ours
+    packing.install(str(archive), kernel(host))
+    assert (folder.exists(), link.is_symlink()) == (not ours, True)
+
+
 def test_all_of_the_archive_wins_over_other_copies_in_updates(archive: Path, host: Root) -> None:
     (host.path / "etc/depmod.d").mkdir(parents=True)
     (host.path / "etc/depmod.d/a.conf").write_text("search updates/a updates built-in\n")
