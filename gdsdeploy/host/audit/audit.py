@@ -297,7 +297,7 @@ def _layout(kernel: Kernel, module: Module) -> Iterator[Finding]:
         yield finding("type-data", "error", message, f"{hint}, or remove it: objcopy --remove-section=.BTF")
     elif problem:
         message = f"has type data (.BTF) of which it's unknown whether kernel {kernel.release} takes it: {problem}"
-        yield unknown_finding("type-data-unknown", message, f"{hint}, or remove it: objcopy --remove-section=.BTF")
+        yield unknown_finding("type-data-unknown", message, "remove it: objcopy --remove-section=.BTF")
 
 
 def _dependencies(kernel: Kernel, module: Module, chosen: Container[str]) -> Iterator[Finding]:

@@ -47,7 +47,7 @@ _PKCS7 = 2
 REBUILT = frozenset(
     (
         *("missing", "unreadable", "machine", "vermagic", "driver-tree", "driver-tree-unknown", "page-table"),
-        *("symbol-crc", "symbol-missing", "symbol-unversioned", "symbol-namespace"),
+        *("symbol-crc", "symbol-missing", "symbol-unversioned", "symbol-namespace", "module-size", "type-data"),
         *("driver-version", "driver-flavour", "nvidia-fs-version", "ofed-tree", "peermem-stub"),
     )
 )
