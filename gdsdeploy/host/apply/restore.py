@@ -14,13 +14,14 @@ import tarfile
 from dataclasses import dataclass, field
 from typing import Any, List, Sequence, Tuple
 
+from .. import derived
 from ..archive import pack
 from ..derived import Thing
 from ..errors import ApplyError, DesiredError
 from ..io import atomic
 from ..paths import IMEX_NODES
 from ..rootdir import inside
-from . import files, imex, initramfs, unload, written
+from . import files, imex, initramfs, services, unload, written
 from .files import File
 from .host import ManagedHost
 from .model import Change, Refusal, Resource, with_kind, writing
@@ -93,6 +94,7 @@ class Restore(Resource[Desired]):
         observed = _observe_removal(host, desired)
         self._things = [initramfs.of_kernel(change.subject) for change in observed["images"]]
         self._things += [imex.running(host)] if observed["restarts"] else []
+        self._things += [services.systemd(host)] if observed["reload"] else []
         return observed
 
     def derives(self, host: ManagedHost, desired: Desired) -> Sequence[Thing]:
@@ -107,11 +109,13 @@ class Restore(Resource[Desired]):
         if desired.step == "offer":
             return _offer_changes(desired, observed)
         return [
+            *observed["units"],
             *(Change("delete", _KERNEL + release, "", "", "not-there-before") for release in observed["kernels"]),
             *(Change("remove", name, "", "", "not-there-before") for name in observed["packages"]),
             *(Change("write", path, "", "", "restore") for path in observed["records"]),
             *(Change(kind, path, "", "", reason) for kind, path, reason in observed["files"]),
             *observed["images"],
+            *observed["reload"],
             *observed["restarts"],
             *observed["returning"],
         ]
@@ -126,6 +130,10 @@ class Restore(Resource[Desired]):
             initramfs.rebuild(host, change.subject)
         elif change.kind == "restart":
             imex.restart(host)
+        elif change.kind in ("disable", "reload"):
+            services.apply(host, change, stop=True)
+            # A unit's file goes next, and doesn't come back when a later step fails.
+            host.keep()
         elif change.subject == PLACE and change.kind == "make":
             _extract(host)
         elif change.kind == "write" and desired.step == "remove":
@@ -228,7 +236,15 @@ def _observe_removal(host: ManagedHost, desired: Desired) -> Any:
     changed = [change for file in desired.files for change in _file_changes(host, file)]
     paths = {path for _, path, _ in changed}
     images = initramfs.rebuilt_changes(host, gone=not paths.isdisjoint(initramfs.CARRIED))
+    # Also one whose file a run that was stopped has deleted.
+    new = [os.path.split(file.path) for file in desired.files if not file.sha256]
+    observed = [(name, services.observe(host, name)) for folder, name in new if folder == services.FOLDER]
+    units = [change for name, unit in observed for change in services.dismiss_changes(name, unit)]
+    is_due = derived.is_due(services.systemd(host), host.root)
+    outdated = bool(units) or is_due or any(path.startswith(services.FOLDER + "/") for path in paths)
     return {
+        "units": units,
+        "reload": services.reload_changes(outdated=outdated and services.is_booted(host), changes=()),
         "files": [*(("delete", path, "passing") for path in passing if host.entry(path) is not None), *changed],
         "restarts": imex.restart_changes(host, differs=IMEX_NODES in paths),
         "images": [change for change in images if change.subject not in desired.unwanted_kernels],

@@ -35,6 +35,7 @@ FILES = (
     "/etc/dkms/framework.conf.d/gdsdeploy.conf",
     "/etc/systemd/system/gds-gate.service",
     "/etc/systemd/system/gds-peermem.service",
+    "/etc/systemd/system/gds-watch.service",
     "/etc/systemd/system/nv_peer_mem.service.d/gdsdeploy.conf",
 )
 #: gdsdeploy's folders.  The content of /etc/gdsdeploy belongs to the lock; the others hold programs and results.

@@ -94,6 +94,12 @@ class World:
             f"/etc/depmod.d/gdsdeploy-{release}.conf"
         )
 
+    def dangling(self) -> list[str]:
+        """Links of systemd to units that are gone, and such units that run."""
+        places = [*(self.root / "etc/systemd/system").rglob("*.service"), *(self.root / "world/running").iterdir()]
+        files = [(place, _SOURCES.get(place.name, services.path(place.name))) for place in places]
+        return [str(place) for place, path in files if not (self.root / path.lstrip("/")).exists()]
+
     def update_grub(self) -> None:
         """With the default of /etc/default, which the other imitation leaves out."""
         boot_hosts.UpdateGrub(self.root)(["update-grub"], 1.0)

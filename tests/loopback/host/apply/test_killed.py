@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.apply import engine, module_options, removal
+from gdsdeploy.host.apply import engine, module_options, removal, services
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.model import Change
 from gdsdeploy.host.apply.restore import Desired, FileBefore, Restore
@@ -218,10 +218,11 @@ def test_modules_that_were_there_stay_until_others_are_in_place(case: Case, way:
     assert number > 3
 
 
-@pytest.mark.parametrize("case", ["module_options", "imex"], indirect=True)
+@pytest.mark.parametrize("case", ["module_options", "imex", "watch", "gate", "peermem"], indirect=True)
 @pytest.mark.parametrize("way", ["kill", "term"])
 def test_a_rollback_that_is_stopped_anywhere(case: Case, way: str) -> None:
-    path = {"module_options": module_options.PATH, "imex": IMEX_NODES}[case.name]
+    others = {"module_options": module_options.PATH, "imex": IMEX_NODES}
+    path = others.get(case.name) or services.path(f"gds-{case.name}.service")
     file = case.pristine / path.lstrip("/")
     was = FileBefore(path, hashlib.sha256(file.read_bytes()).hexdigest() if file.exists() else "")
     target = engine.DesiredResource("restore", Restore(), Desired("apt", "remove", files=[was]))
@@ -236,9 +237,12 @@ def test_a_rollback_that_is_stopped_anywhere(case: Case, way: str) -> None:
         if stopped(lambda root=root: engine.run(ManagedHost(root=str(root)), [target]), number, way) == 0:  # type: ignore[misc]
             break
         place = f"before change {number}"
+        if way == "term":
+            assert World(root).dangling() == [], place
         predicted = engine.run(ManagedHost(check=True, root=str(root)), [target])[0].changes
         assert engine.run(ManagedHost(root=str(root)), [target])[0].changes == predicted, place
         assert World(root).stale(everywhere=True) == [], place
+        assert World(root).dangling() == [], place
         remove(root)
         assert differences(before, whole(root)) == {}, place
     assert number > 3

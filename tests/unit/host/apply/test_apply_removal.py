@@ -75,6 +75,7 @@ def test_a_host_of_an_older_version_is_cleaned_without_a_record(tmp_path: Path, 
     assert files(tmp_path) == {**THEIRS, "/run/gdsdeploy/apply.lock": ""}
     assert [argv[1:] for argv in systemctl.calls if argv[0] == "systemctl"] == [
         ["disable", "gds-gate.service"],
+        ["disable", "gds-watch.service"],
         ["disable", "gds-peermem.service"],
     ]
 
