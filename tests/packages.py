@@ -55,6 +55,7 @@ REQUIREMENTS = (
     Requirement("mkfs.btrfs", "btrfs-progs", "makes filesystems on which direct I/O is tried"),
     Requirement("xz", "xz-utils", "compresses modules"),
     Requirement("zstd", "zstd", "compresses modules"),
+    Requirement("lz4", "lz4", "compresses the image of a kernel"),
     Requirement("rpmbuild", "rpm", "builds rpm packages"),
     Requirement("createrepo_c", "createrepo-c", "writes their metadata"),
     Requirement("dnf", "dnf", "is compared with the choice of rpm packages"),

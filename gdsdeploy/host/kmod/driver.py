@@ -310,6 +310,8 @@ def _version_number(version: str) -> Tuple[int, ...]:
 _FILE = re.compile(r"nvidia(_current|_tesla|_legacy)?(_\d+[a-z]*)?(_open)?(_uvm|_modeset|_drm|_peermem)?")
 #: Modules made from the driver's own source, all of one version.
 PARTS = ("nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem")
+#: What a transfer into GPU memory can't do without, where it is installed.
+_NEEDED = ("nvidia", "nvidia_uvm", "nvidia_fs")
 _PEERMEM = ("nvidia_peermem", "nv_peer_mem")
 #: Licenses of the open flavour's nvidia.ko.
 OPEN = ("Dual MIT/GPL", "Dual BSD/GPL", "GPL", "GPL v2")
@@ -383,6 +385,12 @@ def place_findings(kernel: Kernel, name: str, place: Place) -> List[Finding]:
         message = f"modules.dep doesn't list {place.file}: modprobe loads another file, or none"
         results.append(finding("depmod-stale", "error", message, f"run depmod -a {kernel.release}"))
     mapped = kernel.renames.get(name, name)
+    refusal = next((kernel.refusals[each] for each in (name, mapped, place.name) if each in kernel.refusals), "")
+    if refusal:
+        message = f"modprobe.d has {refusal} run in place of loading {name}"
+        # Others may be unwanted on purpose, as on a host without a display.
+        severity = "error" if name in _NEEDED else "warning"
+        results.append(finding("name", severity, message, f"remove that line: grep -r '{refusal}' /etc/modprobe.d"))
     if mapped not in (name, place.name):
         message = f"modprobe.d turns {name} into {mapped}, and this kernel has no such file"
         hint = f"build {mapped} for this kernel, or remove the modprobe.d line"

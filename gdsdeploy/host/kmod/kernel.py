@@ -301,6 +301,12 @@ def read_renames(inputs: Inputs) -> Dict[str, str]:
     return renames
 
 
+def read_refusals(inputs: Inputs) -> Dict[str, str]:
+    """Module → the command that ``install`` in modprobe.d runs in place of loading it, where that does nothing."""
+    lines = (words for words in _lines(inputs, "modprobe") if words[0] == "install" and len(words) > 2)
+    return {_name(words[1]): " ".join(words[2:]) for words in lines if os.path.basename(words[2]) in _NOTHING}
+
+
 def read_dependencies(text: str) -> Dict[str, List[str]]:
     """modules.dep: file → the files loaded before it, all relative to the kernel's folder."""
     parts = (line.partition(":") for line in text.splitlines())
@@ -374,6 +380,8 @@ _BASE_FIRST = (
 )
 #: Links can lead to folders with links; RHEL's weak-updates have some hundreds.
 _LINKED_LIMIT = 1 << 14
+#: Commands with which administrators keep modules from being loaded.
+_NOTHING = ("false", "true", ":")
 #: Modules that can't be read before the rest isn't tried: the reason is the same for thousands.
 _UNREAD_LIMIT = 10
 _SYMVERS_HINT = "reinstall the kernel's headers"
@@ -407,6 +415,7 @@ class Kernel:
             for file in self._walk(folder):
                 self.by_name.setdefault(name_of(file), []).append(file)
         self.renames = read_renames(self.inputs)
+        self.refusals = read_refusals(self.inputs)
         self.dependencies = read_dependencies(self.inputs.text(f"/lib/modules/{release}/modules.dep"))
         #: name → the file that modules.dep has first under it
         self._present: Dict[str, str] = {}

@@ -311,21 +311,25 @@ def make_key(key: str, certificate: str, name: str, days: int) -> Certificate:
     if not name or any(char in name for char in "\n$\\#[]") or days < 1:
         raise MokError(f"{name!r} for {days} days makes no certificate", "give a name and some days")
     _make_folders(key, certificate)
-    with tempfile.TemporaryDirectory(prefix=".new-", dir=os.path.dirname(os.path.abspath(key))) as folder:
-        request, new = os.path.join(folder, "request.conf"), os.path.join(folder, "key")
+    with contextlib.ExitStack() as stack:
+        # Each on the file system of what becomes a link to it.
+        beside = [os.path.dirname(os.path.abspath(path)) for path in (key, certificate)]
+        folders = [stack.enter_context(tempfile.TemporaryDirectory(prefix=".new-", dir=place)) for place in beside]
+        request, new = os.path.join(folders[0], "request.conf"), os.path.join(folders[0], "key")
+        public = os.path.join(folders[1], "certificate")
         with open(request, "w", encoding="utf-8") as file:
             file.write(_REQUEST.format(name=name))
         argv = ["openssl", "req", "-new", "-x509", "-nodes", "-newkey", "rsa:2048", "-sha256", "-days", str(days)]
-        argv += ["-config", request, "-keyout", new, "-outform", "DER", "-out", new + ".der"]
+        argv += ["-config", request, "-keyout", new, "-outform", "DER", "-out", public]
         done = process.run(argv, _MOK_TIMEOUT)
         if done.status != 0:
             hint = "install openssl" if done.status == process.NOT_FOUND else ""
             raise MokError(f"openssl made no key: {last_line(done)}", hint)
         os.chmod(new, 0o600)
-        os.chmod(new + ".der", 0o644)
+        os.chmod(public, 0o644)
         try:
             # Links, not renames: they never overwrite a file that was created meanwhile.
-            os.link(new + ".der", certificate)
+            os.link(public, certificate)
             os.link(new, key)
         except OSError as error:
             raise MokError(f"cannot write {key} and {certificate}: {error.strerror}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,12 @@ def test_a_key_is_its_owners_alone_and_is_never_overwritten(tmp_path: Path) -> N
     assert key.read_bytes() == before
     assert not (tmp_path / "b.key").exists()
     assert sorted(path.name for path in key.parent.iterdir()) == ["a.der", "a.key"]
+
+
+def test_key_and_certificate_may_be_on_different_file_systems(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+        signing.make_key(f"{memory}/a.key", str(tmp_path / "a.der"), "fleet 7", 30)
+        assert [*map(os.listdir, (memory, tmp_path))] == [["a.key"], ["a.der"]]
 
 
 @pytest.mark.parametrize(("name", "days"), [("", 1), ("a\nb", 1), ("$ENV::HOME", 1), ("a", 0)])

@@ -457,8 +457,8 @@ def image_of(root: Root, *owners: Pair, pack: str = "xz") -> None:
     """A bzImage whose kernel has these certificates."""
     plain = random.Random(1).randbytes(5 << 20) + b"".join(entry.der.read_bytes() + b"\0" * 9 for entry in owners)
     packed = {"xz": lambda: lzma.compress(plain, preset=0), "gz": lambda: gzip.compress(plain, 1)}.get(pack)
-    zstd = ["zstd", "-qc", "-1"]
-    payload = packed() if packed else subprocess.run(zstd, input=plain, capture_output=True, check=True).stdout
+    program = ["lz4", "-qcl"] if pack == "lz4" else ["zstd", "-qc", "-1"]
+    payload = packed() if packed else subprocess.run(program, input=plain, capture_output=True, check=True).stdout
     size = len(plain).to_bytes(4, "little")
     header = bytearray(1024)
     header[0x1F1] = 1
@@ -469,7 +469,7 @@ def image_of(root: Root, *owners: Pair, pack: str = "xz") -> None:
     (root.path / f"boot/vmlinuz-{RELEASE}").write_bytes(bytes(header) + bytes(64) + payload + size + b"more")
 
 
-@pytest.mark.parametrize("pack", ["xz", "gz", "zst"])
+@pytest.mark.parametrize("pack", ["xz", "gz", "zst", "lz4"])
 def test_the_keys_inside_the_kernel(root: Root, keys: dict[str, Pair], pack: str) -> None:
     image_of(root, keys["p384"], pack=pack)
     root.etc(CONFIG, FORCED)
@@ -488,6 +488,10 @@ def test_an_efi_zboot_image_and_a_plain_one(tmp_path: Path, keys: dict[str, Pair
     for name in ("zboot", "plain"):
         assert [entry.subject for entry in trust.certificates(str(tmp_path / name))] == ["owner rsa"]
     with pytest.raises(trust.ImageError, match="packed in an unknown way"):
+        trust.certificates(str(tmp_path / "other"))
+    damaged = (b"MZ\0\0zimg" + sizes).ljust(64, b"\0") + b"\x02\x21\x4c\x18\x09\0\0\0" + payload
+    (tmp_path / "other").write_bytes(damaged)
+    with pytest.raises(trust.ImageError, match="damaged LZ4 data"):
         trust.certificates(str(tmp_path / "other"))
 
 
