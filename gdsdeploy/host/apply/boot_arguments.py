@@ -6,7 +6,6 @@ each entry of the Boot Loader Specification gets them, and /etc/kernel/cmdline f
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -146,15 +145,10 @@ class BootArguments(FileResource[Desired]):
         if change.subject == DROP_IN:
             host.write(_drop_in(mine))
         elif observed["way"].kind == arguments.GRUB:
-            try:
-                host.run(_UPDATE, _SECONDS)
-                self._verify(host, desired)
-            except ApplyError:
-                # The drop-in is put back; what was made of it has to follow.
-                host.undo()
-                with contextlib.suppress(ApplyError):
-                    host.run(_UPDATE, _SECONDS)
-                raise
+            # The drop-in is put back; what was made of it has to follow.
+            host.undo_by(GRUB_CFG, lambda: host.run(_UPDATE, _SECONDS), last=True)
+            host.run(_UPDATE, _SECONDS)
+            self._verify(host, desired)
         else:
             for place, _, text in _edits(desired, observed):
                 if place.path == change.subject:

@@ -267,6 +267,20 @@ def test_grub_cfg_that_another_program_made_without_them(tmp_path: Path, update:
     assert [change.kind for change in run(tmp_path)] == ["arguments"]
 
 
+def test_a_removal_whose_update_grub_fails_takes_nothing_of_others_back(tmp_path: Path, update: UpdateGrub) -> None:
+    apply(grub(tmp_path), BootArguments(), Desired(RELEASE, ["iommu=pt"]))
+    update.status = 1
+    host, undone = ManagedHost(root=str(tmp_path)), []
+    # As a resource does that was removed before.
+    host.undo_by("a link", lambda: undone.append("a link"))
+    with pytest.raises(ApplyError, match="update-grub"):
+        BootArguments().revert(host)
+    assert undone == []
+    update.status = 0
+    changes = BootArguments().revert(ManagedHost(root=str(tmp_path)))
+    assert [change.subject for change in changes] == ["/boot/grub/grub.cfg", "/etc/default/grub.d"]
+
+
 def test_update_grub_that_fails_leaves_the_drop_in_as_it_was(tmp_path: Path, update: UpdateGrub) -> None:
     before = tree(grub(tmp_path))
     update.status = 1
