@@ -72,7 +72,7 @@ def write(path: Path, text: str, *, executable: bool = False) -> None:
 
 def kernel_install(root: Path, *words: str) -> str:
     """Run kernel-install there; what it said, and GRUB's environment afterwards."""
-    argv = in_place(IN_PLACE, root, "kernel-install", *words, over=("etc", "usr"))
+    argv = in_place(IN_PLACE, root, "kernel-install", *words, over=("etc", "usr", "var"))
     env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "HOME": os.environ.get("HOME", "/")}
     done = subprocess.run(argv, capture_output=True, text=True, env=env, check=False, timeout=60)
     output = done.stdout + done.stderr
