@@ -98,7 +98,7 @@ release=$2
         is_file = entry is not None and entry.kind == files.FILE
         text = host.exact_text(LOCKS, _LIMIT) if is_file else ""
         ours = read_lines(host)
-        merged = merge_locks(text, locks(desired.pins, desired.deny), ours)
+        merged = merge_locks(text, locks(desired.pins, desired.deny), ours, _lines_before(host))
         file = File(LOCKS, content=merged.encode("utf-8", "surrogateescape"))
         if entry is not None and is_file:
             file, entry = replace(file, mode=entry.mode), replace(entry, uid=0, gid=0)
@@ -130,11 +130,13 @@ release=$2
             run(host, [*_DNF, *_away(host), "module", "enable", change.subject], REFRESH_SECONDS)
         else:
             ours = locks(desired.pins, desired.deny)
-            merged = merge_locks(host.exact_text(LOCKS, _LIMIT) if host.exists(LOCKS) else "", ours, read_lines(host))
-            # The record first, and until the list is written with the earlier lines, too.
+            exists = host.exists(LOCKS)
+            # The records first; until the list is written, ours has the earlier lines, too.
+            host.record.remember(host.real(LOCKS) if exists else LOCKS)
+            text = host.exact_text(LOCKS, _LIMIT) if exists else ""
+            merged = merge_locks(text, ours, read_lines(host), _lines_before(host))
             _write_lines(host, [*read_lines(host), *ours])
-            if host.exists(LOCKS):
-                host.record.remember(host.real(LOCKS))
+            if exists:
                 host.rewrite(LOCKS, merged)
             else:
                 host.write(File.of(LOCKS, merged))
@@ -194,25 +196,28 @@ release=$2
         """Our locks go, locks of others stay; module streams are as before."""
         changes = []
         text = host.exact_text(LOCKS, _LIMIT) if host.exists(LOCKS) else ""
-        rest = merge_locks(text, [], read_lines(host))
+        rest = merge_locks(text, [], read_lines(host), _lines_before(host))
         if rest != text:
             changes.append(Change("write" if rest else "delete", LOCKS, "", "", "ours"))
-            if not host.check:
-                self._write_rest(host, rest)
-        if not host.check:
+        target = host.real(LOCKS)
+        if host.check:
+            # What follows looks at a host that has the rest.
+            host.record.paths.pop(target, None)
+        else:
+            if rest != text:
+                self._write_rest(host, target, rest)
+            # In this order, so that a line of others is never taken for ours when this is stopped in between.
             host.remove_tree(LOCKED)
+            host.record.forget(target)
         return changes + restore(host, [path for path in host.record.paths if path.startswith(MODULES + "/")])
 
-    def _write_rest(self, host: ManagedHost, rest: str) -> None:
-        target = host.real(LOCKS)
-        before = host.record.paths.get(target)
-        content = base64.b64decode(str((before or {}).get("content", ""))).decode("utf-8", "surrogateescape")
-        if target in host.record.paths and rest.rstrip("\n") == content.rstrip("\n"):
-            # Nobody else has changed it: then every byte comes back.
-            host.restore(target)
-            return
-        host.rewrite(LOCKS, rest)
-        host.record.forget(target)
+    def _write_rest(self, host: ManagedHost, target: str, rest: str) -> None:
+        before = _text_before(host)
+        if host.record.paths.get(target, "") is None and not rest:
+            host.remove_tree(target)
+        else:
+            # Where nobody else has changed it, every byte comes back.
+            host.rewrite(LOCKS, before if rest.rstrip("\n") == before.rstrip("\n") else rest)
 
     # Packages
 
@@ -388,10 +393,11 @@ def locks(pins: Iterable[Pin], deny: Iterable[str]) -> List[str]:
     return [*nevras(pins), *(f"{name}-0:0-0.none" for name in deny)]
 
 
-def merge_locks(text: str, ours: Sequence[str], before: Sequence[str] = ()) -> str:
+def merge_locks(text: str, ours: Sequence[str], before: Sequence[str] = (), theirs: Sequence[str] = ()) -> str:
     """The list of locks with ``ours`` between the marks, in place of what was there, and of ``before`` wherever it is.
 
-    Of a line that others have, too, the last one is taken for ours.
+    theirs: lines that others had before; as many stay.  Of a line that others have later, too, the last one counts as
+    ours.
     """
     lines = text.splitlines(keepends=True)
     plain = [line.strip() for line in lines]
@@ -405,7 +411,7 @@ def merge_locks(text: str, ours: Sequence[str], before: Sequence[str] = ()) -> s
     for line in before:
         # In its place between the marks, it has gone already.
         found = [number for number in left if plain[number] == line]
-        if found and line not in {plain[number] for number in going}:
+        if len(found) > theirs.count(line) and line not in {plain[number] for number in going}:
             left.remove(found[-1])
     place = min(set(range(len(lines) + 1)) - set(left))
     rest = "".join(lines[number] for number in left if number < place)
@@ -418,6 +424,16 @@ def merge_locks(text: str, ours: Sequence[str], before: Sequence[str] = ()) -> s
 def read_lines(host: ManagedHost) -> List[str]:
     """Our lines in the list of locks, as they were written."""
     return host.text(LOCKED).splitlines()
+
+
+def _text_before(host: ManagedHost) -> str:
+    """The list of locks as it was before gdsdeploy's first line."""
+    before = host.record.paths.get(host.real(LOCKS)) or {}
+    return base64.b64decode(str(before.get("content", ""))).decode("utf-8", "surrogateescape")
+
+
+def _lines_before(host: ManagedHost) -> List[str]:
+    return [line.strip() for line in _text_before(host).splitlines()]
 
 
 def _write_lines(host: ManagedHost, lines: Sequence[str]) -> None:

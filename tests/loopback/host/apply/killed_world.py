@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -16,10 +18,10 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import process
-from gdsdeploy.host.apply import boot_default, packages, services
+from gdsdeploy.host.apply import boot_default, packages, program, services
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.model import Change, Resource
-from gdsdeploy.host.apply.packages import left, managers, state
+from gdsdeploy.host.apply.packages import aptsources, dnf, left, managers, state
 from gdsdeploy.host.apply.packages.managers import Manager, Package
 from gdsdeploy.host.archive import pack
 from gdsdeploy.host.boot import grub
@@ -32,7 +34,15 @@ from tests.unit.host.apply.apply_tree import tree
 RELEASE, OLDER = boot_hosts.RELEASE, boot_hosts.OLDER
 #: What an administrator has in dpkg's place: name → [version, held, automatic].
 PACKAGES = {"nvidia-driver-535": ["535.1", False, False], "libnvidia-gl-535": ["535.1", True, True]}
+#: Where packages come from.
+REPOSITORY = "https://example.org/cuda/"
 _WORLD = "/world/"
+#: apt's lists of packages, which outlast a removal.
+_LISTS = "/run/lists"
+#: For the user with this id, beside the owner and his group.
+_ACL = struct.pack("<I", 2) + b"".join(
+    struct.pack("<HHi", *entry) for entry in ((1, 6, -1), (2, 4, 12), (4, 4, -1), (16, 4, -1), (32, 0, -1))
+)
 _SOURCES = {
     "nvidia-imex.service": "/etc/nvidia-imex/nodes_config.cfg",
     "gds-watch.service": "/etc/systemd/system/gds-watch.service",
@@ -45,8 +55,8 @@ class World:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def put(self, path: str, text: str) -> None:
-        boot_hosts.put(self.root, path, text)
+    def put(self, path: str, text: str) -> Path:
+        return boot_hosts.put(self.root, path, text.encode(errors="surrogateescape"))
 
     def text(self, path: str) -> str:
         place = self.root / path.lstrip("/")
@@ -54,7 +64,7 @@ class World:
 
     def __call__(self, argv: Sequence[str], _: float, **__: Any) -> Output:
         words = [str(word) for word in argv if not str(word).startswith("--root=")]
-        question = words[:1] == ["systemctl"] and words[1] in ("show", "is-active", "is-failed")
+        question = {*words[:2]} & {"apt-cache", "dpkg-query", "show", "is-active", "is-failed"}
         try:
             if not question:
                 sys.audit("program", words[0])
@@ -67,6 +77,16 @@ class World:
             return self._systemctl(*words[1:])
         if words[0] == "update-alternatives":
             subprocess.run([*words[:3], "--log", "/run/alternatives.log", *words[3:]], check=True, capture_output=True)
+        elif words[0] in ("apt-cache", "dpkg-query"):
+            return self._asked(words)
+        elif words[0] == "apt-get":
+            assert words[-1] == "update", words
+            sources = sorted(self.root.glob("etc/apt/sources.list.d/*"))
+            self._halfway(_LISTS, "".join(path.read_text() for path in sources))
+        elif words[0] == "dnf":
+            verb, name, stream = words[-2], *f"{words[-1]}:".split(":")[:2]
+            state = {"enable": "enabled", "reset": ""}[verb]
+            self.put(f"{dnf.MODULES}/{name}.module", f"[{name}]\nname={name}\nstream={stream}\nstate={state}\n")
         elif words[0] == "update-grub":
             self.update_grub()
         elif words[0] == "grub-set-default":
@@ -76,11 +96,25 @@ class World:
         else:
             name, release = words[0], words[-1]
             assert name in ("update-initramfs", "depmod"), words
-            path, content = (self.image if name == "update-initramfs" else self.index)(release)
-            self.put(path, "half")
-            sys.audit("program", "half")
-            self.put(path, content)
+            self._halfway(*(self.image if name == "update-initramfs" else self.index)(release))
         return ""
+
+    def _halfway(self, path: str, content: str) -> None:
+        self.put(path, "half")
+        sys.audit("program", "half")
+        self.put(path, content)
+
+    def _asked(self, words: list[str]) -> str:
+        if words[1] == "pkgnames":
+            return "nvidia-driver-570\nnvidia-driver-575\n"
+        pins = dict(re.findall(r"^Package: (.*)\nPin: version (.*)$", self.text(aptsources.PREFERENCES), re.MULTILINE))
+        if words[1] == "policy":
+            rows = ((name, pins.get(name, "(none)")) for name in words[3:])
+            return "".join(f"{name}:\n  Installed: (none)\n  Candidate: {version}\n" for name, version in rows)
+        if words[1] != "show" or REPOSITORY not in self.text(_LISTS):
+            return ""
+        rows = (word.split("=") for word in words[3:])
+        return "\n".join(f"Package: {name}\nVersion: {version}\nSHA256: {64 * 'a'}\n" for name, version in rows)
 
     def image(self, release: str) -> tuple[str, str]:
         files = sorted(self.root.glob("etc/modprobe.d/*.conf"))
@@ -255,9 +289,23 @@ def populate(root: Path, *, entries: bool = False) -> World:
     world.put("/etc/dkms/nvidia.conf", "# an administrator's\n")
     world.put("/etc/systemd/system/nv_peer_mem.service", "[Service]\n")
     world.put("/var/lib/dpkg/status", "")
+    world.put("/etc/ssl/site.der", "a certificate")
+    world.put("/etc/ssl/site.key", "").chmod(0o600)
+    world.put("/etc/apt/sources.list.d/site.list", "deb https://example.org/debian stable main\n")
+    (root / "etc/apt/preferences.d").mkdir()
+    (root / "etc/apt/apt.conf.d").mkdir()
+    world.put(dnf.LOCKS.replace(".list", ".conf"), "")
+    world.put("/etc/site/locks", "caf\udce9-0:1-1.*\n# a remark\nnvidia-driver-0:0-0.none\n").chmod(0o600)
+    (root / dnf.LOCKS[1:]).symlink_to("/etc/site/locks")
+    world.put(f"{dnf.MODULES}/nvidia-driver.module", "[nvidia-driver]\nstream=560\nstate=enabled\n")
     for folder in ("usr/bin", "usr/lib", "etc/depmod.d", "etc/default/grub.d"):
         (root / folder).mkdir(parents=True, exist_ok=True)
     (root / "var/log").mkdir()
+    places = ["etc/nvidia-imex/nodes_config.cfg", "etc/dkms/nvidia.conf", "etc/site/locks", "etc/kernel/cmdline"]
+    for file in [*map(root.joinpath, places), *root.glob("boot/loader/entries/*")]:
+        if file.exists():
+            os.setxattr(file, "user.site", b"theirs")
+            os.setxattr(file, "system.posix_acl_access", _ACL)
     for release in (RELEASE, OLDER):
         for path, content in (world.image(release), world.index(release)):
             world.put(path, content)
@@ -325,6 +373,7 @@ def imitate(root: Path, patch: Callable[[Any, str, Any], None]) -> None:
     patch(process, "run", world)
     patch(services, "is_booted", lambda _: True)
     patch(grub, "_only_here", lambda _: None)
+    patch(program, "running", lambda: b"a program")
     # Its modules have no audit here.
     patch(boot_default, "_objections", lambda *_: [])
     for module in (left, packages):
@@ -380,5 +429,5 @@ def stopped(work: Callable[[], object], number: int, way: str) -> int:
 
 
 def whole(root: Path) -> dict[str, tuple[Any, ...]]:
-    """Bytes, modes, owners and links of everything, and the world's holds and marks."""
+    """Bytes, modes, owners, attributes and links of everything, and the world's holds and marks."""
     return tree(root, ("/run",))

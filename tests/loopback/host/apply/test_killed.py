@@ -41,8 +41,14 @@ MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 #: How it is stopped → at each how many changes: what fails later is much the same.
 WAYS = {"kill": 1, "term": 1, "full": 3, "readonly": 5}
 DRIVER = {"kernel_release": RELEASE, "modules": ["nvidia"], "rdma": "peermem", "p2pdma": True}
+APT = {"manager": "apt", "pins": [{"package": "nvidia-driver-570", "version": "570.1", "sha256": 64 * "a"}]}
+KEY = "/etc/apt/keyrings/gdsdeploy-cuda.gpg"
+INDEX = {"repository": "cuda", "uri": killed_world.REPOSITORY, "suite": "/", "components": [], "host_keyring": KEY}
+SIGNING = {"certificate": "/etc/ssl/site.der", "key": "/etc/ssl/site.key", "signs": True}
 RECIPES = {"driver_version": "1", "driver_flavour": "open", "driver_tree": "/usr/src/nvidia-1"}
 DESIRED: dict[str, dict[str, Any]] = {
+    # First, as on hosts: its folders are those of others, too.
+    "program": {},
     "module_options": {"kernel_release": RELEASE, "options": {"nvme_core": {"multipath": "N"}}},
     "driver_options": DRIVER,
     "imex": {"nodes": ["10.0.0.1", "10.0.0.2"]},
@@ -55,6 +61,11 @@ DESIRED: dict[str, dict[str, Any]] = {
     "guard": {"manager": "apt"},
     "boot_arguments": {"kernel_release": RELEASE, "arguments": ["iommu=pt"]},
     "boot_default": {"kernel_release": OLDER},
+    "signing": {**SIGNING, "settings": "{}"},
+    "signing.receives": {"certificate": "/etc/ssl/site.der", "certificate_content": "Y2VydA=="},
+    "repositories": {**APT, "indices": [INDEX], "keys": [{"dest": KEY, "content": "a2V5"}]},
+    "pins": {**APT, "deny": ["nvidia-driver-*"]},
+    "pins.dnf": {"manager": "dnf", "deny": ["nvidia-driver", "kmod-nvidia*"], "modules": ["nvidia-driver:570"]},
     "packages": {
         "manager": "killed",
         "wanted": [{"package": "nvidia-driver-570", "version": "570.1"}],
@@ -70,7 +81,17 @@ EARLIER: dict[str, dict[str, Any]] = {
     "watch": {"enabled": True, "every": 7},
     "gate": {"settings": Settings().to_json(), "required_by": ["k3s.service"]},
     "boot_arguments": {"kernel_release": RELEASE, "arguments": ["iommu=pt", "mitigations=off"]},
+    "signing": {**SIGNING, "settings": "{ }"},
+    "repositories": {
+        "manager": "apt",
+        "indices": [{**INDEX, "uri": "https://example.org/earlier/"}],
+        "keys": [{"dest": KEY, "content": "b2xk"}],
+    },
+    "pins": {"manager": "apt", "deny": ["libcuda*"]},
+    "pins.dnf": {"manager": "dnf", "deny": ["libcuda"], "modules": ["nvidia-driver:565", "perl:5"]},
 }
+#: All resources of DESIRED on one host, stopped before each change of so many.
+EVERYTHING, STRIDE = "everything", 23
 #: Received modules, and those of another archive in their place.
 MODULES = Archive({"nvidia.ko": "new", "nvidia-fs.ko": "new"})
 OTHERS = Archive({"nvidia.ko": "old", "nvidia-peermem.ko": "old"})
@@ -96,14 +117,18 @@ class Case:
 
     def run(self, root: Path, *, check: bool = False, desired: dict[str, Any] | None = None) -> list[Change]:
         name = self.name.partition(".")[0]
-        if name == "received":
-            targets = [engine.DesiredResource(name, Received(), MODULES)]
-        else:
-            document = {"version": 1, "resources": [{"resource": name, "desired": desired or DESIRED[name]}]}
-            targets = engine.read_resources(document)
-        (result,) = engine.run(ManagedHost(check=check, root=str(root)), targets)
-        assert (result.unknown, result.refusals) == ([], [])
-        return result.changes
+        wanted = {name: desired or DESIRED.get(self.name) or DESIRED.get(name)}
+        if name == EVERYTHING:
+            wanted = {name: desired for name, desired in DESIRED.items() if "." not in name}
+        targets = [engine.DesiredResource(name, Received(), MODULES)]
+        if name != "received":
+            resources = [{"resource": name, "desired": desired} for name, desired in wanted.items()]
+            targets = engine.read_resources({"version": 1, "resources": resources})
+        results = engine.run(ManagedHost(check=check, root=str(root)), targets)
+        assert [(result.name, result.unknown, result.refusals) for result in results] == [
+            (target.name, [], []) for target in targets
+        ]
+        return [change for result in results for change in result.changes]
 
 
 def remove(root: Path, *, check: bool = False) -> list[Change]:
@@ -136,20 +161,28 @@ def test_an_apply_that_is_stopped_anywhere(case: Case, way: str) -> None:
     ends_well(case, way, whole(case.pristine))
 
 
-def ends_well(case: Case, way: str, before: dict[str, Any]) -> None:
+@pytest.mark.parametrize("case", [EVERYTHING], indirect=True)
+@pytest.mark.parametrize("way", ["kill", "term"])
+def test_an_apply_of_all_resources_that_is_stopped_here_and_there(case: Case, way: str) -> None:
+    ends_well(case, way, whole(case.pristine), STRIDE)
+
+
+def ends_well(case: Case, way: str, before: dict[str, Any], stride: int = 0) -> None:
     """Whatever the change is that an apply was stopped before: the next run does what it says, a removal the rest."""
-    number, present = 1 - WAYS[way], whole(case.pristine)
+    step, present = stride or WAYS[way], whole(case.pristine)
+    number = 1 - step
     while True:
-        number += WAYS[way]
+        number += step
         root = case.fresh()
         status = stopped(partial(case.run, root), number, way)
         if status == 0:
             break
         assert status == (KILLED if way == "kill" else 1)
         place = f"before change {number}"
-        if way == "term" and case.name != "received":
+        if way == "term" and case.name not in ("received", EVERYTHING):
             left = {path for path in differences(present, whole(root)) if not path.startswith(MADE)}
             assert left == set(), place
+            assert case.name != "boot_arguments" or World(root).stale(everywhere=True) == [], place
         predicted = summaries(case.run(root, check=True))
         assert summaries(case.run(root)) == predicted, place
         assert World(root).stale(everywhere=False) == [], place
@@ -173,20 +206,32 @@ def test_a_change_of_what_an_earlier_run_has_made_is_stopped_anywhere(case: Case
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_removal_that_is_stopped_anywhere(case: Case, way: str) -> None:
-    before, number = whole(case.pristine), 1 - WAYS[way]
+    removal_ends_well(case, way, WAYS[way])
+
+
+@pytest.mark.parametrize("case", [EVERYTHING], indirect=True)
+@pytest.mark.parametrize("way", ["kill", "term"])
+def test_a_removal_of_all_resources_that_is_stopped_here_and_there(case: Case, way: str) -> None:
+    removal_ends_well(case, way, STRIDE)
+
+
+def removal_ends_well(case: Case, way: str, step: int) -> None:
+    before, number = whole(case.pristine), 1 - step
     provisioned = case.folder / "provisioned"
     case.run(case.fresh())
     (case.folder / "root").rename(provisioned)
     case.pristine = provisioned
     while True:
-        number += WAYS[way]
+        number += step
         root = case.fresh()
         status = stopped(partial(remove, root), number, way)
         if status == 0:
             break
         place = f"before change {number}"
-        predicted = summaries(remove(root, check=True))
-        assert summaries(remove(root)) == predicted, place
+        predicted, done = summaries(remove(root, check=True)), summaries(remove(root))
+        assert done.keys() == predicted.keys(), place
+        # A folder of several resources goes with the last of its files, whoever's that is.
+        assert case.name == EVERYTHING or done == predicted, place
         assert differences(before, whole(root)) == {}, place
         assert World(root).stale(everywhere=True) == [], place
         assert remove(root) == [], place

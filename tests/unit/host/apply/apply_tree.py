@@ -15,6 +15,7 @@ from gdsdeploy.host.apply.files import FOLDER, File
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.model import Resource
 from gdsdeploy.host.apply.services import Unit
+from gdsdeploy.host.io.atomic import attributes_of
 from gdsdeploy.host.process import Output
 
 #: What gdsdeploy keeps for itself.
@@ -22,7 +23,7 @@ OWN = "/var/lib/gdsdeploy"
 
 
 def tree(root: Path, without: Sequence[str] = (OWN,)) -> dict[str, tuple[Any, ...]]:
-    """Path → kind, mode, owner and content of everything below ``root``."""
+    """Path → kind, mode, owner, attributes and content of everything below ``root``."""
     entries: dict[str, tuple[Any, ...]] = {}
     for folder, folders, names in os.walk(root):
         for name in [*folders, *names]:
@@ -35,7 +36,8 @@ def tree(root: Path, without: Sequence[str] = (OWN,)) -> dict[str, tuple[Any, ..
                 str(place.readlink()) if place.is_symlink() else place.read_bytes() if place.is_file() else "folder"
             )
             mode = 0 if place.is_symlink() else stat.S_IMODE(entry.st_mode)
-            entries[path] = (mode, entry.st_uid, entry.st_gid, what)
+            attributes = {} if place.is_symlink() else attributes_of(str(place))
+            entries[path] = (mode, entry.st_uid, entry.st_gid, tuple(sorted(attributes.items())), what)
     return entries
 
 

@@ -333,6 +333,15 @@ def test_a_list_of_locks_comes_back_exactly(dnf: DnfHost, pinned: Path) -> None:
     assert state(pinned) == before
 
 
+def test_what_others_have_changed_since_a_killed_run_stays(dnf: DnfHost, pinned: Path) -> None:
+    """It had recorded the list, and hadn't written it yet; a removal would put back what is on record."""
+    ManagedHost(root=str(dnf.root)).record.remember("/opt/site/locks")
+    pinned.write_bytes(OTHERS + b"own-0:1-1.*\n")
+    unpin(dnf)
+    assert pinned.read_bytes() == OTHERS + b"own-0:1-1.*\n"
+    assert ManagedHost(root=str(dnf.root)).record.paths == {}
+
+
 def test_our_locks_are_known_without_their_marks(dnf: DnfHost, pinned: Path) -> None:
     """`dnf versionlock delete` writes back only what is no remark."""
     pin(dnf, "3:2-1")
