@@ -50,7 +50,7 @@ _SOURCES = {
 
 
 class World:
-    """Stands for host/process.py.  A program may be stopped before it begins and when it is half done."""
+    """Stands for host/process.py.  A program may be stopped before it begins, when it is half done, and at its end."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -66,9 +66,12 @@ class World:
         words = [str(word) for word in argv if not str(word).startswith("--root=")]
         question = {*words[:2]} & {"apt-cache", "dpkg-query", "show", "is-active", "is-failed"}
         try:
-            if not question:
-                sys.audit("program", words[0])
-            return Output(0, self._do(words), "")
+            if question:
+                return Output(0, self._do(words), "")
+            sys.audit("program", words[0])
+            printed = self._do(words)
+            sys.audit("program", "done")
+            return Output(0, printed, "")
         except OSError as error:
             return Output(1, "", str(error.strerror))
 
@@ -216,6 +219,7 @@ class Dpkg(Manager):
             database = self.database()
             step(database)
             self._store(database)
+        sys.audit("program", "done")
 
     def list_packages(self, host: Any) -> list[state.Package]:
         rows = self.database().items()
