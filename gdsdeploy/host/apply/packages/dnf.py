@@ -204,20 +204,20 @@ release=$2
             # What follows looks at a host that has the rest.
             host.record.paths.pop(target, None)
         else:
-            if rest != text:
-                self._write_rest(host, target, rest)
-            # In this order, so that a line of others is never taken for ours when this is stopped in between.
+            self._write_rest(host, target, rest, differs=rest != text)
             host.remove_tree(LOCKED)
             host.record.forget(target)
         return changes + restore(host, [path for path in host.record.paths if path.startswith(MODULES + "/")])
 
-    def _write_rest(self, host: ManagedHost, target: str, rest: str) -> None:
-        before = _text_before(host)
-        if host.record.paths.get(target, "") is None and not rest:
-            host.remove_tree(target)
-        else:
-            # Where nobody else has changed it, every byte comes back.
-            host.rewrite(LOCKS, before if rest.rstrip("\n") == before.rstrip("\n") else rest)
+    def _write_rest(self, host: ManagedHost, target: str, rest: str, *, differs: bool) -> None:
+        if differs and target in host.record.paths and rest.rstrip("\n") == _text_before(host).rstrip("\n"):
+            # Nobody else has changed it: then every byte comes back.  What others have, too, is never taken for ours
+            # when this is stopped before our lines are forgotten.
+            theirs = _lines_before(host)
+            _write_lines(host, [line for line in read_lines(host) if line not in theirs])
+            host.restore(target)
+        elif differs:
+            host.rewrite(LOCKS, rest)
 
     # Packages
 

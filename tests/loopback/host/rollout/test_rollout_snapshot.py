@@ -212,7 +212,6 @@ NOT_WRITTEN = {
     *(
         "/etc/apt/sources.list.d",
         "/etc/apt/preferences.d",
-        "/etc/depmod.d",
         "/etc/dkms",
         "/etc/dnf/modules.d",
         "/etc/gdsdeploy",
