@@ -1,12 +1,13 @@
 """What programs make of files, and what each of these things was last made from.
 
-An initramfs, modules.dep, grub.cfg, labels of SELinux and a running service are *derived*: whoever changes a source has
-to make them again, and may be killed in between.  So "nothing has changed in this run" is never a reason to leave one
-as it is.  ``/var/lib/gdsdeploy/derived.json`` has a line for each: the digest of its sources when it was last made.
+An initramfs, modules.dep, grub.cfg, labels of SELinux and a running service are *derived*: a program that changes a
+source has to make them again, and may be killed in between.  So "nothing has changed in this run" is never a reason to
+leave one as it is.  ``/var/lib/gdsdeploy/derived.json`` has a line for each: the digest of its sources when it was last
+made.
 
 1. Before a source changes, the thing's line becomes empty: it is due (:func:`remaking` begins).
 2. When its program has ended well, the line becomes the digest of the sources as they are now (:func:`remaking` ends).
-3. Whoever compares a host with what is desired asks :func:`is_due`: an empty line, or the digest of other sources, is a
+3. What compares a host with what is desired asks :func:`is_due`: an empty line, or the digest of other sources, is a
    change, in an apply, a check, a removal and a rollback alike.  A thing without a line was never ours to make.
 4. A removal makes the thing once more and drops the line: where that fails, the next removal finds the thing due.
 5. What lasts no longer than a boot has the boot in its name (:func:`in_this_boot`), so that a reboot settles it.
@@ -36,7 +37,7 @@ class Thing(NamedTuple):
 
 
 def in_this_boot(name: str, sources: Sequence[str], root: str = "/") -> Thing:
-    """A thing that a reboot makes anew, such as a running service."""
+    """A thing that a reboot makes again, such as a running service."""
     return Thing(f"{name}{_OF_BOOT}{read_text(root, _BOOT_ID).strip()}", tuple(sources))
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final, Literal
 
-from gdsdeploy.host.kmod.kernel import flavour_of
+from gdsdeploy.host.kmod.flavour import flavour_of
 from gdsdeploy.model.lock import Part
 from gdsdeploy.model.profile_parts import Companion
 from gdsdeploy.repo.packages import DEB, NVIDIA, Candidate, Kind, Order, Universe, upstream

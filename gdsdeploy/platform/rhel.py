@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from gdsdeploy.host.kmod.kernel import flavour_of
+from gdsdeploy.host.kmod.flavour import flavour_of
 from gdsdeploy.model.lock import Part
 from gdsdeploy.platform import base
 from gdsdeploy.platform.base import (

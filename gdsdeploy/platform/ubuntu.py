@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gdsdeploy.host.kmod.kernel import UBUNTU
+from gdsdeploy.host.kmod.flavour import UBUNTU
 from gdsdeploy.model.lock import Part
 from gdsdeploy.platform import base
 from gdsdeploy.platform.base import BuiltModules, DpkgPlatform, Flavour, Packaging, Preset, StackPackage, register

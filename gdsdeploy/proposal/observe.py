@@ -30,7 +30,7 @@ from gdsdeploy.host.facts.packages import Package
 from gdsdeploy.host.facts.pci import Part
 from gdsdeploy.host.facts.storage import MULTIPATH, NVME, NVMEOF, Mount
 from gdsdeploy.host.io.wording import first_few, line
-from gdsdeploy.host.kmod.kernel import flavour_of
+from gdsdeploy.host.kmod.flavour import flavour_of
 from gdsdeploy.host.paths import APT_PARTS, APT_SOURCES, DNF_PARTS, DNF_VARIABLES
 from gdsdeploy.model.fleet import Repository
 from gdsdeploy.platform import Preset, StackPlatform, stack_platform_for

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.errors import NoSolution
-from gdsdeploy.host.kmod.kernel import flavour_of
+from gdsdeploy.host.kmod.flavour import flavour_of
 from gdsdeploy.lock.lockfile import build as lock_of
 from gdsdeploy.lock.lockfile import status
 from gdsdeploy.lock.resolve import resolve

@@ -20,7 +20,8 @@ from ..facts.document import Document
 from ..facts.packages import Package, foreign_facts
 from ..foreign import ForeignInstall, Locked, findings
 from ..io import reading
-from ..kmod.kernel import Kernel, flavour_of
+from ..kmod.flavour import flavour_of
+from ..kmod.kernel import Kernel
 from ..model.system import FABRIC, NVSWITCH, services_of, system_of
 from ..paths import IMAGE, IMEX_NODES, PCI
 from ..rootdir import LoopError, inside, list_folder

@@ -20,7 +20,8 @@ from ..kmod import driver as drivers
 from ..kmod import files, ofed
 from ..kmod.btf import btf_problem
 from ..kmod.driver import Expected
-from ..kmod.kernel import GPL_COMPATIBLE, Export, Kernel, Symbols, digest_name, large_pages
+from ..kmod.flavour import large_pages
+from ..kmod.kernel import GPL_COMPATIBLE, Export, Kernel, Symbols, digest_name
 from ..kmod.module import (
     ERROR,
     INCOMPLETE,

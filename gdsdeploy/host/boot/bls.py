@@ -316,14 +316,14 @@ RECORD = "/var/lib/gdsdeploy/boot-default.json"
 
 
 def remember(now: str, entry: str, root: str) -> None:
-    """Record the default ``now`` before ``entry`` is set, unless it is one of ours; empty: none."""
+    """Record the default ``now`` before ``entry`` is set, unless gdsdeploy has set it; empty: none."""
     before, ours = _recorded(root)
     value = {"before": before if now in ours else now, "set": [one for one in ours if one != entry] + [entry]}
     atomic.write(inside(root, RECORD), json.dumps(value) + "\n")
 
 
 def earlier(now: str, root: str) -> Optional[str]:
-    """What was the default, empty for none; None where nothing is recorded, or somebody has set another since."""
+    """What was the default, empty for none; None where nothing is recorded, or another has been set since."""
     before, ours = _recorded(root)
     return before if now in ours and now != before else None
 

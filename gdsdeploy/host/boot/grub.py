@@ -96,7 +96,7 @@ def set_default(release: str, check: bool = False, root: str = "/") -> Dict[str,
 def clear_default(check: bool = False, root: str = "/") -> Dict[str, Any]:
     """Undo :func:`set_default`; returns the same shape, with the kernel that boots by default then.
 
-    What was the default before is so again, unless somebody has set another since.
+    What was the default before is so again, unless another has been set since.
     """
     if (other := _other(root)) is not None:
         done: Dict[str, Any] = other.clear_default(check, root)

@@ -8,7 +8,7 @@ from ..boot import arguments as words_of_kernel
 from ..facts import HostFacts, UndecidedError, Unknown, require
 from ..facts.host_facts import judge, stack
 from ..facts.kernel import configured, shown_parameters
-from ..kmod.kernel import flavour_of
+from ..kmod.flavour import flavour_of
 from ..kmod.module import NOTE
 from ..model.expectation import Expectation
 from ..paths import parameter_path

@@ -9,7 +9,7 @@ from ..facts.driver import ModuleFile
 from ..facts.storage import Mount
 from ..facts.unknown import when_known
 from ..gdscheck import Report
-from ..kmod.kernel import has_nvme_hooks
+from ..kmod.flavour import has_nvme_hooks
 from ..paths import NVFS, NVFS_DEVICE
 from . import hardware, modules, quote, reference
 from .cause import NVIDIA_FS, USABLE, Cause, Condition, listed_cause, numbers, rule

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from .. import gdscheck
-from ..kmod.kernel import flavour_of, has_nvme_hooks
+from ..kmod.flavour import flavour_of, has_nvme_hooks
 from ..model import compat
 from ..model.compat import Rule
 from ..model.system import family_of

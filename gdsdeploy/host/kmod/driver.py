@@ -21,7 +21,8 @@ from ..paths import DKMS
 from ..rootdir import inside, list_folder, read_text
 from . import files, ofed
 from .files import Elf, open_plain
-from .kernel import Kernel, has_nvme_hooks
+from .flavour import has_nvme_hooks
+from .kernel import Kernel
 from .module import ERROR, NOTE, WARNING, Finding, Module, finding, name_of, some, unknown_finding
 
 #: Storage driver (in-kernel name) → what its pair of symbols begins with (nvfs-dma.c of nvidia-fs 2.7 to 2.28).

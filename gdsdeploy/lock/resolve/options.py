@@ -17,7 +17,7 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 from gdsdeploy.errors import NoSolution
-from gdsdeploy.host.kmod.kernel import has_nvme_hooks
+from gdsdeploy.host.kmod.flavour import has_nvme_hooks
 from gdsdeploy.host.model import compat
 from gdsdeploy.lock.compat import Combination, Rule, Verdict, judge
 from gdsdeploy.model.fleet import Profile

@@ -211,8 +211,8 @@ release=$2
 
     def _write_rest(self, host: ManagedHost, target: str, rest: str, *, differs: bool) -> None:
         if differs and target in host.record.paths and rest.rstrip("\n") == _text_before(host).rstrip("\n"):
-            # Nobody else has changed it: then every byte comes back.  What others have, too, is never taken for ours
-            # when this is stopped before our lines are forgotten.
+            # No other program has changed it: then every byte comes back.  What others have, too, is never taken for
+            # gdsdeploy's when this is stopped before its lines are forgotten.
             theirs = _lines_before(host)
             _write_lines(host, [line for line in read_lines(host) if line not in theirs])
             host.restore(target)

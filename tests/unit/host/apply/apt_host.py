@@ -96,13 +96,11 @@ class AptHost:
 
     def _show(self, names: list[str]) -> Output:
         stanzas = [
-            "Package: {}\nArchitecture: {}\nVersion: {}\nSHA256: {}\n".format(
-                *re.fullmatch("([^:]*):?(.*)=(.*)", name).groups(),
-                self.offered[name],  # type: ignore[union-attr]
-            )
+            f"Package: {bare}\nArchitecture: {architecture}\nVersion: {version}\nSHA256: {self.offered[name]}\n"
             + self.stanzas.get(name, "")
             for name in names
             if name in self.offered
+            for bare, architecture, version in re.findall("^([^:]*):?(.*)=(.*)$", name)
         ]
         return Output(0 if len(stanzas) == len(names) else 100, "\n".join(stanzas), "")
 

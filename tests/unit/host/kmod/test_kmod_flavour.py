@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host.audit.audit import audit
-from gdsdeploy.host.kmod.kernel import Kernel, flavour_of, has_nvme_hooks, large_pages
+from gdsdeploy.host.kmod.flavour import flavour_of, has_nvme_hooks, large_pages
+from gdsdeploy.host.kmod.kernel import Kernel
 from tests.unit.host.kmod.kmod_root import Root
 
 
