@@ -68,7 +68,7 @@ def of_locks(folder: Path) -> list[Drift]:
         Drift("other locks of others", subjects, rewritten(lambda text: text.replace("ht", "x")), STAYS, others, own),
         Drift("no locks at all", subjects, remove, STAYS, others, own),
         Drift("empty locks", subjects, rewritten(lambda _: ""), STAYS, others, own),
-        Drift("chmod 0600 locks", subjects, lambda: LOCKS.chmod(0o600)),
+        Drift("chmod 0600 locks", subjects, lambda: LOCKS.chmod(0o600), STAYS, lambda: LOCKS.chmod(0o644), own),
     ]  # fmt: skip
 
 
