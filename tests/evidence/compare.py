@@ -74,6 +74,8 @@ def questions(tree: Path, folder: Path) -> dict[str, list[str]]:
                 ]  # fmt: skip
     for log in sorted([*(tree / "tests/evidence").rglob("*.log"), *(tree / "tests/evidence").rglob("*.txt")]):
         asked[f"{log.relative_to(tree)}: log"] = ["explain", "--json", "--log", str(log)]
+    if not hosts:
+        sys.exit(f"{tree}: no recorded host is below it; name two worktrees")
     sys.stdout.write(f"{hosts} recorded hosts, {len(asked)} questions\n")
     return asked
 

@@ -52,6 +52,7 @@ SKIPPED = {
     "/var/log/journal": "logs",
     "/var/log/lastlog": "logs",
     "/var/log/wtmp": "logs",
+    "/var/tmp/systemd-private": "of services, by boot",
     "/usr/bin": "the distribution's own programs",
     "/usr/lib/python3": "the distribution's own programs",
     "/usr/lib/x86_64-linux-gnu": "the distribution's own libraries",
@@ -109,15 +110,25 @@ class Program:
 
     def call(self, document: Any, *words: str) -> Any:
         """The answer of ``apply WORDS --json`` with this desired state."""
-        with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout:
+        return self.answer(document, "apply", *words, "--desired", "-")
+
+    def answer(self, document: Any, *words: str) -> Any:
+        """The answer of ``WORDS --json``, whose standard input is this document."""
+        with tempfile.TemporaryFile() as stdout:
+            os.waitpid(self.start(document, *words, stdout=stdout.fileno()), 0)
+            stdout.seek(0)
+            return json.loads(stdout.read())
+
+    def start(self, document: Any, *words: str, stdout: int | None = None) -> int:
+        """The process of it, which leads a session of its own."""
+        with tempfile.TemporaryFile() as stdin, Path(os.devnull).open("w") as nothing:
             stdin.write(json.dumps(document).encode())
             stdin.seek(0)
             child = os.fork()
             if child == 0:
-                self._run(stdin.fileno(), stdout.fileno(), ["apply", *words, "--json", "--desired", "-"])
-            os.waitpid(child, 0)
-            stdout.seek(0)
-            return json.loads(stdout.read())
+                os.setsid()
+                self._run(stdin.fileno(), nothing.fileno() if stdout is None else stdout, [*words, "--json"])
+            return child
 
     def _run(self, stdin: int, stdout: int, words: Sequence[str]) -> None:
         status = 1
@@ -145,7 +156,7 @@ class Watch:
 
     def snapshot(self) -> Snapshot:
         entries: Snapshot = {}
-        for root in self.roots:
+        for root in filter(os.path.lexists, self.roots):
             self._walk(root, entries)
         for name, (version, is_held) in self.packages().items():
             if version:

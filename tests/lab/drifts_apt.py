@@ -37,6 +37,8 @@ UNITS = ("gds-gate.service", "gds-peermem.service")
 SYSTEM = Path("/etc/systemd/system")
 HOLDS, INSTALLED = Path("/var/lib/gdsdeploy/held"), Path("/var/lib/gdsdeploy/installed")
 SOURCES = Path("/etc/apt/sources.list.d")
+#: A dependency of the distribution's, which a removal leaves to apt's autoremove.
+STAY = ("drift-common",)
 #: Of the stack: those that the lock has, each in version 2.
 LOCKED = ("drift-driver", "drift-kernel", "drift-cufile")
 
@@ -50,6 +52,10 @@ def packages() -> dict[str, tuple[str, bool]]:
         text = " ".join(version) + ("" if state == "installed" else f" {state}")
         versions[name] = ("" if state == "not-installed" else text.strip(), want == "hold")
     return versions
+
+
+def watch() -> Watch:
+    return Watch(packages, UNITS)
 
 
 def dpkg(*words: str, ok: tuple[int, ...] = (0,)) -> None:
@@ -281,7 +287,7 @@ def append_new(path: Path) -> None:
 def main() -> None:
     count, seed = int(sys.argv[1]), int(sys.argv[2])
     document = json.loads((FOLDER / "desired.json").read_text())
-    rounds = Rounds(Program(str(FOLDER / "gdsdeploy-host.pyz")), Watch(packages, UNITS), document)
+    rounds = Rounds(Program(str(FOLDER / "gdsdeploy-host.pyz")), watch(), document)
     for drifts in dealt(catalogue(rounds.begin()), count, seed):
         rounds.play(drifts)
     print(json.dumps(rounds.report()))  # noqa: T201

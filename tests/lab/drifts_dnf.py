@@ -17,6 +17,7 @@ from drifts import STAYS, Drift, Program, Rounds, Watch, dealt, foreign, of_file
 LOCKS = Path("/etc/dnf/plugins/versionlock.list")
 MODULES = Path("/etc/dnf/modules.d")
 STREAM = MODULES / "drift.module"
+STAY = ()
 
 
 def packages() -> dict[str, tuple[str, bool]]:
@@ -24,6 +25,10 @@ def packages() -> dict[str, tuple[str, bool]]:
     listing = output("rpm", "-qa", "--qf", "%{NAME} %{EPOCHNUM}:%{VERSION}-%{RELEASE}\n")
     pairs = (line.split(" ") for line in listing.splitlines())
     return {name: (version.removeprefix("0:"), False) for name, version in pairs}
+
+
+def watch() -> Watch:
+    return Watch(packages, roots=("/etc", "/var/lib/gdsdeploy"))
 
 
 def rpm(*words: str) -> None:
@@ -113,8 +118,7 @@ def main() -> None:
     folder, count, seed, *only = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:]
     os.environ["LC_ALL"] = "C.UTF-8"
     document = json.loads((folder / "desired.json").read_text())
-    watch = Watch(packages, roots=("/etc", "/var/lib/gdsdeploy"))
-    rounds = Rounds(Program(str(folder / "gdsdeploy-host.pyz")), watch, document)
+    rounds = Rounds(Program(str(folder / "gdsdeploy-host.pyz")), watch(), document)
     available = catalogue(rounds.begin(), folder)
     chosen = [drift for drift in available if not only or any(word in drift.name for word in only)]
     for drifts in dealt(chosen, count, seed):

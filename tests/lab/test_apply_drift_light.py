@@ -9,6 +9,7 @@ import base64
 import hashlib
 import io
 import json
+import os
 import tarfile
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -34,7 +35,7 @@ from tests.repos.archive import Archive, Key, Suite, serve
 pytestmark = pytest.mark.lab
 
 FOLDER = Path(__file__).parent
-DRIFT_SCRIPTS = ("drifts.py", "drifts_apt.py")
+DRIFT_SCRIPTS = ("drifts.py", "drifts_apt.py", "kills.py")
 RELEASE = "6.12.0-drift-amd64"
 KEYRING = "/etc/apt/keyrings/gdsdeploy-drift.gpg"
 #: Package → versions and what each depends on.
@@ -102,7 +103,7 @@ def publish(folder: Path, debs: dict[tuple[str, int], Path], key: Key) -> dict[t
     return sums
 
 
-def document(uri: str, key: Key, sums: dict[tuple[str, int], str]) -> dict[str, Any]:
+def document(uri: str, key: Key, sums: dict[tuple[str, int], str], release: str = RELEASE) -> dict[str, Any]:
     """A desired state with every resource of a host that has no GPU."""
     index = {
         "repository": "drift", "uri": uri, "suite": "drift", "components": ["main"], "host_keyring": KEYRING,
@@ -125,7 +126,7 @@ def document(uri: str, key: Key, sums: dict[tuple[str, int], str]) -> dict[str, 
         (
             "driver_options", "",
             {
-                "kernel_release": RELEASE, "options": {"NVreg_RegistryDwords": "1"}, "rdma": "peermem",
+                "kernel_release": release, "options": {"NVreg_RegistryDwords": "1"}, "rdma": "peermem",
                 "modules": ["nvidia", "nvidia-fs"],
             },
         ),
@@ -176,6 +177,13 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHost]:
             yield light
     finally:
         key.forget()
+
+
+def test_a_killed_run_is_made_up_for_and_a_removal_leaves_nothing(host: LabHost) -> None:
+    words = ["apt", "/srv/drift", "rounds", "10", os.environ.get("KILLS", "1")]
+    report = json.loads(host.ssh(["sudo", "python3", "/srv/drift/kills.py", *words], timeout=600).stdout)
+    assert not report["problems"], "\n".join(report["problems"])
+    assert report["hits"] >= 10, report
 
 
 def test_whatever_drifts_a_check_says_what_apply_does_and_all_is_as_it_was(host: LabHost) -> None:

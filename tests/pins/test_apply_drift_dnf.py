@@ -40,6 +40,8 @@ STREAMS = (Stream("drift", "locked", (DRIVERS[1],)), Stream("drift", "other", (D
 PREPARE = """
 mkdir -p /etc/dnf/modules.d /etc/dnf/plugins /etc/yum.repos.d /var/lib/gdsdeploy
 mount -t tmpfs tmpfs /var/lib/rpm
+# A host of rpm's has no package of dpkg's.
+: >/var/lib/dpkg/status
 cp -r "$1/etc/." /etc/
 cd "$1"
 shift
@@ -120,6 +122,23 @@ def test_whatever_drifts_a_check_says_what_apply_does_and_all_is_as_it_was(
     report = json.loads(done.stdout.splitlines()[-1])
     assert report["problems"] == []
     assert report["drifts"] >= 60
+
+
+def test_a_killed_run_is_made_up_for_and_a_removal_leaves_nothing(
+    site: tuple[Path, Server], plugins: Path, tmp_path: Path
+) -> None:
+    www, server = site
+    (www / "desired.json").write_text(json.dumps(document(www, server)))
+    hostapp.build(www / "gdsdeploy-host.pyz")
+    play = [sys.executable, LAB / "kills.py", "dnf", www, "rounds", "10", os.environ.get("KILLS", "1")]
+    argv = in_place(PREPARE, www, *play, over=("etc", "var", "srv"), processes=True)
+    done = subprocess.run(
+        argv, env=environment(tmp_path, plugins), capture_output=True, text=True, check=False, timeout=600
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert not report["problems"], "\n".join(report["problems"])
+    assert report["hits"] >= 10, report
 
 
 #: Refused with another file of the driver; then, with the locked one, everything is there.

@@ -103,7 +103,8 @@ class Repositories(Resource[Desired]):
 def take_back(host: ManagedHost) -> List[Change]:
     """Sources and keys become what they were; with ``host.check`` only say it."""
     brought = [path for path in host.record.paths if path.startswith(_KEY_FOLDERS)]
-    return restore(host, [*(path for one in every() for path in (*one.sources, *one.keys)), *brought])
+    distrusted = [change for one in every() for change in one.distrust(host)]
+    return [*distrusted, *restore(host, [*(path for one in every() for path in (*one.sources, *one.keys)), *brought])]
 
 
 def _files(host: ManagedHost, chosen: Manager, desired: Desired) -> List[File]:

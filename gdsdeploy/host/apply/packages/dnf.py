@@ -38,6 +38,10 @@ MODULES = "/etc/dnf/modules.d"
 BEGIN, END = "# BEGIN gdsdeploy", "# END gdsdeploy"
 #: Our lines in that list, which others may have lines in too.
 LOCKED = "/var/lib/gdsdeploy/versionlocks"
+#: Keys that rpm trusts because of our transactions, and those that it trusted before the present one.
+TRUSTED = "/var/lib/gdsdeploy/rpmkeys"
+#: What rpm calls each key, as a package.
+_KEY = "gpg-pubkey"
 #: A list is smaller.
 _LIMIT = 1 << 20
 #: The plugin that reads the list, and the file by which it is known to be there.
@@ -88,6 +92,25 @@ release=$2
 
     def source_files(self, host: ManagedHost, indices: Sequence[Index], pins: Sequence[Pin]) -> List[File]:
         return [File.of(REPOSITORIES, render_repositories(indices, pins))]
+
+    def distrust(self, host: ManagedHost) -> List[Change]:
+        """Keys that rpm trusts because of our repositories go."""
+        keys = self._imported(host) if host.exists(TRUSTED) else []
+        if keys and not host.check:
+            run(host, ["rpm", "--erase", *(f"{_KEY}-{key}" for key in keys)], REFRESH_SECONDS)
+        if not host.check:
+            host.remove_tree(TRUSTED)
+        return [Change("remove", f"{_KEY}-{key}", key, "", "ours") for key in keys]
+
+    def _keys(self, host: ManagedHost) -> List[str]:
+        installed = self.installed(host).get(_KEY)
+        return list(installed.versions) if installed else []
+
+    def _imported(self, host: ManagedHost) -> List[str]:
+        """Keys that rpm trusts by our transactions; one that was stopped has left which rpm trusted before."""
+        words = [line.partition(" ") for line in host.text(TRUSTED).splitlines()]
+        ours, before = ({key for word, _, key in words if word == kind} for kind in ("ours", "before"))
+        return [key for key in self._keys(host) if key in ours or (before and key not in before)]
 
     # Pins
 
@@ -244,7 +267,10 @@ release=$2
         if remove:
             self.purge(host, remove)
         erasing = ["--allowerasing"] if along and _solve(host, install, ()).erases else []
+        ours, before = self._imported(host), self._keys(host)
+        _write_keys(host, ours, [*before, "nothing"])
         run(host, [*_DNF, *_away(host), *_INSTALL, *erasing, "--", *_words(host, install)], TRANSACTION_SECONDS)
+        _write_keys(host, self._imported(host))
 
     def simulate_purge(self, host: ManagedHost, names: Sequence[str]) -> Optional[List[str]]:
         try:
@@ -438,6 +464,11 @@ def _lines_before(host: ManagedHost) -> List[str]:
 
 def _write_lines(host: ManagedHost, lines: Sequence[str]) -> None:
     host.write_unrecorded(File.of(LOCKED, "".join(f"{line}\n" for line in dict.fromkeys(lines))))
+
+
+def _write_keys(host: ManagedHost, ours: Sequence[str], before: Sequence[str] = ()) -> None:
+    lines = [*(f"ours {key}\n" for key in ours), *(f"before {key}\n" for key in before)]
+    host.write_unrecorded(File.of(TRUSTED, "".join(lines)))
 
 
 def streams(host: ManagedHost) -> List[str]:

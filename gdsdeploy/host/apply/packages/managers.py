@@ -158,6 +158,10 @@ class Manager:
         """Take the pins away; with ``host.check`` only say it."""
         raise NotImplementedError
 
+    def distrust(self, host: ManagedHost) -> List[Change]:
+        """Take away what trusts our keys besides their files; with ``host.check`` only say it."""
+        return []
+
     # Packages
 
     def order(self, version: str) -> Any:
