@@ -20,13 +20,15 @@ import hashlib
 import json
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from .io import atomic
+from .io import atomic, reading
 from .rootdir import LoopError, inside, read_text
 
 PATH = "/var/lib/gdsdeploy/derived.json"
 VERSION = 1
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _OF_BOOT = " in boot "
+#: Bytes of a source.
+_LIMIT = 8 << 20
 
 
 class Thing(NamedTuple):
@@ -109,8 +111,7 @@ def _digest(thing: Thing, root: str) -> str:
     for path in thing.sources:
         digest.update(f"{path}\0".encode())
         try:
-            with open(inside(root, path), "rb") as file:
-                digest.update(hashlib.sha256(file.read()).digest())
+            digest.update(hashlib.sha256(reading.whole(inside(root, path), _LIMIT)).digest())
         except (OSError, LoopError) as error:
             digest.update(f"{getattr(error, 'errno', 0)}\0".encode())
     return digest.hexdigest()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence
 
 from ..errors import ApplyError, CannotTellError, HostError
+from ..io import reading
 from ..model.schema import LINES
 from ..rootdir import inside
 from ..secure_boot import signing
@@ -162,8 +163,7 @@ def _content(desired: Desired) -> bytes:
 
 def _read(host: ManagedHost, path: str) -> bytes:
     try:
-        with open(inside(host.root, path), "rb") as file:
-            return file.read(_CERTIFICATE_LIMIT)
+        return reading.whole(inside(host.root, path), _CERTIFICATE_LIMIT)
     except OSError:
         # Refused by its absence or its mode, with a hint.
         return b""

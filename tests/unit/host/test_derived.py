@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,15 @@ def test_a_thing_is_due_from_before_the_change_until_it_was_made_of_what_is_ther
     settle([IMAGE], root, keep=False)
     assert not is_due(IMAGE, root)
     assert not (tmp_path / PATH[1:]).exists()
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_in_a_sources_place_is_a_change_and_nothing_waits_for_its_writer(tmp_path: Path) -> None:
+    write(tmp_path, CONF, "1")
+    settle([IMAGE], str(tmp_path))
+    (tmp_path / CONF[1:]).unlink()
+    os.mkfifo(tmp_path / CONF[1:])
+    assert is_due(IMAGE, str(tmp_path))
 
 
 def test_a_reboot_settles_what_lasts_no_longer_than_a_boot(tmp_path: Path) -> None:
