@@ -27,7 +27,8 @@ from gdslab import archive, guest
 #: Debian 12 gets none any more, and has several.
 HEADERS = {
     "trixie": r"?name(^linux-headers-6\.12\.[0-9]+\+deb13[.0-9]*-amd64$)",
-    "bookworm": r"?name(^linux-headers-6\.1\.0-50-amd64$)",
+    # There headers don't bring their kernel.
+    "bookworm": r"?name(^linux-[a-z]*-6\.1\.0-50-amd64$)",
 }
 TOOLS = "gcc,make,kmod,python3-minimal,libpython3-stdlib,pahole,binutils,dkms,xz-utils,zstd"
 ARCHIVED = ("nvidia-open-kernel-dkms", "nvidia-fs-dkms")

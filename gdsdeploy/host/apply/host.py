@@ -74,10 +74,21 @@ class ManagedHost:
 
     # Looking
 
-    def query(self, argv: Sequence[str], statuses: Sequence[int] = (0,), env: Mapping[str, str] = {}) -> str:
-        """The output of a program that changes nothing; cached until a change.  Raises CannotTellError."""
-        key = (tuple(argv), tuple(sorted(env.items())))
-        output: Output = self.once(key, lambda: process.run(argv, _QUERY_SECONDS, env=env))
+    def query(
+        self, argv: Sequence[str], statuses: Sequence[int] = (0,), env: Mapping[str, str] = {}, attempts: int = 1
+    ) -> str:
+        """The output of a program that changes nothing; cached until a change.  Raises CannotTellError.
+
+        attempts: how often it runs until its exit status is 0.
+        """
+
+        def run() -> Output:
+            output = process.run(argv, _QUERY_SECONDS, env=env)
+            for _ in range(1, attempts):
+                output = process.run(argv, _QUERY_SECONDS, env=env) if output.status != 0 else output
+            return output
+
+        output: Output = self.once((tuple(argv), tuple(sorted(env.items()))), run)
         if output.status not in statuses or output.truncated:
             raise CannotTellError(f"{' '.join(argv[:2])}: {output.failure()}")
         return output.stdout

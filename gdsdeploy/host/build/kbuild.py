@@ -173,7 +173,9 @@ def check_headers(log: Log, kernel: Kernel, folder: str, variables: Sequence[str
     if done.status == 0 and os.path.isfile(os.path.join(folder, f"{EMPTY}.ko")):
         return
     why = log.trouble(done, folder)
-    message = f"the headers of kernel {kernel.release} cannot build even an empty module: {why or first_error(done)}"
+    # The folder has another name each time.
+    words = why or first_error(done).replace(f"{folder}/", "")
+    message = f"the headers of kernel {kernel.release} cannot build even an empty module: {words}"
     is_broken = not why or done.status == process.NOT_FOUND
     raise KernelError(message, f"{_missing_hint(kernel, done) if is_broken else AGAIN}; the log is {log.path}")
 

@@ -118,7 +118,7 @@ release=$1
         certain = preferences(desired.pins, desired.deny, names, [])
         text = preferences(desired.pins, desired.deny, names, repositories)
         if text != text_before:
-            names = names_to_deny(desired.deny, packages, host.query(["apt-cache", *future, "pkgnames"]).split())
+            names = names_to_deny(desired.deny, packages, aptplan.ask(host, [*future, "pkgnames"]).split())
             text = preferences(desired.pins, desired.deny, names, repositories)
         if host.check and text != text_before:
             host.prediction.preferences = text
@@ -148,7 +148,7 @@ release=$1
     def refresh_pins(self, host: ManagedHost) -> bool:
         """Pin names that the repositories have had since the file was written; whether there were any."""
         before = host.text(PREFERENCES)
-        text = refresh(before, host.query(["apt-cache", "pkgnames"]).split() if before else ())
+        text = refresh(before, aptplan.ask(host, ["pkgnames"]).split() if before else ())
         if text != before:
             host.write_unrecorded(File.of(PREFERENCES, text))
         return text != before
@@ -156,7 +156,7 @@ release=$1
     def verify_pins(self, host: ManagedHost, desired: Any) -> None:
         if not desired.pins:
             return
-        shown = host.query(["apt-cache", "policy", "--", *(pin.package for pin in desired.pins)])
+        shown = aptplan.ask(host, ["policy", "--", *(pin.package for pin in desired.pins)])
         candidates = set(_CANDIDATE.findall(shown))
         moved = [pin for pin in desired.pins if (pin.package, pin.version) not in candidates]
         if moved:
@@ -379,9 +379,7 @@ def _offered_files(host: ManagedHost, pins: Sequence[Pin]) -> Dict[Any, Set[str]
     """(package, version) → sha256 of the files on offer; empty where only dpkg knows the version."""
     if not pins:
         return {}
-    names = [str(pin) for pin in pins]
-    # 100: some are unknown; the others are shown all the same.
-    shown = host.query(["apt-cache", "show", "--", *names], statuses=(0, 100))
+    shown = aptplan.show(host, list(map(str, pins)))
     offered: Dict[Any, Set[str]] = {}
     for record in shown.split("\n\n"):
         fields = dict(_RECORD.findall(record))

@@ -186,8 +186,7 @@ def _reasons(
 ) -> Dict[str, Dict[str, Any]]:
     """Name → why it leaves, and the package by which, as fields of a change."""
     names = [f"{change.subject}={change.after}" for change in coming]
-    argv = ["apt-cache", *options(host, sources), "show", "--", *names]
-    shown = host.query(argv, statuses=(0, 100)) if names else ""
+    shown = show(host, names, options(host, sources)) if names else ""
     records = [dict(_FIELD.findall(record)) for record in shown.split("\n\n")]
     listed = host.query(["dpkg-query", "--show", "--showformat", _RELATIONS, "--", *going])
     own, moving = _native(host), {name.partition(":")[0] for name in [*going, *_subjects(coming)]}
@@ -257,12 +256,26 @@ def offered(host: ManagedHost, packages: Sequence[Package], options: Sequence[st
     """Those of ``packages``, as NAME=VERSION, that a repository offers; raises CannotTellError."""
     if not packages:
         return set()
-    shown = host.query(["apt-cache", *options, "show", "--", *map(str, packages)], statuses=(0, 100))
+    shown = show(host, list(map(str, packages)), options)
     # What dpkg alone knows, of a package that left its configuration, has no checksum.
     records = (dict(_FIELD.findall(record)) for record in shown.split("\n\n"))
     found, own = [one for one in records if "SHA256" in one and "Package" in one], _native(host)
     names = [database.full_name(one["Package"], one.get("Architecture", ""), own) for one in found]
     return {f"{name}={one.get('Version')}" for name, one in zip(names, found)}
+
+
+def show(host: ManagedHost, names: Sequence[str], options: Sequence[str] = ()) -> str:
+    """The records of those ``names`` that apt knows; its status is 100 where it doesn't know all.  As for ask()."""
+    return ask(host, [*options, "show", "--", *names], (0, 100))
+
+
+def ask(host: ManagedHost, words: Sequence[str], statuses: Sequence[int] = (0,)) -> str:
+    """What apt-cache prints.  Raises CannotTellError.
+
+    apt 2.6.1 that meets a cache of before an update may say "Cache is out of sync", and makes it anew all the same: so
+    it did in one of 60 runs that followed a killed one.
+    """
+    return host.query(["apt-cache", *words], statuses, attempts=2)
 
 
 def _problem(output: Output) -> str:

@@ -40,6 +40,8 @@ class AptHost:
     automatic: set[str] = field(default_factory=set)
     #: beginning of a command → what it ends with
     failing: dict[str, Output] = field(default_factory=dict)
+    #: beginnings of commands that fail the next time only
+    failing_once: set[str] = field(default_factory=set)
     #: commands that change something
     changed: list[str] = field(default_factory=list)
     #: how often repositories that will be were read
@@ -63,6 +65,9 @@ class AptHost:
         for beginning, done in self.failing.items():
             if line.startswith(beginning):
                 return done
+        for beginning in [beginning for beginning in self.failing_once if line.startswith(beginning)]:
+            self.failing_once.remove(beginning)
+            return Output(100, "", "E: Cache is out of sync, can't x-ref a package file")
         if any(word.startswith("--config-file=") for word in words):
             # A look at the repositories that will be: here they offer what those that are there do.
             words = [word for word in words if not word.startswith("--config-file=")]

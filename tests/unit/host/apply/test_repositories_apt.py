@@ -76,6 +76,14 @@ def test_case(name: str, host: AptHost) -> None:
     run_case(host, CASES[name], made, "pins", "repositories")
 
 
+@pytest.mark.parametrize("question", ["pkgnames", "policy", "show"])
+def test_a_question_that_meets_an_old_cache_of_apts_is_asked_again(host: AptHost, question: str) -> None:
+    host.failing_once = {f"apt-cache {question}"}
+    host.apply(repositories(), pins())
+    assert not host.failing_once
+    assert short(host.check(repositories(), pins())) == []
+
+
 def test_packages_that_repositories_offer_later_are_kept_out_after_the_next_update(host: AptHost) -> None:
     """And when the file is written again."""
     host.apply(repositories(), pins())
