@@ -272,8 +272,8 @@ def show(host: ManagedHost, names: Sequence[str], options: Sequence[str] = ()) -
 def ask(host: ManagedHost, words: Sequence[str], statuses: Sequence[int] = (0,)) -> str:
     """What apt-cache prints.  Raises CannotTellError.
 
-    apt 2.6.1 that meets a cache of before an update may say "Cache is out of sync", and makes it anew all the same: so
-    it did in one of 60 runs that followed a killed one.
+    apt 2.6.1 that meets a cache of before an update may say "Cache is out of sync", and makes another one: so
+    it did in 4 of 308 runs that followed a killed one.
     """
     return host.query(["apt-cache", *words], statuses, attempts=2)
 
