@@ -66,6 +66,8 @@ ENROOT = "ENROOT_"
 ENTRY_FOLDERS = ("/boot/loader/entries", "/efi/loader/entries", "/boot/efi/loader/entries")
 ENTRY_LINES = r"^(title|linux|version|options)[ \t]"
 GRUB_FILES = ("/boot/grub/grub.cfg", "/boot/grub2/grub.cfg")
+#: The menu's script on the RHEL family: of EL 9 and newer, then as links, of which the EFI system partition has EL 8's.
+GRUB2_FILES = ("/boot/grub2/grub.cfg", "/etc/grub2-efi.cfg", "/etc/grub2.cfg")
 GRUB_ENVIRONMENTS = ("/boot/grub/grubenv", "/boot/grub2/grubenv")
 PCI = "/sys/bus/pci/devices"
 #: NUMA nodes.

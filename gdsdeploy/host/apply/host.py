@@ -75,18 +75,16 @@ class ManagedHost:
     # Looking
 
     def query(
-        self, argv: Sequence[str], statuses: Sequence[int] = (0,), env: Mapping[str, str] = {}, attempts: int = 1
+        self, argv: Sequence[str], statuses: Sequence[int] = (0,), env: Mapping[str, str] = {}, *, again: bool = False
     ) -> str:
         """The output of a program that changes nothing; cached until a change.  Raises CannotTellError.
 
-        attempts: how often it runs until its exit status is 0.
+        again: whether a run whose exit status isn't 0 is repeated once.
         """
 
         def run() -> Output:
             output = process.run(argv, _QUERY_SECONDS, env=env)
-            for _ in range(1, attempts):
-                output = process.run(argv, _QUERY_SECONDS, env=env) if output.status != 0 else output
-            return output
+            return process.run(argv, _QUERY_SECONDS, env=env) if again and output.status != 0 else output
 
         output: Output = self.once((tuple(argv), tuple(sorted(env.items()))), run)
         if output.status not in statuses or output.truncated:

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 from ..errors import ApplyError
+from ..paths import GRUB2_FILES
 from ..rootdir import inside, list_folder, read_text
 from . import bls, sdboot
 from .grub import GRUB_CFG
@@ -242,7 +243,6 @@ def differing(shown: Mapping[str, Optional[str]], values: Mapping[str, str]) -> 
 
 GRUB, ENTRIES, UNKNOWN = "grub", "entries", ""
 COMMAND_LINE = "/etc/kernel/cmdline"
-_GRUB2 = ("/boot/grub2/grub.cfg", "/etc/grub2.cfg", "/etc/grub2-efi.cfg")
 _PROGRAMS = ("/usr/sbin/update-grub", "/sbin/update-grub")
 
 
@@ -264,7 +264,7 @@ def loader(root: str = "/") -> Loader:
     if sdboot.present(root):
         return _systemd_boot(root)
     if bls.present(root):
-        texts = [read_text(root, path) for path in _GRUB2]
+        texts = [read_text(root, path) for path in GRUB2_FILES]
         if any("blscfg" in text for text in texts):
             return _entries(root, bls.ENTRIES)
         problem = f"no grub.cfg reads {bls.ENTRIES} (blscfg), so arguments there would have no effect"

@@ -22,6 +22,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tu
 from .. import process
 from ..errors import HostError
 from ..io import atomic
+from ..paths import GRUB2_FILES
 from ..rootdir import inside, list_folder, read_text
 
 _KERNEL_FILE = re.compile(r"(?:vmlinuz|vmlinux|linux|kernel|Image)-(\S+)")
@@ -161,8 +162,6 @@ def _words(line: str) -> List[str]:
 ENTRIES = "/boot/loader/entries"
 #: On RHEL, /boot/grub2/grubenv may be a link into the EFI system partition; it is followed.
 ENVIRONMENT = "/boot/grub2/grubenv"
-#: The menu's script: of EL 9 and newer, then as links, of which the EFI system partition has EL 8's.
-CONFIGS = ("/boot/grub2/grub.cfg", "/etc/grub2-efi.cfg", "/etc/grub2.cfg")
 _MACHINE = "/etc/machine-id"
 _TIMEOUT = 60.0
 
@@ -191,7 +190,7 @@ def present(root: str = "/") -> bool:
 
 def config(root: str = "/") -> str:
     """The text of grub.cfg; empty where it can't be read."""
-    texts = (read_text(root, path) for path in CONFIGS)
+    texts = (read_text(root, path) for path in GRUB2_FILES)
     return next((text for text in texts if text), "")
 
 

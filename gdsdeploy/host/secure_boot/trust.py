@@ -33,7 +33,7 @@ from typing import (
 from ..errors import HostError
 from ..kmod.files import CHUNK, open_plain
 from ..kmod.kernel import Kernel
-from ..paths import ENTRY_FOLDERS, GRUB_ENVIRONMENTS, GRUB_FILES
+from ..paths import ENTRY_FOLDERS, GRUB2_FILES, GRUB_ENVIRONMENTS, GRUB_FILES
 from ..rootdir import LoopError, inside, list_names, open_file, read_file, read_text
 from .certificate import Certificate, read_certificate
 from .firmware import Firmware, firmware
@@ -146,7 +146,7 @@ _LOCKS = ("integrity", "confidentiality")
 _UNIFIED = tuple(f"{partition}/EFI/Linux" for partition in ("/boot", "/efi", "/boot/efi"))
 #: Bytes for the headers of such an image, and for its arguments.
 _HEAD = 16 << 10
-_MENUS = (*GRUB_FILES, "/etc/grub2.cfg", "/etc/grub2-efi.cfg")
+_MENUS = dict.fromkeys((*GRUB_FILES, *GRUB2_FILES))
 _SHOWN_LOCKED = re.compile(r"\[(integrity|confidentiality)\]")
 
 

@@ -275,7 +275,7 @@ def ask(host: ManagedHost, words: Sequence[str], statuses: Sequence[int] = (0,))
     apt 2.6.1 that meets a cache of before an update may say "Cache is out of sync", and makes another one: so
     it did in 4 of 308 runs that followed a killed one.
     """
-    return host.query(["apt-cache", *words], statuses, attempts=2)
+    return host.query(["apt-cache", *words], statuses, again=True)
 
 
 def _problem(output: Output) -> str:
