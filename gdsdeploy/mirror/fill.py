@@ -21,14 +21,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import yaml
 
 from gdsdeploy.errors import LockStale, NoSolution, RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.files import yamlfile
-from gdsdeploy.mirror import writing
-from gdsdeploy.mirror.host_vars import STACK, SYSTEM, rpm_folder
+from gdsdeploy.mirror import host_vars, writing
+from gdsdeploy.mirror.host_vars import STACK, SYSTEM
 from gdsdeploy.mirror.writing import Folder, MirroredPackage
 from gdsdeploy.model.lock import Index, Lock, Package, Target
 from gdsdeploy.platform import StackPlatform, stack_platform_for
@@ -104,7 +104,7 @@ class File:
 
 @dataclass(frozen=True)
 class Suite:
-    """What the mirror offers for one operating system."""
+    """What the mirror offers for one operating system and architecture."""
 
     os: str
     architecture: str
@@ -145,20 +145,36 @@ def keyring(index: Index, keyrings: Sequence[Path]) -> Path:
     )
 
 
+ListT = TypeVar("ListT", bound=IndexedList)
+
+
+def _repositories(targets: Iterable[Target], keyrings: Sequence[Path]) -> list[Repository]:
+    """Those of ``targets``, each once: two may differ in a single word, such as a component."""
+    indices = (index for target in targets for index in target.indices)
+    return list(dict.fromkeys(locked_repository(index, keyrings) for index in indices))
+
+
+def _source(candidate: Candidate, sources: Sequence[tuple[Repository, ListT]]) -> tuple[Repository, ListT, Candidate]:
+    """The first list with this file, its repository, and the file as it is listed there."""
+    file = candidate.repository, candidate.sha256
+    listed = ((origin, each, own) for origin, each in sources for own in each.named(candidate.package))
+    return next(found for found in listed if (found[2].repository, found[2].sha256) == file)
+
+
 _LOCK_AGAIN: Final = "Run `gdsdeploy lock` on the fleet file, review the change list, and mirror the new lock"
 
 
 def locked_packages(packages: Iterable[Package], lists: Sequence[IndexedList]) -> list[Candidate]:
     """The locked packages as the repositories list them now; raises LockStale naming each that is gone or replaced."""
     listed: dict[Key, Candidate] = {}
-    missing: list[str] = []
+    missing: set[str] = set()
     for package in packages:
         # Two suites may list the same version with different content.
         candidates = (c for each in lists for c in each.named(package.package))
         same = next((c for c in candidates if c.sha256 == package.sha256), None)
         if same is None:
             where = ", ".join(filter(None, (package.repository, package.suite)))
-            missing.append(f"  - {package.package} {package.version} ({where})")
+            missing.add(f"  - {package.package} {package.version} ({where})")
         else:
             listed[same.key] = same
     if missing:
@@ -194,7 +210,7 @@ _END: Final = re.compile(r"^\.\.\.(?:\s|$)", re.MULTILINE)
 class RpmContent:
     """One repository before it is written."""
 
-    suite: Suite
+    suites: tuple[Suite]
     #: below the mirror
     folder: str
     files: list[File]
@@ -247,15 +263,15 @@ class RpmContent:
 
 
 def rpm_content(
-    name: str, arch: str, targets: Sequence[Target], fetcher: Fetcher, keyrings: Sequence[Path], *, dependencies: bool
+    folder: str, targets: Sequence[Target], fetcher: Fetcher, keyrings: Sequence[Path], *, dependencies: bool
 ) -> RpmContent:
-    """What the mirror has to have for the profiles ``targets`` of one system; raises as ``mirror`` does."""
+    """What ``folder`` has to have for its profiles ``targets``; raises as ``mirror`` does."""
     for program in ("createrepo_c", "modifyrepo_c"):
         which(program, hint=_HINT)
+    name = targets[0].os
     platform = stack_platform_for(name)
-    architecture = platform.architecture(arch)
-    indices = {(index.repository, index.uri): index for target in targets for index in target.indices}
-    repositories = [locked_repository(index, keyrings) for index in indices.values()]
+    architecture = platform.architecture(targets[0].arch)
+    repositories = _repositories(targets, keyrings)
     contents = rpm.contents(fetcher, repositories, architecture)
     modules = Modules()
     texts = {each.repomd.files["modules"].uri: each.modules for each in contents if each.modules is not None}
@@ -275,11 +291,10 @@ def rpm_content(
         system |= {c.key: c for c in needed}
         streams |= _active(modules, _streams(target), [*own, *needed])
     system = {each: c for each, c in system.items() if each not in stack}
-    folder = rpm_folder(name, arch)
-    origins = {repository.name: repository for repository in repositories}
-    files = [_file(c, folder, origins[c.repository]) for c in (*stack.values(), *system.values())]
+    sources = list(zip(repositories, lists, strict=True))
+    files = [_file(c, folder, _source(c, sources)[0]) for c in (*stack.values(), *system.values())]
     return RpmContent(
-        Suite(name, architecture, len(stack), len(system)),
+        (Suite(name, architecture, len(stack), len(system)),),
         folder,
         files,
         "".join(_documents(texts, streams)),
@@ -369,22 +384,24 @@ class Mirrored:
 
 @dataclass(frozen=True)
 class AptContent:
-    """One suite before it is written: component → entries, and the files behind them."""
+    """One suite of apt before it is written: its entries by component and architecture, and the files behind them."""
 
-    suite: Suite
-    lists: dict[str, list[MirroredPackage]]
+    suites: tuple[Suite, ...]
+    #: below the mirror
+    folder: str
+    lists: dict[tuple[str, str], list[MirroredPackage]]
     files: list[File]
     date: datetime
 
     def index(self) -> dict[str, bytes]:
         """Place → content of the lists and, at last, of the Release file."""
-        lists = {component: writing.package_list(entries) for component, entries in self.lists.items()}
-        return writing.suite_files(self.suite.os, self.suite.architecture, lists, self.date)
+        lists = {key: writing.package_list(entries) for key, entries in self.lists.items()}
+        return writing.suite_files(self.suites[0].os, lists, self.date)
 
     def places(self) -> dict[str, str | None]:
         """Places of its index, for ``Folder.require``."""
         digests = {place: hashlib.sha256(data).hexdigest() for place, data in self.index().items()}
-        return {**digests, **{f"dists/{self.suite.os}/{name}": None for name in ("InRelease", "Release.gpg")}}
+        return {**digests, **{f"{self.folder}/{name}": None for name in ("InRelease", "Release.gpg")}}
 
     def publish(self, folder: Folder, fingerprint: str, keyring: Path) -> None:
         """Write and sign the suite, whose files are all there, unless good signatures of the same text are there."""
@@ -426,15 +443,16 @@ def mirror(
     longer lists a locked file, RepositoryUntrusted, RepositoryUnusable, and GdsError for the key, or for what is in the
     way; then nothing was changed.
     """
-    groups: dict[tuple[str, str], list[Target]] = {}
+    groups: dict[str, list[Target]] = {}
     for target in lock.targets.values():
-        groups.setdefault((target.os, target.arch), []).append(target)
+        groups.setdefault(host_vars.folder(target), []).append(target)
     contents: list[AptContent | RpmContent] = []
-    for (name, arch), targets in sorted(groups.items()):
-        with step(f"Reading the repositories of {name} {arch}"):
-            of_rpm = stack_platform_for(name).kind == "rpm"
-            read = rpm_content if of_rpm else apt_content
-            contents.append(read(name, arch, targets, indices, keyrings, dependencies=dependencies))
+    for place, targets in sorted(groups.items()):
+        _require_one_file_each(targets)
+        name, arches = targets[0].os, sorted({target.arch for target in targets})
+        with step(f"Reading the repositories of {name} {' and '.join(arches)}"):
+            read = rpm_content if stack_platform_for(name).kind == "rpm" else apt_content
+            contents.append(read(place, targets, indices, keyrings, dependencies=dependencies))
     files_by_place = _by_place(file for content in contents for file in content.files)
     keys = {KEYRING: writing.export(fingerprint), KEYRING_ARMOURED: writing.export(fingerprint, armour=True)}
     places: dict[str, str | None] = {place: hashlib.sha256(key).hexdigest() for place, key in keys.items()}
@@ -447,7 +465,7 @@ def mirror(
     keyring = folder.path / KEYRING
     for content in contents:
         content.publish(folder, fingerprint, keyring)
-    suites = tuple(content.suite for content in contents)
+    suites = tuple(suite for content in contents for suite in content.suites)
     return Mirrored(folder.path, keyring, fingerprint, suites, downloaded, size, len(files_by_place) - downloaded)
 
 
@@ -462,46 +480,55 @@ def _by_place(files: Iterable[File]) -> dict[str, File]:
     return placed
 
 
+def _require_one_file_each(targets: Iterable[Target]) -> None:
+    """Raise RepositoryUnusable where two profiles lock different files of one version: hosts couldn't ask for both."""
+    locked: dict[Key, Package] = {}
+    for package in (package for target in targets for package in target.packages):
+        other = locked.setdefault(package.key, package)
+        if other.sha256 != package.sha256:
+            words = f"{package.package} {package.version} of {other.repository} and of {package.repository}"
+            problem = f"{words} aren't the same file, and hosts of one mirror couldn't ask for one of them"
+            raise RepositoryUnusable(problem, hint="Lock both profiles from one of these repositories")
+
+
 def apt_content(
-    name: str, arch: str, targets: Sequence[Target], fetcher: Fetcher, keyrings: Sequence[Path], *, dependencies: bool
+    folder: str, targets: Sequence[Target], fetcher: Fetcher, keyrings: Sequence[Path], *, dependencies: bool
 ) -> AptContent:
+    """What the suite in ``folder`` has to have for its profiles ``targets``; raises as ``mirror`` does."""
+    name, suites, dates = targets[0].os, list[Suite](), list[datetime]()
     platform = stack_platform_for(name)
-    architecture = platform.architecture(arch)
-    indices = {(index.uri, index.suite): index for target in targets for index in target.indices}
-    lists, date = _read(indices.values(), architecture, fetcher, keyrings)
-    locked = {(p.repository, p.file): p for target in targets for p in target.packages}
-    stack = locked_packages(locked.values(), lists)
-    system = needed_packages(stack, Universe(lists), platform, name) if dependencies else []
-    uris = {index.repository: index.uri for index in indices.values()}
-    stanzas = {(c.repository, c.filename): text for each in lists for c, text in _stanzas(each, [*stack, *system])}
-    written: dict[str, list[MirroredPackage]] = {STACK: [], SYSTEM: []}
+    written: dict[tuple[str, str], list[MirroredPackage]] = {}
     files = []
-    for component, candidates in ((STACK, stack), (SYSTEM, system)):
-        for c in candidates:
-            where = writing.place(c.repository, c.filename)
-            written[component].append(MirroredPackage(c.package, c.version, stanzas[c.repository, c.filename], where))
-            files.append(File(address(uris[c.repository], c.filename), c.sha256, c.size, where))
-    return AptContent(Suite(name, architecture, len(stack), len(system)), written, files, date)
+    for arch in sorted({target.arch for target in targets}):
+        architecture, own = platform.architecture(arch), [target for target in targets if target.arch == arch]
+        sources, date = _read(_repositories(own, keyrings), architecture, fetcher)
+        lists = [each for _, each in sources]
+        stack = locked_packages((package for target in own for package in target.packages), lists)
+        system = needed_packages(stack, Universe(lists), platform, name) if dependencies else []
+        for component, candidates in ((STACK, stack), (SYSTEM, system)):
+            entries = written[component, architecture] = list[MirroredPackage]()
+            for candidate in candidates:
+                origin, listing, c = _source(candidate, sources)
+                place = writing.place(c.repository, c.filename)
+                entries.append(MirroredPackage(c.package, c.version, listing.stanza(c), place))
+                files.append(File(address(origin.uri, c.filename), c.sha256, c.size, place))
+        suites.append(Suite(name, architecture, len(stack), len(system)))
+        dates.append(date)
+    return AptContent(tuple(suites), folder, written, files, max(dates))
 
 
 def _read(
-    indices: Iterable[Index], architecture: str, fetcher: Fetcher, keyrings: Sequence[Path]
-) -> tuple[list[PackageList], datetime]:
-    """The package lists of the lock's indices as they are now, and the newest date among them."""
-    lists: list[PackageList] = []
+    repositories: Iterable[Repository], architecture: str, fetcher: Fetcher
+) -> tuple[list[tuple[Repository, PackageList]], datetime]:
+    """The package lists of repositories of one suite each as they are now, and the newest date among them."""
+    lists: list[tuple[Repository, PackageList]] = []
     dates = []
-    for index in indices:
-        release = apt.release(fetcher, locked_repository(index, keyrings), index.suite, now=datetime.now(UTC))
+    for repository in repositories:
+        release = apt.release(fetcher, repository, repository.suites[0], now=datetime.now(UTC))
         dates.append(release.date)
-        components = index.components or ("",)
-        lists += [apt.package_list(fetcher, release, component, architecture) for component in components]
+        components = repository.components or ("",)
+        lists += [(repository, apt.package_list(fetcher, release, each, architecture)) for each in components]
     return lists, max(dates)
-
-
-def _stanzas(each: PackageList, candidates: Sequence[Candidate]) -> Iterable[tuple[Candidate, str]]:
-    for c in candidates:
-        if (c.repository, c.suite, c.component) == (each.where.repository, each.where.suite, each.where.component):
-            yield c, each.stanza(c)
 
 
 def _download(

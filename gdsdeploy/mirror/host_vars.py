@@ -17,9 +17,16 @@ HOST_KEYRING = "/etc/apt/keyrings/gdsdeploy-mirror.gpg"
 HOST_KEY = "/etc/pki/rpm-gpg/RPM-GPG-KEY-gdsdeploy-mirror"
 
 
-def rpm_folder(os: str, arch: str) -> str:
-    """Where the rpm repository for an operating system and an architecture (``uname -m``) lies below a mirror."""
-    return f"rpm/{os}/{arch}"
+def folder(target: Target) -> str:
+    """Where a mirror's repository for hosts of ``target`` lies below it; those of one folder share its one index.
+
+    A suite of apt has every architecture; an rpm repository has one.
+    """
+    return f"rpm/{target.os}/{target.arch}" if _of_rpm(target) else f"dists/{target.os}"
+
+
+def _of_rpm(target: Target) -> bool:
+    return any(index.kind == "rpm" for index in target.indices)
 
 
 def variables(
@@ -33,13 +40,14 @@ def variables(
     if mirror is None:
         return {}
     keyring = paths.locate(fleet_dir, mirror.keyring)
-    if any(index.kind == "rpm" for index in target.indices):
+    if _of_rpm(target):
         makers = list(dict.fromkeys(index.host_keyring for index in target.indices))
-        uri = f"{mirror.uri.rstrip('/')}/{rpm_folder(target.os, target.arch)}"
+        uri = f"{mirror.uri.rstrip('/')}/{folder(target)}"
         source = {**_source(uri, "", [], HOST_KEY), "package_keys": makers}
         own = {"src": _key(keyring, ".gpg", ".asc"), "dest": HOST_KEY}
         return {"gds_repo_indices": [source], "gds_repo_keys": [own, *map(dict, keys)]}
-    source = _source(mirror.uri.rstrip("/"), target.os, [STACK, SYSTEM], HOST_KEYRING)
+    suite = folder(target).removeprefix("dists/")
+    source = _source(mirror.uri.rstrip("/"), suite, [STACK, SYSTEM], HOST_KEYRING)
     own = {"src": _key(keyring, ".asc", ".gpg"), "dest": HOST_KEYRING}
     return {"gds_repo_indices": [source], "gds_repo_keys": [own]}
 

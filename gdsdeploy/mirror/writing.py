@@ -61,15 +61,17 @@ def package_list(entries: Iterable[MirroredPackage]) -> bytes:
     return "\n".join(blocks).encode()
 
 
-def suite_files(suite: str, architecture: str, lists: Mapping[str, bytes], date: datetime) -> dict[str, bytes]:
-    """Place → content of package lists (component → text) and, at last, of the unsigned Release file.
+def suite_files(suite: str, lists: Mapping[tuple[str, str], bytes], date: datetime) -> dict[str, bytes]:
+    """Place → content of all package lists of a suite and, at last, of its unsigned Release file.
+
+    lists: (component, architecture) → text.
 
     The same lists and date give the same bytes.  There is no Valid-Until: a mirror is what it was when it was made.
     """
     folder = f"dists/{suite}"
     written: dict[str, bytes] = {}
     listed = []
-    for component, text in sorted(lists.items()):
+    for (component, architecture), text in sorted(lists.items()):
         for ending, data in (("", text), (".gz", gzip.compress(text, mtime=0)), (".xz", lzma.compress(text))):
             name = f"{component}/binary-{architecture}/Packages{ending}"
             listed.append(f" {hashlib.sha256(data).hexdigest()} {len(data)} {name}")
@@ -80,8 +82,8 @@ def suite_files(suite: str, architecture: str, lists: Mapping[str, bytes], date:
         "Suite": suite,
         "Codename": suite,
         "Date": format_datetime(date.astimezone(UTC), usegmt=True),
-        "Architectures": architecture,
-        "Components": " ".join(sorted(lists)),
+        "Architectures": " ".join(sorted({architecture for _, architecture in lists})),
+        "Components": " ".join(sorted({component for component, _ in lists})),
         "Description": "The packages of a gdsdeploy.lock, and what they need",
     }
     release = "\n".join([*(f"{key}: {value}" for key, value in fields.items()), "SHA256:", *listed, ""])

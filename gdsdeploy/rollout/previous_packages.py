@@ -133,7 +133,8 @@ def _write_repository(folder: Path, target: Target, files: Mapping[Package, Path
     root, home = folder / "repository", folder / "key"
     entries = [_entry(package, file) for package, file in files.items()]
     architecture = stack_platform_for(target.os).architecture(target.arch)
-    written = writing.suite_files(SUITE, architecture, {COMPONENT: writing.package_list(entries)}, datetime.now(UTC))
+    lists = {(COMPONENT, architecture): writing.package_list(entries)}
+    written = writing.suite_files(SUITE, lists, datetime.now(UTC))
     release, text = list(written.items())[-1]
     keyring = folder / "restore.gpg"
     with _key(home) as fingerprint:

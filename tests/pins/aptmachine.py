@@ -33,9 +33,11 @@ class AptMachine:
     """``root`` holds etc and var."""
 
     root: Path
+    #: as dpkg names it
+    architecture: str = "amd64"
 
     @classmethod
-    def make(cls, root: Path, installed: Iterable[Mapping[str, str]]) -> AptMachine:
+    def make(cls, root: Path, installed: Iterable[Mapping[str, str]], architecture: str = "amd64") -> AptMachine:
         """A machine with these packages (stanzas of a package list) completely installed."""
         for folder in _FOLDERS:
             (root / folder).mkdir(parents=True)
@@ -48,14 +50,14 @@ class AptMachine:
             )
         )
         (root / "var/lib/dpkg/available").touch()
-        machine = cls(root)
+        machine = cls(root, architecture)
         machine._configure()
         return machine
 
     def copy(self, root: Path) -> AptMachine:
         """The same machine once more."""
         shutil.copytree(self.root, root)
-        machine = AptMachine(root)
+        machine = AptMachine(root, self.architecture)
         machine._configure()
         return machine
 
@@ -63,7 +65,8 @@ class AptMachine:
         root = self.root
         (root / "apt.conf").write_text(
             f'Dir "{root}";\nDir::State::status "{root}/var/lib/dpkg/status";\nDir::Log "{root}/var/log";\n'
-            'APT::Architecture "amd64";\nAPT::Architectures { "amd64"; };\nAPT::Sandbox::User "root";\n'
+            f'APT::Architecture "{self.architecture}";\nAPT::Architectures {{ "{self.architecture}"; }};\n'
+            'APT::Sandbox::User "root";\n'
             f'DPkg::Options {{ "--admindir={root}/var/lib/dpkg"; "--log={root}/var/log/dpkg.log"; }};\n'
             'Acquire::Languages "none";\nAcquire::http::Proxy "DIRECT";\nAPT::Install-Recommends "false";\n'
             # What a machine has beside its own configuration is compiled into apt; hooks are the machine's own.

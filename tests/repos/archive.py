@@ -106,14 +106,16 @@ class Suite:
     compressions: Sequence[str] = (".xz", ".gz")
     #: Debian's security archive writes ``updates/main``
     component_prefix: str = ""
+    #: whether lists of their own have what is of all architectures
+    all_apart: bool = False
 
 
 class Archive:
     """A repository's folder."""
 
-    def __init__(self, root: Path, architecture: str = "amd64") -> None:
+    def __init__(self, root: Path, architectures: Sequence[str] = ("amd64",)) -> None:
         self.root = root
-        self.architecture = architecture
+        self.architectures = architectures
         root.mkdir(parents=True, exist_ok=True)
 
     def folder(self, suite: str) -> Path:
@@ -125,9 +127,8 @@ class Archive:
         folder = self.folder(suite.name)
         shutil.rmtree(folder / "by-hash", ignore_errors=True)
         listed: list[str] = []
-        for component, stanzas in suite.packages.items():
+        for stem, stanzas in self._lists(suite):
             text = "\n".join("".join(f"{k}: {v}\n" for k, v in stanza.items()) for stanza in stanzas).encode()
-            stem = f"{component}/binary-{self.architecture}/Packages" if component else "Packages"
             for ending, data in (("", text), (".xz", lzma.compress(text)), (".gz", gzip.compress(text, mtime=0))):
                 listed.append(f" {hashlib.sha256(data).hexdigest()} {len(data)} {stem}{ending}")
                 if ending in suite.compressions:
@@ -143,6 +144,18 @@ class Archive:
         elif key is not None:
             (folder / "InRelease").write_bytes(key.clearsign(release))
 
+    def _lists(self, suite: Suite) -> Iterator[tuple[str, Sequence[Stanza]]]:
+        """Path without ending, and content, of each package list."""
+        for component, stanzas in suite.packages.items():
+            if not component:
+                yield "Packages", stanzas
+                continue
+            apart = ("all",) if suite.all_apart else ()
+            for architecture in (*self.architectures, *apart):
+                kinds = (architecture,) if suite.all_apart else (architecture, "all")
+                listed = [stanza for stanza in stanzas if stanza["Architecture"] in kinds]
+                yield f"{component}/binary-{architecture}/Packages", listed
+
     def _release(self, suite: Suite, listed: Sequence[str]) -> bytes:
         # NVIDIA's flat repository has neither suite nor codename.
         own = "" if suite.name.endswith("/") else suite.name
@@ -152,11 +165,13 @@ class Archive:
             "Suite": own,
             "Codename": suite.codename or own,
             "Date": format_datetime(suite.date, usegmt=True),
-            "Architectures": f"all {self.architecture}",
+            "Architectures": " ".join(("all", *self.architectures)),
             "Components": " ".join(suite.component_prefix + c for c in suite.packages if c),
         }
         if suite.valid_for is not None:
             fields["Valid-Until"] = format_datetime(suite.date + suite.valid_for, usegmt=True)
+        if not suite.all_apart:
+            fields["No-Support-for-Architecture-all"] = "Packages"
         if suite.by_hash:
             fields["Acquire-By-Hash"] = "yes"
         lines = [f"{name}: {value}" for name, value in fields.items() if value]

@@ -181,6 +181,13 @@ def without(stanzas: Iterable[Stanza], *names: str) -> list[Stanza]:
     return [stanza for stanza in stanzas if stanza["Package"] not in names]
 
 
+def for_arm64(stanza: Mapping[str, str]) -> Stanza:
+    """The same package as another architecture has it."""
+    there = {key: value.replace("amd64", "arm64") for key, value in stanza.items()}
+    content = dkmspackages.CONTENTS.get(stanza["SHA256"]) or deb(there["Package"], there["Version"])
+    return there | {"Size": str(len(content)), "SHA256": hashlib.sha256(content).hexdigest()}
+
+
 def text(stanzas: Iterable[Mapping[str, str]]) -> bytes:
     """A package list."""
     return "\n".join("".join(f"{k}: {v}\n" for k, v in stanza.items()) for stanza in stanzas).encode()

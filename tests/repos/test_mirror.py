@@ -43,10 +43,10 @@ from gdsdeploy.repo.rpm import nevra, read
 from tests import commandline
 from tests.pins.aptmachine import AptMachine
 from tests.repos import rpmstack
-from tests.repos.archive import Key, files, flip
-from tests.repos.conftest import Debian, Rhel, Ubuntu, lock, serve_rhel
+from tests.repos.archive import Key, Suite, files, flip
+from tests.repos.conftest import Debian, Rhel, Ubuntu, lock, serve_rhel, signed_by
 from tests.repos.rpmarchive import DNF_ENVIRONMENT, Rpm, RpmArchive, Stream, build, run_dnf, sign
-from tests.repos.stack import TRIXIE, package, suites, text, without
+from tests.repos.stack import TRIXIE, for_arm64, package, suites, text, without
 
 FOLDER = "rpm/rhel-9/x86_64"
 TOOL = "python3-dnf-plugin-versionlock"
@@ -272,23 +272,65 @@ def test_without_a_key_those_there_are_are_listed(apt: Mirroring, capsys: pytest
     assert "there is no secret key with this fingerprint" in capsys.readouterr().err
 
 
-def test_apt_itself_takes_the_whole_stack_from_the_mirror_and_nothing_else(
-    apt: Mirroring, debian: Debian, tmp_path: Path
-) -> None:
-    """On a machine that has nothing at all: so all that is needed is there, signed, and of the locked version."""
-    # Its relations to python3:any ask for it.
-    debian.publish(suites([{**s, "Multi-Arch": "allowed"} if s["Package"] == "python3" else s for s in TRIXIE]))
-    assert apt.run() == 0
-    wish = Mirror(uri=apt.folder.as_uri(), keyring=f"mirror/{mirror.KEYRING}")
-    variables = host_vars.variables(wish, apt.target, tmp_path)
+def install_from_mirror(mirror_folder: Path, target: Target, machine: AptMachine) -> set[str]:
+    """Names of what the real apt takes for the locked stack, on a machine that has nothing and this one source."""
+    wish = Mirror(uri=mirror_folder.as_uri(), keyring=f"{mirror_folder}/{mirror.KEYRING}")
+    variables = host_vars.variables(wish, target, mirror_folder)
     (source,), (key,) = variables["gds_repo_indices"], variables["gds_repo_keys"]
-    machine = AptMachine.make(tmp_path / "machine", ())
     place = f"{source['uri']} {source['suite']} {' '.join(source['components'])}"
     machine.source("mirror", f"deb [signed-by={key['src']}] {place}")
     machine.run("apt-get", "--error-on=any", "update")
-    expected = [f"{package.package}={package.version}" for package in apt.target.packages]
-    assert machine.simulate("install", *expected).keys() == {path.name.split("_")[0] for path in apt.packages()}
+    expected = [f"{package.package}={package.version}" for package in target.packages]
+    taken = machine.simulate("install", *expected)
     machine.run("apt-get", "--yes", "--download-only", "install", *expected)
+    return set(taken)
+
+
+#: Its relations to python3:any ask for Multi-Arch.
+WITH_PYTHON = [{**s, "Multi-Arch": "allowed"} if s["Package"] == "python3" else s for s in TRIXIE]
+
+
+def test_apt_itself_takes_the_whole_stack_from_the_mirror_and_nothing_else(
+    apt: Mirroring, debian: Debian, tmp_path: Path
+) -> None:
+    """So all that is needed is there, signed, and of the locked version."""
+    debian.publish(suites(WITH_PYTHON))
+    assert apt.run() == 0
+    taken = install_from_mirror(apt.folder, apt.target, AptMachine.make(tmp_path / "machine", ()))
+    assert taken == {path.name.split("_")[0] for path in apt.packages()}
+
+
+def test_one_suite_serves_both_architectures_and_all_repositories_of_an_address(
+    debian: Debian, other_key: Key, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two profiles have their packages from one archive, of which each component is a repository of its own."""
+    monkeypatch.setenv("GNUPGHOME", str(other_key.home))
+    stanzas = [*WITH_PYTHON, *(for_arm64(stanza) for stanza in WITH_PYTHON if stanza["Architecture"] != "all")]
+    rest = [stanza for stanza in stanzas if stanza["Package"].startswith(("nvidia", "lib"))]
+    own = [stanza for stanza in stanzas if stanza not in rest]
+    debian.archive.architectures = ("amd64", "arm64")
+    debian.publish([Suite("trixie", {"main": own, "non-free": rest})])
+    entry = f"uri: '{debian.server.uri}', suites: [trixie], {signed_by(debian.key)}"
+    repositories = {name: f"{entry}, components: [{name}]" for name in ("main", "non-free")}
+    debian.write(repositories, "os: debian-13")
+    profiles = "profiles:\n  arm: {os: debian-13, arch: aarch64, repositories: [main, non-free]}\n"
+    debian.fleet.write_text(debian.fleet.read_text().replace("profiles:\n", profiles) + "  gpu2: arm\n")
+    assert commandline.run("lock", debian.fleet) == 0
+    path, folder = lockfile.beside(debian.fleet), tmp_path / "mirror"
+    words = ("--keyring", debian.key.keyring, "--key", other_key.fingerprint)
+    assert commandline.run("mirror", path, folder, *words) == 0
+    carried = {file.name for file in folder.rglob("*.deb")}
+    for name, architecture in (("gds", "amd64"), ("arm", "arm64")):
+        machine = AptMachine.make(tmp_path / architecture, (), architecture)
+        taken = install_from_mirror(folder, lockfile.read(path).targets[name], machine)
+        assert taken == {file.split("_")[0] for file in carried if file.endswith((f"_{architecture}.deb", "_all.deb"))}
+
+
+def test_two_files_of_one_version_cannot_be_in_one_mirror(apt: Mirroring) -> None:
+    first, *others = apt.target.packages
+    other = first.model_copy(update={"repository": "site", "sha256": "0" * 64})
+    with pytest.raises(RepositoryUnusable, match=rf"{first.package} .* of debian and of site aren't the same file"):
+        mirror._require_one_file_each([apt.target, apt.target.model_copy(update={"packages": (*others, other)})])
 
 
 def universe(*stanzas: dict[str, str]) -> Universe:
