@@ -7,7 +7,7 @@ that fleet files once had say what to use now.  No error quotes a secret, or a l
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -26,10 +26,11 @@ from gdsdeploy.fleetfile import ansible_inventory, selection
 from gdsdeploy.host import topology
 from gdsdeploy.host.io import jsontext, reading
 from gdsdeploy.host.io.wording import first_few
+from gdsdeploy.host.model.compat import parse_versions
 from gdsdeploy.model.fleet import Fleet, InventorySource, references
 from gdsdeploy.model.profile_parts import domain_problems
 from gdsdeploy.model.text import NAME, SECRET, WORDS
-from gdsdeploy.platform import supported_systems
+from gdsdeploy.platform import stack_platform_for, supported_systems
 from gdsdeploy.ssh import machines
 
 #: Last two keys of a place in the file → what to use now.
@@ -201,7 +202,31 @@ def _problems(fleet: Fleet) -> list[Problem]:
         *unknown,
         *_same_machines(fleet),
         *_imex_domains(fleet),
+        *_choices(fleet),
     ]
+
+
+def _choices(fleet: Fleet) -> Iterator[Problem]:
+    """Pins that no version can be compared with, and kernel flavours that the system doesn't have."""
+    systems = supported_systems()
+    for name, profile in fleet.profiles.items():
+        if profile.os not in systems:
+            continue
+        platform, flavour = stack_platform_for(profile.os), profile.kernel.flavour
+        flavours = platform.kernel_flavours(profile.arch)
+        if flavour is not None and flavour not in flavours:
+            words = f"{profile.os} has no kernel flavour {flavour!r} for {profile.arch}"
+            more = did_you_mean(flavour, flavours) or f"; it has {', '.join(flavours)}"
+            yield ("profiles", name, "kernel", "flavour"), words + more
+        pinned = {"driver": profile.driver.version, "kernel": profile.kernel.version}
+        for subject, pin in {**pinned, "nvidia_fs": profile.nvidia_fs, "libcufile": profile.libcufile}.items():
+            # What a package of modules has inside says upstream's version only.
+            inside = subject == "nvidia_fs" and profile.modules == "packaged"
+            spellings = platform.spellings[subject]
+            try:
+                parse_versions(pin).require_spelling(spellings[:1] if inside else spellings)
+            except ValueError as error:
+                yield ("profiles", name, subject, *(("version",) if subject in pinned else ())), str(error)
 
 
 def _imex_domains(fleet: Fleet) -> list[Problem]:

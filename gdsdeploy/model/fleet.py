@@ -105,12 +105,9 @@ Modules = Literal["auto", "build", "receive", "packaged"]
 #: How data reaches GPU memory: ``direct`` accepts either direct mechanism, ``compat`` accepts the bounce buffer.
 PathSetting = Literal["direct", "nvidia-fs", "p2pdma", "compat"]
 
-_PIN = re.compile(
-    r"^(newest"  # whatever the rules admit
-    r"|(==|=)?\s*[0-9][0-9A-Za-z.+~:_-]*"  # branch or exact version, with rpm's "_"
-    r"|(<|<=|>|>=|==|=)?\s*[0-9][0-9A-Za-z.+~:-]*"  # the same, or one bound
-    r"(\s*,\s*(<|<=|>|>=)\s*[0-9][0-9A-Za-z.+~:-]*)*)$"
-)
+#: "newest", a branch, an exact version or bounds; host/model/compat.py reads it.
+_VERSION = r"[0-9][0-9A-Za-z.+~:_-]*"
+_PIN = re.compile(rf"^(newest|(<|<=|>|>=|==|=)?\s*{_VERSION}(\s*,\s*(<|<=|>|>=)\s*{_VERSION})*)$")
 
 
 def _check_pin(value: object) -> object:

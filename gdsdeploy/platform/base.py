@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final, Literal
 
 from gdsdeploy.host.kmod.flavour import flavour_of
+from gdsdeploy.host.model.compat import Version, kernel_version
 from gdsdeploy.model.lock import Part
 from gdsdeploy.model.profile_parts import Companion
 from gdsdeploy.repo.packages import DEB, NVIDIA, Candidate, Kind, Order, Universe, upstream
@@ -62,6 +63,11 @@ class KernelImage:
     release: str
     #: one of :meth:`StackPlatform.kernel_flavours`
     flavour: str
+
+    @property
+    def names(self) -> Version:
+        """What pins and the compatibility rules may call it."""
+        return kernel_version(self.release, self.image.version)
 
 
 @dataclass(frozen=True)
@@ -115,6 +121,13 @@ class StackPlatform(ABC):
     nvidia_fs_package: ClassVar[str] = "nvidia-fs-dkms"
     libcufile_package: ClassVar[str] = "libcufile0"
     gds_tools_package: ClassVar[str] = "gds-tools"
+    #: subject → how its versions are written: pins have one of these forms
+    spellings: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "driver": ("580.95.05", "580.95.05-0ubuntu1"),
+        "kernel": ("6.8.0", "6.8.0-90", "6.8.0-90-generic", "6.8.0-90.91"),
+        "nvidia_fs": ("2.26.6", "2.26.6-1"),
+        "libcufile": ("1.15.1.6", "1.15.1.6-1"),
+    }
 
     #: as a profile names it, e.g. ``debian-13``
     os: str
@@ -158,10 +171,6 @@ class StackPlatform(ABC):
     @abstractmethod
     def kernel_images(self, universe: Universe, arch: str) -> Iterable[KernelImage]:
         """Every stock kernel on offer, of whichever flavour."""
-
-    @abstractmethod
-    def kernel_names(self, kernel: KernelImage) -> tuple[str, ...]:
-        """What a pin may call this kernel; bounds look at the first, and the compatibility rules see it."""
 
     @abstractmethod
     def kernel_packages(self, release: str) -> tuple[str, str]:
@@ -401,15 +410,11 @@ class DpkgPlatform(StackPlatform):
         return release if own and own.name in self.kernel_flavours(arch) else None
 
     def kernel_images(self, universe: Universe, arch: str) -> Iterable[KernelImage]:
-        for name in universe.names():
+        for name in sorted(universe.names()):
             release = self.kernel_release(name, arch)
             own = flavour_of(release) if release else None
             if release and own:
                 yield from (KernelImage(candidate, release, own.name) for candidate in universe.named(name))
-
-    def kernel_names(self, kernel: KernelImage) -> tuple[str, ...]:
-        version, release = kernel.image.version, kernel.release
-        return upstream(version), release, release.removesuffix(f"-{kernel.flavour}"), version
 
     def kernel_packages(self, release: str) -> tuple[str, str]:
         return f"linux-image-{release}", f"linux-headers-{release}"

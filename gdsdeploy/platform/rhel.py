@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from gdsdeploy.host.kmod.flavour import flavour_of
+from gdsdeploy.host.model.compat import parse_versions
 from gdsdeploy.model.lock import Part
 from gdsdeploy.platform import base
 from gdsdeploy.platform.base import (
@@ -72,10 +73,6 @@ _POLICY: Final = "nvidia-driver-selinux"
 _FIRST_WITH_POLICY: Final = "610"
 _COMPANIONS: Final = re.compile(r"nvidia-(?:kmod-common|persistenced|modprobe|fabric.*|imex.*)|nvlink5.*|nvlsm")
 
-_PIN: Final = re.compile(r"={0,2}\s*(?:[0-9]+:)?([0-9]{3,})(?:\..*)?")
-_LOWER: Final = re.compile(r">=?\s*([0-9]{3,})")
-_UPPER: Final = re.compile(r"(<=?)\s*([0-9]{3,})(\.[0-9]+)?")
-
 
 @dataclass(frozen=True)
 class Rhel(StackPlatform):
@@ -88,6 +85,12 @@ class Rhel(StackPlatform):
     gds_tools_package: ClassVar[str] = "gds-tools-X-Y"
     #: flavour → its metapackage, on which the names of its other packages are built
     kernels: ClassVar[Mapping[str, str]] = {"kernel": "kernel", "64k": "kernel-64k", "rt": "kernel-rt"}
+    spellings: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "driver": ("580.95.05", "580.95.05-1.el9", "3:580.95.05-1.el9"),
+        "kernel": ("5.14.0", "5.14.0-570.12.1", "5.14.0-570.12.1.el9_6", "5.14.0-570.12.1.el9_6.x86_64"),
+        "nvidia_fs": ("2.26.6", "2.26.6-1"),
+        "libcufile": ("1.15.1.6", "1.15.1.6-1"),
+    }
 
     def architecture(self, arch: str) -> str:
         return arch
@@ -122,11 +125,6 @@ class Rhel(StackPlatform):
                 # The host program tells flavours by the release alone.
                 if own and own.name == flavour:
                     yield KernelImage(candidate, release + _SUFFIX.get(flavour, ""), flavour)
-
-    def kernel_names(self, kernel: KernelImage) -> tuple[str, ...]:
-        """Bounds look at the version without ``.el9_5``: 5.14.0 is the version of every kernel of RHEL 9."""
-        version = kernel.image.version.split(":", 1)[-1]
-        return re.sub(r"\.(?:el|amzn)[0-9].*$", "", version), kernel.release, version, kernel.image.version
 
     def kernel_packages(self, release: str) -> tuple[str, str]:
         own = flavour_of(release)
@@ -213,13 +211,17 @@ class Rhel(StackPlatform):
 
 def _branch(pin: str) -> int | None:
     """The branch that a pin of the driver stays within; None: it does not name one."""
-    match = _PIN.fullmatch(pin.strip())
-    if match is not None:
-        return int(match[1])
-    lower = [int(number) for number in _LOWER.findall(pin)]
-    # "<581" ends with branch 580, "<580.95" within it.
-    upper = [int(number) - (sign == "<" and not rest) for sign, number, rest in _UPPER.findall(pin)]
-    return max(lower) if lower and upper and max(lower) == min(upper) else None
+    lowest, highest = set[int](), set[int]()
+    for operator, version in parse_versions(pin).terms:
+        # 3:580.95.05 is of branch 580.
+        branch, _, rest = version.rpartition(":")[2].partition(".")
+        number = int(re.match("[0-9]*", branch)[0] or 0)  # type: ignore[index]
+        if operator in ("", "=", "==", ">", ">="):
+            lowest.add(number)
+        if operator in ("", "=", "==", "<", "<="):
+            # "<581" ends with branch 580, "<580.95" within it.
+            highest.add(number - (operator == "<" and not rest))
+    return max(lowest) if lowest and highest and max(lowest) == min(highest) else None
 
 
 def refuse_8(*names: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 from .. import gdscheck
 from ..kmod.flavour import flavour_of, has_nvme_hooks
 from ..model import compat
-from ..model.compat import Rule
+from ..model.compat import Rule, Value, Version, kernel_version
 from ..model.system import family_of
 from ..paths import CUFILE_OPEN, GDSCHECK
 from .cufile import CufileFacts, cufile_facts
@@ -67,7 +67,7 @@ def judge(facts: HostFacts, mode: str, rdma: str) -> Judgement:
 
 
 @once_for_alike
-def _judge(parts: Tuple[Tuple[str, Maybe[Optional[str]]], ...]) -> Judgement:
+def _judge(parts: Tuple[Tuple[str, Maybe[Optional[Value]]], ...]) -> Judgement:
     rules = compat.shipped()
     unknown = {subject: value.reason for subject, value in parts if isinstance(value, Unknown)}
     combination = {subject: value for subject, value in parts if not isinstance(value, Unknown)}
@@ -75,22 +75,26 @@ def _judge(parts: Tuple[Tuple[str, Maybe[Optional[str]]], ...]) -> Judgement:
     return Judgement(
         forbidden={verdict.rule: verdict.words for verdict in verdicts if not verdict.allowed},
         warnings={verdict.rule: verdict.words for verdict in verdicts if verdict.warning},
-        undecided={rule: unknown[subject] for rule, subject in compat.undecided(combination, unknown.keys(), rules)},
+        undecided={
+            rule: unknown.get(subject) or f"{subject} {combination[subject]} doesn't tell"
+            for rule, subject in compat.undecided(combination, unknown.keys(), rules)
+        },
         rules={rule.id: rule for rule in rules},
     )
 
 
-def _parts(facts: HostFacts, mode: str, rdma: str) -> Dict[str, Maybe[Optional[str]]]:
+def _parts(facts: HostFacts, mode: str, rdma: str) -> Dict[str, Maybe[Optional[Value]]]:
     """Subject → value; None: this host has no such part.
 
     Left out, so that no rule about them speaks: the GPU's class, which the check gpu.class judges; and the packages of
     sources and their makers, because a module that runs has been built.
     """
-    family = when_known(facts.os.name, family_of)
-    parts: Dict[str, Maybe[Optional[str]]] = {
+    kernel = running_kernel(facts)
+    return {
         "driver": facts.driver.version,
         "flavour": facts.driver.flavour,
-        "kernel": _kernel(facts),
+        "kernel": kernel,
+        "kernel_package": when_known(kernel, lambda names: names[-1]),
         "kernel_flavour": when_known(facts.kernel.release, _flavour),
         "nvme_hooks": _nvme_hooks(facts),
         "nvidia_fs": _nvidia_fs(facts),
@@ -104,12 +108,8 @@ def _parts(facts: HostFacts, mode: str, rdma: str) -> Dict[str, Maybe[Optional[s
         "dkms_signs": facts.packages.dkms_signs,
         "secure_boot": when_known(facts.kernel.secure_boot, lambda is_on: "on" if is_on else "off"),
         "os": facts.os.name,
-        "family": family,
+        "family": when_known(facts.os.name, family_of),
     }
-    if family in ("rhel", "ubuntu"):
-        # The release begins with the package's version, or with the upstream version and the ABI number.
-        parts["kernel_package"] = facts.kernel.release
-    return parts
 
 
 def _of_package(installed: Mapping[str, Tuple[Package, ...]], names: Sequence[str], owner: str) -> Maybe[Optional[str]]:
@@ -122,15 +122,24 @@ def _of_package(installed: Mapping[str, Tuple[Package, ...]], names: Sequence[st
 
 
 @decided
-def _kernel(facts: HostFacts) -> Maybe[Optional[str]]:
-    """Upstream's version: Debian's release 6.1.0-50-amd64 is 6.1.176, as ``uname -v`` says."""
-    build = facts.document.host("uname", "version")
-    debian = re.search(r"\bDebian (\d{1,9}(?:\.\d{1,9})+)-", build) if isinstance(build, str) else None
+def running_kernel(facts: HostFacts) -> Maybe[Version]:
+    """The names of the kernel that runs, as of one on offer: the package's version is in ``uname -r`` or ``-v``.
+
+    Of a kernel that a site built, what ``uname -r`` prints.
+    """
+    release, build = require(facts.kernel.release), facts.document.host("uname", "version")
+    own, words = flavour_of(release), build if isinstance(build, str) else ""
+    debian = re.search(r"\bDebian (\d[0-9A-Za-z.+~]{0,40}-[0-9A-Za-z.+~]{1,20})", words)
+    ubuntu = re.match(r"#(\d[0-9.~]{0,20})-Ubuntu\b", words)
     if debian:
-        return debian.group(1)
-    release = require(facts.kernel.release)
-    match = re.match(r"\d{1,9}(?:\.\d{1,9})+", release)
-    return match.group(0) if match else Unknown(f"no version in the kernel's release {release!r}")
+        return kernel_version(release, debian.group(1))
+    if own and ubuntu and own.vendor == "ubuntu":
+        # Release 6.14.0-37-generic, #37~24.04.1-Ubuntu: its package is 6.14.0-37.37~24.04.1.
+        return kernel_version(release, f"{release[: -len(own.name) - 1]}.{ubuntu.group(1)}")
+    package = re.match(r"(.+)\.(?:x86_64|aarch64)(?:\+.*)?$", release)
+    if not re.match(r"\d{1,9}(?:\.\d{1,9})+", release):
+        return Unknown(f"no version in the kernel's release {release!r}")
+    return kernel_version(release, package.group(1) if own and package else "")
 
 
 def _flavour(release: str) -> Optional[str]:

@@ -8,12 +8,14 @@ Version expressions: one grammar and one order for the pins of a fleet file and 
 ``newest``              anything
 ``550``                 a branch: 550 itself and whatever follows it after ``.``, ``-``, ``+`` or ``~``
 ``550.163.01``          likewise, so an exact version where nothing follows
-``==550.163.01``        exactly this and nothing that continues it
+``==550.163.01``        this version: equal in all that is written
 ``>=550, <560``         bounds, all of which hold
 ``!=2.25.6``            everything but this branch
 
-Bounds compare as dpkg does: numbers by value, and ``~`` before the end, so that 6.12~rc1 comes before 6.12.
-The controller and the program on hosts both use this module.  Pure.
+A version has several names, and is compared by the one that is written as the expression is: 6.8.0 by upstream's
+version, 6.8.0-90 by the kernel's ABI, 6.8.0-90.91 by its package's version, 3:580 with the epoch.  What isn't written
+isn't compared.  The order is dpkg's: numbers by value, and ``~`` before the end, so that 6.12~rc1 comes before 6.12.
+The controller and the program on hosts both use this module.
 """
 
 from __future__ import annotations
@@ -21,26 +23,128 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import AbstractSet, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    AbstractSet,
+    FrozenSet,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 from .. import data
+from ..kmod.flavour import flavour_of
 
-#: What compat.yml has version expressions about; conditions on anything else compare words.
-VERSIONS = frozenset(
-    {
-        "driver", "driver_package", "kernel", "kernel_package", "nvidia_fs", "nvidia_fs_package", "libcufile", "cuda",
-        "doca", "dkms",
-    }
-)  # fmt: skip
+#: What compat.yml has version expressions about, and how these versions are written; conditions on anything else
+#: compare words.
+VERSIONS: Mapping[str, Tuple[str, ...]] = {
+    "driver": ("580.95.05",),
+    "driver_package": ("580.95.05-0ubuntu1", "3:580.95.05-1.el9"),
+    "kernel": ("6.8.0", "6.8.0-90", "6.8.0-90-generic", "5.14.0-570.12.1.el9_6.x86_64"),
+    "kernel_package": ("6.8.0-90.91", "5.14.0-570.12.1.el9_6"),
+    "nvidia_fs": ("2.26.6",),
+    "nvidia_fs_package": ("2.26.6-1", "2.19.7~12.4.1-2"),
+    "libcufile": ("1.15.1.6",),
+    "cuda": ("13.0",),
+    "doca": ("3.3.0",),
+    "dkms": ("3.2.2",),
+}
 _TERM = re.compile(r"^(<=|>=|==|!=|<|>|=)?\s*([0-9][0-9A-Za-z.+~:_-]*)$")
 #: A version that has a place in an order: [EPOCH:]UPSTREAM[-REVISION].
-_ORDERED = re.compile(r"^(?:[0-9]+:)?[0-9A-Za-z.+~:-]*[0-9A-Za-z.+~]$")
+_ORDERED = re.compile(r"^(?:[0-9]+:)?[0-9A-Za-z.+~:_-]*[0-9A-Za-z.+~]$")
 _CONTINUES = (".", "-", "+", "~")
 _BOUNDS = ("<", "<=", ">", ">=")
+_EPOCH = re.compile(r"([0-9]+):")
+#: Which release of which distribution an rpm package was built for, at the end of its version.
+_TAG = re.compile(r"\.(?:el|fc|amzn)[0-9].*$")
 
 #: A part of a version, cut into text and number by turns.
 _Part = List[Tuple[Tuple[int, ...], int]]
 _END = ((0,), 0)
+
+
+class Version(Tuple[str, ...]):
+    """One version under all of its names: upstream's first, its package's last."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        longest = max(self, key=len)
+        return self[0] if longest == self[0] else f"{self[0]} ({longest})"
+
+
+def kernel_version(release: str, package: str) -> Version:
+    """The names of the kernel that ``uname -r`` calls ``release``.
+
+    package: the version of the package that it came in; empty where that isn't known, as of a kernel that a site built.
+    """
+    package = _EPOCH.sub("", package, 1)
+    own, leading = flavour_of(release), re.match(r"[0-9]+(?:\.[0-9]+)*", release)
+    upstream = package.split("-", 1)[0] or (leading.group(0) if leading else release)
+    # Ubuntu's and Debian's releases end in the flavour, behind the ABI.
+    flavour = "-" + own.name if own else ""
+    abi = release[: -len(flavour)] if flavour and release.endswith(flavour) else ""
+    return Version(dict.fromkeys(filter(None, (upstream, abi, release, package))))
+
+
+class _Spelling(NamedTuple):
+    """A version as it is written; ``epoch`` is None where it has none."""
+
+    epoch: Optional[int]
+    #: upstream's version, then the revision or a kernel's ABI, then a kernel's flavour: as many as are written
+    parts: Tuple[_Part, ...]
+    #: see _TAG
+    tag: _Part
+
+    def has_all_of(self, other: _Spelling) -> bool:
+        """Whether everything that ``other`` writes is written here."""
+        written = (other.epoch is None or self.epoch is not None) and (not other.tag or bool(self.tag))
+        return written and len(self.parts) >= len(other.parts)
+
+    def key(self, bound: _Spelling) -> Tuple[int, Tuple[_Part, ...], _Part]:
+        """By which it sorts among versions of which what ``bound`` writes is compared."""
+        epoch = self.epoch or 0 if bound.epoch is not None else 0
+        return epoch, self.parts[: len(bound.parts)], self.tag if bound.tag else []
+
+
+@lru_cache(maxsize=4096)
+def _spelling(version: str) -> _Spelling:
+    match = _EPOCH.match(version)
+    rest = version[match.end() :] if match else version
+    tag = _TAG.search(rest)
+    parts = (rest[: tag.start()] if tag else rest).split("-", 2)
+    return _Spelling(
+        int(match.group(1)) if match else None, tuple(map(_part, parts)), _part(tag.group(0)) if tag else []
+    )
+
+
+def _compare(names: Sequence[str], text: str) -> Optional[int]:
+    """-1, 0 or 1: a version with these names is before, at or after ``text``; None: its names don't tell.
+
+    The name that counts has the parts of ``text``.  Of several it is the one that is equal, else the one of the same
+    upstream version (Debian's 6.1.0-40 and 6.1.153-1 are one kernel), else the package's.
+    """
+    bound = _spelling(text)
+
+    def distance(place: int) -> Tuple[bool, int, int, bool, bool, int]:
+        name = _spelling(names[place])
+        lack = len(bound.parts) - len(name.parts)
+        differs = name.key(bound) != bound.key(bound), name.parts[0] != bound.parts[0]
+        return (bound.epoch is not None and name.epoch is None, max(lack, 0), max(-lack, 0), *differs, -place)
+
+    name = _spelling(names[min(range(len(names)), key=distance)])
+    if len(name.parts) < len(bound.parts):
+        bound = bound._replace(parts=bound.parts[: len(name.parts)], tag=[])
+        order = None
+    else:
+        order = 0
+    have, wanted = name.key(bound), bound.key(bound)
+    return order if have == wanted else -1 if have < wanted else 1
 
 
 class Term(NamedTuple):
@@ -49,15 +153,18 @@ class Term(NamedTuple):
     operator: str
     version: str
 
-    def admits(self, names: Sequence[str]) -> bool:
-        """Whether a thing with these version names fits; the first name is the one that bounds compare."""
+    def admits(self, names: Sequence[str]) -> Optional[bool]:
+        """Whether a version with these names fits; None: none of them tells."""
+        order = _compare(names, self.version)
         if self.operator in ("", "!="):
-            within = any(n == self.version or n.startswith(tuple(self.version + c for c in _CONTINUES)) for n in names)
-            return within is (self.operator == "")
-        if self.operator in ("=", "=="):
-            return self.version in names
-        have, bound = version_order(names[0]), version_order(self.version)
-        return {"<": have < bound, "<=": have <= bound, ">": have > bound, ">=": have >= bound}[self.operator]
+            known = names if ":" in self.version else [_EPOCH.sub("", name, 1) for name in names]
+            within = any(n == self.version or n.startswith(tuple(self.version + c for c in _CONTINUES)) for n in known)
+            return None if order is None and not within else within is (self.operator == "")
+        if order is None:
+            return None
+        return {
+            "<": order < 0, "<=": order <= 0, "=": order == 0, "==": order == 0, ">=": order >= 0, ">": order > 0,
+        }[self.operator]  # fmt: skip
 
 
 class Expression(NamedTuple):
@@ -66,12 +173,26 @@ class Expression(NamedTuple):
     text: str
     terms: Tuple[Term, ...]
 
-    def admits(self, *names: str) -> bool:
-        """Whether a thing that goes by these version names fits; bounds look at the first name only."""
-        return all(term.admits(names) for term in self.terms)
+    def admits(self, *names: str) -> Optional[bool]:
+        """Whether a version that goes by these names fits; None: they don't tell."""
+        return _all_of(term.admits(names) for term in self.terms)
+
+    def require_spelling(self, examples: Sequence[str]) -> None:
+        """Raise ValueError for a version that isn't written like one of ``examples``: none compares with it."""
+        for term in self.terms:
+            if not any(_spelling(example).has_all_of(_spelling(term.version)) for example in examples):
+                raise ValueError(
+                    f"no version is written like {term.version!r} here; they are written like {', '.join(examples)}"
+                )
 
     def __str__(self) -> str:
         return self.text
+
+
+def _all_of(answers: Iterable[Optional[bool]]) -> Optional[bool]:
+    """False if one is; else None if one is; else True."""
+    present = set(answers)
+    return False if False in present else None if None in present else True
 
 
 @lru_cache(maxsize=4096)
@@ -91,19 +212,26 @@ def parse_versions(text: str) -> Expression:
     return Expression(text.strip(), tuple(terms))
 
 
-def holds(subject: str, texts: Sequence[str], value: str) -> bool:
+#: What a combination has of a subject: a word, or a version, with all of its names if it has several.
+Value = Union[str, Version]
+
+
+def holds(subject: str, texts: Sequence[str], value: Value) -> Optional[bool]:
     """Whether ``value`` meets one of a condition's ``texts``: version expressions, or words with ``!=`` for not.
 
-    In both, a comma joins terms that all have to hold.  Raises ValueError for an invalid expression about versions.
+    In both, a comma joins terms that all have to hold.  None: the version has no name that tells.
+    Raises ValueError for an invalid expression about versions.
     """
     return _holds(subject, tuple(texts), value)
 
 
 @lru_cache(maxsize=4096)
-def _holds(subject: str, texts: Tuple[str, ...], value: str) -> bool:
+def _holds(subject: str, texts: Tuple[str, ...], value: Value) -> Optional[bool]:
     if subject in VERSIONS:
-        return any(parse_versions(text).admits(value) for text in texts)
-    return any(all(_is_word(value, word.strip()) for word in text.split(",")) for text in texts)
+        names = value if isinstance(value, Version) else (value,)
+        answers = {parse_versions(text).admits(*names) for text in texts}
+        return True if True in answers else None if None in answers else False
+    return any(all(_is_word(str(value), word.strip()) for word in text.split(",")) for text in texts)
 
 
 def _is_word(value: str, word: str) -> bool:
@@ -142,7 +270,7 @@ SUBJECTS = (
 _UNSAID = ("family", "os", "nvme_hooks")
 
 #: Subject → its value; None: the combination has no such part.  A subject that is not a key is not decided yet.
-Combination = Mapping[str, Optional[str]]
+Combination = Mapping[str, Optional[Value]]
 #: Subject → version expressions or words, of which one has to hold.
 Conditions = Mapping[str, Tuple[str, ...]]
 
@@ -189,19 +317,19 @@ def judge(combination: Combination, rules: Iterable[Rule]) -> List[Verdict]:
     """What the rules say about ``combination``, in their order.
 
     A rule speaks only if all its subjects are decided, none that it needs or refuses is absent, and its ``when``
-    holds; so a combination can be judged while it is still being chosen.
+    holds; so a combination can be judged while it is still being chosen.  Nor does it speak where versions don't tell.
     """
     verdicts: List[Verdict] = []
     for rule in rules:
-        if not rule.looks_at <= combination.keys() or not _all(rule.when, combination):
+        if not rule.looks_at <= combination.keys() or _all(rule.when, combination) is not True:
             continue
         effect = rule.needs or rule.refuses or rule.warns
         if any(combination[subject] is None for subject in effect):
             continue
-        holds = _all(effect, combination)
-        if rule.warns and not holds:
+        meets = _all(effect, combination)
+        if meets is None or (rule.warns and not meets):
             continue
-        allowed = holds if rule.needs else not (rule.refuses and holds)
+        allowed = meets if rule.needs else not (rule.refuses and meets)
         stack = ", ".join(f"{_name(s)} {combination[s]}" for s in (*rule.when, *effect) if s not in _UNSAID)
         verdicts.append(Verdict(rule.id, allowed, f"{rule.says.strip()} Here: {stack}.", warning=bool(rule.warns)))
     return verdicts
@@ -210,19 +338,22 @@ def judge(combination: Combination, rules: Iterable[Rule]) -> List[Verdict]:
 def undecided(combination: Combination, unknown: AbstractSet[str], rules: Iterable[Rule]) -> Iterator[Tuple[str, str]]:
     """(id, subject) of each rule that would refuse ``combination`` with some value of the subject.
 
-    unknown: subjects that the combination has, but whose values aren't known.
+    unknown: subjects that the combination has, but whose values aren't known.  A version that doesn't tell is one.
     """
     for rule in rules:
-        missing = sorted(rule.looks_at & unknown)
-        if not missing or rule.warns or not rule.looks_at <= combination.keys() | unknown:
+        if rule.warns or not rule.looks_at <= combination.keys() | unknown:
             continue
-        when = _without(unknown, rule.when)
         effect = rule.needs or rule.refuses
-        decided = _without(unknown, effect)
-        if not _all(when, combination) or any(combination[subject] is None for subject in decided):
+        conditions = (*rule.when.items(), *effect.items())
+        vague = {s for s, texts in conditions if s not in unknown and _all({s: texts}, combination) is None}
+        missing = sorted(rule.looks_at & unknown | vague)
+        decided = _without(unknown | vague, effect)
+        if not missing or not _all(_without(unknown | vague, rule.when), combination):
             continue
-        holds = _all(decided, combination)
-        if (len(decided) < len(effect) or not holds) if rule.needs else holds:
+        if any(combination[subject] is None for subject in decided):
+            continue
+        meets = _all(decided, combination)
+        if (len(decided) < len(effect) or not meets) if rule.needs else meets:
             yield rule.id, missing[0]
 
 
@@ -230,10 +361,10 @@ def _without(unknown: AbstractSet[str], conditions: Conditions) -> Conditions:
     return {subject: texts for subject, texts in conditions.items() if subject not in unknown}
 
 
-def _all(conditions: Conditions, combination: Combination) -> bool:
-    """Whether each condition holds; of a part that the combination does not have, none does."""
+def _all(conditions: Conditions, combination: Combination) -> Optional[bool]:
+    """Whether each condition holds; of a part that the combination does not have, none does.  None: as for holds."""
     values = ((subject, texts, combination[subject]) for subject, texts in conditions.items())
-    return all(value is not None and holds(subject, texts, value) for subject, texts, value in values)
+    return _all_of(False if value is None else holds(subject, texts, value) for subject, texts, value in values)
 
 
 def _name(subject: str) -> str:

@@ -44,12 +44,12 @@ class Option:
     #: e.g. ``kernel 6.12.94+deb13-amd64``
     label: str
     #: what the compatibility rules may ask about it
-    facts: Mapping[str, str | None]
+    facts: Combination
     #: the exact packages that it stands for
     packages: Mapping[Part, Candidate]
     #: of the package that the option is named after
     version: str = "0"
-    #: what a pin may call it; bounds look at the first
+    #: what a pin may call it
     names: tuple[str, ...] = ("0",)
     #: for a kernel: as ``uname -r`` prints it
     release: str = ""
@@ -119,7 +119,8 @@ class Options:
         if not offered:
             self.missing.append(f"[{subject}] {otherwise}{instead}")
         elif not admitted:
-            names = ", ".join(option.names[0] for option in offered[:12]) + (", …" if len(offered) > 12 else "")
+            written = (o.release or (o.version if "-" in pin else o.names[0]) for o in offered[:12])
+            names = ", ".join(written) + (", …" if len(offered) > 12 else "")
             self.missing.append(f"[pin] the pin {subject}: {pin!r} admits nothing that is on offer: {names}{instead}")
 
 
@@ -231,7 +232,7 @@ def packaged_kernels(
     """
     profile, platform, universe = task
     for kernel in images:
-        image, release, names = kernel.image, kernel.release, platform.kernel_names(kernel)
+        image, release, names = kernel.image, kernel.release, kernel.names
         by_driver: dict[str, tuple[Candidate, ...]] = {}
         for one in modules.get(release, ()):
             label = labels.get(one.driver.key) if one.driver is not None else None
@@ -241,18 +242,23 @@ def packaged_kernels(
             refused = RefusedChoice(what=f"kernel {release}", rule="packaged-modules", words=lack)
             yield Incomplete("kernel", image.version, refused, names)
             continue
-        facts = {
-            "kernel": names[0], "kernel_package": image.version, "kernel_flavour": kernel.flavour,
-            "nvme_hooks": "kernel" if has_nvme_hooks(release) else "ofed",
-        }  # fmt: skip
         packages: dict[Part, Candidate] = {"kernel-image": image}
         if profile.mode == "nvidia-fs":
             versions = universe.named(platform.built_nvidia_fs(release))
             # It is built with its kernel, in the same version.
             own = [candidate for candidate in versions if candidate.version == image.version]
             packages["nvidia-fs-modules"] = _newest(platform, own or versions)
-        label = f"kernel {release}"
-        yield Option("kernel", label, facts, packages, image.version, names, release, modules=by_driver)
+        facts = _kernel_facts(kernel, task)
+        yield Option("kernel", f"kernel {release}", facts, packages, image.version, names, release, modules=by_driver)
+
+
+def _kernel_facts(kernel: KernelImage, task: Task) -> Combination:
+    # DOCA's nvme takes the place of the kernel's own.
+    own_hooks = has_nvme_hooks(kernel.release) and not any("nvme" in package for package in task.profile.doca)
+    return {
+        "kernel": kernel.names, "kernel_package": kernel.image.version, "kernel_flavour": kernel.flavour,
+        "nvme_hooks": "kernel" if own_hooks else "ofed",
+    }  # fmt: skip
 
 
 def _lack(
@@ -421,13 +427,7 @@ def _add_kernels(
     choices: makes their options; None: of kernels that have headers.  instead: what to do without any.
     """
     profile, platform, universe = task
-    flavours = platform.kernel_flavours(profile.arch)
-    flavour = profile.kernel.flavour or flavours[0]
-    if flavour not in flavours:
-        words = f"{platform.os} has no kernel flavour {flavour!r} for {profile.arch}; it has {', '.join(flavours)}"
-        options.missing.append(f"[kernel] {words}")
-        options.levels.append([])
-        return
+    flavour = profile.kernel.flavour or platform.kernel_flavours(profile.arch)[0]
     kernels = list(platform.kernel_images(universe, profile.arch))
     kernels.sort(key=lambda kernel: platform.order.key(kernel.image.version), reverse=True)
     mine = [kernel for kernel in kernels if kernel.flavour == flavour]
@@ -447,17 +447,18 @@ def _other_flavours(kernels: Sequence[KernelImage], profile: Profile, platform: 
         return ""
     listed = ", ".join(f"{name} ({newest[name].release})" for name in sorted(newest))
     pin = compat.parse_versions(profile.kernel.version)
-    admitted = next((k.flavour for k in kernels if pin.admits(*platform.kernel_names(k))), "")
+    admitted = {kernel.flavour for kernel in kernels if pin.admits(*kernel.names)}
     version = f'version: "{profile.kernel.version}", ' if admitted and pin.terms else ""
-    line = f"`kernel: {{{version}flavour: {admitted or min(newest)}}}`"
+    # The system's own order: a real-time kernel comes late in it.
+    flavour = next(name for name in platform.kernel_flavours(profile.arch) if name in (admitted or newest))
+    line = f"`kernel: {{{version}flavour: {flavour}}}`"
     return f". Other kernel flavours on offer, with their newest: {listed}; to lock one, write {line} in the profile"
 
 
 def _kernels(kernels: Sequence[KernelImage], task: Task) -> Iterator[Option | Incomplete]:
     profile, platform, universe = task
     for kernel in kernels:
-        image, release = kernel.image, kernel.release
-        names = platform.kernel_names(kernel)
+        image, release, names = kernel.image, kernel.release, kernel.names
         if other := _other_kernel(release, profile.doca):
             refused = RefusedChoice(what=f"kernel {release}", rule="doca-kernel", words=other)
             yield Incomplete("kernel", image.version, refused, names)
@@ -469,14 +470,8 @@ def _kernels(kernels: Sequence[KernelImage], task: Task) -> Iterator[Option | In
             refused = RefusedChoice(what=label, rule="kernel-headers", words=words)
             yield Incomplete("kernel", image.version, refused, names)
             continue
-        # DOCA's nvme takes the place of the kernel's own.
-        own_hooks = has_nvme_hooks(release) and not any("nvme" in package for package in profile.doca)
-        facts = {
-            "kernel": names[0], "kernel_package": image.version, "kernel_flavour": kernel.flavour,
-            "nvme_hooks": "kernel" if own_hooks else "ofed",
-        }  # fmt: skip
         packages: dict[Part, Candidate] = {"kernel-image": image, "kernel-headers": headers[0]}
-        yield Option("kernel", label, facts, packages, image.version, names, release)
+        yield Option("kernel", label, _kernel_facts(kernel, task), packages, image.version, names, release)
 
 
 def _other_kernel(release: str, packages: Sequence[str]) -> str:
@@ -546,7 +541,7 @@ class Search:
         yield from self._descend((), dict(self.base), frozenset())
 
     def _descend(
-        self, chosen: Choice, facts: dict[str, str | None], subjects: frozenset[str]
+        self, chosen: Choice, facts: Combination, subjects: frozenset[str]
     ) -> Generator[Choice, None, frozenset[int] | None]:
         """Yields the admitted completions of ``chosen``; returns which levels are to blame if there are none.
 
@@ -605,7 +600,7 @@ class Search:
             refused.setdefault((what, verdict.rule), RefusedChoice(what=what, rule=verdict.rule, words=verdict.words))
         return list(refused.values())
 
-    def facts(self, choice: Choice) -> dict[str, str | None]:
+    def facts(self, choice: Choice) -> Combination:
         """Everything that the rules may test in a combination."""
         return {**self.base, **{key: value for option in choice for key, value in option.facts.items()}}
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from gdsdeploy.errors import NoSolution, RepositoryUnusable
 from gdsdeploy.host.kmod.driver import OPEN
 from gdsdeploy.host.model import compat
-from gdsdeploy.lock.compat import Rule, Verdict, judge, shipped
+from gdsdeploy.lock.compat import Combination, Rule, Verdict, judge, shipped
 from gdsdeploy.lock.lockfile import pins
 from gdsdeploy.lock.resolve import dependencies, options
 from gdsdeploy.lock.resolve.dependencies import Unsolvable
@@ -49,11 +49,11 @@ def nvidia_fs_facts(choice: Choice, modules: Sequence[ModuleInPackage]) -> dict[
     return {"nvidia_fs": version, "nvidia_fs_package": package.version, "nvidia_fs_origin": package.origin}
 
 
-def unpinned_nvidia_fs(profile: Profile, choice: Choice, facts: dict[str, str | None]) -> tuple[Option, Verdict] | None:
+def unpinned_nvidia_fs(profile: Profile, choice: Choice, facts: Combination) -> tuple[Option, Verdict] | None:
     """The kernel whose packaged nvidia-fs its pin doesn't admit, and that as a verdict; None: the pin admits it."""
     kernel = next((option for option in choice if option.modules is not None), None)
     version = facts.get("nvidia_fs")
-    if kernel is None or not version or compat.parse_versions(profile.nvidia_fs).admits(version):
+    if kernel is None or not version or compat.parse_versions(profile.nvidia_fs).admits(str(version)):
         return None
     package = kernel.packages["nvidia-fs-modules"]
     words = f"The pin nvidia_fs: {profile.nvidia_fs!r} doesn't admit {version}, which {package} has."
@@ -465,7 +465,7 @@ def first(
 
 def _facts(
     search: Search, choice: Choice, packages: Sequence[Package], platform: StackPlatform, modules: PackagedModules
-) -> dict[str, str | None]:
+) -> Combination:
     """Everything that the rules may test in a choice with its packages, which say which DKMS builds its modules."""
     nvidia_fs = nvidia_fs_facts(choice, modules(packages))
     version = next((package.version for package in packages if package.package == "dkms"), None)

@@ -116,6 +116,28 @@ def test_names_that_point_nowhere(tmp_path: Path) -> None:
             SMALL.replace('driver: "550"', "kernel: {flavor: aws}"),
             "fleet.yml:3:33: profiles.gds.kernel.flavor: unknown key; did you mean 'flavour'?",
         ),
+        (
+            SMALL.replace('driver: "550"', "kernel: {flavour: rt-amd46}"),
+            (
+                "fleet.yml:3:42: profiles.gds.kernel.flavour: debian-13 has no kernel flavour 'rt-amd46' for x86_64; "
+                "did you mean 'rt-amd64'?"
+            ),
+        ),
+        (
+            SMALL.replace('driver: "550"', 'driver: ">=3:580.65.06"'),
+            (
+                "fleet.yml:3:32: profiles.gds.driver.version: no version is written like '3:580.65.06' here; they are "
+                "written like 580.95.05, 580.95.05-0ubuntu1"
+            ),
+        ),
+        (
+            SMALL.replace('driver: "550"', "kernel: {version: '<5.14.0-503.15.1.el9_5'}"),
+            "fleet.yml:3:42: profiles.gds.kernel.version: no version is written like '5.14.0-503.15.1.el9_5' here",
+        ),
+        (
+            SMALL.replace('driver: "550"', "driver: '>=580.65.06-'"),
+            "fleet.yml:3:32: profiles.gds.driver.version: not a version that others can be compared with: '580.65.06-'",
+        ),
         ("version: !!python/object/apply:os.getcwd []\n", "fleet.yml:1:10: not valid YAML"),
         # Aliases can't hide it.
         (SMALL + "x: &x {a: 1, a: 2}\ny: *x\n", "fleet.yml:6:14: the key 'a' is given twice"),
@@ -136,8 +158,8 @@ def test_a_missing_file_names_the_next_step(tmp_path: Path) -> None:
     ("text", "version", "flavour"),
     [
         ('"6.14"', "6.14", None),
-        ("{flavour: nvidia-64k}", "newest", "nvidia-64k"),
-        ('{version: ">=6.14", flavour: kernel6.18}', ">=6.14", "kernel6.18"),
+        ("{flavour: cloud-amd64}", "newest", "cloud-amd64"),
+        ('{version: ">=6.14", flavour: rt-amd64}', ">=6.14", "rt-amd64"),
         ("{}", "newest", None),
     ],
 )

@@ -9,9 +9,9 @@ import pytest
 from docs.gen import compat_rules
 from gdsdeploy.host import data
 from gdsdeploy.host.facts import Unknown, facts_from
-from gdsdeploy.host.facts.host_facts import DOCA, judge
+from gdsdeploy.host.facts.host_facts import DOCA, judge, running_kernel
 from gdsdeploy.host.model import compat
-from gdsdeploy.host.model.compat import Rule
+from gdsdeploy.host.model.compat import Rule, kernel_version
 from gdsdeploy.host.model.system import family_of
 from gdsdeploy.lock.compat import shipped
 from gdsdeploy.platform import stack_platform_for
@@ -39,6 +39,25 @@ def test_one_kernel_of_ubuntu_is_judged_by_its_release() -> None:
         )
         verdict = judge(facts_from(ubuntu), "nvidia-fs", "dmabuf")
         assert ("kernel-7.0.0-1019-nvidia" in verdict.warnings) is warns
+
+
+@pytest.mark.parametrize(
+    ("release", "build", "package"),
+    [
+        ("6.8.0-90-generic", "#91-Ubuntu SMP PREEMPT_DYNAMIC", "6.8.0-90.91"),
+        ("6.14.0-37-generic", "#37~24.04.1-Ubuntu SMP", "6.14.0-37.37~24.04.1"),
+        ("6.17.0-1026-nvidia-64k", "#26-Ubuntu SMP", "6.17.0-1026.26"),
+        ("6.1.0-50-amd64", "#1 SMP PREEMPT_DYNAMIC Debian 6.1.176-1 (2026-07-20)", "6.1.176-1"),
+        ("6.12.94+deb13-cloud-amd64", "#1 SMP PREEMPT_DYNAMIC Debian 6.12.94-1~x (2026-07-20)", "6.12.94-1~x"),
+        ("5.14.0-570.12.1.el9_6.x86_64", "#1 SMP", "5.14.0-570.12.1.el9_6"),
+        ("5.14.0-570.12.1.el9_6.aarch64+64k", "#1 SMP", "5.14.0-570.12.1.el9_6"),
+        ("6.18.35-68.127.amzn2023.x86_64", "#1 SMP", "1:6.18.35-68.127.amzn2023"),
+        ("6.18.3", "#1 SMP", ""),
+    ],
+)
+def test_a_kernel_has_the_same_names_on_the_host_and_in_the_lock(release: str, build: str, package: str) -> None:
+    host = facts_from(patched(GOOD, {"host": {"uname": {"release": release, "version": build}}}))
+    assert running_kernel(host) == kernel_version(release, package)
 
 
 @pytest.mark.parametrize(
