@@ -78,7 +78,7 @@ def release(fetcher: Fetcher, repository: Repository, suite: str, *, now: dateti
     base = root + (suite.removeprefix("./").removeprefix("/") if suite.endswith("/") else f"dists/{suite}/")
     try:
         uri = base + "InRelease"
-        signed = _verified(repository, uri, fetcher.small(uri))
+        signed = _verified(repository, uri, fetcher.small(uri, optional=True))
     except MissingFile:
         uri = base + "Release"
         try:
@@ -135,18 +135,18 @@ def package_list(fetcher: Fetcher, release: Release, component: str, architectur
     if unpacked is not None:
         return _read_list(unpack.index(unpacked, release.base + stem, declared), release, where_from)
     missing: MissingFile | None = None
-    for path in paths:
+    attempts = [(path, uri) for path in paths for uri in _addresses(release, path)]
+    for path, uri in attempts:
         sha256, size = release.files[path]
-        for uri in _addresses(release, path, sha256):
-            try:
-                file = fetcher.file(uri, sha256=sha256, size=size)
-            except MissingFile as error:
-                missing = error
-                continue
-            data = unpack.index(file, release.base + path, declared)
-            if plain and path != stem:
-                fetcher.keep(data, plain[0])
-            return _read_list(data, release, where_from)
+        try:
+            file = fetcher.file(uri, sha256=sha256, size=size, optional=(path, uri) != attempts[-1])
+        except MissingFile as error:
+            missing = error
+            continue
+        data = unpack.index(file, release.base + path, declared)
+        if plain and path != stem:
+            fetcher.keep(data, plain[0])
+        return _read_list(data, release, where_from)
     raise RepositoryUnusable(
         f"{release.base}{stem}: the signed index names this list, but the repository does not have it",
         hint=BETWEEN_UPDATES,
@@ -204,10 +204,10 @@ def _components(release: Release) -> set[str]:
     return {word.rsplit("/", 1)[-1] for word in release.fields.get("components", "").split()}
 
 
-def _addresses(release: Release, path: str, sha256: str) -> Iterator[str]:
+def _addresses(release: Release, path: str) -> Iterator[str]:
     if release.fields.get("acquire-by-hash", "").lower() == "yes":
         folder, slash, _ = path.rpartition("/")
-        yield f"{release.base}{folder}{slash}by-hash/SHA256/{sha256}"
+        yield f"{release.base}{folder}{slash}by-hash/SHA256/{release.files[path][0]}"
     yield release.base + path
 
 

@@ -1,7 +1,8 @@
 """Repository files over HTTP(S) or from disk: bounded, retried, and cached by content.
 
-A file whose sha256 a signed index names is cached under that digest and never fetched twice.  Proxies and extra
-authorities come from apt's configuration, then from the environment; server certificates are always verified.
+A file whose sha256 a signed index names is cached under that digest and never fetched twice.  Proxies, client
+certificates and extra authorities come from apt's configuration, which is looked up as apt does, then from the
+environment.  Server certificates are always verified.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 import shutil
 import ssl
 import stat
@@ -17,9 +17,10 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final
@@ -30,7 +31,7 @@ import httpx
 
 from gdsdeploy import atomic
 from gdsdeploy import paths as folders
-from gdsdeploy.errors import ProgramFailed, RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.errors import GdsError, ProgramFailed, RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.host.rootdir import open_file
 from gdsdeploy.repo import names
 from gdsdeploy.repo.credentials import Logins
@@ -79,29 +80,19 @@ class Fetcher:
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """cache: folder for files of known content.  apt: Acquire settings; default: apt_settings().
+        """cache: folder for files of known content.  apt: its settings; default: apt_settings().
 
         logins: of the servers that want one.  within: a folder out of which no link of a ``file://`` repository leads.
         """
         self._within = within
         self.cache = cache or cache_dir()
         self._sleep = sleep
-        settings = apt_settings() if apt is None else apt
-        authorities = _authorities(settings.get("Acquire::https::CAInfo"), _client_certificates(settings).get(""))
-        try:
-            self._client = httpx.Client(
-                verify=authorities,
-                mounts=_certified(settings, _proxies(settings, authorities)),
-                auth=logins,
-                transport=transport,
-                timeout=TIMEOUT,
-                headers={"User-Agent": "gdsdeploy", "Accept-Encoding": "identity"},
-            )
-        except (ValueError, ImportError, httpx.InvalidURL) as error:
-            raise RepositoryUnusable(
-                f"this machine's proxy settings cannot be used: {error}",
-                hint="See `apt-config dump Acquire` and the variables http_proxy, https_proxy and all_proxy",
-            ) from error
+        self._client = httpx.Client(
+            auth=logins,
+            transport=transport or _Routes(apt_settings() if apt is None else apt),
+            timeout=TIMEOUT,
+            headers={"User-Agent": "gdsdeploy", "Accept-Encoding": "identity"},
+        )
 
     def __enter__(self) -> Fetcher:
         return self
@@ -109,27 +100,28 @@ class Fetcher:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._client.close()
 
-    def small(self, uri: str, *, limit: int = SMALL) -> bytes:
+    def small(self, uri: str, *, limit: int = SMALL, optional: bool = False) -> bytes:
         """The content of ``uri``, fetched again each time.
 
-        Raises NotThere when the repository has no such file, RepositoryUnusable when it can't be fetched.
+        optional: it may be elsewhere instead, so a server that refuses it has no such file.
+        Raises MissingFile when the repository has no such file, RepositoryUnusable when it can't be fetched.
         """
         with tempfile.TemporaryFile() as sink:
-            self._fetch(uri, sink, limit)
+            self._fetch(uri, sink, limit, optional=optional)
             sink.seek(0)
             return sink.read()
 
-    def file(self, uri: str, *, sha256: str, size: int) -> Path:
+    def file(self, uri: str, *, sha256: str, size: int, optional: bool = False) -> Path:
         """The path of a cached file with exactly this content, fetched from ``uri`` if it isn't cached yet.
 
-        Raises NotThere and RepositoryUnusable as ``small`` does, RepositoryUntrusted when the content differs.
+        Raises MissingFile and RepositoryUnusable as ``small`` does, RepositoryUntrusted when the content differs.
         """
         cached_path = self.find_cached(sha256, size)
         if cached_path is not None:
             return cached_path
         path = self._place(sha256)
         with _writing(path):
-            return self._store(uri, path, sha256, size)
+            return self._store(uri, path, sha256, size, optional=optional)
 
     def find_cached(self, sha256: str, size: int) -> Path | None:
         """The path of a cached file with exactly this content, if there is one."""
@@ -168,7 +160,9 @@ class Fetcher:
     @contextmanager
     def _answer(self, method: str, uri: str) -> Iterator[httpx.Response]:
         """The answer that is no redirect; httpx itself would read a redirect's body to its end, into memory."""
-        request = self._client.build_request(method, uri)
+        # As apt asks for indices: a proxy's older copy would be refused, or be taken for a replayed one.
+        headers = {} if uri.endswith((".deb", ".rpm")) else {"Cache-Control": "max-age=0"}
+        request = self._client.build_request(method, uri, headers=headers)
         logins: Any = httpx.USE_CLIENT_DEFAULT
         for _ in range(REDIRECTS + 1):
             with contextlib.closing(self._client.send(request, stream=True, auth=logins)) as answer:
@@ -180,14 +174,14 @@ class Fetcher:
                 request, logins = answer.next_request, None
         raise RepositoryUnusable(f"{uri}: more than {REDIRECTS} redirects")
 
-    def _store(self, uri: str, path: Path, sha256: str, size: int) -> Path:
+    def _store(self, uri: str, path: Path, sha256: str, size: int, *, optional: bool) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._prune()
         # Written beside its final name and renamed: an interrupted run leaves nothing that looks complete.
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".part-", delete=False) as sink:
             part = Path(sink.name)
             try:
-                self._fetch(uri, sink.file, size)
+                self._fetch(uri, sink.file, size, optional=optional)
                 sink.close()
                 digest = _sha256(part)
                 if part.stat().st_size != size or digest != sha256:
@@ -202,16 +196,17 @@ class Fetcher:
                 part.unlink(missing_ok=True)
         return path
 
-    def _fetch(self, uri: str, sink: IO[bytes], limit: int) -> None:
+    def _fetch(self, uri: str, sink: IO[bytes], limit: int, *, optional: bool) -> None:
         scheme = urlsplit(uri).scheme
         if scheme == "file":
             self._copy(uri, sink, limit)
             return
         if scheme not in ("http", "https"):
             raise RepositoryUnusable(f"{uri}: cannot fetch {scheme}: addresses", hint="Use http, https or file")
-        self._retrying(uri, lambda: _in_time(uri, PATIENCE + limit / SLOWEST, lambda: self._get(uri, sink, limit)))
+        seconds = PATIENCE + limit / SLOWEST
+        self._retrying(uri, lambda: _in_time(uri, seconds, lambda: self._get(uri, sink, limit)), optional=optional)
 
-    def _retrying(self, uri: str, request: Callable[[], None]) -> None:
+    def _retrying(self, uri: str, request: Callable[[], None], *, optional: bool = False) -> None:
         for attempt in range(1, TRIES + 1):
             try:
                 request()
@@ -222,6 +217,9 @@ class Fetcher:
                         hint="Check the address, the network and the proxy settings of this machine",
                     ) from error
                 self._sleep(0.5 * 2 ** (attempt - 1))
+            except _RefusedError as error:
+                refusal = _refusal(uri, error.status)
+                raise (MissingFile(refusal.message) if optional else refusal) from error
             else:
                 return
 
@@ -264,6 +262,13 @@ class Fetcher:
 
 class _RetryableError(Exception):
     """Worth another try."""
+
+
+@dataclass
+class _RefusedError(Exception):
+    """The server won't give a file.  Some say so of files that they don't have, such as S3 where nobody may list."""
+
+    status: int
 
 
 def _in_time(uri: str, seconds: float, request: Callable[[], None]) -> None:
@@ -316,11 +321,17 @@ def _check_status(uri: str, status: int) -> None:
         raise MissingFile(f"{uri}: the repository has no such file (status {status})")
     if status >= 500 or status in (408, 429):
         raise _RetryableError(f"the server answered with status {status}")
-    if status in (401, 403):
-        hint = "If it wants a login, write it into the file that `credentials` of the fleet file names"
-        raise RepositoryUnusable(f"{uri}: the server answered with status {status}", hint=hint)
+    if 400 <= status < 500 and status not in (401, 407):
+        raise _RefusedError(status)
     if status != 200:
-        raise RepositoryUnusable(f"{uri}: the server answered with status {status}")
+        raise _refusal(uri, status)
+
+
+def _refusal(uri: str, status: int) -> RepositoryUnusable:
+    hint = "If it wants a login, write it into the file that `credentials` of the fleet file names"
+    return RepositoryUnusable(
+        f"{uri}: the server answered with status {status}", hint=hint if status in (401, 403) else None
+    )
 
 
 def _pour(chunks: Iterator[bytes], sink: IO[bytes], limit: int, uri: str) -> None:
@@ -338,61 +349,92 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-_SETTING = re.compile(r'^(Acquire::(?:http|https)::[^ ]+) "([^"]*)";$')
-
-
 def apt_settings() -> dict[str, str]:
-    """Read the ``Acquire::http`` and ``Acquire::https`` settings of this machine; empty where there is no apt."""
+    """Name → value of this machine's settings of apt that aren't empty; none where there is no apt."""
     if shutil.which("apt-config") is None:
         return {}
     try:
-        text = run(["apt-config", "dump"], doing="read apt's configuration", timeout=30).stdout
+        # Each value in one line, percent-encoded.
+        argv = ["apt-config", "dump", "--format", "%f%N%V%n"]
+        text = run(argv, doing="read apt's configuration", timeout=30).stdout
     except ProgramFailed as error:
         raise RepositoryUnusable(error.message, hint="Check the files in /etc/apt/apt.conf.d") from error
-    matches = (_SETTING.match(line) for line in text.splitlines())
-    return {m[1]: m[2] for m in matches if m and m[2]}
+    settings = (line.partition("\t") for line in text.splitlines())
+    return {name: unquote(value) for name, _, value in settings if value}
 
 
-def _proxies(settings: dict[str, str], authorities: ssl.SSLContext) -> dict[str, httpx.BaseTransport | None]:
-    """Apt's proxies as httpx mounts; DIRECT means no proxy.  The environment decides for the others."""
-    mounts: dict[str, httpx.BaseTransport | None] = {}
-    for key, value in settings.items():
-        _, scheme, name, *host = key.split("::")
-        if name != "Proxy":
-            continue
-        pattern = f"{scheme}://{host[0]}" if host else f"{scheme}://"
-        mounts[pattern] = httpx.HTTPTransport(proxy=None if value == "DIRECT" else value, verify=authorities)
-    return mounts
+class _Routes(httpx.BaseTransport):
+    """Sends each request the way that apt's method for its scheme and host would take; without apt, the environment's.
+
+    A route is found at the first request for its host, and its errors are RepositoryUnusable.
+    """
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        """settings: apt's, whose names have no case; empty where there is no apt."""
+        self._settings = {name.lower(): value for name, value in settings.items()}
+        self._routes: dict[tuple[str, str], httpx.HTTPTransport] = {}
+        self._finding = threading.Lock()
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """See httpx.BaseTransport."""
+        key = request.url.scheme, request.url.host
+        with self._finding:
+            if key not in self._routes:
+                self._routes[key] = self._route(request.url)
+        return self._routes[key].handle_request(request)
+
+    def close(self) -> None:
+        """See httpx.BaseTransport."""
+        for route in self._routes.values():
+            route.close()
+
+    def _route(self, url: httpx.URL) -> httpx.HTTPTransport:
+        cert = self._of_host(url, "SSLCert")
+        client = (cert, self._of_host(url, "SSLKey") or None) if cert and url.scheme == "https" else None
+        authorities = _authorities(self._of_host(url, "CAInfo"), client)
+        try:
+            return httpx.HTTPTransport(proxy=self._proxy(url), verify=authorities)
+        except (ValueError, ImportError, httpx.InvalidURL) as error:
+            raise RepositoryUnusable(
+                f"this machine's proxy settings cannot be used: {error}",
+                hint="See `apt-config dump Acquire` and the variables http_proxy, https_proxy and all_proxy",
+            ) from error
+
+    def _of_host(self, url: httpx.URL, name: str) -> str:
+        """A setting for this host, else for all; those for https are those for http unless they are given.
+
+        apt looks for certificates in ``https::HOST::NAME``, its manual has ``https::NAME::HOST``; proxies are in both.
+        """
+        schemes = ("https", "http") if url.scheme == "https" else ("http",)
+        prefixes = [*(f"{scheme}::{url.host}" for scheme in schemes), *schemes]
+        names = (f"Acquire::{prefix}::{each}" for each in (f"{name}::{url.host}", name) for prefix in prefixes)
+        return next(filter(None, (self._settings.get(each.lower()) for each in names)), "")
+
+    def _proxy(self, url: httpx.URL) -> str | None:
+        """The address of the proxy; what has no host in it, such as ``DIRECT``, means none (apt-transport-http(1))."""
+        if urllib.request.proxy_bypass(url.host):
+            return None
+        proxy = self._detected(url) or self._of_host(url, "Proxy")
+        if not proxy:
+            named = urllib.request.getproxies()
+            schemes = (url.scheme, "all", "http") if self._settings else (url.scheme, "all")
+            return next(filter(None, map(named.get, schemes)), None)
+        return proxy if urlsplit(proxy).hostname else None
+
+    def _detected(self, url: httpx.URL) -> str:
+        """What apt's program for it answers; empty where there is none, it doesn't know, or the host's proxy is set."""
+        prefix = f"acquire::{url.scheme}::proxy"
+        program = self._settings.get(f"{prefix}-auto-detect") or self._settings.get(f"{prefix}autodetect")
+        if not program or f"{prefix}::{url.host}" in self._settings:
+            return ""
+        try:
+            answer = run([program, str(url)], doing=f"find the proxy for {url.host}", timeout=30).stdout
+        except GdsError as error:
+            raise RepositoryUnusable(error.message, hint="apt's Proxy-Auto-Detect names this program") from error
+        return answer.partition("\n")[0].strip()
 
 
-def _client_certificates(settings: dict[str, str]) -> dict[str, tuple[str, str | None]]:
-    """Host, or "" for all hosts → files of the client's certificate and key; see apt-transport-https(1)."""
-    files: dict[str, dict[str, str]] = {}
-    for key, value in settings.items():
-        _, scheme, name, *host = key.split("::")
-        if scheme == "https" and name.lower() in ("sslcert", "sslkey"):
-            files.setdefault(host[0] if host else "", {})[name.lower()] = value
-    return {host: (pair["sslcert"], pair.get("sslkey")) for host, pair in files.items() if "sslcert" in pair}
-
-
-def _certified(
-    settings: dict[str, str], mounts: dict[str, httpx.BaseTransport | None]
-) -> dict[str, httpx.BaseTransport | None]:
-    """``mounts`` and those of hosts that require their own client certificate, through their usual proxy."""
-    certified = dict(mounts)
-    for host, pair in _client_certificates(settings).items():
-        if not host:
-            continue
-        context = _authorities(settings.get("Acquire::https::CAInfo"), pair)
-        keys = (f"Acquire::https::Proxy::{host}", "Acquire::https::Proxy")
-        proxy = next((settings[key] for key in keys if key in settings), None)
-        if proxy is None and not urllib.request.proxy_bypass(host):
-            proxy = urllib.request.getproxies().get("https")
-        certified[f"https://{host}"] = httpx.HTTPTransport(proxy=None if proxy == "DIRECT" else proxy, verify=context)
-    return certified
-
-
-def _authorities(extra: str | None, client: tuple[str, str | None] | None = None) -> ssl.SSLContext:
+def _authorities(extra: str, client: tuple[str, str | None] | None) -> ssl.SSLContext:
     """The system's certificate authorities (SSL_CERT_FILE and SSL_CERT_DIR included) and apt's own."""
     context = ssl.create_default_context()
     paths = ssl.get_default_verify_paths()

@@ -204,8 +204,10 @@ def files(root: Path) -> dict[str, bytes]:
 class _Handler(http.server.SimpleHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
-    def __init__(self, *args: object, log: list[str], logins: list[str], **kwargs: object) -> None:
-        self._log, self._logins = log, logins
+    def __init__(
+        self, *args: object, log: list[str], logins: list[str], instead: dict[int, int], **kwargs: object
+    ) -> None:
+        self._log, self._logins, self._instead = log, logins, instead
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
 
     def send_head(self) -> Any:
@@ -214,6 +216,9 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
             self.send_error(401)
             return None
         return super().send_head()
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        super().send_error(self._instead.get(code, code), message, explain)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         self._log.append(format % args)
@@ -228,18 +233,20 @@ class Server:
     log: list[str]
     #: the words of logins, one of which each request has to have; empty: none has to
     logins: list[str] = field(default_factory=list)
+    #: status → what it answers instead
+    instead: dict[int, int] = field(default_factory=dict)
 
 
 @contextmanager
 def serve(root: Path) -> Iterator[Server]:
     """Serve a folder on loopback."""
-    log, logins = list[str](), list[str]()
-    handler = functools.partial(_Handler, directory=os.fspath(root), log=log, logins=logins)
+    log, logins, instead = list[str](), list[str](), dict[int, int]()
+    handler = functools.partial(_Handler, directory=os.fspath(root), log=log, logins=logins, instead=instead)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:
-            yield Server(f"http://127.0.0.1:{server.server_address[1]}", log, logins)
+            yield Server(f"http://127.0.0.1:{server.server_address[1]}", log, logins, instead)
         finally:
             server.shutdown()
             thread.join()

@@ -268,6 +268,22 @@ def test_the_next_compression_is_taken_where_the_best_is_gone(archive: Archive, 
     assert fetch(server, key).named("hello")
 
 
+@pytest.mark.parametrize("lost", ["InRelease", "by-hash", "Packages.xz"])
+def test_a_server_that_refuses_what_it_does_not_have(lost: str, archive: Archive, server: Server, key: Key) -> None:
+    """As S3 does where nobody may list: it falls back as apt does, and a signature is still asked for."""
+    server.instead[404] = 403
+    archive.publish(suite(by_hash=lost == "by-hash"), key, detached=lost == "InRelease")
+    for path in archive.root.rglob("*" if lost == "by-hash" else lost):
+        if lost in str(path) and path.is_file():
+            path.unlink()
+    assert fetch(server, key).named("hello")
+    for path in archive.root.rglob("*Release*"):
+        path.unlink()
+    with pytest.raises(RepositoryUnusable, match="Release: the server answered with status 403") as error:
+        fetch(server, key)
+    assert "`credentials`" in (error.value.hint or "")
+
+
 def test_a_server_that_does_not_answer_is_named_after_three_tries(key: Key) -> None:
     waited: list[float] = []
     repository = Repository("t", "http://127.0.0.1:9", key.keyring, (key.fingerprint,), "/k", ("s",), ("main",))

@@ -13,6 +13,7 @@ import pytest
 
 from gdsdeploy.errors import RepositoryUnusable
 from gdsdeploy.repo.fetch import Fetcher
+from tests.pins.aptmachine import AptMachine
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -59,16 +60,34 @@ def uri(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         thread.join()
 
 
-def fetched(uri: str, tmp_path: Path, **settings: str) -> bytes:
-    apt = {f"Acquire::https::{key.replace('_of_', '::')}": value for key, value in settings.items()}
+def fetched(uri: str, tmp_path: Path, prefix: str = "https", **settings: str) -> bytes:
+    apt = {f"Acquire::{prefix}::{key.replace('_of_', '::')}": value for key, value in settings.items()}
     with Fetcher(tmp_path, apt=apt, sleep=lambda _: None) as fetcher:
         return fetcher.small(uri)
 
 
-@pytest.mark.parametrize("host", ["", "_of_localhost"])
-def test_the_certificate_that_apt_would_show_is_shown(host: str, uri: str, folder: Path, tmp_path: Path) -> None:
-    names = {f"SSLCert{host}": str(folder / "client.pem"), f"SslKey{host}": str(folder / "client.key")}
-    assert fetched(uri, tmp_path, CAInfo=str(folder / "server.pem"), **names) == b"hello"
+@pytest.mark.parametrize(
+    ("prefix", "host", "by_apt"),
+    [
+        ("https", "", True),
+        ("https", "_of_localhost", False),  # only its manual has this
+        ("https::localhost", "", True),
+        ("HTTP", "", True),
+        ("http::LocalHost", "", True),
+    ],
+)
+def test_the_certificate_that_apt_would_show_is_shown(
+    prefix: str, host: str, by_apt: bool, uri: str, folder: Path, tmp_path: Path
+) -> None:
+    files = {"CaInfo": "server.pem", "SSLCert": "client.pem", "SslKey": "client.key"}
+    names = {f"{name}{host}": str(folder / file) for name, file in files.items()}
+    assert fetched(uri, tmp_path / "cache", prefix, **names) == b"hello"
+    machine = AptMachine.make(tmp_path / "machine", ())
+    with (machine.root / "apt.conf").open("a") as file:
+        file.writelines(f'Acquire::{prefix}::{key.replace("_of_", "::")} "{value}";\n' for key, value in names.items())
+    machine.source("it", f"deb [trusted=yes] {uri.removesuffix('file')} suite main")
+    said = machine.run("apt-get", "update", ok=(0, 100))
+    assert ("ertificate" not in said) is by_apt, said
 
 
 def test_another_hosts_certificate_is_not_shown(uri: str, folder: Path, tmp_path: Path) -> None:
