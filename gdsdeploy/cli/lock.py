@@ -16,8 +16,7 @@ from gdsdeploy.errors import ChecksUnknown, LockInvalid, LockStale, RepositoryUn
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import CONFINED, Reading, confined, is_folder_elsewhere, load_fleet
 from gdsdeploy.host.io.wording import aligned, first_few, joined
-from gdsdeploy.lock import compat, lockfile, resolve_fleet, signatures
-from gdsdeploy.lock.compat import Rule
+from gdsdeploy.lock import lockfile, resolve_fleet, signatures
 from gdsdeploy.lock.lockfile import Difference
 from gdsdeploy.lock.resolve.explain import Explanation, explainable_names
 from gdsdeploy.lock.resolve.target import Pieces
@@ -214,20 +213,14 @@ def _resolve(
 ) -> tuple[Resolved, Proven | None]:
     with _fetcher(intent, fleet, mode) as fetcher:
 
-        def resolve(rules: Sequence[Rule]) -> Resolved:
+        def resolve(intent: Fleet) -> Resolved:
             with console.step(f"Resolving the pins of {fleet}"):
                 return resolve_fleet.resolve_fleet(
-                    intent,
-                    fetcher,
-                    old=old,
-                    upgrade=upgrade,
-                    step=console.step,
-                    installed=pieces.by_profile(),
-                    rules=rules,
+                    intent, fetcher, old=old, upgrade=upgrade, step=console.step, installed=pieces.by_profile()
                 )
 
         if not tries:
-            return resolve([block.rule() for block in compat.read_own(fleet)]), None
+            return resolve(intent), None
         from gdsdeploy.preflight.prove import prove
 
         proven = prove(intent, fleet, resolve, tries=tries, fetcher=fetcher)
@@ -328,8 +321,7 @@ def _check(fleet: Path, mode: Reading, as_json: bool) -> None:
 def _explain(fleet: Path, mode: Reading, what: str, as_json: bool) -> None:
     intent, lock = lockfile.fleet_and_lock(fleet, mode, fresh=False, signed=False)
     with _fetcher(intent, fleet, mode) as fetcher:
-        own = [block.rule() for block in compat.read_own(fleet)]
-        explanations = resolve_fleet.explain(intent, lock, what, fetcher, step=console.step, rules=own)
+        explanations = resolve_fleet.explain(intent, lock, what, fetcher, step=console.step)
     if as_json:
         profiles = [
             {**asdict(e), "package": e.package.model_dump(), "index": e.index.model_dump()} for e in explanations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import Any
 
 from gdsdeploy.converge import boot
@@ -62,6 +63,8 @@ def expectation(fleet: Fleet, lock: Lock, name: str, host: FitTarget | None = No
         module_parameters=boot.expected_parameters(profile) if profile.own_kernel else {},
         packaged=[PackagedFile(**file) for file in packaged_files(target)],
         imex_nodes=list(fleet.imex_nodes(name)),
+        # Where a rule is on the controller is no matter of hosts.
+        rules=[replace(rule, place="") for rule in fleet._own_rules],
     )
 
 

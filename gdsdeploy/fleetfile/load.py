@@ -7,6 +7,7 @@ that fleet files once had say what to use now.  No error quotes a secret, or a l
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -22,11 +23,13 @@ from gdsdeploy import paths
 from gdsdeploy.errors import FleetInvalid, GdsError, did_you_mean
 from gdsdeploy.files import yamlfile
 from gdsdeploy.files.yamlfile import Document, quoted
-from gdsdeploy.fleetfile import ansible_inventory, selection
+from gdsdeploy.fleetfile import ansible_inventory, rules, selection
+from gdsdeploy.fleetfile.rules import Block, RuleFile
 from gdsdeploy.host import topology
 from gdsdeploy.host.io import jsontext, reading
 from gdsdeploy.host.io.wording import first_few
-from gdsdeploy.host.model.compat import parse_versions
+from gdsdeploy.host.model import compat
+from gdsdeploy.host.model.compat import Rule, parse_versions
 from gdsdeploy.model.fleet import Fleet, InventorySource, references
 from gdsdeploy.model.profile_parts import domain_problems
 from gdsdeploy.model.text import NAME, SECRET, WORDS
@@ -106,7 +109,28 @@ def load_fleet(path: Path, mode: Reading = CONFINED, *, names_from: Path | None 
     document = _with_inventory(document, folder, mode)
     fleet = parse_document(document, Fleet, error=FleetInvalid, also=problems)
     _read_golden(fleet, folder, mode)
-    return fleet
+    return with_own_rules(fleet, path)
+
+
+def own_blocks(path: Path) -> tuple[Block, ...]:
+    """The rules beside a fleet file, none without their file; raises FleetInvalid with every problem and its place."""
+    return _own(path)[0]
+
+
+def with_own_rules(fleet: Fleet, path: Path) -> Fleet:
+    """The fleet with the rules that are beside its file ``path`` now; raises as :func:`own_blocks`."""
+    return rules.with_own(fleet, _own(path)[1])
+
+
+def _own(path: Path) -> tuple[tuple[Block, ...], list[Rule]]:
+    file = rules.own_rules_of(path)
+    if not os.path.lexists(file):
+        return (), []
+    document = yamlfile.read(file, error=FleetInvalid, links=False)
+    shipped = compat.rules_with(())
+    blocks = parse_document(document, RuleFile, error=FleetInvalid, also=lambda each: each.repeated(shipped)).rules
+    marks = (_locate(document.root, ("rules", number))[1] for number in range(len(blocks)))
+    return blocks, [block.rule(f"{file}:{mark.line + 1}") for block, mark in zip(blocks, marks, strict=True)]
 
 
 def names_in(path: Path) -> list[str]:

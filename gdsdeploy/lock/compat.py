@@ -1,162 +1,16 @@
-"""What may be locked: the rules of compat.yml and of the fleet, stacks that were proven, and how old an index may be.
-
-gdsdeploy/host/model/compat.py judges the rules, on the controller and on hosts.  A fleet's own rules are in
-``fleet.compat.yml`` beside ``fleet.yml``, in the format of compat.yml: `gdsdeploy lock --prove` adds what it learned
-from builds that failed, and people add what they know.
-"""
+"""What may be locked beside the rules: stacks that were proven, and how old an index may be."""
 
 from __future__ import annotations
 
 import hashlib
-import os
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from functools import cache
-from importlib import resources
-from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Final
 
-import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
-
-from gdsdeploy import atomic
-from gdsdeploy.errors import FleetInvalid, RepositoryUntrusted
-from gdsdeploy.files import yamlfile
-from gdsdeploy.fleetfile.load import Problem, parse_document
-from gdsdeploy.host.model import compat
-from gdsdeploy.host.model.compat import SUBJECTS, Combination, Rule, Verdict
+from gdsdeploy.errors import RepositoryUntrusted
+from gdsdeploy.host.model.compat import Verdict
 from gdsdeploy.model.fleet import Repository
 from gdsdeploy.model.lock import Index, Target
-from gdsdeploy.model.text import matching
-
-__all__ = ["SUBJECTS", "Block", "Combination", "Rule", "Verdict", "judge", "load", "shipped"]
-
-
-def _alternatives(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
-
-
-def _require_subjects(conditions: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    for subject, expressions in conditions.items():
-        if subject not in SUBJECTS:
-            raise ValueError(f"there is no subject {subject!r}; there are {', '.join(SUBJECTS)}")
-        for text in expressions if subject in compat.VERSIONS else ():
-            compat.parse_versions(text)
-    return conditions
-
-
-Conditions = Annotated[
-    dict[str, Annotated[tuple[str, ...], BeforeValidator(_alternatives), Field(min_length=1)]],
-    AfterValidator(_require_subjects),
-]
-
-
-class Block(BaseModel):
-    """One block of compat.yml, or of a fleet's own rules."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    id: Annotated[str, matching(r"^[a-z0-9][a-z0-9.-]+$", "an id has a-z, 0-9, dots and dashes")]
-    says: str
-    known: Literal["measured", "source", "documentation"]
-    source: str
-    when: Conditions = Field(default_factory=dict)
-    needs: Conditions = Field(default_factory=dict)
-    refuses: Conditions = Field(default_factory=dict)
-    warns: Conditions = Field(default_factory=dict)
-    fixed: str = ""
-
-    @model_validator(mode="after")
-    def _one_effect(self) -> Self:
-        if sum(map(bool, (self.needs, self.refuses, self.warns))) != 1:
-            raise ValueError("a rule has exactly one of needs, refuses and warns")
-        return self
-
-    def rule(self) -> Rule:
-        """What programs judge by."""
-        return Rule(**self.model_dump())
-
-
-def load(text: str) -> tuple[Rule, ...]:
-    """Read rules; raises ValueError (pydantic's) for one that is malformed and for an id given twice."""
-    rules = tuple(Block.model_validate(block).rule() for block in yamlfile.shipped(text)["rules"])
-    for name, count in Counter(rule.id for rule in rules).items():
-        if count > 1:
-            raise ValueError(f"the rule id {name} is given twice")
-    return rules
-
-
-@cache
-def shipped() -> tuple[Rule, ...]:
-    """The rules of compat.yml."""
-    return load(resources.files(__package__).joinpath("compat.yml").read_text(encoding="utf-8"))
-
-
-def judge(combination: Combination, rules: Iterable[Rule] | None = None) -> list[Verdict]:
-    """What the rules say about ``combination``, in their order: see gdsdeploy/host/model/compat.py."""
-    return compat.judge(combination, shipped() if rules is None else rules)
-
-
-_HEAD: Final = """\
-# This fleet's own compatibility rules; `gdsdeploy lock` judges by them and by those of gdsdeploy.
-# `gdsdeploy lock --prove` adds stacks that don't build or would not load. To have one tried again, remove its rule.
-"""
-
-
-class _File(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    rules: tuple[Block, ...] = ()
-
-
-def own_rules_of(fleet: Path) -> Path:
-    """Where the rules of a fleet file are: ``fleet.compat.yml`` for ``fleet.yml``."""
-    return fleet.with_name(f"{fleet.stem}.compat.yml")
-
-
-def read_own(fleet: Path) -> tuple[Block, ...]:
-    """The rules beside a fleet file, none without the file; raises FleetInvalid with every problem and its place."""
-    path = own_rules_of(fleet)
-    if not os.path.lexists(path):
-        return ()
-    return parse_document(
-        yamlfile.read(path, error=FleetInvalid, links=False), _File, error=FleetInvalid, also=_twice
-    ).rules
-
-
-def _twice(file: _File) -> list[Problem]:
-    """Rules whose id another rule has."""
-    ids, problems = {rule.id for rule in shipped()}, list[Problem]()
-    for number, rule in enumerate(file.rules):
-        if rule.id in ids:
-            problems.append((("rules", number, "id"), f"another rule has the id {rule.id}"))
-        ids.add(rule.id)
-    return problems
-
-
-def write_own(fleet: Path, rules: Sequence[Block]) -> Path:
-    """Write the rules beside a fleet file, sorted by id; raises FleetInvalid if that fails."""
-    path = own_rules_of(fleet)
-    content = {"rules": [_short(rule) for rule in sorted(rules, key=lambda rule: rule.id)]}
-    text = _HEAD + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
-    try:
-        atomic.write(path, text, mode=0o644)
-    except OSError as error:
-        hint = f"Make {path.parent.resolve()} writable, or free some space"
-        raise FleetInvalid(f"{path}: cannot be written: {error.strerror}", hint=hint) from error
-    return path
-
-
-def _short(rule: Block) -> dict[str, object]:
-    """A rule as a person writes it: without empty keys, and with a word in place of a list of one."""
-    value = {}
-    for key, inner in rule.model_dump(exclude_defaults=True).items():
-        if isinstance(inner, dict):
-            inner = {name: texts[0] if len(texts) == 1 else list(texts) for name, texts in inner.items()}
-        value[key] = inner
-    return value
-
 
 #: The packages that modules are built from.
 _PARTS: Final = (

@@ -22,8 +22,10 @@ from gdsdeploy import atomic, console
 from gdsdeploy.errors import LockInvalid, LockStale, SignatureRefused
 from gdsdeploy.files import yamlfile
 from gdsdeploy.fleetfile.load import CONFINED, Reading, load_fleet, parse_document
+from gdsdeploy.fleetfile.rules import rules_of
 from gdsdeploy.host.explain.cause import numbers
 from gdsdeploy.host.explain.config import SILENT
+from gdsdeploy.host.model.compat import judge, kernel_version
 from gdsdeploy.lock import repo_settings, signatures
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import LOCK_VERSION, Index, Lock, Target
@@ -221,6 +223,7 @@ class Difference(enum.Enum):
     PIN_CHANGED = "pin"
     REPOSITORIES_CHANGED = "repositories"
     KEYS_CHANGED = "signing keys"
+    RULE_REFUSES = "rule"
     PACKAGE_GONE = "package no longer in its repository"
     PACKAGE_REPLACED = "package replaced in its repository"
     FILE_GONE = "file no longer in its repository"
@@ -243,6 +246,8 @@ class Reason:
         what = f"{self.difference.value} {self.subject}".strip()
         if not self.expected and not self.found:
             return f"profile {self.profile}: {what}"
+        if self.difference is Difference.RULE_REFUSES:
+            return f"profile {self.profile}: [{self.subject}] {self.found} The rule is in {self.expected}"
         if self.difference in (Difference.INDEX_REFUSED, Difference.FILE_GONE):
             return f"profile {self.profile}: {what}: {self.found}"
         if self.difference in (Difference.PACKAGE_GONE, Difference.PACKAGE_REPLACED, Difference.INDEX_OLDER):
@@ -258,7 +263,19 @@ def status(fleet: Fleet, lock: Lock) -> list[Reason]:
     for name in sorted(fleet.profiles.keys() & lock.targets.keys()):
         reasons += _profile(name, fleet.profiles[name], lock.targets[name])
         reasons += _repositories(fleet, name, lock.targets[name])
+        reasons += _refused(fleet, name, lock.targets[name])
     return reasons
+
+
+def _refused(fleet: Fleet, name: str, target: Target) -> Iterator[Reason]:
+    """The rules that refuse what is locked: those of a newer gdsdeploy, or of the fleet since it was locked."""
+    rules = rules_of(fleet)
+    places = {rule.id: rule.place for rule in rules}
+    kernel = kernel_version(target.kernel.release, target.kernel.version)
+    for verdict in judge({**target.judged, "kernel": kernel}, rules):
+        if not verdict.allowed:
+            place = places[verdict.rule] or "gdsdeploy/lock/compat.yml"
+            yield Reason(Difference.RULE_REFUSES, name, verdict.rule, place, verdict.words)
 
 
 _NAMED = {"flavour": Difference.FLAVOUR_CHANGED, "mode": Difference.MODE_CHANGED}

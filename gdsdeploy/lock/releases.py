@@ -2,7 +2,7 @@
 
 Layout below the state folder::
 
-    releases/<fleet file>/<lock>-<fleet>/gdsdeploy.lock, fleet.yml, release.json
+    releases/<fleet file>/<lock>-<fleet>/gdsdeploy.lock, fleet.yml, fleet.compat.yml, release.json
 
 ``<fleet file>`` is a digest of its path, ``<lock>`` and ``<fleet>`` are the first digits of the contents' digests, and
 release.json says when which host got it.  A rollback restores a host's release; a resumed rollout continues with the
@@ -24,6 +24,7 @@ from typing import Any
 from gdsdeploy import atomic, paths
 from gdsdeploy.errors import GdsError, LockInvalid, RolloutRefused, SignatureRefused
 from gdsdeploy.fleetfile.load import TRUSTED, load_fleet
+from gdsdeploy.fleetfile.rules import own_rules_of
 from gdsdeploy.lock import lockfile
 from gdsdeploy.lock.signatures import beside
 from gdsdeploy.model.fleet import Fleet, FleetHost
@@ -104,6 +105,10 @@ def store(fleet_path: Path, lock: Lock) -> Release:
             "stored": time.time(),
         }
         atomic.write(folder / _FLEET, text, mode=0o600)
+        own, kept = own_rules_of(path), own_rules_of(folder / _FLEET)
+        kept.unlink(missing_ok=True)
+        if own.is_file():
+            atomic.write(kept, own.read_bytes(), mode=0o600)
         if lock._signed is None:
             lockfile.write(folder / lockfile.NAME, lock)
         else:

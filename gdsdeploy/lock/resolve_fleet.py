@@ -13,8 +13,9 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from gdsdeploy.errors import LockInvalid, NoSolution, RepositoryUntrusted, RepositoryUnusable, nearest
+from gdsdeploy.fleetfile.rules import rules_of
+from gdsdeploy.host.model.compat import Verdict
 from gdsdeploy.lock import compat, lockfile, repo_settings
-from gdsdeploy.lock.compat import Rule, Verdict, shipped
 from gdsdeploy.lock.lockfile import Difference, Reason, pins
 from gdsdeploy.lock.resolve import Resolution, resolve
 from gdsdeploy.lock.resolve.explain import Explanation, explainable_names
@@ -149,11 +150,8 @@ def resolve_fleet(
     now: datetime | None = None,
     step: Step = _silently,
     installed: Installed = {},  # noqa: B006 - nothing changes it
-    rules: Sequence[Rule] = (),
 ) -> Resolved:
     """Resolve every profile; raises NoSolution with the reasons of all that have none.
-
-    rules: the fleet's own, beside those of compat.yml.
 
     old: stays except for what ``upgrade`` names, and what the fleet or the repositories force to move.
     installed: of these profiles, what hosts have takes the place of what ``old`` has adopted.
@@ -188,7 +186,7 @@ def resolve_fleet(
                 universe,
                 indices,
                 sources,
-                rules=(*shipped(), *rules),
+                rules=rules_of(fleet),
                 keep=chosen,
                 wishes=wishes,
                 modules=modules,
@@ -287,12 +285,8 @@ def explain(
     *,
     now: datetime | None = None,
     step: Step = _silently,
-    rules: Sequence[Rule] = (),
 ) -> list[Explanation]:
-    """Explain a subject or package for each profile whose lock has it; raises LockInvalid if none has.
-
-    rules: the fleet's own.
-    """
+    """Explain a subject or package for each profile whose lock has it; raises LockInvalid if none has."""
     reader = _Reader(fleet, fetcher, now, step)
     explanations = []
     for name in sorted(fleet.profiles.keys() & lock.targets.keys()):
@@ -300,7 +294,7 @@ def explain(
         if what in explainable_names(target):
             universe, _ = reader.read(name, platform)
             with contextlib.suppress(KeyError):
-                explanations.append(why(name, fleet.profiles[name], platform, universe, target, what, rules))
+                explanations.append(why(name, fleet.profiles[name], platform, universe, target, what, rules_of(fleet)))
     if not explanations:
         names = {each for target in lock.targets.values() for each in explainable_names(target)}
         hint = f"Try: {nearest(what, sorted(names)) or 'driver, kernel, nvidia-fs, libcufile'}"

@@ -406,6 +406,8 @@ class Fleet(Model):
     #: profile → its suppliers, where they were chosen in a larger fleet
     _suppliers: dict[str, tuple[str, ...]] = PrivateAttr(default_factory=dict)
     _any_serial: bool = PrivateAttr(default=False)
+    #: rules of host/model/compat.py that it has beside gdsdeploy's; set by the reader of the fleet file
+    _own_rules: tuple[Any, ...] = PrivateAttr(default=())
     #: addresses by domain, with the hosts that they were read from: a copy with other hosts reads its own
     _imex: tuple[dict[str, FleetHost], dict[str, tuple[str, ...]]] | None = PrivateAttr(default=None)
 

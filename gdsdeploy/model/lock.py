@@ -31,7 +31,7 @@ from gdsdeploy.model.text import (
 )
 
 #: "major.minor": a newer major is refused, a newer minor is read with a warning.
-LOCK_VERSION = "1.6"
+LOCK_VERSION = "1.7"
 
 Sha256 = Annotated[str, matching(r"^[0-9a-f]{64}$", "a SHA-256 has 64 digits, 0-9 and a-f")]
 
@@ -198,6 +198,8 @@ class Target(Model):
     gds_tools: Component | None
     #: Ids of the compatibility rules that had a say in this choice (see compat.yml).
     rules: Annotated[tuple[str, ...], Strict(False)]
+    #: Subject of these rules → what this choice has of it, but for the kernel, so that later rules can judge it, too.
+    judged: dict[str, str] = Field(default_factory=dict)
     #: The pins it was resolved from, to say later why a lock is stale.
     pins: dict[str, str]
     #: What would have been preferred over this choice, had it been admitted.
@@ -215,9 +217,10 @@ class Target(Model):
 
     @model_serializer(mode="wrap")
     def _short(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without the keys of what is adopted, packaged and proven where nothing is: other locks stay as they are."""
+        """Without the keys of what other locks don't have, where they are empty: those stay as they are."""
         value: dict[str, Any] = handler(self)
-        return {key: inner for key, inner in value.items() if key not in ("adopted", "packaged", "proof") or inner}
+        optional = ("adopted", "judged", "packaged", "proof")
+        return {key: inner for key, inner in value.items() if key not in optional or inner}
 
     @model_validator(mode="after")
     def _source_or_packages(self) -> Self:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gdsdeploy import console
 from gdsdeploy.errors import GdsError
+from gdsdeploy.fleetfile.rules import rules_of
 from gdsdeploy.lock import repo_settings
 from gdsdeploy.lock.resolve.options import is_packaged
 from gdsdeploy.lock.resolve_fleet import read_repositories
@@ -49,6 +50,7 @@ def preflight(
     this machine can't try, and what reading repositories raises.
     """
     cells: list[Cell] = []
+    rules = rules_of(fleet)
     for name in profiles:
         profile = fleet.profiles[name]
         if is_packaged(profile):
@@ -66,7 +68,7 @@ def preflight(
         sources = PackagedSources(fetcher, indices, console.step)
         cells += (
             _cell(candidate, platform, universe, again=again, fetcher=fetcher)
-            for candidate in candidates(name, profile, platform, universe, indices, sources, locked, choices)
+            for candidate in candidates(name, profile, platform, universe, indices, sources, locked, choices, rules)
         )
     return cells
 

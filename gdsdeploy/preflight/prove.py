@@ -9,8 +9,9 @@ from pathlib import Path
 
 from gdsdeploy import console
 from gdsdeploy.errors import ChecksUnknown, ModuleBuildFailed
-from gdsdeploy.lock import compat, lockfile
-from gdsdeploy.lock.compat import Block, Rule
+from gdsdeploy.fleetfile.load import own_blocks, with_own_rules
+from gdsdeploy.fleetfile.rules import Block, own_rules_of, write_own
+from gdsdeploy.lock import lockfile
 from gdsdeploy.lock.resolve_fleet import Resolved
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.platform import stack_platform_for
@@ -51,7 +52,7 @@ class Proven:
 def prove(
     fleet: Fleet,
     path: Path,
-    resolve: Callable[[Sequence[Rule]], Resolved],
+    resolve: Callable[[Fleet], Resolved],
     *,
     tries: int,
     fetcher: Fetcher,
@@ -59,14 +60,15 @@ def prove(
     """Resolve, build every profile's stack in full, and resolve again without what failed, until nothing fails.
 
     path: of the fleet file; each failure becomes a rule beside it at once, so that an interruption loses none.
-    resolve: by these rules of the fleet.  tries: stacks that may fail for each profile.
+    resolve: by the rules of the fleet that it gets.  tries: stacks that may fail for each profile.
     Raises ModuleBuildFailed after that many, ChecksUnknown for trouble of this machine, NoSolution where no stack is
     left, and what preflight raises.
     """
     failures: Counter[str] = Counter()
     attempts: list[Attempt] = []
     while True:
-        resolved = resolve([block.rule() for block in compat.read_own(path)])
+        fleet = with_own_rules(fleet, path)
+        resolved = resolve(fleet)
         passed, failed = list[Attempt](), False
         for name in sorted(name for name, target in resolved.lock.targets.items() if not target.packaged):
             cell, record = _try(fleet, resolved, name, fetcher)
@@ -100,8 +102,8 @@ def _try(fleet: Fleet, resolved: Resolved, name: str, fetcher: Fetcher) -> tuple
 
 def _learn(path: Path, block: Block) -> str:
     """Add a rule to those beside the fleet file, or replace the one of its id, which is returned."""
-    others = [each for each in compat.read_own(path) if each.id != block.id]
-    compat.write_own(path, [*others, block])
+    others = [each for each in own_blocks(path) if each.id != block.id]
+    write_own(path, [*others, block])
     return block.id
 
 
@@ -140,6 +142,6 @@ def _exhausted(path: Path, profile: str, attempts: Sequence[Attempt]) -> ModuleB
         lines += [f"    log: {log}" for log in each.record.logs]
     return ModuleBuildFailed(
         "\n".join(lines),
-        hint=f"{compat.own_rules_of(path)} has them as rules: the same command again tries the next ones. If a failure"
+        hint=f"{own_rules_of(path)} has them as rules: the same command again tries the next ones. If a failure"
         " was this machine's, remove its rule, and try that stack with gdsdeploy kmod preflight --again",
     )

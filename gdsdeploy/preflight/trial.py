@@ -30,9 +30,8 @@ from gdsdeploy import __version__, console, paths, run
 from gdsdeploy.errors import GdsError, LockStale, NoSolution
 from gdsdeploy.files import folders
 from gdsdeploy.host.errors import StubError, UnbuildableError
-from gdsdeploy.host.model.compat import parse_versions
+from gdsdeploy.host.model.compat import Rule, Verdict, judge, parse_versions
 from gdsdeploy.lock import compat
-from gdsdeploy.lock.compat import Verdict, judge
 from gdsdeploy.lock.resolve import options, resolve
 from gdsdeploy.lock.resolve.options import Option, Options
 from gdsdeploy.lock.resolve.target import base
@@ -318,7 +317,7 @@ class StackCandidate:
     target: Target | None
     #: the reason for that
     problem: str = ""
-    #: rules of compat.yml that forbid this combination
+    #: rules that forbid this combination
     against: tuple[Verdict, ...] = ()
 
     @property
@@ -337,6 +336,7 @@ def candidates(
     sources: Sources,
     locked: Target | None,
     choices: StackChoices,
+    rules: Sequence[Rule],
 ) -> list[StackCandidate]:
     """Every combination in ``choices``, in the order of its words; kernels outermost.
 
@@ -353,7 +353,7 @@ def candidates(
     stacks = []
     for kernel, driver, source in combinations:
         facts = {**base(profile, platform), **driver.facts, **kernel.facts, **source.facts}
-        against = tuple(verdict for verdict in judge(facts) if not verdict.allowed)
+        against = tuple(verdict for verdict in judge(facts, rules) if not verdict.allowed)
         target, problem = _target(name, profile, platform, universe, indices, sources, locked, (kernel, driver, source))
         stacks.append(
             StackCandidate(

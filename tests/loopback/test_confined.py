@@ -14,8 +14,8 @@ import yaml
 from gdsdeploy import cli
 from gdsdeploy.errors import FleetInvalid, GdsError, LockInvalid, RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.fleetfile import ansible_inventory
-from gdsdeploy.fleetfile.load import CONFINED, TRUSTED, confined, load_fleet, names_in
-from gdsdeploy.lock import compat, lockfile
+from gdsdeploy.fleetfile.load import CONFINED, TRUSTED, confined, load_fleet, names_in, own_blocks
+from gdsdeploy.lock import lockfile
 from gdsdeploy.repo import fetch, repository
 from tests import commandline
 from tests.loopback.verbs import verbs
@@ -236,7 +236,7 @@ def test_a_file_that_is_none_of_these_is_never_quoted(content: str, tmp_path: Pa
     path.write_text(content)
     (tmp_path / "fleet.compat.yml").write_text(content)
     readers: list[Callable[[], object]] = [
-        lambda: load_fleet(path, TRUSTED), lambda: lockfile.read(path), lambda: compat.read_own(path)
+        lambda: load_fleet(path, TRUSTED), lambda: lockfile.read(path), lambda: own_blocks(path)
     ]  # fmt: skip
     for read in readers:
         with pytest.raises((FleetInvalid, LockInvalid)) as caught:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy import paths
-from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.fleetfile.load import load_fleet, own_blocks
 from gdsdeploy.lock import compat, lockfile
 from gdsdeploy.lock.resolve_fleet import resolve_fleet
 from gdsdeploy.preflight import record
@@ -110,7 +110,7 @@ def test_a_lock_is_proven_without_the_stack_that_fails(
 
     fleet.write_text(fleet.read_text().replace("kernel: '6.1'", f"kernel: '=={newest}'"))
     assert commandline.run("lock", fleet, "--prove", "--allow-file-repositories", "--json") == 13
-    (rule,) = compat.read_own(fleet)
+    (rule,) = own_blocks(fleet)
     assert "pci_resize_resource" in rule.source
     assert rule.id in commandline.plain(capsys.readouterr().err)
     begun = time.monotonic()

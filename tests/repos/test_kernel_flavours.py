@@ -15,6 +15,7 @@ import pytest
 
 from gdsdeploy.errors import NoSolution
 from gdsdeploy.host.kmod.flavour import flavour_of
+from gdsdeploy.host.model.compat import rules_with
 from gdsdeploy.lock.lockfile import build as lock_of
 from gdsdeploy.lock.lockfile import status
 from gdsdeploy.lock.resolve import resolve
@@ -103,7 +104,7 @@ def tree(part: Part, packages: Sequence[Package]) -> SourceTree:
 
 def locked(universe: Universe, os: str, arch: str = "x86_64", **profile: Any) -> Target:
     wish = Profile.model_validate({"os": os, "arch": arch, **profile})
-    return resolve("gds", wish, stack_platform_for(os), universe, [], tree).target
+    return resolve("gds", wish, stack_platform_for(os), universe, [], tree, rules=rules_with(())).target
 
 
 def reasons(universe: Universe, os: str, arch: str = "x86_64", **profile: Any) -> list[str]:
@@ -235,7 +236,7 @@ def test_another_flavour_in_the_fleet_file_makes_the_lock_stale_and_moves_the_ke
     index = {"repository": "ubuntu", "uri": "https://m.example", "suite": "suite", "components": (), "date": "x"}
     signed = {**index, "signed_by": "F", "host_keyring": "/k"}
     target = Target.model_validate({**target.model_dump(), "indices": [signed]})
-    answer = explain("gds", fleet.profiles["gds"], platform, universe, target, "kernel")
+    answer = explain("gds", fleet.profiles["gds"], platform, universe, target, "kernel", rules_with(()))
     assert (answer.package.package, answer.newer) == ("linux-image-6.8.0-1030-aws", ())
 
 

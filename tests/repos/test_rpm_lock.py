@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.errors import FleetInvalid, LockStale, NoSolution, RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.host.model.compat import rules_with
 from gdsdeploy.lock import lockfile
 from gdsdeploy.lock.resolve import resolve
 from gdsdeploy.lock.sources import SourceTree
@@ -386,6 +387,7 @@ def test_dnf_and_the_resolver_choose_alike_where_nothing_is_in_the_way(rhel: Rhe
         universe,
         [],
         lambda *_: SourceTree("/usr/src/nvidia-570.172.08", "nvidia", "570.172.08"),
+        rules=rules_with(()),
     ).target
     ours = {f"{p.package} {p.version}" for p in with_files.packages}
     specs = [p.package for p in with_files.packages if not p.package.startswith("kernel")]

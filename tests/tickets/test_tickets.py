@@ -55,7 +55,7 @@ def of_host(ticket: dict[str, Any]) -> Answers:
     if "peer" in host:
         return [(cause.id, cause.fix) for cause in peers.causes(host["peer"])]
     if "versions" in host:
-        rules = {rule.id: rule for rule in compat.shipped()}
+        rules = {rule.id: rule for rule in compat.rules_with(())}
         verdicts = [one for one in compat.judge(host["versions"], rules.values()) if not one.allowed or one.warning]
         # A warning leaves the choice to the reader.
         first = [one for one in verdicts if not one.allowed]
@@ -77,7 +77,7 @@ def test_a_ticket_names_what_exists(number: str) -> None:
     assert ticket["pasted"].strip()
     assert ticket["known"] in ("known", "inferred", "unknown")
     for ident in ticket["cause"]:
-        assert causes.has(ident) or ident.removeprefix("compat.") in {rule.id for rule in compat.shipped()}
+        assert causes.has(ident) or ident.removeprefix("compat.") in {rule.id for rule in compat.rules_with(())}
 
 
 @pytest.mark.parametrize("number", SCORED)

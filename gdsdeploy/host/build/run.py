@@ -67,7 +67,7 @@ def matches(request: BuildRequest, nvidia_fs: str, source: str) -> List[Rule]:
 
 def refusing(about: str, combination: Mapping[str, str]) -> List[Rule]:
     """The rules about builds of ``about`` (``driver`` or ``nvidia-fs``) that refuse ``combination``."""
-    return [rule for rule in compat.shipped() if subject(rule) == about and broken(rule, combination)]
+    return [rule for rule in compat.rules_with(()) if subject(rule) == about and broken(rule, combination)]
 
 
 def subject(rule: Rule) -> str:

@@ -249,7 +249,7 @@ def signatures(facts: HostFacts, expectation: Expectation) -> Answer:
     of_running=True,
 )
 def compatible(facts: HostFacts, expectation: Expectation) -> Answer:
-    verdict = judge(facts, expectation.mode, expectation.rdma)
+    verdict = judge(facts, expectation.mode, expectation.rdma, expectation.rules)
     runs = ", ".join(f"{part} {version}" for part, version in stack(facts))
     if verdict.forbidden:
         rules = [verdict.rules[name] for name in verdict.forbidden]

@@ -61,14 +61,14 @@ class Judgement:
     rules: Mapping[str, Rule]
 
 
-def judge(facts: HostFacts, mode: str, rdma: str) -> Judgement:
-    """Judge what runs.  mode, rdma: the profile's, with compat.yml's names."""
-    return _judge(tuple(_parts(facts, mode, rdma).items()))
+def judge(facts: HostFacts, mode: str, rdma: str, own: Sequence[Rule]) -> Judgement:
+    """Judge what runs.  mode, rdma: the profile's, with compat.yml's names.  own: the fleet's rules."""
+    return _judge(tuple(_parts(facts, mode, rdma).items()), tuple(own))
 
 
 @once_for_alike
-def _judge(parts: Tuple[Tuple[str, Maybe[Optional[Value]]], ...]) -> Judgement:
-    rules = compat.shipped()
+def _judge(parts: Tuple[Tuple[str, Maybe[Optional[Value]]], ...], own: Tuple[Rule, ...]) -> Judgement:
+    rules = compat.rules_with(own)
     unknown = {subject: value.reason for subject, value in parts if isinstance(value, Unknown)}
     combination = {subject: value for subject, value in parts if not isinstance(value, Unknown)}
     verdicts = compat.judge(combination, rules)

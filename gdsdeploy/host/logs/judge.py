@@ -458,7 +458,7 @@ def _from_rules(env: Setting, parts: Sequence[Part]) -> Iterator[CauseFound]:
     # Who built a module is seldom in a log; NVIDIA's own is the usual one.
     for subject in ("driver_origin", "nvidia_fs_origin"):
         combination.setdefault(subject, "nvidia")
-    rules = {rule.id: rule for rule in compat.shipped()}
+    rules = {rule.id: rule for rule in compat.rules_with(())}
     built = any(part.kind == BUILD for part in parts)
     # A module that runs has been built.
     runs = not built and bool(env.values("nvidia_fs_loaded"))

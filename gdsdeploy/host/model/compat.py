@@ -288,6 +288,11 @@ class Rule:
     refuses: Conditions = field(default_factory=dict)
     warns: Conditions = field(default_factory=dict)
     fixed: str = ""
+    #: file:line of a rule of the fleet
+    place: str = ""
+
+    def __hash__(self) -> int:
+        return hash(self.id)
 
     @cached_property
     def looks_at(self) -> FrozenSet[str]:
@@ -308,9 +313,25 @@ class Verdict:
 
 
 @lru_cache(maxsize=1)
-def shipped() -> Tuple[Rule, ...]:
-    """The rules of the host program."""
+def _shipped() -> Tuple[Rule, ...]:
     return data.rows("compat", Rule)
+
+
+def rules_with(own: Iterable[Rule]) -> Tuple[Rule, ...]:
+    """Gdsdeploy's rules and ``own``, those of the fleet: what a fleet has is never judged by one of both alone."""
+    return (*_shipped(), *own)
+
+
+def require_conditions(conditions: Conditions) -> None:
+    """Raise ValueError for a subject that there isn't, and for versions that it can't be compared with."""
+    for subject, texts in conditions.items():
+        if subject not in SUBJECTS:
+            raise ValueError(f"there is no subject {subject!r}; there are {', '.join(SUBJECTS)}")
+        for text in texts if subject in VERSIONS else ():
+            try:
+                parse_versions(text).require_spelling(VERSIONS[subject])
+            except ValueError as error:
+                raise ValueError(f"{subject}: {error}") from None
 
 
 def judge(combination: Combination, rules: Iterable[Rule]) -> List[Verdict]:

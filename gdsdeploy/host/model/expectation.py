@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Dict, List
 
 from ..io import jsontext
 from ..kmod.packaged_file import PackagedFile
+from .compat import Rule, require_conditions
 
 VERSION = 1
 #: Kinds of devices → what narrows their count, with its type.
@@ -71,6 +72,8 @@ class Expectation:
     packaged: List[PackagedFile] = field(default_factory=list)
     #: addresses of the hosts in this host's IMEX domain; empty: it is in none
     imex_nodes: List[str] = field(default_factory=list)
+    #: the fleet's own rules, by which what runs is judged, too
+    rules: List[Rule] = field(default_factory=list)
     version: int = VERSION
 
     def modules(self) -> List[str]:
@@ -83,7 +86,7 @@ class Expectation:
         return names
 
     def to_json(self) -> str:
-        return json.dumps(vars(self), default=vars, indent=2, sort_keys=True) + "\n"
+        return json.dumps(vars(self), default=asdict, indent=2, sort_keys=True) + "\n"
 
 
 def from_json(text: str) -> Expectation:
@@ -109,6 +112,9 @@ def from_json(text: str) -> Expectation:
         is_load = isinstance(load, dict) and all(type(load.get(key)) in (int, float) for key in ("read", "seconds"))
         if not all(isinstance(text, str) for text in texts) or not mount.get("mount") or not is_load:
             raise ValueError(f"expectation.storage: not a mount: {str(mount)[:80]}")
+    for rule in expectation.rules:
+        for conditions in (rule.when, rule.needs, rule.refuses, rule.warns):
+            require_conditions(conditions)
     for kind, devices in expectation.hardware.items():
         if not _is_hardware(kind, devices):
             raise ValueError(f"expectation.hardware.{kind[:20]}: not a count of devices: {str(devices)[:80]}")

@@ -1,6 +1,7 @@
 """Typed desired state: dataclasses from JSON, with the place of every mistake; and their JSON schema.
 
-Fields have the types str, int, float, bool, ``List[…]``, ``Dict[str, …]``, ``Optional[…]`` and other dataclasses.
+Fields have the types str, int, float, bool, ``List[…]``, ``Tuple[…, ...]``, ``Dict[str, …]``, ``Mapping[str, …]``,
+``Optional[…]`` and other dataclasses.
 A string of a desired state is one line: it becomes part of a line of a configuration file, in which a second one would
 be a setting of its own.  The content of a file is the exception, and its field has the metadata LINES.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import abc
 from typing import Any, Dict, List, Mapping, Type, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ..errors import DesiredError
@@ -66,11 +68,11 @@ def _value(hint: Any, value: Any, place: str, lines: bool) -> Any:
     if origin is Union:
         part = next(part for part in parts if part is not type(None))
         return None if value is None else _value(part, value, place, lines)
-    if origin is list:
+    if origin in (list, tuple):
         if not isinstance(value, (list, tuple)):
             raise DesiredError(f"{place}: a list is needed, not {_word(value)}")
-        return [_value(parts[0], entry, f"{place}[{number}]", lines) for number, entry in enumerate(value)]
-    if origin is dict:
+        return origin(_value(parts[0], entry, f"{place}[{number}]", lines) for number, entry in enumerate(value))
+    if origin in (dict, abc.Mapping):
         if not isinstance(value, Mapping):
             raise DesiredError(f"{place}: an object is needed, not {_word(value)}")
         return {
@@ -99,9 +101,9 @@ def _schema(hint: Any, lines: bool) -> Dict[str, Any]:
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Union:
         return {"anyOf": [_schema(next(p for p in parts if p is not type(None)), lines), {"type": "null"}]}
-    if origin is list:
+    if origin in (list, tuple):
         return {"type": "array", "items": _schema(parts[0], lines)}
-    if origin is dict:
+    if origin in (dict, abc.Mapping):
         names = {} if lines else {"propertyNames": _ONE_LINE}
         return {"type": "object", "additionalProperties": _schema(parts[1], lines), **names}
     if dataclasses.is_dataclass(hint):

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gdsdeploy.errors import NoSolution
-from gdsdeploy.host.model import compat
-from gdsdeploy.lock.compat import Rule, shipped
+from gdsdeploy.host.model.compat import Rule, parse_versions
 from gdsdeploy.lock.lockfile import pins
 from gdsdeploy.lock.resolve import dependencies, options
 from gdsdeploy.lock.resolve.dependencies import Unsolvable
@@ -81,18 +80,18 @@ def explain(
     universe: Universe,
     target: Target,
     what: str,
-    own: Sequence[Rule] = (),
+    rules: Sequence[Rule],
 ) -> Explanation:
     """Explain ``what``, a subject or a package of ``target``; raises KeyError for anything else.
 
-    own: the fleet's own rules, beside those of compat.yml.
+    rules: by which options are judged.
     """
     universe = enabled(f"profile {name}", profile, platform, universe)
-    stack = _Stack(Task(profile, platform, universe), target, (*shipped(), *own))
+    stack = _Stack(Task(profile, platform, universe), target, rules)
     package = _package(target, platform, what)
     subject = subject_of(package.part)
     subjects = _RULED[subject] if subject else frozenset[str]()
-    rules = [rule for rule in stack.rules if rule.id in target.rules and rule.looks_at & subjects]
+    named = [rule for rule in stack.rules if rule.id in target.rules and rule.looks_at & subjects]
     return Explanation(
         profile=name,
         package=package,
@@ -102,8 +101,8 @@ def explain(
             *_dependents(universe, target, package),
             *(["hosts that had it (lock --adopt)"] if package.package in target.adopted else []),
         ),
-        rules=tuple((rule.id, rule.says.strip()) for rule in rules if not rule.warns),
-        warned=tuple((rule.id, rule.says.strip()) for rule in rules if rule.warns),
+        rules=tuple((rule.id, rule.says.strip()) for rule in named if not rule.warns),
+        warned=tuple((rule.id, rule.says.strip()) for rule in named if rule.warns),
         newer=tuple(_newer_options(stack, subject) if subject else _newer_files(stack, package)),
     )
 
@@ -168,7 +167,7 @@ def _against(stack: _Stack, levels: Sequence[Sequence[Option]], level: int, opti
     """Everything against one option: its pin, or the rules and dependencies of every combination with it."""
     key = _PINS.get(option.subject, option.subject)
     pin = {**pins(stack.task.profile), "doca": "newest"}[key]
-    if not compat.parse_versions(pin).admits(*option.names):
+    if not parse_versions(pin).admits(*option.names):
         return [f"[pin] the pin {key}: {pin!r} does not admit it"]
     against: list[str] = []
     for others in (keep.hold(levels), keep.prefer(levels)):

@@ -18,8 +18,7 @@ from typing import Literal, NamedTuple
 
 from gdsdeploy.errors import NoSolution
 from gdsdeploy.host.kmod.flavour import has_nvme_hooks
-from gdsdeploy.host.model import compat
-from gdsdeploy.lock.compat import Combination, Rule, Verdict, judge
+from gdsdeploy.host.model.compat import Combination, Rule, Verdict, judge, parse_versions
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Part, RefusedChoice
 from gdsdeploy.platform.base import NVLSM, BuiltModules, KernelImage, StackPlatform
@@ -107,7 +106,7 @@ class Options:
 
         otherwise: the problem if no version is complete.  instead: what else is on offer, for either problem.
         """
-        expression = compat.parse_versions(pin)
+        expression = parse_versions(pin)
         offered: list[Option] = []
         for version in versions:
             if isinstance(version, Option):
@@ -446,7 +445,7 @@ def _other_flavours(kernels: Sequence[KernelImage], profile: Profile, platform: 
     if not newest:
         return ""
     listed = ", ".join(f"{name} ({newest[name].release})" for name in sorted(newest))
-    pin = compat.parse_versions(profile.kernel.version)
+    pin = parse_versions(profile.kernel.version)
     admitted = {kernel.flavour for kernel in kernels if pin.admits(*kernel.names)}
     version = f'version: "{profile.kernel.version}", ' if admitted and pin.terms else ""
     # The system's own order: a real-time kernel comes late in it.

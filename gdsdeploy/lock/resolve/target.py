@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 
 from gdsdeploy.errors import NoSolution, RepositoryUnusable
 from gdsdeploy.host.kmod.driver import OPEN
-from gdsdeploy.host.model import compat
-from gdsdeploy.lock.compat import Combination, Rule, Verdict, judge, shipped
+from gdsdeploy.host.model.compat import Combination, Rule, Verdict, judge, parse_versions
 from gdsdeploy.lock.lockfile import pins
 from gdsdeploy.lock.resolve import dependencies, options
 from gdsdeploy.lock.resolve.dependencies import Unsolvable
@@ -53,7 +52,7 @@ def unpinned_nvidia_fs(profile: Profile, choice: Choice, facts: Combination) -> 
     """The kernel whose packaged nvidia-fs its pin doesn't admit, and that as a verdict; None: the pin admits it."""
     kernel = next((option for option in choice if option.modules is not None), None)
     version = facts.get("nvidia_fs")
-    if kernel is None or not version or compat.parse_versions(profile.nvidia_fs).admits(str(version)):
+    if kernel is None or not version or parse_versions(profile.nvidia_fs).admits(str(version)):
         return None
     package = kernel.packages["nvidia-fs-modules"]
     words = f"The pin nvidia_fs: {profile.nvidia_fs!r} doesn't admit {version}, which {package} has."
@@ -377,7 +376,8 @@ def resolve(
     universe: Universe,
     indices: Sequence[Index],
     sources: Sources,
-    rules: Sequence[Rule] | None = None,
+    *,
+    rules: Sequence[Rule],
     keep: Keep | None = None,
     wishes: Sequence[str] = (),
     modules: PackagedModules = lambda _: (),
@@ -385,6 +385,7 @@ def resolve(
     """Resolve the profile called ``name``; raises NoSolution listing every reason, nearest first.
 
     sources: tells the source trees of the chosen packages; what it raises ends the resolution.
+    rules: by which choices are judged.
     keep: the locked packages, which stay unless they may move or have to.
     wishes: packages that hosts have of their driver, which are adopted where that goes.
     modules: tells the modules in the chosen packages, as ``sources`` does.
@@ -396,13 +397,12 @@ def resolve(
     if offer.missing:
         passed = [f"[{i.refused.rule}] {i.refused.what}: {i.refused.words}" for i in offer.incomplete]
         raise _none(where, "", [*offer.missing, *passed])
-    rule_set = shipped() if rules is None else rules
     facts = base(profile, platform)
     locked = keep.locked() if keep else frozenset[Key]()
     locked_levels = keep.hold(offer.levels) if keep else offer.levels
     tries = [locked_levels, keep.prefer(offer.levels)] if keep and locked_levels != offer.levels else [offer.levels]
     for levels in tries:
-        search, broken = Search(facts, levels, rule_set), list[str]()
+        search, broken = Search(facts, levels, rules), list[str]()
         chosen = first(task, search, broken, locked=locked, modules=modules)
         if chosen is not None:
             adoption = adopt(task, *chosen, wishes, locked)
@@ -503,7 +503,8 @@ def _resolution(
     profile, platform, universe = task
     packages = adoption.packages
     driver, kernel, nvidia_fs, libcufile, *_ = choice
-    verdicts = judge(_facts(search, choice, packages, platform, modules), search.rules)
+    facts = _facts(search, choice, packages, platform, modules)
+    verdicts = judge(facts, search.rules)
     maker = dependencies.packaging(profile, platform, choice)
     version, flavour = str(driver.facts["driver"]), profile.driver.flavour
     in_packages: tuple[PackagedModule, ...] = ()
@@ -529,6 +530,8 @@ def _resolution(
         libcufile=Component(version=str(libcufile.facts["libcufile"])),
         gds_tools=Component(version=platform.upstream_version(libcufile.packages["gds-tools"].version)),
         rules=tuple(sorted({verdict.rule for verdict in verdicts})),
+        # A kernel's names follow from its release and its package.
+        judged={subject: value for subject, value in sorted(facts.items()) if isinstance(value, str)},
         pins=pins(profile),
         refused=(*search.refused(choice), *newer),
         modules=universe.streams(),

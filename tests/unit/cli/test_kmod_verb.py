@@ -15,7 +15,7 @@ import yaml
 from gdsdeploy.builds.cache import BuilderKeys, fingerprint
 from gdsdeploy.cli import kmod_preflight
 from gdsdeploy.cli.kmod import VERBS
-from gdsdeploy.lock.compat import Verdict
+from gdsdeploy.host.model.compat import Verdict
 from gdsdeploy.preflight import Answer, Cell, StackCandidate
 from gdsdeploy.preflight.record import ModuleResult
 from tests import commandline

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,10 +12,20 @@ import pytest
 import yaml
 
 from gdsdeploy.errors import RepositoryUntrusted
-from gdsdeploy.lock.compat import OLD_INDEX, SUBJECTS, Rule, judge, judge_ages, load, shipped
+from gdsdeploy.fleetfile.rules import load
+from gdsdeploy.host.model import compat
+from gdsdeploy.host.model.compat import SUBJECTS, Combination, Rule, Verdict
+from gdsdeploy.lock.compat import OLD_INDEX, judge_ages
 from gdsdeploy.model.fleet import Repository
 from gdsdeploy.model.lock import Index
 from tests.unit.host import cases
+
+SHIPPED = compat.rules_with(())
+
+
+def judge(combination: Combination, rules: Iterable[Rule] = SHIPPED) -> list[Verdict]:
+    return compat.judge(combination, rules)
+
 
 #: Debian 13 as it is measured to work; each case below changes some of it.
 GOOD: dict[str, str | None] = {
@@ -45,7 +55,7 @@ def against(rule: str, change: dict[str, str]) -> bool:
 
 
 def test_every_rule_has_its_cases() -> None:
-    assert {rule.id for rule in shipped()} == set(CASES)
+    assert {rule.id for rule in SHIPPED} == set(CASES)
 
 
 @pytest.mark.parametrize("rule", CASES)
@@ -78,7 +88,7 @@ def test_only_warnings_are_warnings() -> None:
 def test_what_is_not_decided_yet_is_not_judged() -> None:
     assert judge({"driver": "550.163.01", "driver_package": "550.163.01-2"}) == []
     (verdict,) = judge({"driver": "550.163.01", "driver_package": "550.163.01-2", "kernel": "6.12.107"}, [
-        rule for rule in shipped() if rule.id == "driver-550-pci-resize"
+        rule for rule in SHIPPED if rule.id == "driver-550-pci-resize"
     ])  # fmt: skip
     assert not verdict.allowed
 
@@ -96,7 +106,7 @@ def test_words_say_what_the_rule_says_and_what_was_found() -> None:
     assert verdict.words.endswith("kernel 6.12.107.")
 
 
-@pytest.mark.parametrize("rule", shipped(), ids=lambda rule: rule.id)
+@pytest.mark.parametrize("rule", SHIPPED, ids=lambda rule: rule.id)
 def test_every_rule_is_one_sentence_with_a_source(rule: Rule) -> None:
     assert re.fullmatch(r"[A-Za-z][^\n]*\.", rule.says)
     assert "\n" not in rule.source.strip()
@@ -108,7 +118,21 @@ def test_every_rule_is_one_sentence_with_a_source(rule: Rule) -> None:
     ("change", "words"),
     [
         ({"needs": {"drivr": ">=1"}}, "there is no subject 'drivr'"),
-        ({"needs": {"driver": ">=x"}}, "not a version expression"),
+        ({"needs": {"driver": ">=x"}}, "driver: not a version expression"),
+        ({"needs": {"driver": ">=580.95.05-0ubuntu1"}}, "driver: no version is written like '580.95.05-0ubuntu1' here"),
+        ({"needs": {"nvidia_fs_package": ">=1:2.26"}}, "nvidia_fs_package: no version is written like '1:2.26' here"),
+        ({"when": {"gpu": "h100"}}, "gpu: there is no 'h100'; there are maxwell, pascal,"),
+        ({"when": {"gpu": "hoper"}}, "gpu: there is no 'hoper'; did you mean 'hopper'?"),
+        ({"when": {"family": "redhat"}}, "family: there is no 'redhat'; there are amazon, debian, rhel, ubuntu"),
+        ({"when": {"os": "ubuntu-2404"}}, "os: there is no 'ubuntu-2404'; did you mean 'ubuntu-24.04'?"),
+        ({"when": {"mode": "nvidia_fs"}}, "mode: there is no 'nvidia_fs'; did you mean 'nvidia-fs'?"),
+        ({"when": {"arch": "amd64"}}, "arch: there is no 'amd64'; there are x86_64, aarch64"),
+        ({"when": {"rdma": "!=none, !=gdr"}}, "rdma: there is no 'gdr'; there are none, peermem, dmabuf"),
+        ({"when": {"flavour": "Open"}}, "flavour: there is no 'Open'; did you mean 'open'?"),
+        ({"when": {"nvme_hooks": "doca"}}, "nvme_hooks: there is no 'doca'; there are kernel, ofed"),
+        ({"when": {"secure_boot": True}}, "YAML reads on, off, yes and no as booleans"),
+        ({"when": {"kernel_flavour": ">=generic"}}, "kernel_flavour: words are compared, so '>=generic' is none"),
+        ({"when": {"driver_origin": "==nvidia"}}, "driver_origin: words are compared, so '==nvidia' is none"),
         ({"needs": {}}, "exactly one of needs, refuses and warns"),
         ({"refuses": {"driver": "1"}}, "exactly one of needs, refuses and warns"),
         ({"because": "x"}, "Extra inputs"),
@@ -117,13 +141,19 @@ def test_every_rule_is_one_sentence_with_a_source(rule: Rule) -> None:
 )
 def test_a_malformed_rule_is_refused(change: dict[str, object], words: str) -> None:
     rule = {"id": "x-1", "says": "X.", "known": "measured", "source": "here", "needs": {"driver": ">=1"}, **change}
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=re.escape(words)):
         load(yaml.safe_dump({"rules": [rule]}))
+
+
+def test_a_maker_is_compared_in_lower_case() -> None:
+    rule = {"id": "x-1", "says": "X.", "known": "measured", "source": "here", "refuses": {"driver_origin": "NVIDIA"}}
+    (verdict,) = judge({"driver_origin": "nvidia"}, load(yaml.safe_dump({"rules": [rule]})))
+    assert not verdict.allowed
 
 
 def test_an_id_is_given_once() -> None:
     rule = {"id": "x-1", "says": "X.", "known": "measured", "source": "here", "needs": {"driver": ">=1"}}
-    with pytest.raises(ValueError, match="x-1 is given twice"):
+    with pytest.raises(ValueError, match="another rule has the id x-1"):
         load(yaml.safe_dump({"rules": [rule, rule]}))
 
 

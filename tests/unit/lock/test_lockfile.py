@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from gdsdeploy.converge.expectation import expectation
 from gdsdeploy.errors import LockInvalid, LockStale
+from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
 from gdsdeploy.lock.lockfile import Difference
 from gdsdeploy.model.fleet import Fleet
@@ -122,7 +124,7 @@ def test_an_edit_by_hand_is_noticed(path: Path, old: str, new: str) -> None:
         ("size: 1234", "size: many", r"gdsdeploy\.lock:\d+:13: .*size"),
         ("  gds:\n", "  gds: [\n", r"gdsdeploy\.lock:\d+:\d+: not valid YAML"),
         ("      file:", "      flie:", r"gdsdeploy\.lock:\d+:7: .*flie: unknown key; did you mean 'file'\?"),
-        ("lock_version: '1.6'", "lock_version: one", r"write a version such as 1.6"),
+        ("lock_version: '1.7'", "lock_version: one", r"write a version such as 1.7"),
     ],
 )
 def test_a_malformed_lock_is_named_by_place(path: Path, old: str, new: str, place: str) -> None:
@@ -140,22 +142,22 @@ def resign(path: Path, **changes: Any) -> None:
 def test_a_newer_minor_is_read_with_a_warning(path: Path) -> None:
     value = yaml.safe_load(path.read_text())
     value["targets"]["gds"]["doca"] = {"version": "3.1"}
-    resign(path, lock_version="1.7", targets=value["targets"])
+    resign(path, lock_version="1.8", targets=value["targets"])
     warnings: list[str] = []
     assert lockfile.read(path, warn=warnings.append).targets == LOCK.targets
     assert len(warnings) == 1
-    assert "lock version 1.7" in warnings[0]
+    assert "lock version 1.8" in warnings[0]
 
 
 def test_an_edit_of_a_newer_minor_is_noticed_too(path: Path) -> None:
-    resign(path, lock_version="1.7")
+    resign(path, lock_version="1.8")
     path.write_text(path.read_text().replace("550.163.01-2", "550.163.01-3"))
     with pytest.raises(LockInvalid, match="was edited by hand"):
         lockfile.read(path, warn=lambda text: None)
 
 
 def test_a_newer_minor_that_cannot_be_understood_is_refused(path: Path) -> None:
-    resign(path, lock_version="1.7", targets={"gds": {}})
+    resign(path, lock_version="1.8", targets={"gds": {}})
     with pytest.raises(LockInvalid, match=r"gdsdeploy\.lock:4:8: targets\.gds\.os: this key is required"):
         lockfile.read(path, warn=lambda text: None)
 
@@ -313,3 +315,50 @@ def test_an_upgrade_past_the_silent_registration_is_told(
 ) -> None:
     change = lockfile.Change("gds", "upgraded", what, before, after, subject)
     assert ("fall back silently" in lockfile.consequences(change)) is speaks
+
+
+#: What rules judged when it was locked.
+JUDGED = {
+    "driver": "550.163.01",
+    "driver_package": "550.163.01-2",
+    "flavour": "open",
+    "gpu": "ampere",
+    "arch": "x86_64",
+}
+RULE = "rules:\n- {id: %s, says: %s, known: measured, source: here, %s}\n"
+
+
+@pytest.mark.parametrize(
+    ("conditions", "refuses"),
+    [
+        ("refuses: {driver_package: '==550.163.01-2'}", True),
+        ("refuses: {driver_package: '<550.163.01-2'}", False),
+        ("when: {gpu: ampere}, refuses: {kernel: '>=6.12.94-1'}", True),
+        ("when: {gpu: ada}, refuses: {kernel: '>=6.12.94-1'}", False),
+        ("warns: {kernel: '6.12'}", False),
+    ],
+)
+def test_a_rule_that_came_later_makes_a_lock_stale(conditions: str, refuses: bool, tmp_path: Path) -> None:
+    path, lock = tmp_path / "prod.yml", lockfile.build({"gds": target(judged=JUDGED)})
+    path.write_text(yaml.safe_dump({"version": 1, "profiles": {"gds": {"os": "debian-13"}}, "hosts": {"gpu1": "gds"}}))
+    (tmp_path / "prod.compat.yml").write_text("# Ours.\n" + RULE % ("ours", "Ours crash.", conditions))
+    mine = load_fleet(path)
+    reasons = [reason for reason in lockfile.status(mine, lock) if reason.difference is Difference.RULE_REFUSES]
+    assert [reason.subject for reason in reasons] == (["ours"] if refuses else [])
+    if refuses:
+        with pytest.raises(LockStale) as error:
+            lockfile.require_fresh(mine, lock, fleet_file=path)
+        assert "profile gds: [ours] Ours crash. Here: " in error.value.message
+        assert f"The rule is in {tmp_path}/prod.compat.yml:3" in error.value.message
+        assert f"gdsdeploy lock {path}" in str(error.value.hint)
+    assert [rule.id for rule in expectation(mine, lock, "gpu1").rules] == ["ours"]
+
+
+def test_a_lock_is_judged_by_rules_of_a_later_gdsdeploy() -> None:
+    lock = lockfile.build({"gds": target(judged={**JUDGED, "driver_origin": "debian"})})
+    other = lock.targets["gds"].model_copy(
+        update={"kernel": Kernel(release="6.12.107+deb13-amd64", version="6.12.107-1")}
+    )
+    (reason,) = [r for r in lockfile.status(fleet(), lockfile.build({"gds": other})) if "RULE" in r.difference.name]
+    assert (reason.subject, reason.expected) == ("driver-550-pci-resize", "gdsdeploy/lock/compat.yml")
+    assert not [r for r in lockfile.status(fleet(), lock) if "RULE" in r.difference.name]

@@ -12,7 +12,8 @@ import yaml
 from pydantic import ValidationError
 
 from gdsdeploy.errors import GdsError, NoSolution, RepositoryUnusable
-from gdsdeploy.lock.compat import load, shipped
+from gdsdeploy.fleetfile.rules import load
+from gdsdeploy.host.model.compat import rules_with
 from gdsdeploy.lock.resolve import Resolution, resolve
 from gdsdeploy.lock.resolve.explain import explain
 from gdsdeploy.lock.resolve.target import Keep, leaves, names_in_branch
@@ -147,7 +148,10 @@ def solve(
 ) -> Resolution:
     wish = Profile.model_validate({"os": os, **profile})
     offered = universe(offer)
-    return resolve("gds", wish, stack_platform_for(os), offered, [], sources, keep=keep, wishes=wishes, modules=reader)
+    return resolve(
+        "gds", wish, stack_platform_for(os), offered, [], sources, rules=rules_with(()), keep=keep, wishes=wishes,
+        modules=reader,
+    )  # fmt: skip
 
 
 def target(offer: Offer | Iterable[Stanza] = TRIXIE, os: str = "debian-13", **profile: Any) -> Target:
@@ -258,8 +262,8 @@ rules:
 - {id: nor-this, says: X., known: measured, source: this test, refuses: {kernel: "!=6.4.5"}}
 """
     wish = Profile.model_validate({"os": "debian-13"})
-    rules = [*load(rule), *(r for r in shipped() if r.id == "nvidia-fs-open-only")]
-    result = resolve("gds", wish, DEBIAN, universe([*drivers, *kernels, *rest]), [], sources, rules).target
+    rules = [*load(rule), *(r for r in rules_with(()) if r.id == "nvidia-fs-open-only")]
+    result = resolve("gds", wish, DEBIAN, universe([*drivers, *kernels, *rest]), [], sources, rules=rules).target
     assert (result.driver.version, result.kernel.release) == ("553.1", "6.4.5+deb13-amd64")
     assert len(result.refused) == 6 + 5
 
@@ -330,7 +334,7 @@ def test_explain_names_the_newer_kernel_and_why_it_is_not_taken() -> None:
     signed = Index(**index, date="2026-11-01T00:00:00Z", signed_by="A" * 40, host_keyring="/k")  # type: ignore[arg-type]
     locked = locked.model_copy(update={"indices": (signed,)})
     platform = stack_platform_for("ubuntu-24.04")
-    (newer,) = explain("gds", profile, platform, universe(offer), locked, "kernel").newer
+    (newer,) = explain("gds", profile, platform, universe(offer), locked, "kernel", rules_with(())).newer
     assert newer.what == "kernel 6.17.0-35-generic"
     assert any("no modules of driver 570.211.01 (open)" in reason for reason in newer.forbidden_by)
 

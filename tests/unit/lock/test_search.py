@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from gdsdeploy.lock.compat import Rule, judge
+from gdsdeploy.host.model.compat import Rule, judge
 from gdsdeploy.lock.resolve import options as searching
 from gdsdeploy.lock.resolve.options import Option, Search, Subject
 

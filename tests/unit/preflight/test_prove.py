@@ -11,8 +11,10 @@ import pytest
 import yaml
 
 from gdsdeploy.errors import ChecksUnknown, FleetInvalid, GdsError, ModuleBuildFailed, NoSolution
+from gdsdeploy.fleetfile.load import own_blocks
+from gdsdeploy.fleetfile.rules import own_rules_of, rules_of, write_own
+from gdsdeploy.host.model.compat import rules_with
 from gdsdeploy.lock import compat, lockfile
-from gdsdeploy.lock.compat import Rule, shipped
 from gdsdeploy.lock.resolve import resolve
 from gdsdeploy.lock.resolve_fleet import Resolved
 from gdsdeploy.model.fleet import Fleet, Profile
@@ -33,7 +35,8 @@ def stacks(
     choices: StackChoices, locked: Target | None = None, stanzas: object = TWO_DRIVERS, **wish: object
 ) -> list[StackCandidate]:
     profile = Profile.model_validate({"os": "debian-13", **wish})
-    return candidates("gds", profile, DEBIAN, universe(stanzas), [], sources, locked, choices)  # type: ignore[arg-type]
+    offered = universe(stanzas)  # type: ignore[arg-type]
+    return candidates("gds", profile, DEBIAN, offered, [], sources, locked, choices, rules_with(()))
 
 
 def test_every_combination_is_tried_also_what_a_rule_forbids() -> None:
@@ -130,10 +133,10 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "fleet.yml"
 
 
-def solve(rules: Sequence[Rule]) -> Resolved:
+def solve(fleet: Fleet = FLEET) -> Resolved:
     wish = FLEET.profiles["gds"]
     offered = universe(OFFERED)
-    result = resolve("gds", wish, DEBIAN, offered, [], sources, rules=(*shipped(), *rules))
+    result = resolve("gds", wish, DEBIAN, offered, [], sources, rules=rules_of(fleet))
     return Resolved(lockfile.build({"gds": result.target}), ())
 
 
@@ -182,7 +185,7 @@ def test_the_newest_stack_that_builds_is_proven(path: Path, monkeypatch: pytest.
     target = proven.resolved.lock.targets["gds"]
     assert target.proof == compat.ingredients(target)
     assert compat.is_proven(target)
-    assert not compat.own_rules_of(path).exists()
+    assert not own_rules_of(path).exists()
 
 
 def test_a_driver_that_fails_teaches_about_that_kernel(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +194,7 @@ def test_a_driver_that_fails_teaches_about_that_kernel(path: Path, monkeypatch: 
 
     proven, tried = run(path, monkeypatch, fails)
     assert tried == [("6.12.99+deb13-amd64", "2.19.8"), ("6.12.96+deb13-amd64", "2.19.8")]
-    (rule,) = compat.read_own(path)
+    (rule,) = own_blocks(path)
     assert rule.when["kernel_package"] == ("==6.12.99-1",)
     assert rule.refuses == {"driver_package": ("==550.163.01-2",)}
     assert (BROKEN in rule.source, "sha256:" in rule.source) == (True, True)
@@ -205,7 +208,7 @@ def test_a_driver_that_fails_teaches_about_that_kernel(path: Path, monkeypatch: 
 def test_an_nvidia_fs_that_fails_alone_is_exchanged_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, tried = run(path, monkeypatch, lambda _, fs: "nvidia_fs" if fs == "2.19.8" else "")
     assert tried == [("6.12.99+deb13-amd64", "2.19.8"), ("6.12.99+deb13-amd64", "2.19.7")]
-    (rule,) = compat.read_own(path)
+    (rule,) = own_blocks(path)
     assert rule.refuses == {"nvidia_fs_package": ("==2.19.8~12.4.2-1",)}
 
 
@@ -215,7 +218,7 @@ def test_it_gives_up_after_some_and_goes_on_there(path: Path, monkeypatch: pytes
 
     with pytest.raises(ModuleBuildFailed, match=r"none of 2 stacks builds(.|\n)*6\.12\.99(.|\n)*6\.12\.96"):
         run(path, monkeypatch, old, tries=2)
-    assert len(compat.read_own(path)) == 2
+    assert len(own_blocks(path)) == 2
     assert run(path, monkeypatch, old, tries=2)[1] == [("6.12.94+deb13-amd64", "2.19.8")]
 
 
@@ -228,7 +231,7 @@ def test_what_no_build_decides_gets_no_proof(path: Path, monkeypatch: pytest.Mon
 def test_trouble_of_this_machine_teaches_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ChecksUnknown, match=BROKEN):
         run(path, monkeypatch, lambda *_: "driver", fails=Answer.UNKNOWN)
-    assert not compat.own_rules_of(path).exists()
+    assert not own_rules_of(path).exists()
     assert run(path, monkeypatch, lambda *_: "")[1] == [("6.12.99+deb13-amd64", "2.19.8")], (
         "the next run tries it again"
     )
@@ -238,7 +241,7 @@ def test_trouble_of_this_machine_teaches_nothing(path: Path, monkeypatch: pytest
 def test_a_preflight_keeps_what_it_has_decided(
     builds: Answer, is_kept: bool, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = solve(()).lock.targets["gds"]
+    target = solve().lock.targets["gds"]
     monkeypatch.setattr(trial, "require_machine", lambda _: None)
     monkeypatch.setattr(trial, "layers", lambda *_: [])
     monkeypatch.setattr(trial, "trial", lambda *_: make_record(target, builds=builds, loads=builds))
@@ -249,7 +252,7 @@ def test_a_preflight_keeps_what_it_has_decided(
 
 
 def test_a_proof_stays_with_its_packages_alone() -> None:
-    target = solve(()).lock.targets["gds"]
+    target = solve().lock.targets["gds"]
     proven = target.model_copy(update={"proof": compat.ingredients(target)})
     assert compat.keep_proof(target, proven).proof == proven.proof
     other = [p.model_copy(update={"sha256": "0" * 64}) if p.part == "kernel-image" else p for p in target.packages]
@@ -259,7 +262,7 @@ def test_a_proof_stays_with_its_packages_alone() -> None:
 
 
 def test_a_lock_without_a_proof_has_no_key_for_it(tmp_path: Path) -> None:
-    target = solve(()).lock.targets["gds"]
+    target = solve().lock.targets["gds"]
     assert "proof" not in target.model_dump()
     lock = lockfile.build({"gds": target.model_copy(update={"proof": compat.ingredients(target)})})
     lockfile.write(tmp_path / "gdsdeploy.lock", lock)
@@ -269,30 +272,31 @@ def test_a_lock_without_a_proof_has_no_key_for_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"id": shipped()[0].id}, "rules.0.id: another rule has the id"),
+        ({"id": rules_with(())[0].id}, "rules.0.id: another rule has the id"),
         ({"id": "No id"}, "rules.0.id: an id has a-z, 0-9, dots and dashes"),
         ({"refuses": {"kernle": "6"}}, "there is no subject 'kernle'"),
         ({"needs": {"driver": "550"}}, "exactly one of needs, refuses and warns"),
         ({"sayz": "x"}, "sayz"),
+        ({"when": {"gpu": "h100"}}, "fleet.compat.yml:9:5: rules.0.when: gpu: there is no 'h100'; there are maxwell,"),
     ],
 )
 def test_rules_of_people_are_read_with_every_problem(path: Path, change: dict[str, Any], problem: str) -> None:
     rule = {"id": "ours", "says": "s", "known": "measured", "source": "s", "refuses": {"kernel": "6.12.99"}}
-    beside = compat.own_rules_of(path)
+    beside = own_rules_of(path)
     beside.write_text(yaml.safe_dump({"rules": [rule]}))
-    assert [one.id for one in compat.read_own(path)] == ["ours"]
+    assert [one.id for one in own_blocks(path)] == ["ours"]
     beside.write_text(yaml.safe_dump({"rules": [{**rule, **change}]}))
     with pytest.raises(FleetInvalid) as error:
-        compat.read_own(path)
+        own_blocks(path)
     assert problem in error.value.message
     assert str(beside) in error.value.message
 
 
 def test_rules_are_written_as_people_write_them(path: Path) -> None:
-    beside = compat.own_rules_of(path)
+    beside = own_rules_of(path)
     rule = {"id": "ours", "says": "s", "known": "measured", "source": "s", "refuses": {"kernel": ["6.1", "6.2"]}}
     beside.write_text(yaml.safe_dump({"rules": [{**rule, "when": {"os": "debian-13"}}]}))
-    rules = compat.read_own(path)
-    compat.write_own(path, rules)
-    assert compat.read_own(path) == rules
+    rules = own_blocks(path)
+    write_own(path, rules)
+    assert own_blocks(path) == rules
     assert yaml.safe_load(beside.read_text())["rules"][0]["when"] == {"os": "debian-13"}

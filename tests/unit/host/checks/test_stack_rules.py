@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from docs.gen import compat_rules
-from gdsdeploy.host import data
+from gdsdeploy.host import checks, data
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.host_facts import DOCA, judge, running_kernel
 from gdsdeploy.host.model import compat
 from gdsdeploy.host.model.compat import Rule, kernel_version
+from gdsdeploy.host.model.expectation import from_json
 from gdsdeploy.host.model.system import family_of
-from gdsdeploy.lock.compat import shipped
 from gdsdeploy.platform import stack_platform_for
-from tests.unit.host.checks.changes import GOOD
+from tests.unit.host.checks.changes import EXPECTATION, GOOD
 from tests.unit.host.patches import patched
 
 
 def test_the_host_has_the_rules_of_the_controller() -> None:
     table = Path(data.__file__).with_name("compat.json").read_text()
     assert table == compat_rules.table(), "write it again with docs/gen/compat_rules.py: see the head of compat.yml"
-    for packed, rule in zip(compat.shipped(), shipped(), strict=True):
-        assert (packed.id, packed.when, packed.needs, packed.refuses, packed.warns, packed.fixed) == (
-            rule.id, rule.when, rule.needs, rule.refuses, rule.warns, rule.fixed
-        )  # fmt: skip
 
 
 def test_one_kernel_of_ubuntu_is_judged_by_its_release() -> None:
@@ -37,7 +35,7 @@ def test_one_kernel_of_ubuntu_is_judged_by_its_release() -> None:
                 "host": {"uname": {"release": release, "version": "#1 SMP"}},
             },
         )
-        verdict = judge(facts_from(ubuntu), "nvidia-fs", "dmabuf")
+        verdict = judge(facts_from(ubuntu), "nvidia-fs", "dmabuf", ())
         assert ("kernel-7.0.0-1019-nvidia" in verdict.warnings) is warns
 
 
@@ -77,6 +75,18 @@ def test_a_system_has_the_name_and_the_family_that_the_controller_knows(
     assert (family_of(name), stack_platform_for(name).family) == (family, family)
 
 
+def test_the_fleets_own_rules_come_with_the_expectation() -> None:
+    own = Rule("ours", "Ours crash.", "measured", "here", refuses={"driver": ("550",), "kernel": (">=6.12.94-1",)})
+    expected = from_json(replace(EXPECTATION, rules=[own]).to_json())
+    assert judge(facts_from(GOOD), "nvidia-fs", "none", ()).forbidden == {}
+    answers = {one.check: one.as_dict() for one in checks.run(facts_from(GOOD), expected)}
+    assert answers["stack.compatible"]["found"].startswith("[ours] Ours crash. Here: driver 550.163.01, kernel 6.12.94")
+    for conditions in ({"drivr": ["1"]}, {"driver": [">=x"]}):
+        wrong = {**json.loads(expected.to_json()), "rules": [{**asdict(own), "refuses": conditions}]}
+        with pytest.raises(ValueError, match=r"there is no subject 'drivr'|not a version expression"):
+            from_json(json.dumps(wrong))
+
+
 A_RULE = Rule("a", "", "source", "", when={"driver": ("550",)}, needs={"kernel": (">=6",)})
 A_REFUSAL = Rule("b", "", "source", "", when={"driver": ("550",)}, refuses={"kernel": (">=6",), "libcufile": ("1.9",)})
 A_WARNING = Rule("c", "", "source", "", when={"driver": ("550",)}, warns={"kernel": (">=6",)})
@@ -104,8 +114,8 @@ def test_which_rules_an_unknown_part_leaves_open(
 
 def test_every_rule_can_be_judged_or_is_left_out_on_purpose() -> None:
     facts = facts_from(GOOD)
-    verdict = judge(facts, "nvidia-fs", "none")
+    verdict = judge(facts, "nvidia-fs", "none", ())
     assert verdict.undecided == {}
-    assert set(verdict.rules) == {rule.id for rule in shipped()}
+    assert set(verdict.rules) == {rule.id for rule in compat.rules_with(())}
     assert not isinstance(facts.packages.installed, Unknown)
     assert not set(DOCA) & set(facts.packages.installed)

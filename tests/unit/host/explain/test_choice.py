@@ -16,7 +16,7 @@ from gdsdeploy.host.explain.p2pdma import LABELS
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.driver import registry
 from gdsdeploy.host.libcufile.p2pdma import storage_keys
-from gdsdeploy.lock.compat import shipped
+from gdsdeploy.host.model.compat import rules_with
 from tests.unit.host import cases, hosts
 from tests.unit.host.explain.capable_host import GPU
 from tests.unit.host.explain.faults import FAULTS, FOR_P2PDMA, explained
@@ -141,7 +141,7 @@ def test_grace_is_never_refused_without_a_row_and_chosen_with_one() -> None:
 
 
 def test_the_limits_are_those_of_the_rules_for_locks() -> None:
-    rules = {rule.id: rule for rule in shipped()}
+    rules = {rule.id: rule for rule in rules_with(())}
     assert rules["p2pdma-driver"].needs["driver"] == (">=" + ".".join(map(str, p2pdma.DRIVER)),)
     assert rules["p2pdma-libcufile"].needs["libcufile"] == (">=" + ".".join(map(str, p2pdma.LIBRARY)),)
     assert rules["p2pdma-kernel"].needs["kernel"] == (">=" + ".".join(map(str, p2pdma.KERNEL)),)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gdsdeploy.host.build import run
+from gdsdeploy.host.model import compat
 from gdsdeploy.host.model.compat import Rule, kernel_version, parse_versions, undecided, version_order
-from gdsdeploy.lock import compat
 from gdsdeploy.repo.packages import deb
 
 
