@@ -1,28 +1,28 @@
-"""The packages of one choice: its own, further ones of the stack, and their dependencies, solved by resolvelib.
+"""The packages of one choice: its own, further ones of the stack, and their dependencies.
 
 The answer's packages of the stack are locked.  A dependency outside the stack (libc6, gcc) must be on offer in a
 version that fits, but the host's package manager installs it and its dependencies.  Only Depends and Pre-Depends
-count; Conflicts and Breaks are respected; Recommends are never followed.
+count; Conflicts and Breaks are respected, those of system packages where they are about the stack; Recommends are
+never followed.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import resolvelib
-
+from gdsdeploy.host.model.compat import Verdict
 from gdsdeploy.lock.resolve.options import Choice, Task
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Package, Part
 from gdsdeploy.platform.base import NVLSM, Packaging, StackPackage, StackPlatform
 from gdsdeploy.repo.packages import Candidate, Group, Key, Order, Relation, Universe
 
-#: Rounds after which a search gives up; Debian's stack takes about a hundred.
-MAX_ROUNDS = 5000
+#: Alternatives after which a search gives up; Debian's stack takes about a hundred.
+MOST_TRIED = 50_000
 
 
 class Stack(Protocol):
@@ -47,11 +47,12 @@ class Need:
 
 @dataclass(frozen=True)
 class Never:
-    """A package, if it is there at all, in none of the versions of ``banned``."""
+    """A package, if it is there at all, in none of the versions of ``banned``; ``rule`` says so, or a package does."""
 
     package: str
     banned: frozenset[Key]
     words: str
+    rule: Verdict | None = None
 
 
 @dataclass(frozen=True)
@@ -62,31 +63,19 @@ class Either:
     words: str
 
 
-@dataclass(frozen=True)
-class Absent:
-    """The answer "not installed"."""
-
-    package: str
-
-
-@dataclass(frozen=True)
-class Picked:
-    """The answer to an Either."""
-
-    words: str
-    option: Need | Never
-
-
 Requirement = Need | Never | Either
-Answer = Candidate | Absent | Picked
 
 
 class Unsolvable(Exception):
-    """The packages cannot be installed together; ``reasons`` says why, one line each."""
+    """The packages cannot be installed together; ``reasons`` says why, one line each.
 
-    def __init__(self, reasons: list[str]) -> None:
+    verdicts: of the rules that have a part in it.
+    """
+
+    def __init__(self, reasons: list[str], verdicts: Sequence[Verdict] = ()) -> None:
         super().__init__("; ".join(reasons))
         self.reasons = reasons
+        self.verdicts = verdicts
 
 
 @dataclass(frozen=True)
@@ -109,8 +98,8 @@ class Solution:
 
 
 @dataclass(eq=False)
-class Provider(resolvelib.AbstractProvider[Requirement, Answer, str]):
-    """Tells resolvelib what the universe offers."""
+class Provider:
+    """Tells the search what the universe offers."""
 
     universe: Universe
     stack: Stack
@@ -125,8 +114,8 @@ class Provider(resolvelib.AbstractProvider[Requirement, Answer, str]):
     locked: frozenset[Key] = frozenset()
     #: repositories of which everything needed is locked
     whole: frozenset[str] = frozenset()
-    #: what is chosen so far, by identifier
-    chosen: Mapping[str, Answer] = field(default_factory=dict, init=False)
+    _candidates: dict[str, list[Candidate]] = field(default_factory=dict, init=False)
+    _needed: dict[Key, list[Requirement]] = field(default_factory=dict, init=False)
 
     def in_stack(self, candidate: Candidate) -> bool:
         """Whether a candidate is locked, and its dependencies with it."""
@@ -146,61 +135,27 @@ class Provider(resolvelib.AbstractProvider[Requirement, Answer, str]):
         """The requirement of any usable version of a package."""
         return Need(package, frozenset(c.key for c in self.universe.named(package) if self.usable(c)), package)
 
-    def identify(self, requirement_or_candidate: Requirement | Answer) -> str:
-        if isinstance(requirement_or_candidate, (Either, Picked)):
-            return _either(requirement_or_candidate.words)
-        return requirement_or_candidate.package
+    def candidates(self, package: str) -> list[Candidate]:
+        """The usable files of a package, the preferred one first."""
+        if package not in self._candidates:
+            usable = [candidate for candidate in self.universe.named(package) if self.usable(candidate)]
+            self._candidates[package] = sorted(usable, key=self._rank, reverse=True)
+        return self._candidates[package]
 
-    def get_preference(
-        self,
-        identifier: str,
-        resolutions: Mapping[str, Answer],  # noqa: ARG002
-        candidates: Mapping[str, Iterator[Answer]],  # noqa: ARG002
-        information: Mapping[str, Iterator[Any]],
-        backtrack_causes: Sequence[Any],  # noqa: ARG002
-    ) -> tuple[int, str]:
-        """Packages before alternatives before absences, so that an alternative sees what is there already."""
-        kinds = {type(entry.requirement) for entry in information[identifier]}
-        return (0 if Need in kinds else 1 if Either in kinds else 2, identifier)
+    def requirements(self, candidate: Candidate) -> list[Requirement]:
+        """What a package asks for."""
+        if candidate.key not in self._needed:
+            conflicts = self._conflicts(candidate)
+            if self.in_stack(candidate):
+                groups = (*candidate.pre_depends, *candidate.depends)
+                needs = [requirement for group in groups for requirement in self._requirements(group)]
+                self._needed[candidate.key] = [*needs, *conflicts]
+            else:
+                self._needed[candidate.key] = [n for n in conflicts if any(map(self.in_stack, self._named(n)))]
+        return self._needed[candidate.key]
 
-    def find_matches(
-        self,
-        identifier: str,
-        requirements: Mapping[str, Iterator[Requirement]],
-        incompatibilities: Mapping[str, Iterator[Answer]],
-    ) -> Sequence[Answer]:
-        needs = list(requirements[identifier])
-        tried = set(incompatibilities[identifier])
-        either = next((need for need in needs if isinstance(need, Either)), None)
-        if either:
-            picks = (Picked(either.words, option) for option in either.options)
-            return _Picks(self, [pick for pick in picks if pick not in tried])
-        answers: list[Answer] = [Absent(identifier)]
-        if any(isinstance(need, Need) for need in needs):
-            candidates = (c for c in self.universe.named(identifier) if self.usable(c))
-            answers = [*sorted(candidates, key=self._rank, reverse=True)]
-        return [a for a in answers if a not in tried and all(self.is_satisfied_by(need, a) for need in needs)]
-
-    def is_satisfied_by(self, requirement: Requirement, candidate: Answer) -> bool:
-        if isinstance(requirement, Either):
-            return isinstance(candidate, Picked)
-        if isinstance(requirement, Need):
-            return isinstance(candidate, Candidate) and candidate.key in requirement.allowed
-        return not isinstance(candidate, Candidate) or candidate.key not in requirement.banned
-
-    def get_dependencies(self, candidate: Answer) -> list[Requirement]:
-        if isinstance(candidate, Picked):
-            return [candidate.option]
-        if isinstance(candidate, Absent) or not self.in_stack(candidate):
-            return []
-        groups = (*candidate.pre_depends, *candidate.depends)
-        requirements = [requirement for group in groups for requirement in self._requirements(group)]
-        return [*requirements, *self._conflicts(candidate)]
-
-    def is_satisfied(self, option: Need | Never) -> bool:
-        """Whether the packages chosen so far satisfy an alternative."""
-        chosen = self.chosen.get(option.package)
-        return chosen is not None and self.is_satisfied_by(option, chosen)
+    def _named(self, never: Never) -> list[Candidate]:
+        return [candidate for candidate in self.universe.named(never.package) if candidate.key in never.banned]
 
     def _rank(self, candidate: Candidate) -> tuple[bool, bool, int, Any]:
         """A kernel's build tools come from the kernel's own build where that is on offer; else repositories' order."""
@@ -258,97 +213,180 @@ def exactly(candidate: Candidate) -> Need:
     return Need(candidate.package, frozenset({candidate.key}), f"{candidate.package} (= {candidate.version})")
 
 
-@dataclass(frozen=True)
-class _Picks(Sequence[Answer]):
-    """The alternatives of an Either, sorted when one is picked: by then, some may be satisfied already."""
-
-    provider: Provider
-    picks: list[Picked]
-
-    def __iter__(self) -> Iterator[Answer]:
-        return iter(sorted(self.picks, key=lambda picked: not self.provider.is_satisfied(picked.option)))
-
-    def __len__(self) -> int:
-        return len(self.picks)
-
-    def __getitem__(self, index: Any) -> Any:
-        return list(self)[index]
+#: Tells what rules refuse beside a choice, or a part of one.
+Refusals = Callable[[Choice], Sequence[Never]]
+#: A requirement with the number of the step that brought it, and the package that asks for it; None: the stack.
+_Entry = tuple[Requirement, int, Candidate | None]
 
 
 @dataclass
-class _Reporter(resolvelib.BaseReporter[Requirement, Answer, str]):
-    """Passes the choice to the provider, and remembers the first requirement that no package answers.
+class _Step:
+    """One decision: which file of a package, or which alternative of an Either."""
 
-    resolvelib then tries other candidates of other packages, and its error names only the last of those.
-    """
+    subject: str
+    alternatives: Iterator[Candidate | Need | Never]
+    #: numbers of the steps that leave it no other alternatives
+    blamed: set[int]
+    #: where the trail was before it
+    mark: int
+
+
+@dataclass
+class _Walk:
+    """What a search has decided: a trail of entries and choices, which is taken back to where a step began."""
 
     provider: Provider
-    causes: list[Any] = field(default_factory=list)
+    chosen: dict[str, tuple[Candidate, int]] = field(default_factory=dict)
+    #: words of an Either → the option that was taken
+    taken: dict[str, Need | Never] = field(default_factory=dict)
+    #: package → what is asked of it
+    asked: dict[str, list[_Entry]] = field(default_factory=dict)
+    #: words → an Either, each time that it is asked
+    eithers: dict[str, list[_Entry]] = field(default_factory=dict)
+    trail: list[tuple[dict[str, Any], str]] = field(default_factory=list)
+    #: what the last conflict was between, and the first one that no package of the repositories resolves
+    conflict: Sequence[_Entry] = ()
+    impossible: Sequence[_Entry] = ()
 
-    def rejecting_candidate(self, criterion: Any, candidate: Answer) -> None:  # noqa: ARG002
-        if not self.causes:
-            needs = (i for i in criterion.information if isinstance(i.requirement, Need))
-            self.causes = [i for i in needs if not i.requirement.allowed]
+    def add(self, requirement: Requirement, step: int, owner: Candidate | None) -> set[int]:
+        """Ask for something; returns the steps that are against it, with this one."""
+        entries = self.eithers if isinstance(requirement, Either) else self.asked
+        key = requirement.words if isinstance(requirement, Either) else requirement.package
+        entries.setdefault(key, []).append((requirement, step, owner))
+        self.trail.append((entries, key))
+        if isinstance(requirement, Either):
+            return set()
+        mine = self.asked[key]
+        if key in self.chosen:
+            candidate, since = self.chosen[key]
+            if _fits(candidate, [mine[-1]]):
+                return set()
+            self.conflict = tuple(mine)
+            return {since, step}
+        is_needed = any(isinstance(each, Need) for each, *_ in mine)
+        if not is_needed or any(_fits(candidate, mine) for candidate in self.provider.candidates(key)):
+            return set()
+        self.conflict = tuple(mine)
+        if isinstance(requirement, Need) and not requirement.allowed:
+            self.impossible = self.impossible or [mine[-1]]
+        return {each for _, each, _ in mine} | {step}
 
-    def ending_round(self, index: int, state: Any) -> None:  # noqa: ARG002 - resolvelib's signature
-        self.provider.chosen = state.mapping
+    def take(self, subject: str, alternative: Candidate | Need | Never, step: int) -> set[int]:
+        """Decide ``subject``; returns the steps that are against it, empty if none is."""
+        if not isinstance(alternative, Candidate):
+            self.taken[subject] = alternative
+            self.trail.append((self.taken, subject))
+            return self.add(alternative, step, self.eithers[subject][0][2])
+        self.chosen[subject] = (alternative, step)
+        self.trail.append((self.chosen, subject))
+        against = (self.add(requirement, step, alternative) for requirement in self.provider.requirements(alternative))
+        return next(filter(None, against), set())
+
+    def back_to(self, mark: int) -> None:
+        """Take back what came after."""
+        while len(self.trail) > mark:
+            holder, key = self.trail.pop()
+            if holder is self.asked or holder is self.eithers:
+                holder[key].pop()
+            else:
+                del holder[key]
+
+    def next(self) -> _Step | None:
+        """A decision that is due; None: everything is decided.
+
+        Packages come before alternatives, so that an alternative sees what is there already.
+        """
+        due = (
+            name
+            for name, entries in self.asked.items()
+            if name not in self.chosen and any(isinstance(each, Need) for each, *_ in entries)
+        )
+        name = min(due, default="")
+        if name:
+            entries = self.asked[name]
+            fitting = [candidate for candidate in self.provider.candidates(name) if _fits(candidate, entries)]
+            return _Step(name, iter(fitting), {step for _, step, _ in entries}, len(self.trail))
+        words = min((words for words, asked in self.eithers.items() if asked and words not in self.taken), default="")
+        if not words:
+            return None
+        either, since, _ = self.eithers[words][0]
+        assert isinstance(either, Either)
+        options = sorted(either.options, key=lambda option: not self._is_there(option))
+        return _Step(words, iter(options), {since}, len(self.trail))
+
+    def _is_there(self, option: Need | Never) -> bool:
+        """Whether what is chosen satisfies an alternative already."""
+        return option.package in self.chosen and _fits(self.chosen[option.package][0], [(option, 0, None)])
+
+    def target(self, requirement: Requirement) -> Need | Never:
+        """What became of a requirement."""
+        return self.taken[requirement.words] if isinstance(requirement, Either) else requirement
+
+
+def _fits(candidate: Candidate, entries: Iterable[_Entry]) -> bool:
+    return all(
+        candidate.key in each.allowed if isinstance(each, Need) else candidate.key not in each.banned
+        for each, *_ in entries
+        if not isinstance(each, Either)
+    )
 
 
 def solve(provider: Provider, roots: Sequence[Requirement]) -> Solution:
-    """Everything that ``roots`` need; raises Unsolvable."""
-    reporter = _Reporter(provider)
-    resolver: resolvelib.Resolver[Requirement, Answer, str] = resolvelib.Resolver(provider, reporter)
-    try:
-        result = resolver.resolve(roots, max_rounds=MAX_ROUNDS)
-    except resolvelib.ResolutionImpossible as error:
-        raise Unsolvable(_reasons(provider, reporter.causes or error.causes)) from None
-    except resolvelib.ResolutionTooDeep:
-        raise Unsolvable([f"no answer after {MAX_ROUNDS} rounds of search"]) from None
-    packages = {name: answer for name, answer in result.mapping.items() if isinstance(answer, Candidate)}
+    """Everything that ``roots`` need, preferred files first; raises Unsolvable.
+
+    Each step remembers which earlier ones are against its alternatives.  If none is left, the search goes on at the
+    latest of those, because the steps in between change nothing about it (conflict-directed backjumping).
+    """
+    walk, steps = _Walk(provider), list[_Step]()
+    if any(walk.add(root, 0, None) for root in roots):
+        raise _unsolvable(walk)
+    tried = 0
+    while step := walk.next():
+        steps.append(step)
+        while True:
+            step, number = steps[-1], len(steps)
+            walk.back_to(step.mark)
+            alternative = next(step.alternatives, None)
+            if alternative is None:
+                blamed = step.blamed - {0, number}
+                if not blamed:
+                    raise _unsolvable(walk)
+                del steps[max(blamed) :]
+                steps[-1].blamed |= blamed
+                continue
+            tried += 1
+            if tried > MOST_TRIED:
+                raise Unsolvable([f"no answer after {MOST_TRIED} alternatives; the last was of {step.subject}"])
+            against = walk.take(step.subject, alternative, number)
+            if not against:
+                break
+            step.blamed |= against
+    packages = {name: candidate for name, (candidate, _) in walk.chosen.items()}
     edges: dict[str, tuple[str, ...]] = {}
     for name, candidate in packages.items():
-        needed = (_target(result.mapping, requirement) for requirement in provider.get_dependencies(candidate))
+        needed = map(walk.target, provider.requirements(candidate))
         edges[name] = tuple(need.package for need in needed if isinstance(need, Need))
-    # A package that only a conflict names is not installed.
-    installed = Solution(packages, edges).reachable(_target(result.mapping, root).package for root in roots)
-    return Solution({name: c for name, c in packages.items() if name in installed}, edges)
-
-
-def _either(words: str) -> str:
-    """An identifier that no package name can be."""
-    return f"one of {words}"
+    return Solution(packages, edges)
 
 
 def _one_of(options: Sequence[Need | Never], words: str) -> Requirement:
     return options[0] if len(options) == 1 else Either(tuple(options), words)
 
 
-def _target(mapping: Mapping[str, Answer], requirement: Requirement) -> Need | Never:
-    if isinstance(requirement, Either):
-        picked = mapping[_either(requirement.words)]
-        assert isinstance(picked, Picked)
-        return picked.option
-    return requirement
-
-
-def _reasons(provider: Provider, causes: Iterable[Any]) -> list[str]:
+def _unsolvable(walk: _Walk) -> Unsolvable:
     reasons: list[str] = []
-    for cause in causes:
-        who = "the stack" if cause.parent is None else _who(cause.parent)
-        need = cause.requirement
+    for need, _, owner in walk.impossible or walk.conflict:
+        who = "the stack" if owner is None else str(owner)
         if isinstance(need, Never):
-            text = f"{who} conflicts with {need.words.removeprefix('not ')}"
+            text = need.rule.words if need.rule else f"{who} conflicts with {need.words.removeprefix('not ')}"
         elif isinstance(need, Need) and not need.allowed:
-            text = f"{who} needs {need.words}, of which the repositories have {provider.offers(need.words)}"
+            offered = walk.provider.offers(need.words)
+            text = f"{who} needs {need.words}, of which the repositories have {offered}"
         else:
             text = f"{who} needs {need.words}"
-        if text not in reasons:
-            reasons.append(text)
-    return reasons
-
-
-def _who(answer: Answer) -> str:
-    return str(answer) if isinstance(answer, Candidate) else getattr(answer, "words", "an alternative")
+        reasons.append(text)
+    rules = (need.rule for need, *_ in walk.conflict if isinstance(need, Never) and need.rule)
+    return Unsolvable(list(dict.fromkeys(reasons)), () if walk.impossible else list(dict.fromkeys(rules)))
 
 
 #: Parts that machines need to build modules; on Debian the kernel image comes with the headers, which depend on it.
@@ -366,14 +404,16 @@ def packages(
     *,
     locked: frozenset[Key] = frozenset(),
     also: Sequence[Candidate] = (),
+    never: Sequence[Never] = (),
     with_umbrellas: bool = False,
 ) -> tuple[Package, ...]:
     """Everything that is locked for a choice, by name; raises Unsolvable.
 
-    locked: files that win over newer ones.  also: files that hosts must have, too.
+    locked: files that win over newer ones.  also: files that hosts must have, too.  never: what rules refuse.
     with_umbrellas: metapackages of the driver may be among them.
     """
     provider, roots, parts, host, build = _question(task, choice, locked, with_umbrellas=with_umbrellas)
+    roots += never
     for candidate in also:
         roots.append(exactly(candidate))
         host.add(candidate.package)
@@ -393,15 +433,20 @@ def usable(task: Task, choice: Choice, name: str) -> list[Candidate]:
     return sorted(candidates, key=lambda c: task.platform.order.key(c.version), reverse=True)
 
 
-def culprit(task: Task, choice: Choice, reasons: list[str]) -> tuple[Choice, list[str]]:
-    """The smallest unsolvable part of ``choice``: its driver, or the driver with one other option; and why."""
-    for options in (choice[:1], *((choice[0], other) for other in choice[1:])):
-        provider, roots, *_ = _question(task, options, frozenset())
+def culprit(task: Task, choice: Choice, error: Unsolvable, never: Refusals) -> tuple[Choice, Unsolvable]:
+    """The part of ``choice`` that can't be solved, of which each option has a share in it; and why.
+
+    error: against the whole choice.  never: what rules refuse beside a part of a choice.
+    """
+    core = choice
+    for option in reversed(choice[1:]):
+        smaller = tuple(other for other in core if other is not option)
+        provider, roots, *_ = _question(task, smaller, frozenset())
         try:
-            solve(provider, roots)
-        except Unsolvable as error:
-            return options, error.reasons
-    return choice, reasons
+            solve(provider, [*roots, *never(smaller)])
+        except Unsolvable as smallers:
+            core, error = smaller, smallers
+    return core, error
 
 
 def _question(

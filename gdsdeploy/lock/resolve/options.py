@@ -534,6 +534,8 @@ class Search:
     against: list[tuple[Choice, Verdict]] = field(default_factory=list)
     #: options that were found not to go together, whatever else is chosen
     dead: list[Choice] = field(default_factory=list)
+    #: choices whose packages were looked for
+    solved: list[Choice] = field(default_factory=list)
 
     def choices(self) -> Iterator[Choice]:
         """Every admitted combination, most preferred first."""
@@ -582,6 +584,11 @@ class Search:
         """The levels whose options a rule looked at."""
         (subjects,) = (rule.looks_at for rule in rules if rule.id == verdict.rule)
         return frozenset(i for i, options in enumerate(self.levels) if options and subjects & options[0].facts.keys())
+
+    def named_by(self, choice: Choice, verdict: Verdict, *also: Subject) -> Choice:
+        """The options of a choice that a rule looked at, and those of the subjects ``also``."""
+        levels = self._levels_of(verdict, self.rules)
+        return tuple(option for level, option in enumerate(choice) if level in levels or option.subject in also)
 
     def _dead(self, chosen: Choice) -> frozenset[int] | None:
         """The levels of options that were found not to go together, if these are among ``chosen``."""

@@ -16,7 +16,7 @@ from gdsdeploy.host.kmod.driver import OPEN
 from gdsdeploy.host.model.compat import Combination, Rule, Verdict, judge, parse_versions
 from gdsdeploy.lock.lockfile import pins
 from gdsdeploy.lock.resolve import dependencies, options
-from gdsdeploy.lock.resolve.dependencies import Unsolvable
+from gdsdeploy.lock.resolve.dependencies import Never, Unsolvable
 from gdsdeploy.lock.resolve.options import Choice, Incomplete, Option, Search, Subject, Task
 from gdsdeploy.lock.sources import ModuleInPackage, PackagedModules, Sources, unusable_modules
 from gdsdeploy.model.fleet import Profile
@@ -35,7 +35,7 @@ from gdsdeploy.model.lock import (
 from gdsdeploy.platform.base import Flavour, StackPlatform
 from gdsdeploy.repo.packages import Candidate, Key, Relation, Universe
 
-_DRIVER, _NVIDIA_FS = "nvidia", "nvidia_fs"
+_DRIVER, _NVIDIA_FS, _DKMS = "nvidia", "nvidia_fs", "dkms"
 
 
 def nvidia_fs_facts(choice: Choice, modules: Sequence[ModuleInPackage]) -> dict[str, str | None]:
@@ -355,8 +355,8 @@ class Keep:
         return all(candidate.key in keys for candidate in option.packages.values())
 
 
-#: Combinations whose dependencies are tried before giving up.
-ATTEMPTS = 25
+#: Combinations whose dependencies are tried before giving up; each failure rules out all that share its culprit.
+ATTEMPTS = 100
 
 
 @dataclass(frozen=True)
@@ -409,7 +409,7 @@ def resolve(
             resolution = _resolution(task, search, chosen[0], adoption, offer.incomplete, indices, sources, modules)
             return resolution if levels is not locked_levels or keep is None else _with_old_reasons(resolution, keep)
     nearest, reasons = search.reasons()
-    raise _none(where, nearest, [*broken, *reasons])
+    raise _none(where, nearest, [*broken, *reasons], search.solved)
 
 
 def enabled(where: str, profile: Profile, platform: StackPlatform, universe: Universe) -> Universe:
@@ -441,26 +441,48 @@ def first(
 
     modules: tells the modules in the packages, of which rules and a pin judge nvidia-fs; of none, they say nothing.
     """
+
+    def refused(part: Choice) -> list[Never]:
+        return _refused_dkms(task, search, part)
+
     for choice in itertools.islice(search.choices(), ATTEMPTS):
+        search.solved.append(choice)
         try:
-            packages = dependencies.packages(task, choice, locked=locked)
+            packages = dependencies.packages(task, choice, locked=locked, never=refused(choice))
         except Unsolvable as error:
-            culprit, reasons = dependencies.culprit(task, choice, error.reasons)
+            culprit, why = dependencies.culprit(task, choice, error, refused)
             search.dead.append(culprit)
-            label = ", ".join(option.label for option in culprit)
-            broken.append(f"[dependencies] {label}: " + "; ".join(reasons))
-            search.against.append((choice, Verdict("dependencies", False, "; ".join(reasons))))
+            label, reasons = ", ".join(option.label for option in culprit), "; ".join(why.reasons)
+            if not why.verdicts:
+                broken.append(f"[dependencies] {label}: {reasons}")
+            broken += (f"[{verdict.rule}] {verdict.words}" for verdict in why.verdicts)
+            against = why.verdicts or [Verdict("dependencies", False, reasons)]
+            search.against += ((choice, verdict) for verdict in against)
             continue
         facts = _facts(search, choice, packages, task.platform, modules)
-        against = [verdict for verdict in judge(facts, search.rules) if not verdict.allowed]
+        late = [verdict for verdict in judge(facts, search.rules) if not verdict.allowed]
+        # What rules could not ask before is in the kernel's packages.
+        search.dead += (search.named_by(choice, verdict, "kernel") for verdict in late)
         if unpinned := unpinned_nvidia_fs(task.profile, choice, facts):
             search.dead.append((unpinned[0],))
-            against.append(unpinned[1])
-        if not against:
+            late.append(unpinned[1])
+        if not late:
             return choice, packages
-        broken += (f"[{verdict.rule}] {verdict.words}" for verdict in against)
-        search.against += ((choice, verdict) for verdict in against)
+        broken += (f"[{verdict.rule}] {verdict.words}" for verdict in late)
+        search.against += ((choice, verdict) for verdict in late)
     return None
+
+
+def _refused_dkms(task: Task, search: Search, choice: Choice) -> list[Never]:
+    """The versions of DKMS that rules refuse beside a choice or a part of one: no option of it says which DKMS."""
+    facts, refused = search.facts(choice), dict[str, tuple[Verdict, set[Key]]]()
+    rules = [rule for rule in search.rules if _DKMS in rule.looks_at]
+    newest = sorted(task.universe.named(_DKMS), key=lambda c: task.platform.order.key(c.version), reverse=True)
+    for candidate in newest:
+        for verdict in judge({**facts, _DKMS: task.platform.upstream_version(candidate.version)}, rules):
+            if not verdict.allowed:
+                refused.setdefault(verdict.rule, (verdict, set()))[1].add(candidate.key)
+    return [Never(_DKMS, frozenset(keys), verdict.words, verdict) for verdict, keys in refused.values()]
 
 
 def _facts(
@@ -468,8 +490,8 @@ def _facts(
 ) -> Combination:
     """Everything that the rules may test in a choice with its packages, which say which DKMS builds its modules."""
     nvidia_fs = nvidia_fs_facts(choice, modules(packages))
-    version = next((package.version for package in packages if package.package == "dkms"), None)
-    return {**search.facts(choice), **nvidia_fs, "dkms": platform.upstream_version(version) if version else None}
+    version = next((package.version for package in packages if package.package == _DKMS), None)
+    return {**search.facts(choice), **nvidia_fs, _DKMS: platform.upstream_version(version) if version else None}
 
 
 def _with_old_reasons(resolution: Resolution, keep: Keep) -> Resolution:
@@ -479,11 +501,15 @@ def _with_old_reasons(resolution: Resolution, keep: Keep) -> Resolution:
     return replace(resolution, target=target)
 
 
-def _none(where: str, nearest: str, reasons: Sequence[str]) -> NoSolution:
+def _none(where: str, nearest: str, reasons: Sequence[str], solved: Sequence[Choice] = ()) -> NoSolution:
     lines = [f"{where}: no set of packages satisfies the pins and the rules"]
     if nearest:
         lines.append(f"  nearest: {nearest}")
-    lines += [f"  - {reason}" for reason in reasons]
+    if solved:
+        end = "and no others were tried" if len(solved) == ATTEMPTS else "and rules refuse the others"
+        last = ", ".join(option.label for option in solved[-1])
+        lines.append(f"  tried: the packages of {len(solved)} combinations, the last {last}; {end}")
+    lines += (f"  - {reason}" for reason in dict.fromkeys(reasons))
     return NoSolution(
         "\n".join(lines),
         hint="Change what the profile asks for, or add a repository that offers other versions",

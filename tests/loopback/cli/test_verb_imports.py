@@ -9,14 +9,14 @@ import pytest
 
 #: Libraries that take tens of milliseconds to import, and parts of gdsdeploy that import most of the rest.
 HEAVY = {
-    *("httpx", "paramiko", "jinja2", "resolvelib", "debian", "pydantic", "yaml", "cryptography"),
+    *("httpx", "paramiko", "jinja2", "debian", "pydantic", "yaml", "cryptography"),
     *("gdsdeploy.host.facts", "gdsdeploy.host.checks", "gdsdeploy.host.apply", "gdsdeploy.platform"),
     *("gdslab", "gdsdeploy.preflight"),
 }
 #: Of those, what asking hosts and judging their answers needs.
-ASKS = HEAVY - {"httpx", "resolvelib", "gdslab", "gdsdeploy.preflight"}
+ASKS = HEAVY - {"httpx", "gdslab", "gdsdeploy.preflight"}
 #: What resolving a lock needs, without hosts to ask and stacks to build.
-RESOLVES = {"httpx", "resolvelib", "debian", "pydantic", "yaml"}
+RESOLVES = {"httpx", "debian", "pydantic", "yaml"}
 RESOLVES |= {"gdsdeploy.host.facts", "gdsdeploy.host.apply", "gdsdeploy.platform"}
 
 _PROGRAM = """
@@ -63,7 +63,7 @@ def test_hosts_are_validated_without_what_resolves_and_downloads() -> None:
     assert loaded(statements) <= ASKS
     # The names above are those that a process has.
     assert {"paramiko", "pydantic", "gdsdeploy.host.facts"} <= loaded(statements)
-    assert {"httpx", "resolvelib"} <= loaded("import gdsdeploy.cli.lock")
+    assert {"httpx", "debian"} <= loaded("import gdsdeploy.cli.lock")
 
 
 def test_a_lock_is_resolved_without_what_asks_and_builds() -> None:

@@ -8,12 +8,11 @@ from fnmatch import fnmatch
 from typing import Any
 
 import pytest
-import yaml
 from pydantic import ValidationError
 
 from gdsdeploy.errors import GdsError, NoSolution, RepositoryUnusable
 from gdsdeploy.fleetfile.rules import load
-from gdsdeploy.host.model.compat import rules_with
+from gdsdeploy.host.model.compat import Rule, rules_with
 from gdsdeploy.lock.resolve import Resolution, resolve
 from gdsdeploy.lock.resolve.explain import explain
 from gdsdeploy.lock.resolve.target import Keep, leaves, names_in_branch
@@ -21,7 +20,7 @@ from gdsdeploy.lock.sources import PackagedModules
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Index, Target
 from gdsdeploy.platform import stack_platform_for
-from gdsdeploy.repo.packages import Origin, PackageList, Universe
+from gdsdeploy.repo.packages import Origin, PackageList, Universe, upstream
 from tests.repos import cuda, packagedmodules, stack
 from tests.repos.cuda import CUDA_DEBIAN, CUDA_RESOLUTE, CUDA_UBUNTU, DOCA, NOBLE, UBUNTU_SURROUNDINGS, nvlink5
 from tests.repos.dkmspackages import sources, with_tree
@@ -30,6 +29,7 @@ from tests.repos.stack import (
     SURROUNDINGS,
     TRIXIE,
     Stanza,
+    gds,
     kernel,
     open_driver,
     package,
@@ -268,23 +268,42 @@ rules:
     assert len(result.refused) == 6 + 5
 
 
-def test_the_dkms_that_builds_the_modules_is_judged_with_them() -> None:
-    """It comes in as a dependency, after the choice."""
+#: What is on offer beside the stack's DKMS 3.2.2, the version that a rule needs beside driver 570, and what is chosen.
+JUDGED_DKMS = [
+    ((), ">=3.1.8", "570.133.07", "3.2.2-1~deb13u1"),
+    ((), ">=3.9", "550.163.01", "3.2.2-1~deb13u1"),
+    (("3.1.6-1",), "<3.2", "570.133.07", "3.1.6-1"),
+    (("4.0-1", "4.1-1"), "<4", "570.133.07", "3.2.2-1~deb13u1"),
+]
+
+
+@pytest.mark.parametrize(("others", "needed", "driver", "dkms"), JUDGED_DKMS)
+def test_the_dkms_that_builds_the_modules_is_chosen_with_them(
+    others: Sequence[str], needed: str, driver: str, dkms: str
+) -> None:
+    """It comes in as a dependency, after the choice, and there are many versions of what doesn't matter for it."""
+    many = [p for n in range(120) for p in gds("2.19.7", f"1.9.2.{n}", "12.4.2", "1")]
+    older = [package("dkms", version, architecture="all") for version in others]
+    wish, offer = Profile.model_validate({"os": "debian-13", "kernel": "6.12.94"}), [*TWO_DRIVERS, *many, *older]
+    rule = Rule("dkms-new", "DKMS.", "source", "this test", when={"driver": ("570",)}, needs={"dkms": (needed,)})
+    result = resolve("gds", wish, DEBIAN, universe(offer), [], sources, rules=[rule]).target
+    assert (result.driver.version, versions(result)["dkms"]) == (driver, dkms)
+    assert result.judged["dkms"] == upstream(dkms)
+    refused = [one.what for one in result.refused if one.rule == "dkms-new"]
+    assert refused == ([] if driver == "570.133.07" else ["driver 570.133.07 (open)"])
+
+
+def test_what_was_tried_is_in_the_error() -> None:
     wish = Profile.model_validate({"os": "debian-13"})
-    for needed, admitted in ((">=3.1.8", True), (">=3.9", False)):
-        (rule,) = load(
-            yaml.safe_dump({"rules": [{
-                "id": "dkms-new", "says": "DKMS is too old.", "known": "source", "source": "this test",
-                "when": {"driver": "550"}, "needs": {"dkms": needed},
-            }]})
-        )  # fmt: skip
-        if admitted:
-            result = resolve("gds", wish, DEBIAN, universe(TRIXIE), [], sources, rules=[rule]).target
-            assert result.rules == ("dkms-new",)
-            continue
-        with pytest.raises(NoSolution) as error:
-            resolve("gds", wish, DEBIAN, universe(TRIXIE), [], sources, rules=[rule])
-        assert "[dkms-new] DKMS is too old. Here: driver 550.163.01, dkms 3.2.2." in error.value.message
+    needs = {"dkms": (">=3.9",)}
+    rule = Rule("dkms-new", "DKMS is too old.", "source", "this test", when={"driver": (">=1",)}, needs=needs)
+    with pytest.raises(NoSolution) as error:
+        resolve("gds", wish, DEBIAN, universe(TWO_DRIVERS), [], sources, rules=[rule])
+    lines = error.value.message.splitlines()
+    assert lines[2].startswith("  tried: the packages of 2 combinations, the last driver 550.163.01 (open), kernel ")
+    assert lines[3:] == [
+        f"  - [dkms-new] DKMS is too old. Here: driver {driver}, dkms 3.2.2." for driver in ("570.133.07", "550.163.01")
+    ]
 
 
 def tree(name: str, stanza: Stanza, version: str = "") -> Stanza:
