@@ -186,7 +186,7 @@ def resume(fleet: Path, accept: tuple[str, ...], as_json: bool, html: Path | Non
     _, journaled = display.find_rollout(fleet, None)
     current = machine.fold(journaled)
     releases.require_signed(fleet, current.plan.lock_digest, current.plan.fleet_digest)
-    ended = carry_out(fleet, session.resumption(current, fleet, accept, "by command"), as_json=as_json)
+    ended = carry_out(fleet, session.resumption(current, accept, "by command"), as_json=as_json)
     if ended is not None:
         finish(ended, html=html, as_json=as_json)
     elif html is not None:

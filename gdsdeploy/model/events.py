@@ -38,6 +38,7 @@ class Kind(enum.StrEnum):
     ABORTED = "aborted"
     ROLLBACK = "rollback"
     FINISHED = "finished"
+    LOOKED = "looked"
     NOTE = "note"
 
 
@@ -118,8 +119,11 @@ class Facts:
     #: see rollout.steps.answers.Snapshot
     snapshot: Mapping[str, Any] | None = None
     modules_before: ModulesBefore | None = None
-    #: whether it's in work again
+    #: whether it's in work again; why not, or with what reason it was drained
     returned: bool | None = None
+    reason: str = ""
+    #: the Standing, ``works`` or ``unknown``, for which a step was put off; then nothing was done
+    standing: str | None = None
     verdict: str = ""
 
 
@@ -225,7 +229,7 @@ class RolloutResumed(ReasonPayload):
 
     #: failed hosts that no longer count against the threshold
     accept: tuple[str, ...] = ()
-    #: hosts that are in work again, and hosts that are out of work
+    #: as hosts that came back and hosts that went, before SchedulerLooked existed
     back: tuple[str, ...] = ()
     down: tuple[str, ...] = ()
 
@@ -251,6 +255,16 @@ class RolloutFinished(Payload):
 
 
 @dataclass(frozen=True, slots=True)
+class SchedulerLooked(Payload):
+    """Who is out of work was asked, and is not what it was."""
+
+    #: every host that others keep out of work, or that takes no part and doesn't answer
+    down: tuple[str, ...] = ()
+    #: hosts that this rollout left out of work, and that are in work
+    back: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Note(Payload):
     """A remark about one host or the whole rollout; it changes nothing."""
 
@@ -262,6 +276,7 @@ PAYLOADS: Mapping[Kind, type[Payload]] = {
     Kind.RECALL: HostRecalled, Kind.PLANNED: RolloutPlanned, Kind.OPENED: WaveOpened, Kind.SOAKING: WaveSoaking,
     Kind.CLOSED: WaveClosed, Kind.PAUSED: RolloutPaused, Kind.RESUMED: RolloutResumed, Kind.HALTED: RolloutHalted,
     Kind.ABORTED: RolloutAborted, Kind.ROLLBACK: RollbackBegun, Kind.FINISHED: RolloutFinished, Kind.NOTE: Note,
+    Kind.LOOKED: SchedulerLooked,
 }  # fmt: skip
 _KINDS: Mapping[type[Payload], Kind] = {shape: kind for kind, shape in PAYLOADS.items()}
 #: An event that has no number and no time yet; its host is empty where it is of the whole rollout.

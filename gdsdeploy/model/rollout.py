@@ -66,6 +66,19 @@ FORWARD = (
 BACK = (Step.UNDO, Step.UNDO_REBOOT, Step.UNDO_BOOT, Step.UNDO_VALIDATE, Step.RETURN)
 
 
+class Standing(enum.StrEnum):
+    """Who keeps a host out of work, as its scheduler has it now."""
+
+    #: this rollout, and no work is left on it
+    OURS = "ours"
+    #: somebody else, and no work is left on it
+    THEIRS = "theirs"
+    #: nobody, or work is left on it
+    WORKS = "works"
+    #: the scheduler doesn't answer
+    UNKNOWN = "unknown"
+
+
 class Outcome(enum.StrEnum):
     """How a rollout ended for one host."""
 

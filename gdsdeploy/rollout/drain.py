@@ -1,6 +1,7 @@
 """Takes hosts out of work before they're changed, and brings them back: by Slurm, Kubernetes or a site's commands.
 
-Every drain is signed with its reason, and only the rollout that signed it ends it.
+Every drain is signed with its reason, and only the rollout that signed it ends it.  Whether a host works is never
+remembered: the scheduler is asked before everything that would disturb work.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypedDict, TypeV
 from gdsdeploy import cancel, run
 from gdsdeploy.cancel import Stop
 from gdsdeploy.errors import DrainFailed, FleetInvalid, GdsError, Interrupted
-from gdsdeploy.host.gate.gate import DRAINED, OURS, WAS, Node, drain_argv, node_from, undrain_argv
+from gdsdeploy.host.gate.gate import DRAINED, OURS, UNREACHABLE, WAS, Node, drain_argv, node_from, undrain_argv
 from gdsdeploy.host.io.scontrol import FORMAT, SlurmError
 from gdsdeploy.host.io.wording import first_few, line, quoted
+from gdsdeploy.model.rollout import Standing
 from gdsdeploy.model.rollout_settings import Drain, fill
 
 #: How the reason of a rollout's drain begins; the boot gate's own begin with ``gdsdeploy: `` (host/gate/gate.py).
@@ -47,6 +49,10 @@ def rollout_of(reason: str) -> str:
     return signature(reason).removeprefix(ROLLOUT).removesuffix(":") if reason.startswith(ROLLOUT) else ""
 
 
+class SchedulerAway(Exception):
+    """A scheduler doesn't answer, so nothing is known about its hosts; that isn't a failure of theirs."""
+
+
 @dataclass(frozen=True)
 class State:
     """A host as its scheduler has it."""
@@ -55,6 +61,12 @@ class State:
     out: bool
     #: empty: the scheduler has none
     reason: str = ""
+
+    def standing(self, rollout: str) -> Standing:
+        """Who keeps it out, for the rollout of that id."""
+        if not self.out:
+            return Standing.WORKS
+        return Standing.OURS if rollout_of(self.reason) == rollout else Standing.THEIRS
 
 
 class DrainResult(TypedDict):
@@ -96,18 +108,25 @@ class Drainer(Protocol):
         """Host → state, without hosts that the scheduler doesn't know.  Raises DrainFailed."""
         ...
 
+    def look(self, host: str, reason: str) -> Standing:
+        """Who keeps ``host`` out of work now; asked before everything that would disturb work.
+
+        Raises DrainFailed where another rollout has drained it or the scheduler doesn't know it, and SchedulerAway.
+        """
+        ...
+
     def drain(self, host: str, reason: str, *, timeout: float, progress: Progress) -> DrainResult:
         """Take ``host`` out of work, and wait until no work is left on it.
 
-        timeout: seconds.  Raises DrainFailed past ``timeout``, with what still runs, and where the scheduler refuses;
-        the drain then stays, for :meth:`undrain`.
+        timeout: seconds.  Raises DrainFailed past ``timeout``, with what still runs, where the scheduler refuses, and
+        where another rollout takes the host meanwhile; the drain then stays, for :meth:`undrain`.  And SchedulerAway.
         """
         ...
 
     def undrain(self, host: str, reason: str, *, progress: Progress) -> ReturnResult:
         """End the drain that ``reason`` signs; any other drain stays, and is no error.
 
-        Raises DrainFailed where the scheduler doesn't answer or refuses.
+        Raises DrainFailed where the scheduler refuses, and SchedulerAway.
         """
         ...
 
@@ -118,8 +137,11 @@ class Nothing:
     def check(self, hosts: Sequence[str]) -> list[str]:  # noqa: ARG002 - there is no program to ask
         return []
 
-    def states(self, hosts: Sequence[str]) -> dict[str, State]:
-        return {host: State(out=False) for host in hosts}
+    def states(self, hosts: Sequence[str]) -> dict[str, State]:  # noqa: ARG002 - likewise
+        return {}
+
+    def look(self, host: str, reason: str) -> Standing:  # noqa: ARG002 - there is nobody to ask
+        return Standing.OURS
 
     def drain(self, host: str, reason: str, *, timeout: float, progress: Progress) -> DrainResult:  # noqa: ARG002
         return {"drained": True, "reason": reason, "was": ""}
@@ -175,9 +197,29 @@ class Cluster(abc.ABC, Generic[N]):
         nodes = self._nodes()
         return {host: self._state(nodes[name]) for host in hosts if (name := self._node(host)) in nodes}
 
+    def look(self, host: str, reason: str) -> Standing:
+        """As Drainer.look.  A node that the rollout would drain now works, and so does one with work left on it."""
+        node = self._patiently(self._look, self._node(host))
+        self._require_no_other(node, reason)
+        if self._out(node, reason) or self._patiently(self._left, node):
+            return Standing.WORKS
+        return Standing.OURS if self._is_ours(node, reason) else Standing.THEIRS
+
+    @abc.abstractmethod
+    def _look(self, name: str) -> N:
+        """The node of that name."""
+
     @abc.abstractmethod
     def _nodes(self) -> Mapping[str, N]:
         """Name → node."""
+
+    @abc.abstractmethod
+    def _out(self, node: N, reason: str) -> Any:
+        """The change that drains the node by ``reason``; false: it's drained already."""
+
+    @abc.abstractmethod
+    def _left(self, node: N) -> list[str]:
+        """The work that is on the node, in words."""
 
     @abc.abstractmethod
     def _state(self, node: N) -> State:
@@ -190,6 +232,15 @@ class Cluster(abc.ABC, Generic[N]):
     def _is_ours(self, node: N, reason: str) -> bool:
         """Whether the node has this rollout's reason."""
         return self._reason(node).startswith(signature(reason))
+
+    def _require_no_other(self, node: N, reason: str) -> None:
+        """Raise DrainFailed where another rollout has drained the node."""
+        other = rollout_of(self._reason(node))
+        if other not in ("", rollout_of(reason)) and self._state(node).out:
+            raise DrainFailed(
+                f"the rollout {other} has drained this host meanwhile, and has it now",
+                hint="Let one rollout at a time have a host: end one of them, then begin again",
+            )
 
     def _argv(self, argv: Sequence[str], beside: str = "") -> list[str]:
         """The whole command; ``beside``: a program in the same folder that runs instead."""
@@ -220,14 +271,19 @@ class Cluster(abc.ABC, Generic[N]):
         return f"{type(self).__name__} knows no node {first_few(names, LISTED)}"
 
     def _patiently(self, ask: Callable[P, T], *words: P.args, **options: P.kwargs) -> T:
-        """What ``ask`` returns; it's called again for a while, since a scheduler may be away for a moment."""
+        """What ``ask`` returns; it's called again for a while, since a scheduler may be away for a moment.
+
+        Raises SchedulerAway after that, and at once the DrainFailed that another try doesn't change.
+        """
         end = time.monotonic() + self._patience
         while True:
             try:
                 return ask(*words, **options)
             except DrainFailed as error:
-                if self.lasting.search(error.message) or time.monotonic() >= end:
+                if self.lasting.search(error.message):
                     raise
+                if time.monotonic() >= end:
+                    raise SchedulerAway(error.message) from error
             cancel.current().wait(self._pause)
 
 
@@ -331,6 +387,9 @@ class Commands:
     def states(self, hosts: Sequence[str]) -> dict[str, State]:  # noqa: ARG002 - no command answers that
         return {}
 
+    def look(self, host: str, reason: str) -> Standing:  # noqa: ARG002 - likewise
+        return Standing.OURS
+
     def drain(self, host: str, reason: str, *, timeout: float, progress: Progress) -> DrainResult:
         """As Drainer.drain: ``out`` ends with 0, then ``idle`` does, both within ``timeout``."""
         deadline = Deadline(host, timeout, self._pause, progress)
@@ -375,8 +434,6 @@ class Commands:
 REBOOTS = {"REBOOT", "REBOOT_REQUESTED", "REBOOT_ISSUED"}
 BUSY = {"ALLOCATED", "MIXED", "COMPLETING"}
 DEAD = {"DOWN", "ERROR", "FUTURE", "INVALID_REG"}
-#: Reasons that Slurm itself gives, and that no longer hold once the host is back.
-UNREACHABLE = re.compile(r"(Not responding|Node unexpectedly rebooted)")
 #: Job states that hold resources of a node; a node whose only job is suspended has the state IDLE.
 HOLDING = "RUNNING,SUSPENDED,COMPLETING,CONFIGURING,STOPPED,SIGNALING,STAGE_OUT,RESIZING"
 #: A job's fields; the name comes last because it may hold anything.
@@ -430,11 +487,13 @@ class Slurm(Cluster[Node]):
             node = self._patiently(self._look, name)
             if was is None:
                 was = self._before(node) if self._is_ours(node, reason) or not self._state(node).out else node.reason
+            else:
+                self._require_no_other(node, reason)
             # A reboot by Slurm ends drains, and so may any administrator.
             if change := self._out(node, reason):
                 progress(f"Slurm's node {name} is drained" + (f"; it was: {node.reason}" if node.reason else ""))
                 node = self._patiently(self._update, name, change)
-            work = self._patiently(self._work, node)
+            work = self._patiently(self._left, node)
             if not work and self._state(node).out:
                 return {"drained": self._is_ours(node, reason), "reason": node.reason, "was": was}
             text = first_few(work or ["Slurm to keep it drained; its state is " + "+".join(node.states)], LISTED)
@@ -453,7 +512,7 @@ class Slurm(Cluster[Node]):
         state = self._state(node)
         return {"returned": not state.out, "reason": state.reason if state.out else ""}
 
-    def _work(self, node: Node) -> list[str]:
+    def _left(self, node: Node) -> list[str]:
         if REBOOTS & set(node.states):
             return ["the reboot that Slurm was asked for"]
         jobs = self._jobs(node.name)
@@ -503,7 +562,7 @@ class Slurm(Cluster[Node]):
         if not self._is_ours(node, reason) or not self._state(node).out:
             return []
         earlier = self._before(node)
-        return undrain_argv(node, "" if "DOWN" in node.states and UNREACHABLE.match(earlier) else earlier)
+        return undrain_argv(node, "" if UNREACHABLE.match(earlier) else earlier)
 
     def _update(self, name: str, change: Sequence[str]) -> Node:
         self._ask(["update", f"NodeName={name}", *change], f"change the node {name}")
@@ -588,14 +647,16 @@ class Kubernetes(Cluster[Mapping[str, Any]]):
         while True:
             node = self._patiently(self._patched, name, self._out, reason, "cordoned", progress)
             status, lines = self._evict(name, deadline.left, once)
-            if status == 0 and is_cordoned(node := self._patiently(self._look, name)):
+            node = self._patiently(self._look, name)
+            self._require_no_other(node, reason)
+            if status == 0 and is_cordoned(node):
                 return {"drained": self._is_ours(node, reason), "reason": self._state(node).reason, "was": was}
             command = self._argv(["drain", name, *DRAIN])
             output = failure(f"cannot drain {name}: kubectl ended with status {status}", command, lines)
             if self.lasting.search("\n".join(lines[-3:])):
                 raise DrainFailed(output, hint=self._hint)
             if deadline.past:
-                left = self._patiently(self._pods, name)
+                left = self._patiently(self._left, node)
                 hint = "Disruption budgets are kept; rollout.drain.timeout is how long a rollout waits."
                 raise deadline.failed(f"{first_few(left, LISTED) or 'no pod'}\n{output}", hint)
             deadline.wait()
@@ -618,7 +679,8 @@ class Kubernetes(Cluster[Mapping[str, Any]]):
         command = self._argv(["drain", name, *DRAIN, f"--timeout={seconds:.0f}s"])
         return last(command, f"drain {name}", seconds + 30, self._folder, progress)
 
-    def _pods(self, name: str) -> list[str]:
+    def _left(self, node: Mapping[str, Any]) -> list[str]:
+        name = node["metadata"]["name"]
         argv = ["get", "pods", "--all-namespaces", f"--field-selector=spec.nodeName={name}"]
         pods = self._json(argv, f"ask for the pods on {name}")["items"]
         return [f"pod {pod['metadata']['namespace']}/{pod['metadata']['name']}" for pod in pods if is_evictable(pod)]

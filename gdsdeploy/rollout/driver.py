@@ -37,8 +37,9 @@ from gdsdeploy.model.events import (
     WaveClosed,
     WaveSoaking,
 )
-from gdsdeploy.model.rollout import Step, Task
+from gdsdeploy.model.rollout import Standing, Step, Task
 from gdsdeploy.rollout import control
+from gdsdeploy.rollout.drain import PATIENCE
 from gdsdeploy.rollout.journal import Writer
 from gdsdeploy.rollout.machine import StateMachine
 
@@ -122,7 +123,7 @@ class Soaks:
 
 #: Seconds between two looks at requests, windows and the clock.
 POLL: Final = 0.5
-#: Seconds between two looks at the fleet file.
+#: Seconds between two looks at the fleet file, and for which it's known who is out of work.
 LOOK: Final = 5.0
 #: Seconds in which stopped steps have to end.
 GRACE: Final = 30.0
@@ -161,6 +162,10 @@ class Hooks:
     removed: Callable[[], Collection[str]] = lambda: ()
     #: sentences about files that changed after the planning; called once
     notices: Callable[[], Iterable[str]] = lambda: ()
+    #: who keeps each host out of work now, of those of which somebody can say it; gets the hosts that others kept out,
+    #: and whether this is the first time since a person had the rollout go on.  In a thread of its own, before hosts
+    #: are drained; without an answer none is.  None: the plan is believed
+    look: Callable[[Collection[str], bool], Mapping[str, Standing]] | None = None
 
 
 @dataclass(frozen=True)
@@ -170,8 +175,16 @@ class _StepEnd:
     error: BaseException | None = None
 
 
-#: From other threads: how a step ended, or host and text of a line of progress; None: a signal came.
-_Message = _StepEnd | tuple[str, str] | None
+@dataclass(frozen=True)
+class _Look:
+    """What a look at the scheduler found, or why it found nothing."""
+
+    standings: Mapping[str, Standing] | None = None
+    error: GdsError | None = None
+
+
+#: From other threads: how a step ended, what a look found, or host and text of progress; None: a signal came.
+_Message = _StepEnd | _Look | tuple[str, str] | None
 
 
 def drive(
@@ -203,6 +216,12 @@ class _Driver:
         self._running: set[str] = set()
         self._removed: set[str] = set()
         self._look_after = 0.0
+        #: when who is out of work was last known, since a person had the rollout go on; None: not yet
+        self._known: float | None = None
+        #: since when nobody says it, and when it's asked again
+        self._unanswered: float | None = None
+        self._ask_after = 0.0
+        self._looking = False
         self._notes: set[str] = set()
         #: seconds by which the clock was set, to be added to the end of an open soak
         self._ahead = 0.0
@@ -246,15 +265,24 @@ class _Driver:
             if self._stopped:
                 self._drain(GRACE)
                 return
+            if self._known is None and not self.machine.paused and not self._knows_who_is_out():
+                self._wait(POLL)
+                continue
             now = self._clock.wall()
             window = self._hooks.open_window(now)
             now -= self._ahead
             decisions = self.machine.decide(now, open_window=window)
+            drains = [task for task in decisions.tasks if task.step is Step.DRAIN]
+            tasks = decisions.tasks
+            if drains and not self._knows_who_is_out():
+                tasks = tuple(task for task in tasks if task not in drains)
             if decisions.events:
                 self._add((event.host, event.payload) for event in decisions.events)
-            elif decisions.tasks:
-                if not self._apply_removals(decisions.tasks, now):
-                    self._begin(decisions.tasks)
+            elif tasks:
+                if not self._apply_removals(tasks, now):
+                    self._begin(tasks)
+            elif drains:
+                self._wait(POLL)
             elif decisions.over and not self._running:
                 return
             else:
@@ -271,6 +299,8 @@ class _Driver:
         for message in messages:
             if isinstance(message, tuple):
                 self._tell(self._hooks.progress, *message)
+            elif isinstance(message, _Look):
+                self._take_look(message)
         ends = [message for message in messages if isinstance(message, _StepEnd)]
         self._running -= {end.task.host for end in ends}
         self._add(draft for end in ends if (draft := self._draft(end)) is not None)
@@ -311,6 +341,49 @@ class _Driver:
             self._inbox.put(_StepEnd(task, json.loads(json.dumps(dict(facts), allow_nan=False))))
         except BaseException as error:  # noqa: BLE001 - the driver writes it down and raises it
             self._inbox.put(_StepEnd(task, error=error))
+
+    # -- who is out of work
+
+    def _knows_who_is_out(self) -> bool:
+        """Whether it's known well enough to drain hosts; if not, it's asked."""
+        steady = self._clock.steady()
+        if self._hooks.look is None or (self._known is not None and steady < self._known + LOOK):
+            return True
+        if not self._looking and steady >= self._ask_after:
+            self._looking = True
+            thread = threading.Thread(
+                target=self._look, args=(self._hooks.look, set(self.machine.slots.down)), name="look", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError as error:
+                self._inbox.put(_Look(error=GdsError(f"this machine: {error}")))
+        return False
+
+    def _look(self, look: Callable[[Collection[str], bool], Mapping[str, Standing]], down: Collection[str]) -> None:
+        try:
+            self._inbox.put(_Look(look(down, self._known is None)))
+        except GdsError as error:
+            self._inbox.put(_Look(error=error))
+        except BaseException as error:  # noqa: BLE001 - a bug, which is told like any other reason
+            self._inbox.put(_Look(error=GdsError(f"{type(error).__name__}: {error}")))
+
+    def _take_look(self, look: _Look) -> None:
+        self._looking, steady = False, self._clock.steady()
+        if look.standings is not None:
+            self._known, self._unanswered = steady, None
+            events = self.machine.looked(look.standings, self._clock.wall())
+            self._add((event.host, event.payload) for event in events)
+            return
+        assert look.error is not None
+        self._ask_after = steady + LOOK
+        words = f"who is out of work is not known: {look.error.message}"
+        if self._unanswered is None:
+            self._unanswered = steady
+            self._tell(self._hooks.progress, "", f"{words}; no host is drained until it is")
+        elif steady >= self._unanswered + PATIENCE:
+            self._unanswered = None
+            self._pause(words)
 
     def _apply_removals(self, tasks: Sequence[Task], now: float) -> bool:
         """Whether hosts were removed from the fleet, which changes the decisions."""
@@ -399,6 +472,8 @@ class _Driver:
                 request.refused(control.refusal(self._rollout, kind, why))
             else:
                 self._answers += [(request, event) for event in self._add([("", request.payload)])]
+                if kind is Kind.RESUMED:
+                    self._known = None
 
     def _pause(self, reason: str) -> None:
         if control.objection(Kind.PAUSED, self.machine) is None:

@@ -9,15 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from gdsdeploy.model.events import Facts, StepDone, StepError, read
-from gdsdeploy.model.rollout import Outcome, Step
+from gdsdeploy.model.rollout import Outcome, Standing, Step
 
-#: Times that a host is validated again because it had booted since, or couldn't be returned.
+#: Times that a host is validated again because it had booted since or couldn't be returned, and times that it is
+#: drained again because it was found in work.
 MAX_REFUSALS = 3
 #: Error class of a host that doesn't answer.
 UNREACHABLE = "HostUnreachable"
 
 #: What a host waits for: ``wave``: it wasn't begun; ``gate``: begun, but not changed yet; ``soak``: in work again, to
-#: be validated once more; ``back``: in work, to be rolled back.
+#: be validated once more; ``back``: changed and in work, to be drained before anything else is done with it.
 Waits = Literal["", "wave", "gate", "soak", "back"]
 
 _NEXT = {
@@ -61,6 +62,8 @@ class StepAttempt:
     begin: float
     end: float | None = None
     error: StepError | None = None
+    #: nothing was done, because the host is in work, or may be
+    put_off: bool = False
 
 
 @dataclass(slots=True)
@@ -96,8 +99,13 @@ class HostState:
     recalled: bool = False
     #: out of work: from the beginning of its drain until its return
     out: bool = False
-    #: it may have been changed
+    #: it may have been changed; and before the step under way
     touched: bool = False
+    touched_before: bool = False
+    #: step that follows on its next drain, because the host was found in work then
+    then: Step | None = None
+    #: times that it was found in work
+    found: int = 0
     #: its return began, so it may be in work
     returning: bool = False
     powered: bool = False
@@ -122,7 +130,7 @@ class HostState:
 
     @property
     def active(self) -> bool:
-        """Begun and without an outcome; not while it works and waits for its rollback."""
+        """Begun and without an outcome; not while it works and waits for its drain."""
         return self.outcome is None and self.waits not in ("wave", "back")
 
     @property
@@ -194,6 +202,7 @@ def begin(host: HostState, step: Step, attempt: int) -> None:
         host.powered = host.powered or step is Step.POWER
     elif step is Step.RETURN:
         host.returning = True
+    host.touched_before = host.touched
     if step not in _UNTOUCHED and not host.back:
         host.touched = True
 
@@ -211,15 +220,13 @@ def end(host: HostState, done: StepDone) -> None:
             finish(host, Outcome.SATISFIED, "it has this lock already")
         case Step.PREFLIGHT:
             go(host, Step.DRAIN if host.ways.drain else Step.SNAPSHOT, "gate")
-        case Step.DRAIN if host.back:
-            _after_drain(host)
         case Step.DRAIN:
-            go(host, Step.ENROL if host.ways.enrol else Step.SNAPSHOT)
+            _after_drain(host)
         case Step.VALIDATE | Step.UNDO_VALIDATE:
             _after_validation(host, done.facts.validated_boot or "")
         case Step.RETURN:
             host.out = host.returning = False
-            _over(host)
+            _over(host, done.facts)
         case Step.SOAK:
             host.step, host.attempt, host.soak_passed = None, 0, True
             if host.recalled:
@@ -289,12 +296,17 @@ def take_back(host: HostState) -> None:
 def turn_back(host: HostState) -> None:
     """Roll back a host that waits, or whose step was interrupted.
 
-    An unchanged host is skipped; the rollback of a host that reboots begins after its boot.
+    An unchanged host is skipped; the rollback of a host that reboots, or may, begins after its boot.
     """
     if host.step is Step.PREFLIGHT or host.waits == "gate":
         finish(host, Outcome.SKIPPED)
-    elif host.step is Step.BOOT:
+    elif host.step in (Step.BOOT, Step.POWER) or host.then is Step.POWER:
         host.recalled = True
+    elif host.step is Step.REBOOT and host.attempt:
+        host.recalled = True
+        go(host, Step.BOOT)
+    elif host.waits == "back":
+        _from_work(host)
     else:
         _start_back(host)
 
@@ -305,6 +317,8 @@ def recall(host: HostState, reason: str) -> None:
         host.outcome, host.due = host.due, None
     if host.due is not None:
         return
+    if host.outcome is not None:
+        host.found = 0
     if host.outcome is Outcome.LOST and host.out:
         host.outcome, host.powered = None, False
         go(host, host.step or (Step.UNDO_BOOT if host.back else Step.BOOT))
@@ -337,7 +351,7 @@ def interrupted(host: HostState) -> None:
 
 def _from_work(host: HostState) -> None:
     """Roll back a host that is in work; a builder isn't drained."""
-    host.outcome, host.back = None, True
+    host.outcome, host.back, host.then = None, True, None
     if host.ways.drain:
         go(host, Step.DRAIN, "back")
     elif host.ways.keep and not host.recalled:
@@ -347,16 +361,48 @@ def _from_work(host: HostState) -> None:
 
 
 def _start_back(host: HostState) -> None:
-    host.back = True
+    host.back, host.then = True, None
     if host.returning and host.ways.drain:
         go(host, Step.DRAIN)
     else:
         go(host, Step.UNDO if host.touched else Step.UNDO_VALIDATE)
 
 
+def put_off(host: HostState, standing: str) -> None:
+    """The step under way did nothing, because the host is in work, or may be.
+
+    An unchanged host waits at the gate, as if it had never been drained, or is left alone on the way back; any other is
+    drained, and the step follows.
+    """
+    step, host.touched = host.step, host.touched_before
+    host.works[-1].put_off = True
+    if standing != Standing.WORKS:
+        interrupted(host)
+        return
+    host.running = host.out = host.returning = False
+    host.found += 1
+    if host.found > MAX_REFUSALS:
+        host.failed_at = host.failed_at or step
+        why = "it is in work again each time that it was drained"
+        finish(host, Outcome.KEPT if host.touched else Outcome.REFUSED, why)
+        return
+    if host.back and not host.touched:
+        finish(host, Outcome.ROLLED_BACK if host.failed_at is not None else Outcome.SKIPPED)
+        return
+    host.then = step if host.touched else None
+    go(host, Step.DRAIN, "back" if host.touched else "gate")
+    if host.recalled and not host.back:
+        turn_back(host)
+
+
 def _after_drain(host: HostState) -> None:
-    """After the drain of a changed host that failed or is recalled."""
-    if host.ways.keep and host.failed_at is not None and not host.recalled:
+    """The way forward, to the step that was put off, or back for a changed host that failed or is recalled."""
+    if host.then is not None:
+        go(host, host.then)
+        host.then = None
+    elif not host.back:
+        go(host, Step.ENROL if host.ways.enrol else Step.SNAPSHOT)
+    elif host.ways.keep and host.failed_at is not None and not host.recalled:
         finish(host, Outcome.KEPT)
     else:
         go(host, Step.UNDO if host.touched else Step.UNDO_VALIDATE)
@@ -384,10 +430,13 @@ def _again(host: HostState, step: Step, why: str) -> None:
     finish(host, Outcome.KEPT, why)
 
 
-def _over(host: HostState) -> None:
+def _over(host: HostState, returned: Facts | None = None) -> None:
+    """Everything is done with the host; ``returned``: how its return ended."""
+    stays = returned is not None and returned.returned is False
+    where = f"others keep it out of work: {(returned and returned.reason) or 'no reason is given'}" if stays else ""
     if host.back:
-        finish(host, Outcome.ROLLED_BACK)
+        finish(host, Outcome.ROLLED_BACK, "; ".join(filter(None, (host.reason, where))))
     elif host.recalled:
         _from_work(host)
     else:
-        finish(host, Outcome.DONE, "every check passed in its boot")
+        finish(host, Outcome.DONE, "; ".join(filter(None, ("every check passed in its boot", where))))

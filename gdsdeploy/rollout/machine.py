@@ -11,7 +11,7 @@ import heapq
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -19,7 +19,7 @@ from gdsdeploy.errors import JournalUnusable
 from gdsdeploy.host.io.wording import first_few
 from gdsdeploy.model import events
 from gdsdeploy.model.events import Draft, Event, plan_of
-from gdsdeploy.model.rollout import FAILURES, Outcome, Plan, Step, Task, Wave
+from gdsdeploy.model.rollout import FAILURES, Outcome, Plan, Standing, Step, Task, Wave
 from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout import hoststate
 from gdsdeploy.rollout.hoststate import HostState, StepAttempt, Tally, Ways
@@ -77,6 +77,8 @@ class Fold:
         #: the reason; empty: it isn't
         self.paused = self.halted = self.aborted = self.rolling_back = ""
         self.finished = False
+        #: why a step can't tell whether its host is in work; empty: none waits for that
+        self._doubt = ""
         #: index of the wave that was opened last; -1: none was
         self.current = -1
         self._failures: Counter[tuple[bool, bool]] = Counter()
@@ -220,6 +222,12 @@ class Fold:
 
     def _end(self, host: HostState, done: events.StepDone) -> None:
         step = host.step
+        if standing := done.data.get("standing"):
+            hoststate.put_off(host, standing)
+            if standing == Standing.UNKNOWN:
+                why = f"{step} waits, because nobody says whether it is in work: {done.facts.reason}"
+                self._doubt = f"{host.name}: {why}"
+            return
         hoststate.end(host, done)
         if step is Step.RETURN:
             # Another drain may keep the host out of work after its end in this rollout.
@@ -258,14 +266,16 @@ class Fold:
             case events.WavePayload(wave):
                 self._of_wave(event, self._by_name[wave])
             case events.RolloutPaused(reason):
-                self.paused = reason or why
+                self.paused, self._doubt = reason or why, ""
             case events.RolloutResumed():
                 self._resumed(event.payload)
+            case events.SchedulerLooked(down, back):
+                self._looked(set(down), back)
             case events.RolloutHalted(reason):
                 self.halted = reason or why
             case events.RolloutAborted(reason):
                 self.aborted, self.paused, self.halted = reason or why, "", ""
-                for host in list(self._active.values()):
+                for host in [*self._active.values(), *(self.hosts[name] for name in self._back)]:
                     self._recall(host, self.aborted)
                     self._index(host)
             case events.RollbackBegun(reason):
@@ -304,19 +314,24 @@ class Fold:
             self._index(host)
 
     def _resumed(self, resumed: events.RolloutResumed) -> None:
-        self.paused, self.halted, self.finished = "", "", False
+        self.paused, self.halted, self.finished, self._doubt = "", "", False, ""
         for name in resumed.accept:
             self.hosts[name].accepted = True
-        for name in resumed.back:
-            self.slots.set_down(name, False)
-            if name in self.hosts and self.hosts[name].outcome in (Outcome.KEPT, Outcome.LOST):
-                self.hosts[name].out = False
-        for name in resumed.down:
-            self.slots.set_down(name, True)
-        for name in {*resumed.accept, *resumed.back, *resumed.down} & self.hosts.keys():
             self._index(self.hosts[name])
         lost = (host for host in self.hosts.values() if host.outcome is Outcome.LOST and host.out)
         self._ask = {host.name: None for host in lost}
+        self._looked(self.slots.down.difference(resumed.back) | set(resumed.down), resumed.back)
+
+    def _looked(self, down: set[str], back: Iterable[str]) -> None:
+        changed = self.slots.down ^ down
+        for name in changed:
+            self.slots.set_down(name, name in down)
+        for name in self.hosts.keys() & back:
+            if self.hosts[name].outcome in (Outcome.KEPT, Outcome.LOST):
+                self.hosts[name].out = False
+                self._ask.pop(name, None)
+        for name in self.hosts.keys() & {*changed, *back}:
+            self._index(self.hosts[name])
 
     def _wrong(self, event: Event, why: str) -> JournalUnusable:
         return JournalUnusable(f"event {event.number} ({event.kind}) cannot follow: {why}", hint=_HINT)
@@ -424,12 +439,27 @@ class StateMachine(Fold):
                 drafts.append((name, events.Note("no longer in the fleet file; it was begun, and is finished")))
         return self._numbered(drafts, now)
 
+    def looked(self, standings: Mapping[str, Standing], now: float) -> tuple[Event, ...]:
+        """An event where others keep other hosts out of work than before, or hosts that were left out are in work.
+
+        standings: of every host, where somebody can say it.  Where nobody can, a person does, by accepting its failure.
+        """
+        down = {name for name, standing in standings.items() if standing is Standing.THEIRS}
+        stuck = (host for host in self.hosts.values() if host.out and host.outcome in (Outcome.KEPT, Outcome.LOST))
+        unsaid = {False: Standing.OURS, True: Standing.WORKS}
+        back = [host.name for host in stuck if standings.get(host.name, unsaid[host.accepted]) is Standing.WORKS]
+        if down == self.slots.down and not back:
+            return ()
+        return self._numbered([("", events.SchedulerLooked(tuple(sorted(down)), tuple(back)))], now)
+
     def _numbered(self, drafts: list[Draft], now: float) -> tuple[Event, ...]:
         return tuple(Event.of(number, now, *draft) for number, draft in enumerate(drafts, self.number + 1))
 
     # -- events
 
     def _settle(self) -> Iterator[Draft]:
+        if self._doubt and not self.paused:
+            yield "", events.RolloutPaused(self._doubt)
         for host in sorted(self._due.values(), key=lambda host: (host.wave, host.place)):
             assert host.due is not None
             yield host.name, events.HostEnded(host.due, host.reason)

@@ -231,7 +231,7 @@ def _step(work: StepAttempt, now: float) -> tuple[str, str, str, str]:
     took = span((now if work.end is None else work.end) - work.begin)
     if work.error is not None:
         return step, took, f"✗ {work.error.message or 'no reason was given'}", work.error.hint or ""
-    return step, took, "under way" if work.end is None else "✓", ""
+    return step, took, "under way" if work.end is None else "put off" if work.put_off else "✓", ""
 
 
 def _facts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from gdsdeploy.host.io.wording import aligned, count, span
+from gdsdeploy.host.io.wording import aligned, count, first_few, span
 from gdsdeploy.host.io.wording import line as one_line
 from gdsdeploy.model import events, hostnames
 from gdsdeploy.model.events import Event, Kind
-from gdsdeploy.model.rollout import FAILURES, Outcome, Plan, Step
+from gdsdeploy.model.rollout import FAILURES, Outcome, Plan, Standing, Step
 from gdsdeploy.report.model import for_all
 from gdsdeploy.rollout import machine as states
 from gdsdeploy.rollout.hoststate import HostState
@@ -48,13 +48,20 @@ DOING: Final[Mapping[str, str]] = {
 }
 #: What an outcome means, behind the host's name.
 ENDED: Final[Mapping[str, str]] = {
-    "done": "has the new lock, validated, and is back in work",
+    "done": "has the new lock, validated",
     "satisfied": "had the new lock already",
-    "rolled-back": "is what it was before, validated, and back in work",
+    "rolled-back": "is what it was before, validated",
     "refused": "was left unchanged",
-    "kept": "stays out of work, for inspection",
-    "lost": "does not answer and stays out of work",
+    "kept": "stays as it is, for inspection",
+    "lost": "does not answer",
     "skipped": "takes no part",
+}
+
+
+#: Why a step is put off, behind the host's name.
+STANDING: Final[Mapping[str, str]] = {
+    Standing.WORKS: "is in work, and is drained first",
+    Standing.UNKNOWN: "may be in work, and the scheduler doesn't answer",
 }
 
 
@@ -119,6 +126,8 @@ def _words(event: Event) -> str:
             again = f" (attempt {attempt})" if attempt > 1 else ""
             return f"{step or '?'} begins{again}: it {DOING.get(step, 'is worked on')}"
         case events.StepDone(step):
+            if standing := event.payload.data.get("standing"):
+                return f"{step or '?'} is put off: it {STANDING.get(standing, 'may be in work')}"
             return f"{step or '?'} is done"
         case events.StepFailed(step, error):
             return f"{step or '?'} failed: {error.message if error is not None else 'no reason was given'}"
@@ -135,6 +144,9 @@ def _words(event: Event) -> str:
         case events.RolloutFinished(outcomes):
             words = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.items() if number)
             return f"the rollout is finished: {words or 'no host took part'}"
+        case events.SchedulerLooked(down, back):
+            words = f"out of work for other reasons: {first_few(down, SHOWN) or 'no host'}"
+            return words + (f"; in work again: {first_few(back, SHOWN)}" if back else "")
         case events.Note(text):
             return text
         case events.ReasonPayload(reason):

@@ -10,20 +10,20 @@ from typing import Any
 
 from gdsdeploy import console, paths
 from gdsdeploy.cancel import Stop
-from gdsdeploy.errors import DrainFailed, GdsError, HostUnreachable, Interrupted, RolloutRefused
+from gdsdeploy.errors import GdsError, HostUnreachable, Interrupted, RolloutRefused
 from gdsdeploy.fleetfile.load import TRUSTED, load_fleet
 from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.events import Event, RolloutResumed
-from gdsdeploy.model.rollout import BACK, FORWARD, Outcome, Plan, Step, Task
+from gdsdeploy.model.rollout import BACK, FORWARD, Plan, Standing, Step, Task
 from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout import journal, preconditions, waves
 from gdsdeploy.rollout.display import Watch
-from gdsdeploy.rollout.drain import drainer, rollout_of
+from gdsdeploy.rollout.drain import SchedulerAway, drainer
 from gdsdeploy.rollout.driver import Effects, Hooks, drive
 from gdsdeploy.rollout.machine import Status
 from gdsdeploy.rollout.notify import Notifier
 from gdsdeploy.rollout.steps import rollback, upgrade
-from gdsdeploy.rollout.steps.work import Patience, Work, alone, release_host
+from gdsdeploy.rollout.steps.work import TRIES, InWork, Patience, Work, alone, await_status, release_host
 
 
 def run(writer: journal.Writer, plan: Plan, watch: Watch, effects: Effects) -> Status:
@@ -47,6 +47,7 @@ def run(writer: journal.Writer, plan: Plan, watch: Watch, effects: Effects) -> S
             open_window=lambda now: waves.window_is_open(settings, now),
             removed=lambda: _removed(plan, path),
             notices=lambda: _notices(plan, path),
+            look=Lookout(plan),
         )
         with watch.shown():
             drive(writer, plan.id, effects, hooks=hooks)
@@ -57,6 +58,8 @@ def run(writer: journal.Writer, plan: Plan, watch: Watch, effects: Effects) -> S
 PATIENCE = Patience()
 #: Steps that change the host.
 _CHANGING = frozenset({*FORWARD, *BACK, Step.ENROL}) - {Step.PREFLIGHT, Step.DRAIN, Step.SNAPSHOT}
+#: Steps that wait for a silent host by themselves, or have nothing to wait for.
+_PATIENT = frozenset({Step.PREFLIGHT, Step.DRAIN, Step.BOOT, Step.UNDO_BOOT, Step.POWER})
 STEPS: Mapping[Step, Callable[[Work], dict[str, Any]]] = upgrade.STEPS | rollback.STEPS
 
 
@@ -106,7 +109,13 @@ def _perform(work: Work) -> dict[str, Any]:
     """Do the step; the rollout keeps the host's lease until the host is back in work, or a step fails."""
     step = work.task.step
     try:
-        facts = STEPS[step](work)
+        facts = _patiently(work)
+    except InWork:
+        work.say(f"it is in work: {step} waits until it is drained again")
+        release_host(work)
+        return {"standing": Standing.WORKS}
+    except SchedulerAway as error:
+        return {"standing": Standing.UNKNOWN, "reason": str(error)}
     except (Interrupted, HostUnreachable):
         raise
     except GdsError:
@@ -116,6 +125,27 @@ def _perform(work: Work) -> dict[str, Any]:
     if step is Step.RETURN or (work.is_builder and step in (Step.VALIDATE, Step.UNDO_VALIDATE)):
         release_host(work)
     return facts
+
+
+def _patiently(work: Work) -> dict[str, Any]:
+    """Do the step; a host that is silent, because it boots, is waited for as long as a boot may take.
+
+    An interrupted step, and an order whose answer was lost, may have had their effect: the host is waited for, and
+    the step looks in which boot it is.
+    """
+    step, settings = work.task.step, work.settings
+    if step in _PATIENT:
+        return STEPS[step](work)
+    boot = max(settings.reboot_timeout, settings.console.timeout if work.console else 0)
+    if work.task.attempt > 1:
+        await_status(work, boot)
+    for _ in range(TRIES):
+        try:
+            return STEPS[step](work)
+        except HostUnreachable as error:
+            work.say(f"{error.message}; waits for it as long as a boot may take")
+            await_status(work, boot)
+    return STEPS[step](work)
 
 
 class RefusingEffects:
@@ -131,33 +161,36 @@ class RefusingEffects:
         """There is no step to stop."""
 
 
-def resumption(current: Status, path: Path, accept: Collection[str], reason: str) -> RolloutResumed:
-    """That the rollout resumes for ``reason``, with ``accept`` and the hosts that are back in work or out of it now.
-
-    Raises RolloutRefused for a host in ``accept`` that did not fail.
-    """
+def resumption(current: Status, accept: Collection[str], reason: str) -> RolloutResumed:
+    """That the rollout resumes for ``reason``; raises RolloutRefused for a host in ``accept`` that did not fail."""
     failed = {host.name for host in current.failed()}
     for name in accept:
         if name not in failed:
             names = ", ".join(sorted(failed)) or "none did"
             raise RolloutRefused(f"--accept: {name} did not fail in this rollout", hint=f"Hosts that failed: {names}")
-    plan, settings = current.plan, Rollout.model_validate(dict(current.plan.settings))
-    every = list(dict.fromkeys([*(host.name for host in current.hosts.values()), *sorted(current.slots.down)]))
-    try:
-        states = drainer(settings.drain, path.resolve().parent).states(every)
-    except DrainFailed as error:
-        console.warn(f"hosts count as out of work as they did when this rollout was planned: {error.message}")
-        states = {}
-    out = {name for name, state in states.items() if state.out and rollout_of(state.reason) != plan.id}
-    in_work = {name for name, state in states.items() if not state.out}
-    stuck = {host.name for host in current.hosts.values() if host.outcome in (Outcome.KEPT, Outcome.LOST) and host.out}
-    # Without a scheduler only a person knows whether a failed host works.
-    silent = set(every) - states.keys()
-    working = set(accept) if settings.drain.by == "none" else in_work | (silent & set(accept))
-    back = (stuck & working) | _answering(path, sorted(current.slots.down & (in_work | silent)))
-    # A drain by others, of a host that this rollout has finished, counts already.
-    down = {name for name in out - current.slots.down if not (name in current.hosts and current.hosts[name].out)}
-    return RolloutResumed(reason, tuple(sorted(accept)), tuple(sorted(back)), tuple(sorted(down)))
+    return RolloutResumed(reason, tuple(sorted(accept)))
+
+
+class Lookout:
+    """Who keeps which host of the fleet out of work now; a host that doesn't answer counts as somebody else's."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._path = plan, Path(plan.fleet).resolve()
+        self._drainer = drainer(Rollout.model_validate(dict(plan.settings)).drain, self._path.parent)
+        self._silent: set[str] = set()
+
+    def __call__(self, down: Collection[str], afresh: bool) -> dict[str, Standing]:
+        """Host → standing, for every host of which somebody can say it.  Raises DrainFailed.
+
+        down: hosts that others kept out of work.  afresh: those of them that work, by the scheduler, have to answer.
+        """
+        hosts = [name for wave in self._plan.waves if wave.drain for name in wave.hosts]
+        states = self._drainer.states(list(dict.fromkeys([*hosts, *self._plan.skipped, *down])))
+        standings = {name: state.standing(self._plan.id) for name, state in states.items()}
+        if afresh:
+            doubtful = sorted(name for name in down if standings.get(name) in (None, Standing.WORKS))
+            self._silent = set(doubtful) - _answering(self._path, doubtful)
+        return standings | dict.fromkeys(self._silent, Standing.THEIRS)
 
 
 def _answering(path: Path, names: list[str]) -> set[str]:

@@ -81,7 +81,8 @@ def layout(settings: Rollout, candidates: Sequence[Candidate]) -> Layout:
     if waiting and not first:
         first = tuple(_one_of_each(alone))
     if first:
-        waves.append(Wave(CANARY, first, soak=settings.canary.soak, halt_at=settings.failures.canary, canary=True))
+        limit = min(settings.failures.canary, len(first))
+        waves.append(Wave(CANARY, first, soak=settings.canary.soak, halt_at=limit, canary=True))
     rest = [host.name for host in alone if host.name not in set(first)]
     halt_at = share(settings.failures.later, len(hosts))
     at = 0
@@ -99,8 +100,8 @@ def _consoles(settings: Rollout, names: Sequence[str], halt_at: int, *, canary: 
     size = settings.console.hosts
     for number, at in enumerate(range(0, len(names), size), 1):
         first = canary and number == 1
-        limit = settings.failures.canary if first else halt_at
         hosts = tuple(names[at : at + size])
+        limit = min(settings.failures.canary, len(hosts)) if first else halt_at
         yield Wave(f"{CONSOLE}-{number}", hosts, halt_at=limit, canary=first, console=True)
 
 

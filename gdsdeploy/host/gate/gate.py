@@ -355,6 +355,8 @@ REASON_LENGTH = 200
 WAS = "; was: "
 #: What Slurm adds to the reason of a node that it reboots.
 REBOOTED = re.compile(r"( : reboot (requested|issued|complete))+$")
+#: Reasons that Slurm itself gives, and that no longer hold once the host is back.
+UNREACHABLE = re.compile(r"(Not responding|Node unexpectedly rebooted)")
 #: States that don't end by themselves, as scontrol writes them.
 DRAINED = {"DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING"}
 
@@ -398,9 +400,13 @@ def drain_argv(reason: str, earlier: str) -> List[str]:
 
 def undrain_argv(node: Node, earlier: str) -> List[str]:
     """What of ``scontrol update`` ends our drain; ``earlier``: why the node was down before, empty: it wasn't."""
-    if "DOWN" in node.states and not earlier:
+    down = "DOWN" in node.states
+    if down and not earlier:
         # Slurm took it down because it rebooted; UNDRAIN would leave it so.
         return ["State=RESUME"]
+    if earlier and not down and not UNREACHABLE.match(earlier):
+        # Slurm took it up by itself, although somebody had it down.
+        return ["State=DOWN", "Reason=" + earlier]
     # Unlike RESUME it leaves a node down that was down for another reason.
     return ["State=UNDRAIN", *(["Reason=" + earlier] if earlier else [])]
 

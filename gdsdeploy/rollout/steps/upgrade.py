@@ -35,6 +35,7 @@ from gdsdeploy.errors import (
     GdsError,
     HostUnfit,
     HostUnreachable,
+    Interrupted,
     MissingProgram,
     ModuleBuildFailed,
     ProgramFailed,
@@ -49,7 +50,7 @@ from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN
 from gdsdeploy.lock import releases
 from gdsdeploy.lock.releases import Release
 from gdsdeploy.model.lock import Package
-from gdsdeploy.model.rollout import Step
+from gdsdeploy.model.rollout import Standing, Step
 from gdsdeploy.model.rollout_settings import fill
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.repo import credentials
@@ -58,7 +59,7 @@ from gdsdeploy.rollout import previous_packages
 from gdsdeploy.rollout.drain import reason_of
 from gdsdeploy.rollout.steps import answers
 from gdsdeploy.rollout.steps.answers import Enrolment, Status
-from gdsdeploy.rollout.steps.work import Work, error_named, rollout_identity, wait_until_free
+from gdsdeploy.rollout.steps.work import Work, await_status, error_named, rollout_identity, wait_until_free
 from gdsdeploy.run import run
 from gdsdeploy.validate import fleet_validation as validation
 from gdsdeploy.zipapp import hostapp
@@ -357,6 +358,7 @@ def apply(work: Work) -> dict[str, Any]:
         if not look.lacks("apply"):
             work.say("packages and files are as the lock has them")
             return {"changed": []}
+        work.require_out()
         return {"changed": play(work, "apply", shelf, look.supply, look.fit)}
 
 
@@ -381,6 +383,7 @@ def modules(work: Work) -> dict[str, Any]:
             work.say("modules are as the lock has them")
             changed: list[str] = []
         else:
+            work.require_out()
             work.say(supply_words(supply))
             try:
                 changed = play(work, "modules", shelf, supply, look.fit)
@@ -466,6 +469,7 @@ def enrol(work: Work) -> dict[str, Any]:
         return {"boot_id": answer.boot_id}
     if answer.boot_id == before or not before:
         before = answer.boot_id
+        work.require_out()
         answer = ask()
         _tell_person(work, answer)
         work.ask(answers.REBOOT, "--boot-id", answer.boot_id, "--rollout", work.rollout)
@@ -553,6 +557,7 @@ def reboot(work: Work) -> dict[str, Any]:
     pending = _needed(work)
     if not pending.needed:
         return {"how": "none", "boot_id": boot_id}
+    work.require_out()
     reasons = "; ".join(pending.reasons)
     may_reload = work.settings.reload and pending.by_reload and status.kernel == work.target.kernel.release
     if may_reload and _try_reload(work, boot_id):
@@ -595,17 +600,19 @@ def boot(work: Work) -> dict[str, Any]:
 
     Raises HostUnreachable when it does not answer in time, RebootFailed when it came back otherwise.
     """
-    how, before = work.facts.how or "none", work.facts.boot_id or ""
+    how, before = work.facts.how, work.facts.boot_id or ""
     deadline = float(work.settings.reboot_timeout)
-    for waited in work.attempts(deadline):
-        status = _await_status(work, deadline - waited)
-        if how != "reboot" or not before or status.boot_id != before:
+    # An interrupted REBOOT may have ordered it: then the host goes down soon.
+    for waited in work.attempts(work.patience.settle if how is None else deadline):
+        status = await_status(work, deadline - waited)
+        if how not in ("reboot", None) or not before or status.boot_id != before:
             break
     else:
-        raise RebootFailed(
-            f"{work.name}: {deadline:.0f} s after its reboot was ordered it still is in boot {before}",
-            hint="On the host: systemctl list-jobs, systemd-inhibit --list",
-        )
+        if how == "reboot":
+            raise RebootFailed(
+                f"{work.name}: {deadline:.0f} s after its reboot was ordered it still is in boot {before}",
+                hint="On the host: systemctl list-jobs, systemd-inhibit --list",
+            )
     if not work.has_kernel:
         return {"boot_id": status.boot_id, "kernel": status.kernel, "how": "none"}
     release = work.target.kernel.release
@@ -621,38 +628,46 @@ def boot(work: Work) -> dict[str, Any]:
     return {"boot_id": settled.boot_id, "kernel": settled.running, "how": "none"}
 
 
-def _await_status(work: Work, seconds: float) -> answers.Status:
-    """The host's status as soon as it answers; raises HostUnreachable after ``seconds``."""
-    for _ in work.attempts(seconds):
-        try:
-            return work.ask(answers.STATUS, timeout=max(work.patience.knock, 1.0), tries=1)
-        except HostUnreachable as error:
-            message = error.message
-    raise HostUnreachable(
-        f"{work.name}: no answer for {work.settings.reboot_timeout} s: {message}",
-        hint="Look at its console; a power cycle boots the kernel that it had before",
-    )
-
-
 def _await_modules(work: Work) -> answers.Needed:
-    """What runs once the modules are loaded, which is later than sshd answers; raises RebootFailed."""
+    """What runs once the modules are loaded, later than sshd answers; raises RebootFailed, or the last error."""
+    error: GdsError
     for _ in work.attempts(work.patience.settle):
-        pending = _needed(work)
+        try:
+            pending = _needed(work)
+        except Interrupted:
+            raise
+        except GdsError as caught:
+            error = caught
+            continue
         if not pending.needed:
             return pending
-    raise RebootFailed(
-        f"{work.name}: it is back, but {'; '.join(pending.reasons)}",
-        hint="On the host: journalctl -b -u systemd-modules-load",
-    )
+        error = RebootFailed(
+            f"{work.name}: it is back, but {'; '.join(pending.reasons)}",
+            hint="On the host: journalctl -b -u systemd-modules-load",
+        )
+    raise error
 
 
 def power(work: Work) -> dict[str, Any]:
-    """Switch the host off and on; raises RebootFailed."""
+    """Switch the host off and on, unless it answers after all; raises RebootFailed, and as ``Work.require_out``."""
     command = work.settings.power_cycle
     if not command:
         raise RebootFailed(
             f"{work.name}: the fleet file has no rollout.power_cycle", hint='Write it: [ipmi, power, cycle, "{host}"]'
         )
+    try:
+        # An earlier attempt may have done it, and a boot takes its time.
+        await_status(work, work.settings.reboot_timeout if work.task.attempt > 1 else 0)
+    except HostUnreachable:
+        work.require_out()
+    except Interrupted:
+        raise
+    except GdsError as error:
+        work.say(f"{error.message}; whatever answers isn't switched off")
+        return {}
+    else:
+        work.say("it answers, and isn't switched off")
+        return {}
     try:
         run(
             fill(command, {"host": work.name}),
@@ -679,12 +694,15 @@ def validate(work: Work) -> dict[str, Any]:
     if work.is_builder:
         return _validated_facts(work, work.ask(answers.STATUS).boot_id, PASS)
     default = work.ask(answers.SHOW_DEFAULT).default if work.has_kernel else ""
+    # The way back of an unchanged host has no UNDO, and its jobs may not have ended.
+    unchanged = work.task.step is Step.UNDO_VALIDATE and "changed" not in work.task.data
+    load = not unchanged and work.standing() is Standing.OURS
     if work.has_kernel and default != work.target.kernel.release:
         # Until the boot default changes, a power cycle boots the earlier kernel.
-        check_host(work, but=NEXT_BOOT, load=True)
+        check_host(work, but=NEXT_BOOT, load=load)
         report = _make_default(work, default)
     else:
-        report = check_host(work, load=True)
+        report = check_host(work, load=load)
     if work.has_kernel:
         work.ask(answers.ONCE, "--clear")
     if work.profile.gate.enabled:

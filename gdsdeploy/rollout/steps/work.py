@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,6 +21,7 @@ from gdsdeploy.errors import (
     GdsError,
     HostUnfit,
     HostUnreachable,
+    Interrupted,
     ModuleBuildFailed,
     RebootFailed,
     all_errors,
@@ -28,9 +30,9 @@ from gdsdeploy.lock.releases import Release
 from gdsdeploy.model.events import Facts, read
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import Lock, Target
-from gdsdeploy.model.rollout import Task
+from gdsdeploy.model.rollout import Standing, Task
 from gdsdeploy.model.rollout_settings import Rollout
-from gdsdeploy.rollout.drain import Drainer
+from gdsdeploy.rollout.drain import Drainer, reason_of
 from gdsdeploy.rollout.steps import answers
 from gdsdeploy.rollout.steps.answers import Question, S, Status
 from gdsdeploy.ssh.endpoint import Answer, refusal
@@ -48,6 +50,10 @@ _KINDS: Mapping[str, type[GdsError]] = {
 }  # fmt: skip
 
 
+class InWork(Exception):
+    """A step would disturb the host's work, and has done nothing."""
+
+
 @dataclass(frozen=True)
 class Patience:
     """Seconds to wait; tests set less."""
@@ -56,7 +62,7 @@ class Patience:
     packages: float = 300.0
     #: between two looks at a host
     poll: float = 3.0
-    #: for one attempt to reach a host that reboots
+    #: for the first question to a host that reboots; one that is up and slow gets more each time
     knock: float = 20.0
     #: for services that start after sshd
     settle: float = 180.0
@@ -121,6 +127,17 @@ class Work:
         """Whether the machine runs the kernel of its lock; no builder does, and no container."""
         return not self.is_builder and self.profile.own_kernel
 
+    def standing(self) -> Standing:
+        """Who keeps the host out of work now; raises DrainFailed and SchedulerAway."""
+        if self.is_builder:
+            return Standing.OURS
+        return self.drainer.look(self.name, reason_of(self.rollout, ""))
+
+    def require_out(self) -> None:
+        """Called right before whatever would disturb work; raises InWork, DrainFailed and SchedulerAway."""
+        if self.standing() is Standing.WORKS:
+            raise InWork
+
     def towards(self, release: Release) -> Work:
         """The same work towards another lock, with the fleet that belonged to it; raises RolloutRefused."""
         fleet = release.for_host(self.name, self.everyone)
@@ -148,12 +165,12 @@ class Work:
         return question.read(self.name, document)
 
     def attempts(self, seconds: float) -> Iterator[float]:
-        """Seconds waited before each attempt, from 0 until ``seconds`` have passed."""
-        waited = 0.0
+        """Seconds passed before each attempt, from 0 until ``seconds`` have."""
+        waited, begin = 0.0, time.monotonic()
         while waited < seconds:
             yield waited
             self.wait(self.patience.poll)
-            waited += self.patience.poll
+            waited = max(waited + self.patience.poll, time.monotonic() - begin)
         yield waited
 
     def wait(self, seconds: float) -> None:
@@ -178,6 +195,31 @@ def alone(fleet: Fleet, name: str) -> Fleet:
 def error_named(kind: str) -> type[GdsError]:
     """The class of an error by its name; GdsError for an unknown name."""
     return {error.__name__: error for error in all_errors()}.get(kind, GdsError)
+
+
+def await_status(work: Work, seconds: float) -> Status:
+    """The host's status as soon as it answers; raises the last error after ``seconds``.
+
+    Every error is waited out: what answers while a host goes down or comes up may be a program that is being ended, an
+    initramfs with another host key, or a sudo without its rules.
+    """
+    error: GdsError
+    limit = max(work.patience.knock, 1.0)
+    for _ in work.attempts(seconds):
+        begin = time.monotonic()
+        try:
+            return work.ask(answers.STATUS, timeout=limit, tries=1)
+        except Interrupted:
+            raise
+        except GdsError as caught:
+            error = caught
+        if time.monotonic() - begin >= limit:
+            limit = min(2 * limit, TIMEOUT)
+    words = f"no answer for {seconds:.0f} s" if isinstance(error, HostUnreachable) else f"after {seconds:.0f} s still"
+    hint = error.hint
+    if isinstance(error, HostUnreachable):
+        hint = "Look at its console; a power cycle boots the kernel that it had before"
+    raise type(error)(f"{work.name}: {words}: {error.message}", hint=hint)
 
 
 #: Seconds to release a host; one that doesn't answer is free when its lease ends.

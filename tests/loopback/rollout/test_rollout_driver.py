@@ -7,6 +7,7 @@ import fcntl
 import itertools
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import tempfile
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,18 @@ from typing import Any
 import pytest
 
 from gdsdeploy import cancel, run
-from gdsdeploy.errors import Busy, FleetInvalid, HostUnreachable, Interrupted, JournalUnusable, RolloutRefused
+from gdsdeploy.errors import (
+    Busy,
+    DrainFailed,
+    FleetInvalid,
+    GdsError,
+    HostUnreachable,
+    Interrupted,
+    JournalUnusable,
+    RolloutRefused,
+)
 from gdsdeploy.model.events import Event, Kind, RollbackBegun, RolloutAborted, RolloutPaused, RolloutResumed
-from gdsdeploy.model.rollout import Outcome, Plan, Step, Task, Wave
+from gdsdeploy.model.rollout import Outcome, Plan, Standing, Step, Task, Wave
 from gdsdeploy.rollout import control, driver, journal
 from gdsdeploy.rollout.driver import Hooks, drive
 from gdsdeploy.rollout.machine import StateMachine, fold
@@ -489,6 +499,56 @@ def test_a_fleet_file_that_cannot_be_read_any_more(path: Path) -> None:
     notes = [event.data["text"] for event in events(path) if event.kind is Kind.NOTE]
     assert notes[0] == notices[0]
     assert notes[1:] == ["whether hosts were removed from the fleet is unknown: fleet.yml: line 3: what is this?"]
+
+
+class Scheduler:
+    """Who keeps hosts out of work, by the number of the look; an error where nobody says it."""
+
+    def __init__(self, *looks: dict[str, Standing] | GdsError) -> None:
+        self.looks, self.asked = looks, 0
+        self.afresh: list[bool] = []
+
+    def __call__(self, _down: Collection[str], afresh: bool) -> dict[str, Standing]:
+        look = self.looks[min(self.asked, len(self.looks) - 1)]
+        self.asked += 1
+        self.afresh.append(afresh)
+        if isinstance(look, GdsError):
+            raise look
+        return look
+
+
+def test_who_is_out_of_work_is_asked_before_hosts_are_drained(path: Path) -> None:
+    """Somebody drains x and y while the canary soaks, and brings x back before a person has it go on."""
+    plan = replace(PLAN, max_unavailable=2, down=("old",))
+    drained = {"x": Standing.THEIRS, "y": Standing.THEIRS}
+    scheduler = Scheduler({"old": Standing.THEIRS}, drained)
+    machine = driven(path, plan, hooks=Hooks(look=scheduler))
+    assert machine.halted.endswith(" cannot be begun while out of work: x, y; at most 2 are at a time")
+    assert [event.data for event in events(path) if event.kind is Kind.LOOKED] == [{"down": ["x", "y"], "back": []}]
+    assert scheduler.afresh == [True] + [False] * (scheduler.asked - 1)
+    with journal.writing(path, doing="rollout resume") as writer:
+        control.write(writer, RolloutResumed("test"))
+    scheduler = Scheduler({"y": Standing.THEIRS})
+    assert all_done(driven(path, plan, hooks=Hooks(look=scheduler)))
+    assert scheduler.afresh[0]
+
+
+@pytest.mark.parametrize("error", [DrainFailed("slurmctld is away"), MemoryError("bug")], ids=["away", "bug"])
+def test_no_host_is_drained_while_nobody_says_who_is_out(path: Path, error: Exception) -> None:
+    def away(_down: Collection[str], _afresh: bool) -> dict[str, Standing]:
+        raise error
+
+    told: list[str] = []
+    machine = driven(path, ONE, hooks=Hooks(look=away, progress=lambda _, text: told.append(text)))
+    assert machine.phase == "paused"
+    assert re.match(r"who is out of work is not known: .*(slurmctld is away|bug)", machine.paused)
+    assert machine.hosts["a"].works == []
+    assert "no host is drained until it is" in told[0]
+    with journal.writing(path, doing="rollout resume") as writer:
+        control.write(writer, RolloutResumed("test"))
+    # A moment without a scheduler is waited out.
+    scheduler = Scheduler(DrainFailed("away"), DrainFailed("away"), {})
+    assert all_done(driven(path, ONE, hooks=Hooks(look=scheduler)))
 
 
 def test_hosts_wait_for_their_window(path: Path) -> None:

@@ -21,7 +21,7 @@ from gdsdeploy.lock import lockfile, signatures
 from gdsdeploy.model.events import Kind, as_json
 from gdsdeploy.model.rollout import Outcome, Step, Wave
 from gdsdeploy.model.rollout_settings import Rollout
-from gdsdeploy.rollout import display, journal, machine, session
+from gdsdeploy.rollout import display, journal, machine, preconditions, session
 from tests.commandline import plain, run
 from tests.loopback.rollout import pretended_cli
 from tests.unit.rollout.planned_fleet import PATIENT, PlannedFleet
@@ -421,35 +421,48 @@ def test_exit_codes(phase: tuple[Kind, ...], outcomes: tuple[Outcome, ...], code
 
 
 @pytest.mark.parametrize(
-    ("by", "accept", "reasons", "data"),
+    ("by", "accept", "reasons", "silent", "data"),
     [
-        ("none", [], {}, {"back": ["old"], "down": []}),
-        ("none", ["a"], {}, {"back": ["a", "old"], "down": []}),
-        ("slurm", [], {"a": "gdsdeploy rollout 20261121T1054-7f3a: x", "old": "disk"}, {"back": [], "down": []}),
-        ("slurm", [], {"b": "somebody", "old": "disk"}, {"back": ["a"], "down": ["b"]}),
-        ("command", ["a"], None, {"back": ["a", "old"], "down": []}),
-        ("command", [], None, {"back": ["old"], "down": []}),
+        ("none", [], {}, [], {"back": [], "down": []}),
+        ("none", ["a"], {}, ["old"], {"back": ["a"], "down": ["old"]}),
+        ("slurm", [], {"a": "gdsdeploy rollout 20261121T1054-7f3a: x", "old": "disk"}, [], None),
+        ("slurm", ["a"], {"a": "gdsdeploy rollout 20261121T1054-7f3a: x", "old": "disk"}, [], None),
+        ("slurm", [], {"b": "somebody", "old": "disk"}, [], {"back": ["a"], "down": ["b", "old"]}),
+        ("slurm", [], {"c": "takes no part"}, ["old"], {"back": ["a"], "down": ["c", "old"]}),
+        ("command", ["a"], {}, [], {"back": ["a"], "down": []}),
+        ("command", [], {}, [], {"back": [], "down": []}),
     ],
 )
-def test_who_is_in_work_again_when_a_rollout_is_resumed(
-    by: str, accept: list[str], reasons: dict[str, str] | None, data: dict[str, Any], make_fleet: Make,
-    monkeypatch: pytest.MonkeyPatch,
+def test_who_is_out_of_work_is_asked_when_a_rollout_is_taken_up(
+    by: str, accept: list[str], reasons: dict[str, str], silent: list[str], data: dict[str, Any] | None,
+    make_fleet: Make, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    fleet = make_fleet("a", "b", "old")
-    fleet.drains.out = reasons or {}
-    if reasons is None:
-        monkeypatch.setattr(type(fleet.drains), "states", lambda *_: {})
-    monkeypatch.setattr(session, "drainer", lambda *_: fleet.drains)
+    """Hosts that nobody can be asked about have to answer; one that was kept works where a person says so."""
+    fleet = make_fleet("a", "b", "c", "old")
+    fleet.drains.out = reasons
+    monkeypatch.setattr(preconditions, "silent", lambda *_: dict.fromkeys(silent, "it doesn't answer"))
+    if by == "slurm":
+        monkeypatch.setattr(session, "drainer", lambda *_: fleet.drains)
     drain = {"by": by, "out": ["x"], "back": ["x"]} if by == "command" else {"by": by}
     settings = Rollout.model_validate({"drain": drain}).model_dump(mode="json")
-    story = Story(plan((Wave("canary", ("a", "b"), canary=True),), down=("old",), settings=settings))
+    story = Story(
+        plan(
+            (Wave("canary", ("a", "b"), canary=True),), down=("old",), skipped={"c": "not in --limit"},
+            settings=settings, fleet=str(fleet.path),
+        )
+    )  # fmt: skip
     story.step("a", Step.PREFLIGHT)
     for step in (Step.DRAIN, Step.UNDO_VALIDATE):
         story.step("a", step, error={"message": "no"})
     story.say(Kind.OUTCOME, "a", outcome="kept", reason="no")
     now = machine.fold(story.events)
-    assert json.loads(json.dumps(as_json(session.resumption(now, fleet.path, accept, "why")))) == {
-        "reason": "why", "accept": accept, **data,
-    }  # fmt: skip
+    story.say(Kind.RESUMED, **as_json(session.resumption(now, accept, "why")))
+    current = machine.StateMachine(now.plan)
+    for event in story.events:
+        current.apply(event)
+    events = current.looked(session.Lookout(now.plan)({"old"}, True), 2e9)
+    assert [as_json(event.payload) for event in events] == (
+        [] if data is None else [{"down": tuple(data["down"]), "back": tuple(data["back"])}]
+    )
     with pytest.raises(RolloutRefused, match="b did not fail"):
-        session.resumption(now, fleet.path, ["b"], "why")
+        session.resumption(now, ["b"], "why")

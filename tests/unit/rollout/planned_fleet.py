@@ -18,10 +18,11 @@ from gdsdeploy.host.apply.model import Change
 from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock, Package
+from gdsdeploy.model.rollout import Standing
 from gdsdeploy.preflight import record
 from gdsdeploy.preflight.record import Answer, ModuleResult, PreflightRecord
 from gdsdeploy.rollout import preconditions
-from gdsdeploy.rollout.drain import State
+from gdsdeploy.rollout.drain import State, rollout_of
 from gdsdeploy.rollout.preconditions import PresentState
 from tests.loopback.loopback_fleet import target
 
@@ -111,6 +112,10 @@ class Drains:
 
     def states(self, hosts: Sequence[str]) -> Mapping[str, State]:
         return {host: State(host in self.out, self.out.get(host, "")) for host in hosts}
+
+    def look(self, host: str, reason: str) -> Standing:
+        """As Drainer.look."""
+        return self.states([host])[host].standing(rollout_of(reason))
 
 
 def lock(fleet: Fleet, kernel: str) -> Lock:

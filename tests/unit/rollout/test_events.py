@@ -53,6 +53,7 @@ EACH: list[tuple[Payload, str]] = [
     (events.RolloutAborted(""), '{"reason": ""}'),
     (events.RollbackBegun("slower"), '{"reason": "slower"}'),
     (events.RolloutFinished({"done": 2}), '{"outcomes": {"done": 2}}'),
+    (events.SchedulerLooked(("x",), ("a",)), '{"down": ["x"], "back": ["a"]}'),
     (events.Note("x"), '{"text": "x"}'),
 ]
 

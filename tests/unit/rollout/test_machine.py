@@ -9,7 +9,7 @@ import pytest
 
 from gdsdeploy.errors import JournalUnusable
 from gdsdeploy.model.events import Event, Kind, StepError
-from gdsdeploy.model.rollout import Outcome, Step, Task, Wave
+from gdsdeploy.model.rollout import Outcome, Standing, Step, Task, Wave
 from gdsdeploy.rollout.hoststate import MAX_REFUSALS
 from gdsdeploy.rollout.machine import STALE, StateMachine
 from tests.unit.host import cases
@@ -55,6 +55,9 @@ def act(play: Play, what: str, value: Any) -> None:
         case "say":
             kind, *host = [word for word in words if isinstance(word, str)]
             play.say(Kind(kind), *host, **(words[-1] if isinstance(words[-1], dict) else {}))
+        case "look":
+            for event in play.machine.looked({host: Standing(word) for host, word in value.items()}, play.now):
+                play.say(event.kind, **event.data)
         case "now":
             play.now += STALE if value == "stale" else value
         case "open":
@@ -80,6 +83,8 @@ FOUND: dict[str, Callable[[Play, Any], Any]] = {
     "in": lambda play, _: {host: task.step.value for host, task in play.under_way.items()},
     "away": lambda play, _: unavailable(play.machine),
     "out": lambda play, expected: {host: play.machine.hosts[host].out for host in expected},
+    "why": lambda play, expected: {host: play.machine.hosts[host].reason for host in expected},
+    "paused": lambda play, _: play.machine.paused,
     "over": lambda play, _: play.decide().over,
     "wakes": lambda play, _: (play.decide().wake_at or 0) - play.now,
     "waits": lambda play, _: waits(play.decide()),
@@ -417,7 +422,7 @@ def test_an_interrupted_step_is_begun_again(step: str) -> None:
         ("preflight", []),
         ("drain", ["undo-validate", "return"]),
         ("apply", UNDO),
-        ("reboot", UNDO),
+        ("reboot", ["boot", *UNDO]),
         ("boot", ["boot", *UNDO]),
         ("return", ["drain", *UNDO]),
     ],

@@ -17,6 +17,7 @@ import yaml
 
 from gdsdeploy.cancel import Stop
 from gdsdeploy.errors import DrainFailed, FleetInvalid, Interrupted
+from gdsdeploy.model.rollout import Standing
 from gdsdeploy.model.rollout_settings import Drain
 from gdsdeploy.rollout import drain
 from gdsdeploy.rollout.drain import State, reason_of
@@ -136,6 +137,27 @@ def test_that_of_another_rollout_is_taken_over(cluster: Cluster, drainer: drain.
     assert answer == {"drained": True, "reason": REASON, "was": OTHER}
     assert drainer.undrain("gpu1", OTHER, progress=lambda _: None) == {"returned": False, "reason": REASON}
     assert drainer.undrain("gpu1", REASON, progress=lambda _: None)["returned"]
+
+
+def test_who_keeps_a_node_out_is_asked_before_it_is_disturbed(cluster: Cluster, drainer: drain.Kubernetes) -> None:
+    def look() -> Standing:
+        return drainer.look("gpu1", REASON)
+
+    assert look() is Standing.WORKS
+    drainer.drain("gpu1", REASON, timeout=30, progress=lambda _: None)
+    assert look() is Standing.OURS
+    cluster.pod("web", NODE)
+    assert look() is Standing.WORKS
+    cluster.pods.clear()
+    # Nobody keeps it out: it gets pods as soon as its kubelet answers.
+    cluster.node(NODE, ready="Unknown")
+    assert look() is Standing.WORKS
+    cluster.nodes[NODE]["spec"] = {"unschedulable": True}
+    assert look() is Standing.THEIRS
+    drainer.drain("gpu1", OTHER, timeout=30, progress=lambda _: None)
+    cluster.nodes[NODE]["metadata"]["annotations"][drain.CORDONED] = OTHER
+    with pytest.raises(DrainFailed, match="has drained this host meanwhile"):
+        look()
 
 
 def test_a_node_that_changes_meanwhile_is_looked_at_again(cluster: Cluster, drainer: drain.Kubernetes) -> None:

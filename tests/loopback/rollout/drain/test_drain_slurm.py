@@ -15,9 +15,10 @@ from gdsdeploy.errors import DrainFailed, FleetInvalid, Interrupted
 from gdsdeploy.host.gate import gate
 from gdsdeploy.host.gate import gate as gate_slurm
 from gdsdeploy.host.gate.gate import Node, node_from
+from gdsdeploy.model.rollout import Standing
 from gdsdeploy.model.rollout_settings import Drain
 from gdsdeploy.rollout import drain
-from gdsdeploy.rollout.drain import State, reason_of
+from gdsdeploy.rollout.drain import SchedulerAway, State, reason_of
 from gdsdeploy.run import which
 from tests.loopback import loopback_slurm
 from tests.loopback.loopback_slurm import Slurm
@@ -210,6 +211,63 @@ def test_a_node_that_was_down_before_gets_its_reason_back(slurm: Slurm, drainer:
     assert drainer.undrain("gpu2", REASON, progress=Lines()) == {"returned": True, "reason": ""}
 
 
+@pytest.mark.parametrize(
+    ("was", "answer", "states"),
+    [
+        ("bad PSU", {"returned": False, "reason": "bad PSU"}, ["DOWN", "DRAIN"]),
+        ("Not responding", {"returned": True, "reason": ""}, ["IDLE"]),
+    ],
+)
+def test_a_node_that_slurm_took_up_by_itself_is_down_again(
+    slurm: Slurm, drainer: drain.Slurm, was: str, answer: dict[str, object], states: list[str]
+) -> None:
+    """With ReturnToService=2 a node that was down is idle after its reboot, and has only the rollout's drain."""
+    slurm.set("DRAIN", f"{REASON}; was: {was}", "node-gpu1")
+    assert drainer.undrain("gpu1", REASON, progress=Lines()) == answer
+    slurm.until(lambda node: node.states == states, "node-gpu1")
+    assert drainer.undrain("gpu1", REASON, progress=Lines()) == answer
+
+
+def test_who_keeps_a_node_out_is_asked_before_it_is_disturbed(slurm: Slurm, drainer: drain.Slurm) -> None:
+    def look(host: str = "gpu1") -> Standing:
+        return drainer.look(host, REASON)
+
+    assert look() is Standing.WORKS
+    drainer.drain("gpu1", REASON, timeout=60, progress=Lines())
+    assert look() is Standing.OURS
+    slurm.set("DRAIN", "DIMM 3 is bad", "node-gpu1")
+    assert look() is Standing.THEIRS
+    # A person returned it, jobs began, and only then it was drained again.
+    slurm.set("UNDRAIN", "", "node-gpu1")
+    assert look() is Standing.WORKS
+    submit(slurm, "node-gpu1", "sleep 60")
+    slurm.set("DRAIN", "DIMM 3 is bad", "node-gpu1")
+    assert look() is Standing.WORKS
+    subprocess.run(["scancel", "--user=root"], check=True)
+    slurm.until(lambda node: "IDLE" in node.states, "node-gpu1")
+    # It is down, and comes up by itself as soon as it answers.
+    slurm.set("DOWN", "fan 3", "node-gpu2")
+    assert look("gpu2") is Standing.WORKS
+    slurm.set("DRAIN", OTHER, "node-gpu1")
+    with pytest.raises(DrainFailed, match=r"rollout 20261120T0900-0001 has drained this host meanwhile"):
+        look()
+    with pytest.raises(DrainFailed, match="Node node-gpu9 not found"):
+        look("gpu9")
+
+
+def test_two_rollouts_of_one_host_do_not_take_it_from_each_other_for_ever(slurm: Slurm, drainer: drain.Slurm) -> None:
+    """The second one may take over what the first left behind; the first one, which lives, lets go."""
+    job, lines = submit(slurm, "node-gpu1", "sleep 60"), Lines()
+    first = in_thread(lambda: drainer.drain("gpu1", REASON, timeout=30, progress=lines))
+    lines.wait(f"job {job}")
+    second = in_thread(lambda: drainer.drain("gpu1", OTHER, timeout=30, progress=Lines()))
+    with pytest.raises(DrainFailed, match="the rollout 20261120T0900-0001 has drained this host meanwhile"):
+        first()
+    subprocess.run(["scancel", job], check=True)
+    assert second() == {"drained": True, "reason": OTHER, "was": REASON}
+    assert drainer.undrain("gpu1", REASON, progress=Lines()) == {"returned": False, "reason": OTHER}
+
+
 def test_a_reboot_that_slurm_was_asked_for_comes_first(slurm: Slurm, drainer: drain.Slurm) -> None:
     """It would otherwise reboot the host under the rollout as soon as no job is left, and lift the drain."""
     lines = Lines()
@@ -297,10 +355,10 @@ def test_a_scontrol_that_hangs_or_fails_ends_in_words(tmp_path: Path, monkeypatc
     program.write_text("#!/bin/sh\nexec sleep 30\n")
     program.chmod(0o755)
     drainer = drain.Slurm(["./scontrol"], "{host}", tmp_path, pause=0.1, patience=0.5)
-    with pytest.raises(DrainFailed, match="cannot ask for the node gpu1: no end after"):
+    with pytest.raises(SchedulerAway, match="cannot ask for the node gpu1: no end after"):
         drainer.drain("gpu1", REASON, timeout=1, progress=Lines())
     program.write_text("#!/bin/sh\necho 'out of cheese' >&2\nexit 3\n")
-    with pytest.raises(DrainFailed, match=r"(?s)status 3.*scontrol --oneliner show node gpu1.*out of cheese"):
+    with pytest.raises(SchedulerAway, match=r"(?s)status 3.*scontrol --oneliner show node gpu1.*out of cheese"):
         drainer.undrain("gpu1", REASON, progress=Lines())
     program.write_text("#!/bin/sh\necho 'No nodes in the system'\n")
     with pytest.raises(DrainFailed, match="something else than a node"):
