@@ -116,7 +116,7 @@ def ask(name: str, *, port: int | None, user: str | None, config: Path | None) -
     config: used instead of the user's and the system's ssh_config, as with ``ssh -F``.
     Raises HostUnreachable when ssh refuses the name or its configuration has an error, MissingProgram without ssh.
     """
-    return parse(_answer(name, port=port, user=user, config=config), config)
+    return parse(_answer(name, port=port, user=user, config=config), name, config)
 
 
 def _answer(name: str, *, port: int | None, user: str | None, config: Path | None) -> str:
@@ -155,20 +155,23 @@ class Answers:
                 self._common[config] = _answer(name, port=None, user=None, config=config)
         if not is_common:
             return ask(name, port=port, user=user, config=config)
-        return parse(_as_of(self._common[config], name, port, user), config)
+        return parse(_as_of(self._common[config], name, port, user), name, config)
 
 
 def _as_of(answer: str, name: str, port: int | None, user: str | None) -> str:
     """An answer about any machine as the one about ``name``."""
-    values = {"host": name, "hostname": name, "port": port, "user": user}
+    values = {"hostname": name, "port": port, "user": user}
     for option, value in values.items():
         if value:
             answer = re.sub(rf"(?m)^{option} .*$", f"{option} {value}", answer)
     return answer
 
 
-def parse(text: str, config: Path | None = None) -> Endpoint:
-    """Read the output of ``ssh -G``: a line ``option value`` for each option, in lower case."""
+def parse(text: str, name: str, config: Path | None = None) -> Endpoint:
+    """Read the output of ``ssh -G name``: a line ``option value`` for each option, in lower case.
+
+    Which options it prints depends on its release: tests/cases/programs.yml has what supported ones print.
+    """
     options: dict[str, list[str]] = {}
     for line in text.splitlines():
         option, _, value = line.partition(" ")
@@ -178,11 +181,11 @@ def parse(text: str, config: Path | None = None) -> Endpoint:
         value = options.get(option, [""])[0]
         return "" if value == "none" else value
 
-    address, port, user = first("hostname"), int(first("port") or 22), first("user")
+    address, port, user = first("hostname") or name, int(first("port") or 22), first("user")
     files = [paths.locate(Path(), value) for value in options.get("identityfile", [])]
     known_hosts = [word for option in ("userknownhostsfile", "globalknownhostsfile") for word in first(option).split()]
     return Endpoint(
-        host=options["host"][0],
+        host=name,
         address=address,
         port=port,
         user=user,
@@ -191,7 +194,7 @@ def parse(text: str, config: Path | None = None) -> Endpoint:
         known_hosts=tuple(paths.locate(Path(), word) for word in known_hosts),
         host_key_alias=first("hostkeyalias"),
         proxy=_jump(first("proxyjump"), address, port, config)
-        or _command(first("proxycommand"), {"%h": address, "%p": str(port), "%r": user, "%n": options["host"][0]}),
+        or _command(first("proxycommand"), {"%h": address, "%p": str(port), "%r": user, "%n": name}),
     )
 
 

@@ -71,7 +71,7 @@ def test_what_ssh_g_prints() -> None:
         "host gpu1\nuser admin\nhostname 10.0.0.1\nport 2222\nidentitiesonly yes\nidentityfile /nonexistent/key\n"
         "userknownhostsfile /a /b\nglobalknownhostsfile none\nhostkeyalias node1\nproxycommand nc -X %% %h %p %r %n\n"
     )
-    end = sshconfig.parse(text)
+    end = sshconfig.parse(text, "gpu1")
     assert (end.address, end.port, end.user, end.host_key_alias) == ("10.0.0.1", 2222, "admin", "node1")
     assert (end.identity_files, end.agent) == ((), False)
     assert end.known_hosts == (Path("/a"), Path("/b"))
@@ -87,7 +87,7 @@ def test_what_ssh_g_prints() -> None:
     ],
 )
 def test_jump_hosts(jump: str, options: tuple[str, ...], last: str) -> None:
-    end = sshconfig.parse(f"host gpu1\nhostname 10.0.0.1\nport 22\nproxyjump {jump}\n", Path("/f"))
+    end = sshconfig.parse(f"host gpu1\nhostname 10.0.0.1\nport 22\nproxyjump {jump}\n", "gpu1", Path("/f"))
     assert end.proxy[0] == "ssh"
     assert "StrictHostKeyChecking=yes" in end.proxy
     assert end.proxy[-3 - len(options) :] == (*options, "-W", "[10.0.0.1]:22", last)
@@ -114,6 +114,16 @@ def test_a_host_that_only_the_configuration_knows(sshd: Start, tmp_path: Path) -
     config_of(sshd(), tmp_path, "")
     (answer,) = ask(endpoint(tmp_path, {"config": "config"}))
     assert answer.error is None
+
+
+def test_a_host_through_an_older_ssh(sshd: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 9.2, ssh doesn't say for which host it was asked."""
+    (tmp_path / "ssh").write_text('#!/bin/sh\n/usr/bin/ssh "$@" | grep -v "^host "\n')
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    config_of(sshd(), tmp_path, "")
+    (answer,) = ask(endpoint(tmp_path, {"config": "config"}))
+    assert (answer.host, answer.error) == ("gpu1", None)
 
 
 def test_a_host_behind_another(sshd: Start, tmp_path: Path) -> None:
