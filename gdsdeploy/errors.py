@@ -6,8 +6,10 @@ Only `cli/__init__.py` turns one into an exit code.  Any other exception that es
 from __future__ import annotations
 
 import difflib
+import errno
 import re
 import shlex
+import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -54,6 +56,10 @@ class ProgramFailed(GdsError, exit_code=3):
 
 class MissingProgram(GdsError, exit_code=4):
     """A program that this step needs is not installed on the controller."""
+
+
+class ControllerUnfit(GdsError, exit_code=5):
+    """The controller lacks what its own part needs: open files, memory, disk, a name server or a network."""
 
 
 class FleetInvalid(GdsError, exit_code=10):
@@ -166,6 +172,31 @@ class SignatureRefused(GdsError, exit_code=60):
 
 class Interrupted(GdsError, exit_code=130):
     """Stopped by Ctrl-C; finished work stays, and the next run resumes there."""
+
+
+_FILES = "Raise this machine's limit of open files (ulimit -n), or let it do less at the same time"
+MEMORY = "Look at this machine's memory and processes (free, ulimit -u), or let it do less at the same time"
+_DISK = "Look at the disks of this machine: df -h"
+NETWORK = "Look at the network of this machine: ip route"
+#: What this machine lacks, by the system's error, and where to look.
+_LACKING = {
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), _FILES),
+    **dict.fromkeys((errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN), MEMORY),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _DISK),
+    errno.ENETDOWN: NETWORK,
+}
+
+
+def lack_of_controller(error: BaseException, doing: str) -> ControllerUnfit | None:
+    """What this machine lacked to do ``doing``; None: the error says nothing about this machine."""
+    hint = _LACKING.get(error.errno or 0) if isinstance(error, OSError) else None
+    if isinstance(error, socket.gaierror):
+        # Without its name server; of a name that isn't there, the system says EAI_NONAME.
+        hint = "Ask this machine's name server: getent hosts NAME" if error.errno == socket.EAI_AGAIN else None
+    if isinstance(error, MemoryError):
+        hint = MEMORY
+    why = getattr(error, "strerror", None) or "out of memory"
+    return ControllerUnfit(f"this machine cannot {doing}: {why}", hint=hint) if hint else None
 
 
 def all_errors(root: type[GdsError] = GdsError) -> Iterator[type[GdsError]]:

@@ -5,28 +5,38 @@ A failure is reported once: the step, the command ready to paste, its status, an
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import io
 import os
 import resource
+import select
 import shlex
 import shutil
 import signal
 import socket
 import subprocess  # nosec B404 # started here and nowhere else
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from gdsdeploy import cancel
-from gdsdeploy.errors import GdsError, MissingProgram, ProgramFailed
+from gdsdeploy.errors import MissingProgram, ProgramFailed, lack_of_controller
 
 #: Lines of a failed program's output that are quoted in the error.
 TAIL_LINES = 25
-#: Seconds that a dialled program has to end.
-PATIENCE = 20.0
-#: Characters of a line that is passed on at once; the rest of a longer one follows as another line.
+#: Seconds that a program has to end once it was asked to; then it's killed.
+TO_END = 15.0
+#: The same for a dialled program, which has no work to finish.
+TO_HANG_UP = 5.0
+#: Seconds after a program's own end in which its output is still read: what it left running may hold it for ever.
+LINGER = 2.0
+#: Seconds between two looks whether a program has ended.
+_LOOK = 0.2
+#: Characters of a line after which it is passed on; the rest of a longer one follows as another line.
 LINE = 16 * 1024 * 1024
 #: Prefixes of variables that are removed for programs that reach hosts: they choose what Ansible, ssh, Python, OpenSSL
 #: or a shell loads, and whether host keys are checked.  BASH_FUNC_ is a function, which bash prefers to a program.
@@ -84,14 +94,40 @@ def _is_stray(name: str) -> bool:
     return name.upper().removeprefix("_").startswith(_STRAY)
 
 
-def _popen(argv: Sequence[str | Path], doing: str, hint: str | None = None, **settings: Any) -> subprocess.Popen[Any]:
-    args = [str(word) for word in argv]
+@contextlib.contextmanager
+def _starting(
+    argv: Sequence[str | Path], doing: str, hint: str | None = None, cwd: Path | None = None
+) -> Iterator[None]:
+    """Whatever keeps a program from starting in this block is an error of ours, with its name and the cause."""
+    program = str(argv[0])
     try:
-        return subprocess.Popen(args, **settings)  # nosec B603 # a list, never a shell
-    except FileNotFoundError as error:
-        if error.filename != args[0]:
-            raise ProgramFailed(f"cannot {doing}: {error}", hint=hint) from error
-        raise MissingProgram(f"cannot {doing}: {args[0]} is not installed", hint=hint) from error
+        yield
+    except (OSError, ValueError) as error:
+        if lack := lack_of_controller(error, doing):
+            raise lack from error
+        named = getattr(error, "filename", None) in (None, program)
+        if isinstance(error, FileNotFoundError) and named:
+            script = "/" in program and Path(cwd or "", program).exists()
+            program += ": the interpreter that its first line names" if script else ""
+            raise MissingProgram(f"cannot {doing}: {program} is not installed", hint=hint) from error
+        why = str(getattr(error, "strerror", None) or error) if named else str(error)
+        raise ProgramFailed(f"cannot {doing}: {program} cannot be started: {why}", hint=hint) from error
+
+
+def _popen(argv: Sequence[str | Path], **settings: Any) -> subprocess.Popen[Any]:
+    return subprocess.Popen([str(word) for word in argv], **settings)  # nosec B603 # a list, never a shell
+
+
+def objection(program: str, folder: Path) -> str:
+    """Why ``program``, a word of the fleet file, can't be started in ``folder``; empty: it can."""
+    if "/" not in program:
+        try:
+            which(program)
+        except MissingProgram as error:
+            return error.message
+    elif shutil.which(folder / program) is None:
+        return f"{folder / program} is no program that can be started"
+    return ""
 
 
 def _environment(env: Mapping[str, str | None] | None) -> dict[str, str]:
@@ -120,37 +156,51 @@ def run(
     Raises MissingProgram when the program does not exist.
     """
     data = input.encode() if isinstance(input, str) else input
-    with log.open("ab") if log else contextlib.nullcontext() as sink:
-        process = _popen(
-            argv,
-            doing,
-            hint,
-            stdin=subprocess.DEVNULL if data is None else subprocess.PIPE,
-            stdout=sink or subprocess.PIPE,
-            stderr=subprocess.STDOUT if sink else subprocess.PIPE,
-            env=_environment(env),
-            cwd=cwd,
-            # A program that a Stop can end must not also get the terminal's Ctrl-C.
-            start_new_session=cancel.possible(),
-        )
-        with process:
-            try:
-                outputs = process.communicate(data, timeout)
-            except subprocess.TimeoutExpired as error:
-                process.kill()
-                command = shlex.join(map(str, argv))
-                raise ProgramFailed(
-                    f"cannot {doing}: no end after {timeout:.0f} s\n  $ {command}", hint=hint
-                ) from error
-            except BaseException:
-                process.kill()
-                raise
+    with contextlib.ExitStack() as stack:
+        with _starting(argv, doing, hint, cwd):
+            sink = stack.enter_context(log.open("ab")) if log else None
+            process = _popen(
+                argv,
+                stdin=subprocess.DEVNULL if data is None else subprocess.PIPE,
+                stdout=sink or subprocess.PIPE,
+                stderr=subprocess.STDOUT if sink else subprocess.PIPE,
+                env=_environment(env),
+                cwd=cwd,
+                # A program that a Stop can end must not also get the terminal's Ctrl-C.
+                start_new_session=cancel.possible(),
+            )
+        stack.enter_context(process)
+        try:
+            outputs = _outputs(process, data, timeout)
+        except subprocess.TimeoutExpired as error:
+            process.kill()
+            command = shlex.join(map(str, argv))
+            raise ProgramFailed(f"cannot {doing}: no end after {timeout:.0f} s\n  $ {command}", hint=hint) from error
+        except BaseException:
+            process.kill()
+            raise
     stdout, stderr = ((text or b"").decode(errors="replace") for text in outputs)
     done = Completed(tuple(map(str, argv)), process.returncode, stdout, stderr)
     if done.status not in ok:
         output = log.read_text(errors="replace") if log else done.stdout + done.stderr
         raise ProgramFailed(_failure(doing, done, output, log), hint=hint)
     return done
+
+
+def _outputs(process: subprocess.Popen[bytes], data: bytes | None, timeout: float | None) -> Sequence[bytes | None]:
+    """Standard output and error of a program to its end; raises TimeoutExpired."""
+    begin, ended = time.monotonic(), 0.0
+    while True:
+        left = _LOOK if timeout is None else min(_LOOK, begin + timeout - time.monotonic())
+        try:
+            return process.communicate(data, max(0.0, left))
+        except subprocess.TimeoutExpired as error:
+            data, now = None, time.monotonic()
+            if process.poll() is None:
+                if timeout is not None and now >= begin + timeout:
+                    raise
+            elif (ended := ended or now) + LINGER <= now:
+                return error.stdout, error.stderr
 
 
 def stream(
@@ -173,27 +223,50 @@ def stream(
     stop = cancel.current()
     stop.check()
     settings: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "cwd": cwd}
-    settings |= {"env": _environment(env), "text": True, "errors": "replace", "start_new_session": True}
+    settings |= {"env": _environment(env), "start_new_session": True}
     # A file, and no pipe, because this process only reads.
-    with tempfile.TemporaryFile() as stdin:
+    with _starting(argv, doing, cwd=cwd), tempfile.TemporaryFile() as stdin:
         stdin.write(input)
         stdin.seek(0)
-        process: subprocess.Popen[str] = _popen(argv, doing, stdin=stdin, **settings)
-    output = process.stdout
-    assert output is not None
+        process = _popen(argv, stdin=stdin, **settings)
     try:
         if memory:
             # It doesn't talk to anything yet: Python itself is still starting.
             _limit(process.pid, memory)
         with stop.ending(lambda: _end(process)):
-            for text in iter(lambda: output.readline(LINE), ""):
-                line(text.rstrip("\n"))
+            for text in _lines(process):
+                line(text)
             status = process.wait()
         stop.check()
     except BaseException:
         _end(process)
         raise
+    finally:
+        _output(process).close()
     return status
+
+
+def _output(process: subprocess.Popen[bytes]) -> IO[bytes]:
+    assert process.stdout is not None
+    return process.stdout
+
+
+def _lines(process: subprocess.Popen[bytes]) -> Iterator[str]:
+    """The lines that a program prints, to its end."""
+    output, poll, ended, rest = _output(process).fileno(), select.poll(), 0.0, ""
+    decode = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True).decode
+    poll.register(output, select.POLLIN)
+    chunk = b"..."
+    while chunk:
+        ended = ended or (time.monotonic() if process.poll() is not None else 0.0)
+        left = ended + LINGER - time.monotonic() if ended else _LOOK
+        if left > 0 and not poll.poll(min(left, _LOOK) * 1000):
+            continue
+        chunk = os.read(output, 1 << 16) if left > 0 else b""
+        *lines, rest = (rest + decode(chunk, final=not chunk)).split("\n")
+        if len(rest) >= LINE or (rest and not chunk):
+            lines, rest = [*lines, rest], ""
+        yield from lines
 
 
 def _limit(process: int, memory: int) -> None:
@@ -206,10 +279,10 @@ def _limit(process: int, memory: int) -> None:
             resource.prlimit(process, kind, (limit, most))
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _end(process: subprocess.Popen[bytes]) -> None:
     """Ask a program and its children to end; kill them if they don't."""
     # A background job of a shell ignores SIGINT, outlives the shell, and keeps its output open.
-    for number, seconds in ((signal.SIGINT, 15.0), (signal.SIGKILL, None)):
+    for number, seconds in ((signal.SIGINT, TO_END), (signal.SIGKILL, None)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -228,9 +301,9 @@ def spawn(
 
     env: variables added to the current environment; None removes one.
     """
-    with log.open("ab") as sink:
+    with _starting(argv, doing, cwd=cwd), log.open("ab") as sink:
         settings: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": sink, "stderr": subprocess.STDOUT}
-        return _popen(argv, doing, start_new_session=True, cwd=cwd, env=_environment(env), **settings).pid
+        return _popen(argv, start_new_session=True, cwd=cwd, env=_environment(env), **settings).pid
 
 
 @dataclass(frozen=True)
@@ -248,13 +321,13 @@ class Dialled:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def close(self) -> None:
-        """End the program and the connection; a program that doesn't end in time is killed."""
+        """End the program and the connection; what doesn't end in time is killed."""
         self.socket.close()
         self.process.terminate()
         try:
-            self.process.wait(PATIENCE)
+            self.process.wait(TO_HANG_UP)
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
         self._stderr.close()
 
@@ -264,27 +337,21 @@ def dial(argv: Sequence[str], *, doing: str) -> Dialled:
 
     Variables that :func:`cleared` names are removed.
     """
-    near, far = socket.socketpair()
-    stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the program
-    ends: dict[str, Any] = {"stdin": far.fileno(), "stdout": far.fileno(), "stderr": stderr}
-    try:
-        process = _popen(argv, doing, env=_environment(cleared()), start_new_session=True, **ends)
-    except GdsError:
-        near.close()
-        stderr.close()
-        raise
-    finally:
+    with contextlib.ExitStack() as undo, _starting(argv, doing):
+        near, far = map(undo.enter_context, socket.socketpair())
+        stderr = undo.enter_context(tempfile.TemporaryFile())
+        ends: dict[str, Any] = {"stdin": far.fileno(), "stdout": far.fileno(), "stderr": stderr}
+        process = _popen(argv, env=_environment(cleared()), start_new_session=True, **ends)
         far.close()
+        undo.pop_all()
     return Dialled(near, process, stderr)
 
 
 def become(argv: Sequence[str | Path], *, doing: str) -> NoReturn:
     """Replace this process by ``argv``, which gets the user's terminal and sets the exit status."""
     args = [str(word) for word in argv]
-    try:
+    with _starting(argv, doing):
         os.execvp(args[0], args)  # noqa: S606 # nosec B606 # as for the others: a list
-    except FileNotFoundError as error:
-        raise MissingProgram(f"cannot {doing}: {args[0]} is not installed") from error
 
 
 def _failure(doing: str, done: Completed, output: str, log: Path | None) -> str:

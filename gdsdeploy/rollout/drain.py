@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import abc
 import json
-import os
 import re
 import shlex
 import threading
@@ -20,7 +19,7 @@ from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypedDict, TypeV
 
 from gdsdeploy import cancel, run
 from gdsdeploy.cancel import Stop
-from gdsdeploy.errors import DrainFailed, FleetInvalid, GdsError, Interrupted
+from gdsdeploy.errors import DrainFailed, FleetInvalid, Interrupted, MissingProgram, ProgramFailed
 from gdsdeploy.host.gate.gate import DRAINED, OURS, UNREACHABLE, WAS, Node, drain_argv, node_from, undrain_argv
 from gdsdeploy.host.io.scontrol import FORMAT, SlurmError
 from gdsdeploy.host.io.wording import first_few, line, quoted
@@ -257,7 +256,7 @@ class Cluster(abc.ABC, Generic[N]):
         command = self._argv(argv, beside)
         try:
             return run.run(command, doing=doing, ok=ok, timeout=SECONDS, cwd=self._folder, env=ENVIRONMENT)
-        except GdsError as error:
+        except (ProgramFailed, MissingProgram) as error:
             raise DrainFailed(error.message, hint=self._hint) from error
 
     @property
@@ -321,7 +320,8 @@ class Deadline:
 def last(argv: Sequence[str], doing: str, seconds: float, folder: Path, line: Progress) -> tuple[int, list[str]]:
     """Run what may take long: its exit status and output, each line of which goes to ``line``.
 
-    Raises DrainFailed where it can't be started, or is ended after ``seconds``; Interrupted after a wish to stop.
+    Raises DrainFailed where it can't be started, or is ended after ``seconds``; Interrupted after a wish to stop, and
+    ControllerUnfit.
     """
     lines: list[str] = []
     outer, limit = cancel.current(), Stop()
@@ -339,8 +339,8 @@ def last(argv: Sequence[str], doing: str, seconds: float, folder: Path, line: Pr
     except Interrupted:
         outer.check()
         raise DrainFailed(failure(f"cannot {doing}: no end after {seconds:.0f} s", argv, lines)) from None
-    except (GdsError, OSError) as error:
-        raise DrainFailed(f"cannot {doing}: {error}") from error
+    except (ProgramFailed, MissingProgram) as error:
+        raise DrainFailed(error.message, hint=error.hint) from error
     finally:
         timer.cancel()
 
@@ -369,20 +369,9 @@ class Commands:
         self._pause = pause
 
     def check(self, hosts: Sequence[str]) -> list[str]:  # noqa: ARG002 - a command can't be asked about hosts
-        objections = []
-        for name in ("out", "back", "idle"):
-            if not (command := getattr(self._settings, name)):
-                continue
-            if "/" not in command[0]:
-                try:
-                    run.which(command[0])
-                except GdsError as error:
-                    objections.append(f"rollout.drain.{name}: {error.message}")
-            elif not os.access(self._folder / command[0], os.X_OK):
-                objections.append(
-                    f"rollout.drain.{name}: {self._folder / command[0]} is no program that can be started"
-                )
-        return objections
+        programs = {name: command[0] for name in ("out", "back", "idle") if (command := getattr(self._settings, name))}
+        objections = {name: run.objection(program, self._folder) for name, program in programs.items()}
+        return [f"rollout.drain.{name}: {why}" for name, why in objections.items() if why]
 
     def states(self, hosts: Sequence[str]) -> dict[str, State]:  # noqa: ARG002 - no command answers that
         return {}

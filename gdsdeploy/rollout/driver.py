@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
-from gdsdeploy.errors import GdsError, Interrupted, JournalUnusable
+from gdsdeploy.errors import MEMORY, ControllerUnfit, GdsError, Interrupted, JournalUnusable
 from gdsdeploy.model.events import (
     Draft,
     Event,
@@ -42,6 +42,7 @@ from gdsdeploy.rollout import control
 from gdsdeploy.rollout.drain import PATIENCE
 from gdsdeploy.rollout.journal import Writer
 from gdsdeploy.rollout.machine import StateMachine
+from gdsdeploy.ssh.endpoint import allow_files
 
 #: Seconds; time synchronization makes smaller corrections all the time.
 TOLERANCE: Final = 2.0
@@ -193,7 +194,7 @@ def drive(
     """Continue ``rollout`` from its journal until it's finished, halted or paused.
 
     Raises Interrupted after a signal: the first one pauses, the second one stops at once.  Raises JournalUnusable when
-    the journal can't be written.  Another error of an effect pauses the rollout, and is raised at the end.
+    the journal can't be written.  ControllerUnfit, and an error that is a bug, pause it and are raised at the end.
     """
     driver = _Driver(writer, rollout, effects, hooks or Hooks(), clock or Clock())
     with driver.signals():
@@ -209,6 +210,8 @@ class _Driver:
         self._hooks = hooks
         self._clock = clock
         self._soaks = Soaks(clock)
+        #: steps for which this machine has files
+        self._lanes = allow_files(self.machine.settings.parallel)
         self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         #: events that the machine has and the journal doesn't
         self._unwritten: list[Event] = []
@@ -238,6 +241,8 @@ class _Driver:
         self.machine.interrupted()
         try:
             self._add(("", Note(text)) for text in self._hooks.notices())
+            if self._lanes < (most := self.machine.settings.parallel):
+                self._note(f"this machine has files for {self._lanes} steps at the same time (ulimit -Hn), not {most}")
             if self._soaking:
                 self._add(("", soak) for soak in self._soaks.taken_up())
             self._loop()
@@ -276,6 +281,7 @@ class _Driver:
             tasks = decisions.tasks
             if drains and not self._knows_who_is_out():
                 tasks = tuple(task for task in tasks if task not in drains)
+            tasks = tasks[: max(0, self._lanes - len(self._running))]
             if decisions.events:
                 self._add((event.host, event.payload) for event in decisions.events)
             elif tasks:
@@ -283,7 +289,7 @@ class _Driver:
                     self._begin(tasks)
             elif drains:
                 self._wait(POLL)
-            elif decisions.over and not self._running:
+            elif not self._running and (decisions.over or isinstance(self._bug, ControllerUnfit)):
                 return
             else:
                 wake = POLL if decisions.wake_at is None else min(POLL, decisions.wake_at - now)
@@ -308,17 +314,20 @@ class _Driver:
             if isinstance(end.error, Interrupted) and not self._stopped:
                 self._pause(f"{end.task.host}: {end.task.step} was interrupted")
                 self._stop()
+            elif isinstance(end.error, ControllerUnfit):
+                self._bug = self._bug or end.error
+                self._pause(f"{end.task.host}: {end.task.step}: {end.error}")
             elif end.error is not None and not isinstance(end.error, GdsError):
                 self._bug = self._bug or end.error
                 text = f"{type(end.error).__name__}: {end.error}"
                 self._pause(f"{end.task.host}: {end.task.step} met a bug: {text}")
 
     def _draft(self, end: _StepEnd) -> Draft | None:
-        """The event of a step's end; None: the step was stopped, which says nothing about the host."""
+        """The event of a step's end; None: it was stopped, or this machine failed it: that says nothing of the host."""
         task, error = end.task, end.error
         if error is None:
             return task.host, StepDone(task.step, end.facts or {})
-        if isinstance(error, Interrupted) or (self._stopped and isinstance(error, GdsError)):
+        if isinstance(error, Interrupted | ControllerUnfit) or (self._stopped and isinstance(error, GdsError)):
             return None
         reason = StepError(type(error).__name__, str(error), getattr(error, "hint", None))
         return task.host, StepFailed(task.step, reason)
@@ -333,7 +342,7 @@ class _Driver:
             try:
                 thread.start()
             except RuntimeError as error:  # no more threads, which isn't the host's fault
-                self._inbox.put(_StepEnd(task, error=Interrupted(f"this machine: {error}")))
+                self._inbox.put(_StepEnd(task, error=ControllerUnfit(f"this machine: {error}", hint=MEMORY)))
 
     def _perform(self, task: Task) -> None:
         try:

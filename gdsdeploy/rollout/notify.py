@@ -114,6 +114,10 @@ class Notifier(AbstractContextManager["Notifier"]):
                     send(document)
                 except GdsError as error:
                     self._complain(error.message.splitlines()[0])
+                except Exception as error:  # noqa: BLE001 - the thread has to go on with the next event
+                    # A message of others' may have the address or a password in it.
+                    words = f": {error}" if isinstance(error, ImportError | OSError) else ""
+                    self._complain(f"{type(error).__name__}{words}", f"{document['kind']!r} was not sent: ")
 
     def _post(self, document: Mapping[str, Any]) -> None:
         address = self._settings.webhook
@@ -152,12 +156,13 @@ class Notifier(AbstractContextManager["Notifier"]):
         if not self._settings.command:
             return
         argv = fill(self._settings.command, {key: document[key] for key in ("host", "kind", "rollout")})
-        run.run(argv, doing="start the command of rollout.notify", input=json.dumps(document) + "\n", timeout=COMMAND)
+        doing, text = "start the command of rollout.notify", json.dumps(document) + "\n"
+        run.run(argv, doing=doing, input=text, timeout=COMMAND, cwd=self._fleet.resolve().parent)
 
-    def _complain(self, reason: str) -> None:
+    def _complain(self, reason: str, what: str = "") -> None:
         if reason not in self._complaints:
             self._complaints.add(reason)
-            self._warn(f"notification: {reason}")
+            self._warn(f"notification: {what}{reason}")
 
 
 def is_reported(event: Event, settings: Notify) -> bool:

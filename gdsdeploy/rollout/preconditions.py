@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gdsdeploy import run
 from gdsdeploy.builds.assign import Supply
 from gdsdeploy.converge import plan_fleet as planning
 from gdsdeploy.converge.diff import HostPlan
@@ -243,6 +244,7 @@ def prepare(
     settings = fleet.rollout
     drains = drainer(settings.drain, fleet_path.resolve().parent)
     reasons = [*_unfinished(fleet_path), *(Reason(text) for text in drains.check(list(participants.hosts)))]
+    reasons += _programs(settings, fleet_path.resolve().parent)
     planned = plan_fleet(fleet, lock, fleet_path, participants.names, timeout=timeout, progress=progress)
     plans = {name: plan for name, plan in planned.hosts.items() if isinstance(plan, HostPlan)}
     replies = present_states(fleet, fleet_path, list(plans), timeout=timeout)
@@ -335,6 +337,14 @@ def _unfinished(fleet_path: Path) -> Iterator[Reason]:
             f"the rollout {summary.id} is not finished",
             hint=f"Continue: gdsdeploy rollout resume {fleet_path}; or end it: gdsdeploy rollout abort {fleet_path}",
         )
+
+
+def _programs(settings: Rollout, folder: Path) -> Iterator[Reason]:
+    """Programs of the fleet file that couldn't be started when they're needed; the drain has its own."""
+    named = {"power_cycle": settings.power_cycle, "notify.command": settings.notify.command}
+    for key, command in named.items():
+        if command and (why := run.objection(command[0], folder)):
+            yield Reason(f"rollout.{key}: {why}")
 
 
 def _unread(planned: FleetPlan, fleet_path: Path) -> Iterator[Reason]:

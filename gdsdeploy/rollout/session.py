@@ -10,7 +10,7 @@ from typing import Any
 
 from gdsdeploy import console, paths
 from gdsdeploy.cancel import Stop
-from gdsdeploy.errors import GdsError, HostUnreachable, Interrupted, RolloutRefused
+from gdsdeploy.errors import ControllerUnfit, GdsError, HostUnreachable, Interrupted, RolloutRefused
 from gdsdeploy.fleetfile.load import TRUSTED, load_fleet
 from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.events import Event, RolloutResumed
@@ -116,7 +116,7 @@ def _perform(work: Work) -> dict[str, Any]:
         return {"standing": Standing.WORKS}
     except SchedulerAway as error:
         return {"standing": Standing.UNKNOWN, "reason": str(error)}
-    except (Interrupted, HostUnreachable):
+    except (Interrupted, HostUnreachable, ControllerUnfit):
         raise
     except GdsError:
         if step in _CHANGING:

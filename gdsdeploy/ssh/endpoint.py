@@ -39,14 +39,14 @@ def hosts_at_once() -> int:
     return _at_once
 
 
-def allow_files(number: int) -> None:
-    """Let this process have the open files of ``number`` connections, as far as the system's hard limit goes."""
+def allow_files(number: int) -> int:
+    """Let this process have the open files of ``number`` connections; how many of them the hard limit allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = number * _FILES + _OTHERS
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return
-    limit = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, limit), hard))
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return number if soft == resource.RLIM_INFINITY else max(1, min(number, (soft - _OTHERS) // _FILES))
 
 
 #: Seconds for one host's evidence: its collectors have limits, and a slow virtual machine needs most of this time.

@@ -9,10 +9,13 @@ match names, is in sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT".
 from __future__ import annotations
 
 import base64
+import contextlib
+import errno
 import fnmatch
 import hashlib
 import hmac
 import logging
+import os
 import queue
 import secrets
 import selectors
@@ -29,7 +32,16 @@ from typing import Any, Final, TypeVar
 import paramiko
 
 from gdsdeploy import cancel, console
-from gdsdeploy.errors import GdsError, HostKeyMismatch, HostUnfit, HostUnreachable, Interrupted
+from gdsdeploy.errors import (
+    NETWORK,
+    ControllerUnfit,
+    GdsError,
+    HostKeyMismatch,
+    HostUnfit,
+    HostUnreachable,
+    Interrupted,
+    lack_of_controller,
+)
 from gdsdeploy.host.io import reading
 from gdsdeploy.host.io.atomic import exposure
 from gdsdeploy.host.io.wording import line
@@ -255,8 +267,11 @@ def fan_out(
     """
     stop = cancel.current()
     stop.check()
-    workers = min(workers or endpoint.hosts_at_once(), len(hosts))
-    endpoint.allow_files(workers)
+    wanted = min(workers or endpoint.hosts_at_once(), len(hosts))
+    workers = endpoint.allow_files(wanted)
+    if workers < wanted:
+        words = f"this machine has files for {workers} connections at the same time, not {wanted}"
+        console.warn(f"{words}: raise its limit of open files (ulimit -Hn)")
     waiting = deque(hosts)
     answers: queue.SimpleQueue[Answer | Exception] = queue.SimpleQueue()
     opened = _Connections()
@@ -330,7 +345,7 @@ def _reach_and_ask(host: Endpoint | Reach, *question: Any) -> Answer:
     begin = time.monotonic()
     try:
         end = host.find()
-    except HostUnreachable as error:
+    except (HostUnreachable, ControllerUnfit) as error:
         return Answer(host.host, None, error, time.monotonic() - begin)
     return _ask(end, *question)
 
@@ -382,6 +397,8 @@ def _ask(
 
 def _failure(host: Endpoint, error: Exception, timeout: float, *, late: bool) -> GdsError:
     """What went wrong with a host.  late: after its time was up."""
+    if lack := lack_of_controller(error, f"ask {host.where()}"):
+        return lack
     broke = isinstance(error, (OSError, EOFError, paramiko.SSHException))
     if isinstance(error, TimeoutError) or (late and (broke or isinstance(error, HostUnreachable))):
         hint = f"Look at the host ({host.ssh()}), or give it more time with --timeout"
@@ -408,6 +425,8 @@ def _connect(client: paramiko.SSHClient, host: Endpoint, timeout: float, proxy: 
         if file.suffix != ".pub" and (exposed := exposure(str(file), file.stat())):
             raise HostUnreachable(f"{host.where()}: the identity file {file} {exposed[0]}", hint=f"Run: {exposed[1]}")
     try:
+        # As ssh does: one address after the other.
+        ways = socket.create_connection((host.address, host.port), limit, all_errors=True) if proxy is None else None
         client.connect(
             host.address,
             port=host.port,
@@ -420,31 +439,52 @@ def _connect(client: paramiko.SSHClient, host: Endpoint, timeout: float, proxy: 
             banner_timeout=limit,
             auth_timeout=limit,
             channel_timeout=limit,
-            sock=proxy.socket if proxy else None,
+            sock=proxy.socket if proxy else ways,
             transport_factory=policy.transport,
         )
-    except paramiko.PasswordRequiredException:
-        words = f"{host.where()}: the key {_keys(host)} needs a passphrase"
-        raise HostUnreachable(words, hint="Load it into an agent first: ssh-add") from None
-    except socket.gaierror as caught:
-        words = f"{host.where()}: the name {host.address} cannot be resolved: {caught.strerror}"
-        raise HostUnreachable(words, hint=f"Set hosts.{host.host}.address in the fleet file") from None
-    except (TimeoutError, paramiko.ssh_exception.NoValidConnectionsError, ConnectionError) as caught:
-        reason = "no answer" if isinstance(caught, TimeoutError) else "connection refused or no route"
-        hint = "Check that the host is up, that sshd listens on that port and that no firewall is in between"
-        raise HostUnreachable(f"{host.where()}: cannot connect: {reason}", hint=hint) from None
-    except (paramiko.SSHException, EOFError, OSError) as caught:
+    except (paramiko.SSHException, EOFError, OSError, ExceptionGroup) as caught:
         raise _no_session(client, host, caught) from None
 
 
-def _no_session(client: paramiko.SSHClient, host: Endpoint, error: Exception) -> HostUnreachable:
-    """A session that is there without being usable means that the login failed: refused, or nothing to log in with."""
+def _no_session(client: paramiko.SSHClient, host: Endpoint, error: Exception) -> GdsError:
+    """Why there is no session, or none that can be used.  A group has an error for each address of the host."""
+    errors = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
+    where = f"connect to {host.where()}" if not isinstance(error, socket.gaierror) else f"look up {host.address}"
+    lacks = [lack for each in errors if (lack := lack_of_controller(each, where))]
+    if len(lacks) == len(errors):
+        return lacks[0]
+    if _is_cut_off(host, errors):
+        return ControllerUnfit(f"this machine cannot {where}: {os.strerror(errno.ENETUNREACH)}", hint=NETWORK)
+    if isinstance(error, paramiko.PasswordRequiredException):
+        words = f"{host.where()}: the key {_keys(host)} needs a passphrase"
+        return HostUnreachable(words, hint="Load it into an agent first: ssh-add")
+    if isinstance(error, socket.gaierror):
+        words = f"{host.where()}: the name {host.address} cannot be resolved: {error.strerror}"
+        return HostUnreachable(words, hint=f"Set hosts.{host.host}.address in the fleet file")
+    if isinstance(error, TimeoutError | ConnectionError | ExceptionGroup):
+        silent = any(isinstance(each, TimeoutError) for each in errors)
+        reason = "no answer" if silent else "connection refused or no route"
+        hint = "Check that the host is up, that sshd listens on that port and that no firewall is in between"
+        return HostUnreachable(f"{host.where()}: cannot connect: {reason}", hint=hint)
     transport = client.get_transport()
+    # A session that is there without being usable means that the login failed: refused, or nothing to log in with.
     if isinstance(error, paramiko.AuthenticationException) or (transport is not None and transport.is_active()):
         words = f"{host.where()}: the login as {host.user} was refused with {_keys(host)}: {line(str(error))}"
         return HostUnreachable(words, hint=f"Try: {host.ssh()}; user and identity_file are set in the fleet file")
     words = f"{host.where()}: no SSH session: {line(str(error)) or 'the server closed the connection'}"
     return HostUnreachable(words, hint="Check that an SSH server answers on that port")
+
+
+def _is_cut_off(host: Endpoint, errors: Sequence[Exception]) -> bool:
+    """Whether this machine itself has no route to the host; a router on the way may say so of a host that is down."""
+    if any(not isinstance(each, OSError) or each.errno != errno.ENETUNREACH for each in errors):
+        return False
+    for family, kind, _, _, place in socket.getaddrinfo(host.address, host.port, type=socket.SOCK_DGRAM):
+        # Sends nothing.
+        with contextlib.suppress(OSError), socket.socket(family, kind) as probe:
+            probe.connect(place)
+            return False
+    return True
 
 
 def _with_complaint(error: GdsError | None, proxy: Dialled) -> GdsError | None:
@@ -474,6 +514,8 @@ class _OnRecord(paramiko.MissingHostKeyPolicy):
         try:
             self._known = known_keys(host)
         except OSError as caught:
+            if lack := lack_of_controller(caught, f"check the key of {host.where()}"):
+                raise lack from None
             words = f"{host.where()}: {caught.filename} cannot be read: {caught.strerror}"
             raise HostKeyMismatch(words, hint="Without it no host key can be checked") from None
 

@@ -30,6 +30,7 @@ from gdsdeploy.errors import (
     Busy,
     ChecksFailed,
     ChecksUnknown,
+    ControllerUnfit,
     ConvergeFailed,
     DrainFailed,
     GdsError,
@@ -576,7 +577,7 @@ def _try_reload(work: Work, boot_id: str) -> bool:
     """Whether the host exchanged the loaded modules for the installed ones; it refuses where that is unsafe."""
     try:
         work.ask(answers.RELOAD, "--boot-id", boot_id, "--id", work.rollout, "--check")
-    except HostUnreachable:
+    except (HostUnreachable, ControllerUnfit):
         raise
     except GdsError as error:
         work.say(f"no exchange of modules without a reboot: {error.message}")
@@ -660,7 +661,7 @@ def power(work: Work) -> dict[str, Any]:
         await_status(work, work.settings.reboot_timeout if work.task.attempt > 1 else 0)
     except HostUnreachable:
         work.require_out()
-    except Interrupted:
+    except (Interrupted, ControllerUnfit):
         raise
     except GdsError as error:
         work.say(f"{error.message}; whatever answers isn't switched off")

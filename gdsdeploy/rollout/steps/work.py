@@ -17,6 +17,7 @@ from gdsdeploy import cancel, console
 from gdsdeploy.converge.provision import Identity
 from gdsdeploy.errors import (
     Busy,
+    ControllerUnfit,
     ConvergeFailed,
     GdsError,
     HostUnfit,
@@ -154,7 +155,7 @@ class Work:
         send = partial(ask, self.fleet, self.fleet_path, [self.name], argv, Answer.require_document)
         for left in range(tries - 1, -1, -1):
             ((answer, _),) = send(timeout=timeout, stdin=stdin, program=program())
-            if not isinstance(answer.error, HostUnreachable) or not left or answer.seconds > HANGS:
+            if not isinstance(answer.error, HostUnreachable | ControllerUnfit) or not left or answer.seconds > HANGS:
                 break
             # A moment without a network must not roll back a host.
             self.wait(self.patience.poll)

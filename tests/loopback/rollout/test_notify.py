@@ -206,6 +206,55 @@ def test_a_command_that_fails_keeps_nothing_from_the_webhook(
     assert "/nowhere/tell is not installed" in warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("environment", "command", "complaint"),
+    [
+        ({}, "notexec", "cannot start the command of rollout.notify: {} cannot be started: Permission denied"),
+        ({}, "noshebang", "cannot start the command of rollout.notify: {} cannot be started: Exec format error"),
+        ({"all_proxy": "socks5://me:hunter2@127.0.0.1:1", "no_proxy": ""}, "", "'halted' was not sent: ImportError: "),
+        ({"all_proxy": "gopher://me:hunter2@127.0.0.1:1", "no_proxy": ""}, "", "'halted' was not sent: ValueError"),
+        ({"SSL_CERT_FILE": "/nonexistent.pem"}, "", "'halted' was not sent: FileNotFoundError: "),
+    ],
+)
+def test_whatever_goes_wrong_is_said_once_and_the_next_event_is_sent(
+    environment: dict[str, str], command: str, complaint: str,
+    serve: Callable[..., Server], tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    program = tmp_path / command
+    if command:
+        program.write_text("#!/bin/sh\n" if command == "notexec" else "\x7fELF?")
+        program.chmod(0o644 if command == "notexec" else 0o755)
+    server, settings = serve(), {"command": [str(program)]} if command else {}
+    with notifier(tmp_path, warnings, webhook=server.address, **settings) as tell:
+        with monkeypatch.context() as stranger:
+            for name, value in environment.items():
+                stranger.setenv(name, value)
+            tell(HALTED)
+            tell(HALTED)
+            begin = time.monotonic()
+            while (tell._queue.qsize() or not warnings) and time.monotonic() < begin + 5:
+                time.sleep(0.05)
+            time.sleep(0.2)
+        tell(Event(8, 0.0, Kind.FINISHED))
+    assert server.got[-1][1]["number"] == 8
+    assert [text.startswith("notification: " + complaint.format(program)) for text in warnings] == [True], warnings
+    assert "hunter2" not in warnings[0]
+
+
+def test_a_command_runs_beside_the_fleet_file_and_may_leave_something_running(
+    tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")
+    (tmp_path / "tell").write_text("#!/bin/sh\nsleep 60 &\necho $! >pid\n")
+    (tmp_path / "tell").chmod(0o755)
+    begin = time.monotonic()
+    with notifier(tmp_path, warnings, command=["./tell"]) as tell:
+        tell(HALTED)
+    assert time.monotonic() - begin < 10
+    assert warnings == []
+    os.kill(int((tmp_path / "pid").read_text()), 9)
+
+
 def test_which_events_are_told() -> None:
     failed, done = (Event(1, 0.0, Kind.OUTCOME, "a", {"outcome": str(o)}) for o in (Outcome.LOST, Outcome.DONE))
     begin = Event(1, 0.0, Kind.BEGIN, "a", {"step": "drain"})

@@ -8,6 +8,7 @@ import itertools
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,7 @@ import pytest
 from gdsdeploy import cancel, run
 from gdsdeploy.errors import (
     Busy,
+    ControllerUnfit,
     DrainFailed,
     FleetInvalid,
     GdsError,
@@ -36,6 +38,7 @@ from gdsdeploy.errors import (
 )
 from gdsdeploy.model.events import Event, Kind, RollbackBegun, RolloutAborted, RolloutPaused, RolloutResumed
 from gdsdeploy.model.rollout import Outcome, Plan, Standing, Step, Task, Wave
+from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout import control, driver, journal
 from gdsdeploy.rollout.driver import Hooks, drive
 from gdsdeploy.rollout.machine import StateMachine, fold
@@ -347,6 +350,52 @@ def test_a_bug_in_a_step(path: Path) -> None:
     assert not open_steps(path)
     machine = resumed(path, TWO)
     assert [machine.hosts[name].outcome for name in "ab"] == [Outcome.ROLLED_BACK, Outcome.DONE]
+
+
+def test_what_this_machine_lacks_pauses_and_says_nothing_about_the_host(path: Path) -> None:
+    def step(task: Task) -> None:
+        if task.host == "a" and task.step is Step.VALIDATE and task.attempt == 1:
+            raise ControllerUnfit("this machine cannot ask a: Too many open files", hint="ulimit")
+
+    with pytest.raises(ControllerUnfit) as caught:
+        driven(path, TWO, step=step)
+    assert caught.value.hint == "ulimit"
+    assert [event for event in events(path) if event.kind is Kind.FAIL] == []
+    (paused,) = [event for event in events(path) if event.kind is Kind.PAUSED]
+    assert paused.data == {"reason": "a: validate: this machine cannot ask a: Too many open files"}
+    machine = resumed(path, TWO)
+    assert [machine.hosts[name].outcome for name in "ab"] == [Outcome.DONE, Outcome.DONE]
+
+
+@pytest.mark.parametrize(("hard", "most"), [(4096, 40), (256 + 8 * 7, 7)])
+def test_as_many_steps_at_once_as_this_machine_has_files_for(path: Path, hard: int, most: int) -> None:
+    """The soft limit is raised for all of them; where the hard one is too low, fewer run, and the journal says so."""
+    names = tuple(f"g{number}" for number in range(40))
+    plan = replace(PLAN, waves=(Wave("all", names),), settings=Rollout(parallel=40).model_dump(mode="json"),
+                   max_unavailable=40)  # fmt: skip
+    lock, full, now, counts, limits = threading.Lock(), threading.Event(), set[str](), [], set[int]()
+
+    def step(task: Task) -> None:
+        with lock:
+            now.add(task.host)
+            counts.append(len(now))
+            limits.add(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+            if len(now) >= most:
+                full.set()
+        full.wait(2)
+        time.sleep(0.01)
+        with lock:
+            now.remove(task.host)
+
+    def body() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
+        driven(path, plan, step=step)
+        assert max(counts) == most
+        assert min(limits) >= min(hard, 256 + 8 * 40)
+
+    assert forked(body, path.parent / "log") == 0, (path.parent / "log").read_text()
+    notes = [event.data["text"] for event in events(path) if event.kind is Kind.NOTE]
+    assert [f"has files for {most} steps" in text for text in notes] == [True] * (most < 40)
 
 
 def test_a_step_that_finds_what_cannot_be_written_down(path: Path) -> None:

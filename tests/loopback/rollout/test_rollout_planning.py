@@ -28,7 +28,7 @@ from gdsdeploy.ssh.endpoint import Answer
 from tests.loopback.loopback_fleet import LoopbackFleet
 from tests.loopback.loopback_sshd import Sshd, free_port
 from tests.unit.rollout.asked import status, work
-from tests.unit.rollout.planned_fleet import CHANGE, Drains, PlannedFleet, trial
+from tests.unit.rollout.planned_fleet import CHANGE, PATIENT, Drains, PlannedFleet, trial
 from tests.unit.sample_rollouts import Story
 from tests.unit.sample_rollouts import plan as sample_plan
 
@@ -123,6 +123,19 @@ def test_all_reasons_come_at_once(make_fleet: Callable[..., PlannedFleet]) -> No
         "  - e: it was never provisioned, so it has no earlier state for a rollback\n    Provision it first:",
     ):
         assert line in text
+
+
+def test_programs_of_the_fleet_file_have_to_be_there(make_fleet: Callable[..., PlannedFleet]) -> None:
+    """Programs in its folder count, and those on the PATH."""
+    rollout = {**PATIENT, "power_cycle": ["./cycle", "{host}"], "notify": {"command": ["no-such-pager"]}}
+    fleet = make_fleet("a", rollout=rollout)
+    cycle = fleet.path.parent / "cycle"
+    cycle.write_text("#!/bin/sh\n")
+    text = refusal(fleet)
+    assert f"  - rollout.power_cycle: {cycle} is no program that can be started" in text
+    assert "  - rollout.notify.command: no-such-pager is not installed" in text
+    cycle.chmod(0o755)
+    assert "power_cycle" not in refusal(fleet)
 
 
 def test_a_stack_that_nobody_has_tried(make_fleet: Callable[..., PlannedFleet]) -> None:

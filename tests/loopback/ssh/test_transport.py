@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -18,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.errors import GdsError, HostKeyMismatch, HostUnfit, HostUnreachable, Interrupted
-from gdsdeploy.ssh import transport
+from gdsdeploy.errors import ControllerUnfit, GdsError, HostKeyMismatch, HostUnfit, HostUnreachable, Interrupted
+from gdsdeploy.ssh import endpoint, transport
 from gdsdeploy.ssh.endpoint import Answer, Endpoint
 from gdsdeploy.validate import fleet_validation
 from tests.loopback.loopback_sshd import PLAIN, SUDOER, Sshd, free_port, keygen
@@ -207,6 +208,81 @@ def test_a_server_that_is_not_ssh(sshd: Start) -> None:
 
         threading.Thread(target=greet, daemon=True).start()
         assert "no SSH session" in refusal(replace(sshd().endpoint(), port=port), HostUnreachable, timeout=5).message
+
+
+# --- what this machine lacks -----------------------------------------------------------------------------------------
+
+#: In a network of its own that leads nowhere: asks the host at an address, and prints the error's class and words.
+CUT_OFF = """\
+import sys
+from pathlib import Path
+from gdsdeploy.ssh import transport
+from gdsdeploy.ssh.endpoint import Endpoint
+host = Endpoint("gpu1", sys.argv[1], int(sys.argv[2]), "root", (), ())
+(answer,) = transport.fan_out([host], b"", [], timeout=20)
+print(type(answer.error).__name__, answer.error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("up", "address", "expected"),
+    [
+        ("true", "192.0.2.1", "ControllerUnfit this machine cannot connect to gpu1 (192.0.2.1:22): Network is unre"),
+        ("true", "gpu1.example", "ControllerUnfit this machine cannot look up gpu1.example: Temporary failure in"),
+        ("ip link set lo up", "127.0.0.1", "HostUnreachable gpu1 (127.0.0.1:22): cannot connect: connection refused"),
+        # A router says so of a host that is down, where each host announces its own address.
+        (
+            "ip link set lo up; ip address add 10.9.9.9/8 dev lo; ip route add unreachable 10.0.0.1",
+            "10.0.0.1", "HostUnreachable gpu1 (10.0.0.1:22): cannot connect: connection refused or no route",
+        ),
+    ],
+    ids=["no network", "no name server", "a closed port", "no route to the host"],
+)  # fmt: skip
+def test_a_machine_that_is_cut_off_is_no_silence_of_a_host(up: str, address: str, expected: str) -> None:
+    argv = ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", f'{up} && exec "$@"', "sh"]
+    argv += [sys.executable, "-c", CUT_OFF, address, "22"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith(expected), done.stdout + done.stderr
+
+
+def test_a_machine_without_files_is_no_silence_of_a_host(sshd: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it runs out of them: at the socket, a pipe, or the file of the host's key."""
+    monkeypatch.setattr(endpoint, "allow_files", lambda number: number)
+    host, before = sshd().endpoint(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert ask(host)[0].error is None
+    answers = []
+    for left in range(12):
+        taken = [os.dup(0) for _ in range(100)]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (taken[-1] + 1 + left, before[1]))
+        try:
+            answers += ask(host)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+            for number in taken:
+                os.close(number)
+    errors = [answer.error for answer in answers]
+    assert {type(error) for error in errors} == {ControllerUnfit, type(None)}, list(map(str, errors))
+    assert all("ulimit -n" in str(error.hint) for error in errors if error)
+
+
+def test_fewer_hosts_at_once_where_this_machine_allows_few_files(sshd: Start) -> None:
+    """The soft limit is raised for all of them; where the hard one is too low, fewer are asked at the same time."""
+    end = repr(sshd("MaxStartups 200").endpoint()).replace("PosixPath", "Path")
+    script = f"""\
+import resource, sys
+from pathlib import Path
+from gdsdeploy.ssh import transport
+from gdsdeploy.ssh.endpoint import Endpoint
+from tests.loopback.ssh.test_transport import zipapp
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv[1])))
+answers = list(transport.fan_out([{end}] * 40, zipapp("print('{{}}')"), [], timeout=60))
+print([answer.error for answer in answers if answer.error])
+"""
+    for hard, word in ((4096, ""), (280, "warning: this machine has files for 3 connections at the same time, not 40")):
+        argv = [sys.executable, "-c", script, str(hard)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        assert done.stdout == "[]\n", done.stdout + done.stderr
+        assert done.stderr.startswith(word) if word else not done.stderr
 
 
 # --- host keys -------------------------------------------------------------------------------------------------------
