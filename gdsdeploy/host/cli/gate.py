@@ -1,4 +1,4 @@
-"""``gate run|show|slurm-health|npd`` of the program on the host.
+"""``gate run|again|show|slurm-health|npd`` of the program on the host.
 
 Exit status of ``run`` and ``show``: 0 the gate is open; 30 a check failed; 31 none failed, but something could not be
 told, or the gate has not judged this boot; 2 unusable arguments.  ``slurm-health``: 0 unless Slurm could not be told.
@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import syslog
+import time
 from dataclasses import asdict
 from typing import Any, List, Optional, Tuple
 
-from .. import trail
+from .. import process, trail
 from ..gate import gate
-from ..io import atomic
-from ..io.prometheus import folders
 from ..io.wording import joined, line
 from ..model.finding import FAIL, NOT_APPLICABLE, PASS, WAIVED
 from ..paths import EXPECTATION
@@ -28,6 +26,11 @@ IDENT = "gds-gate"
 FAILED, UNDECIDED = 30, 31
 #: Seconds that a run may take beyond the time limit of its evidence.
 MARGIN = 30.0
+#: The transient units of systemd that publish the verdict again, and seconds for systemd to take them.
+AGAIN = "gds-gate-again"
+SECONDS = 10.0
+#: Seconds; of what comes later, systemd need not know.
+LONGEST_BOOT = 10 * 366 * 86400
 #: node-problem-detector cuts what a plugin says after so many bytes unless it is configured otherwise.
 NPD_LENGTH = 80
 
@@ -38,16 +41,17 @@ def add_parsers(commands: Any) -> None:
     run = command(verbs, "run", _run, "judge this host now, and publish the verdict", description=gate.__doc__)
     run.add_argument("--once", action="store_true", help="skip it if the gate is open in this boot, by the same basis")
     run.add_argument("--quiet", action="store_true", help="report in the journal only")
+    again = command(verbs, "again", _again, "publish the verdict as it counts today", json=False)
     show = command(verbs, "show", _show, "what the gate found in this boot")
     words = "Slurm's HealthCheckProgram: drain or resume this node"
     slurm = command(verbs, "slurm-health", _slurm_health, words, json=False)
     slurm.add_argument("--node", default="", metavar="NAME", help="its name in Slurm (default: Slurm is asked)")
     npd = command(verbs, "npd", _npd, "a plugin of Kubernetes' node-problem-detector", json=False)
     for parsers, option, default, metavar in (
-        ((run, show, slurm, npd), "--run-folder", gate.RUN_FOLDER, "DIR"),
-        ((run, show), "--state-folder", gate.STATE_FOLDER, "DIR"),
+        ((run, again, show, slurm, npd), "--run-folder", gate.RUN_FOLDER, "DIR"),
+        ((run, again, show), "--state-folder", gate.STATE_FOLDER, "DIR"),
         ((run,), "--expectation", EXPECTATION, "FILE"),
-        ((run,), "--settings", gate.PATH, "FILE"),
+        ((run, again), "--settings", gate.PATH, "FILE"),
     ):
         for parser in parsers:
             parser.add_argument(option, default=default, metavar=metavar, help="default: %(default)s")
@@ -63,7 +67,7 @@ def _run(arguments: argparse.Namespace) -> int:
         record = _open_record(arguments.run_folder, gate.basis(expectation, settings)) if arguments.once else None
         if record is None:
             record = gate.judge(expectation, settings)
-            lines = _publish(record, configured, arguments)
+            record, lines = _publish(record, configured, arguments)
     if arguments.json:
         print(json.dumps(asdict(record), sort_keys=True))
     elif not arguments.quiet:
@@ -73,7 +77,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _open_record(folder: str, basis: str) -> Optional[gate.Record]:
     """The record by which the gate is open in this boot, if it is of the same basis."""
-    record, _ = gate.of_this_boot(gate.last(folder))
+    record, _ = gate.current(folder)
     # A record without the time of its boot is of an older release, whose metrics say less.
     usable = record is not None and record.boot_time > 0 and record.state == gate.OPEN and record.basis == basis
     return record if usable else None
@@ -92,8 +96,20 @@ def _settings(text: str) -> gate.Settings:
         return gate.Settings()
 
 
-def _publish(record: gate.Record, settings: gate.Settings, arguments: argparse.Namespace) -> List[Tuple[int, str]]:
-    """Write the record, the metrics and the journal, and set Slurm's node; a failure doesn't stop the others."""
+def _again(arguments: argparse.Namespace) -> int:
+    """A waiver of an open gate may have ended: what the host is isn't looked at again."""
+    with gate.turn(arguments.run_folder, MARGIN):
+        record, _ = gate.current(arguments.run_folder)
+        if record is not None:
+            _publish(record, _settings(_text(arguments.settings)), arguments)
+    return 0
+
+
+def _publish(
+    record: gate.Record, settings: gate.Settings, arguments: argparse.Namespace
+) -> Tuple[gate.Record, List[Tuple[int, str]]]:
+    """The record as it counts, and the lines of the journal, once everything was told that shows the verdict."""
+    record, problems = gate.publish(record, settings, arguments.run_folder, arguments.state_folder)
     lines = [(syslog.LOG_NOTICE if record.state == gate.OPEN else syslog.LOG_ERR, _sentence(record))]
     lines += [
         (syslog.LOG_ERR, f"{finding.check}: {finding.found}; expected {finding.expected}")
@@ -101,21 +117,31 @@ def _publish(record: gate.Record, settings: gate.Settings, arguments: argparse.N
         if finding.verdict not in (PASS, WAIVED, NOT_APPLICABLE)
     ]
     lines += [(syslog.LOG_WARNING, f"evidence is incomplete: {gap}") for gap in record.gaps]
-    try:
-        gate.keep(record, settings, arguments.run_folder, arguments.state_folder)
-    except OSError as error:
-        lines.append((syslog.LOG_ERR, f"the verdict cannot be written: {error}"))
-    for folder in folders(settings.metrics):
-        try:
-            atomic.write(os.path.join(folder, gate.FILE), gate.render(record), shared=True)
-        except OSError as error:
-            lines.append((syslog.LOG_WARNING, f"the metrics cannot be written: {error}"))
+    lines += [(syslog.LOG_ERR, problem) for problem in problems]
+    if 0 < gate.ends(record) < time.time() + LONGEST_BOOT:
+        lines += _until(gate.ends(record))
     if settings.slurm:
         lines.append(_slurm(record.state, record.reason))
     syslog.openlog(IDENT)
     for priority, text in lines:
         syslog.syslog(priority, text)
-    return lines
+    return record, lines
+
+
+def _until(end: int) -> List[Tuple[int, str]]:
+    """Have systemd publish the verdict again at this time; what can't be done, for the journal."""
+    from ..apply.program import COMMAND
+
+    moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(end))
+    # Of an earlier verdict.  A timer waits for the clock's synchronization unless it's told not to.
+    process.run(["systemctl", "stop", f"{AGAIN}.timer"], SECONDS)
+    timer = [f"--on-calendar={moment}", "--timer-property=AccuracySec=1s", "--timer-property=DefaultDependencies=no"]
+    argv = ["systemd-run", "--quiet", f"--unit={AGAIN}", *timer, *COMMAND.split(), "gate", "again"]
+    output = process.run(argv, SECONDS)
+    if output.status == 0:
+        return []
+    words = f"a waiver ends at {moment}, and nothing will say so to readers of the file and the metrics"
+    return [(syslog.LOG_WARNING, f"{words}: {output.failure()}")]
 
 
 def _slurm(state: str, reason: str, name: str = "") -> Tuple[int, str]:
@@ -129,7 +155,7 @@ def _slurm(state: str, reason: str, name: str = "") -> Tuple[int, str]:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    record, reason = _now(arguments.run_folder, arguments.state_folder)
+    record, reason = gate.current(arguments.run_folder, arguments.state_folder)
     if arguments.json:
         answer = {"version": gate.VERSION, "boot_id": gate.boot_id(), "reason": reason}
         print(json.dumps({**answer, "record": asdict(record) if record else None}, sort_keys=True))
@@ -141,7 +167,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _slurm_health(arguments: argparse.Namespace) -> int:
-    record, reason = _now(arguments.run_folder)
+    record, reason = gate.current(arguments.run_folder)
     state = record.state if record else gate.CLOSED
     priority, text = _slurm(state, record.reason if record else reason, arguments.node)
     if priority == syslog.LOG_NOTICE:
@@ -151,7 +177,7 @@ def _slurm_health(arguments: argparse.Namespace) -> int:
 
 
 def _npd(arguments: argparse.Namespace) -> int:
-    record, reason = _now(arguments.run_folder)
+    record, reason = gate.current(arguments.run_folder)
     print(_first_bytes(record.reason if record else reason, NPD_LENGTH))
     if record is None:
         return 2
@@ -162,11 +188,6 @@ def _first_bytes(text: str, length: int) -> str:
     """One line of at most ``length`` bytes: node-problem-detector counts bytes, and would cut inside a character."""
     line = " ".join(text.split())
     return line.encode("utf-8", "replace")[:length].decode("utf-8", "ignore")
-
-
-def _now(run: str, state: str = "") -> Tuple[Any, str]:
-    """The record of this boot, or why there is none."""
-    return gate.of_this_boot(gate.last(run) or (gate.last(state) if state else None))
 
 
 def _sentence(record: gate.Record) -> str:

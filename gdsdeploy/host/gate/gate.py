@@ -25,10 +25,10 @@ import time
 import traceback
 from collections import Counter
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from ..io import atomic
-from ..io.prometheus import Metric, Sample, text
+from ..io.prometheus import Metric, Sample, folders, text
 from ..io.scontrol import SlurmError, node_name, scontrol
 from ..io.wording import first_few
 from ..model.expectation import Expectation
@@ -129,6 +129,8 @@ class Record:
     boot_time: int = 0
     #: of this boot, as secure_boot.measured has it; empty: not asked for
     measured: Dict[str, str] = field(default_factory=dict)
+    #: files beside the record that show the verdict
+    outputs: List[str] = field(default_factory=list)
     version: int = VERSION
 
     def to_json(self) -> str:
@@ -251,18 +253,43 @@ def decide(findings: Sequence[Finding]) -> Tuple[str, str]:
     return OPEN, f"{passed} checks passed{f', {waived} waived' if waived else ''}"
 
 
-def keep(record: Record, settings: Settings, run: str = RUN_FOLDER, state: str = STATE_FOLDER) -> None:
-    """Write the record, and make or remove the file of ``settings``; raises OSError."""
-    if record.state == CLOSED and settings.file:
-        atomic.remove(settings.file)
-    for folder in (run, state):
-        atomic.write(os.path.join(folder, RECORD), record.to_json())
-    if record.state == OPEN and settings.file:
-        atomic.write(settings.file, f"{record.when} {record.reason}\n")
+def publish(
+    record: Record, settings: Settings, run: str = RUN_FOLDER, state: str = STATE_FOLDER
+) -> Tuple[Record, List[str]]:
+    """Write the verdict to everything that shows it: (the record as it counts, what could not be done, in words).
+
+    What says that the gate is open goes first, the record before all else: removing needs no room.  An output that
+    can't be written keeps no other from it.  A verdict that nobody can read afterwards is a closed one.
+    """
+    problems: List[str] = []
+
+    def attempt(work: Callable[..., None], path: str, *content: str, **options: bool) -> bool:
+        try:
+            work(path, *content, **options)
+        except OSError as error:
+            problems.append(f"{path} cannot be {'written' if content else 'removed'}: {error}")
+            return False
+        return True
+
+    is_open, place, earlier = record.state == OPEN, os.path.join(run, RECORD), last(run)
+    metrics = [os.path.join(folder, FILE) for folder in folders(settings.metrics)]
+    record = replace(record, outputs=[*filter(None, [settings.file]), *metrics])
+    # Also where an earlier verdict had other settings.
+    stale = [path for path in (earlier.outputs if earlier else []) if not is_open or path not in record.outputs]
+    for path in dict.fromkeys(stale if is_open else [place, *stale, *record.outputs]):
+        attempt(atomic.remove, path)
+    if not attempt(atomic.write, place, record.to_json()) and is_open:
+        return publish(replace(record, state=CLOSED, verdict=UNKNOWN, reason=problems[-1]), settings, run, state)
+    attempt(atomic.write, os.path.join(state, RECORD), record.to_json())
+    if is_open and settings.file:
+        attempt(atomic.write, settings.file, f"{record.when} {record.reason}\n")
+    for path in metrics:
+        attempt(atomic.write, path, render(record), shared=True)
+    return record, problems
 
 
 def last(folder: str = STATE_FOLDER) -> Optional[Record]:
-    """The record in ``folder``; None without a readable one."""
+    """The record in ``folder``, of whatever boot; None without a readable one.  For verdicts: :func:`current`."""
     try:
         with open(os.path.join(folder, RECORD), encoding="utf-8") as file:
             return record_from(file.read())
@@ -270,14 +297,29 @@ def last(folder: str = STATE_FOLDER) -> Optional[Record]:
         return None
 
 
-def of_this_boot(record: Optional[Record]) -> Tuple[Optional[Record], str]:
-    """The record if it is of this boot, else why there is none: never judged, or judged in an earlier boot."""
+def current(run: str = RUN_FOLDER, state: str = "") -> Tuple[Optional[Record], str]:
+    """The verdict on this boot as it counts now, or why there is none; every reader of the gate asks here.
+
+    Only the record in ``run`` is a verdict.  state: the folder whose record says when the last one was; empty: none.
+    """
+    record = last(run)
+    if record is not None and record.boot_id == boot_id():
+        return _as_of_today(record), ""
+    record = record or (last(state) if state else None)
     if record is None:
         return None, "the gate has not judged this host yet"
-    if record.boot_id != boot_id():
-        verdict = f"{record.state} of {record.when}"
-        return None, f"the gate has not judged this boot; its last verdict, {verdict}, is of an earlier one"
-    return _as_of_today(record), ""
+    verdict = f"{record.state} of {record.when}"
+    if record.boot_id == boot_id():
+        return None, f"the gate's verdict on this boot, {verdict}, is no longer in {run}"
+    return None, f"the gate has not judged this boot; its last verdict, {verdict}, is of an earlier one"
+
+
+def ends(record: Record) -> int:
+    """When the first waiver of an open gate ends, in seconds since 1970; 0: it stays open."""
+    days = [
+        finding.waiver["until"] for finding in record.read_findings() if finding.verdict == WAIVED and finding.waiver
+    ]
+    return calendar.timegm(time.strptime(min(days), "%Y-%m-%d")) + 86400 if days and record.state == OPEN else 0
 
 
 def _as_of_today(record: Record) -> Record:
@@ -293,6 +335,7 @@ def _as_of_today(record: Record) -> Record:
 FILE = "gdsdeploy.prom"
 
 OPEN_METRIC = "gdsdeploy_gate_open"
+OPEN_UNTIL = "gdsdeploy_gate_open_until_seconds"
 TIMESTAMP = "gdsdeploy_gate_timestamp_seconds"
 BOOT_TIME = "gdsdeploy_gate_boot_time_seconds"
 DURATION = "gdsdeploy_gate_duration_seconds"
@@ -301,7 +344,7 @@ CHECKS = "gdsdeploy_gate_checks"
 CHECK = "gdsdeploy_check_verdict"
 PATH_METRIC = "gdsdeploy_mount_path"
 #: Every series that a host exports.
-NAMES = (OPEN_METRIC, TIMESTAMP, BOOT_TIME, DURATION, INFO, CHECKS, CHECK, PATH_METRIC)
+NAMES = (OPEN_METRIC, OPEN_UNTIL, TIMESTAMP, BOOT_TIME, DURATION, INFO, CHECKS, CHECK, PATH_METRIC)
 #: The value of CHECK: the larger, the worse.  A check that is not applicable has no sample; CHECKS counts it.
 CODES: Dict[str, int] = {PASS: 0, WAIVED: 1, UNKNOWN: 2, FAIL: 3}
 #: The value of PATH's label ``path`` where no evidence proves a path.
@@ -318,6 +361,8 @@ def _metrics(record: Record) -> Iterator[Metric]:
     about = [("boot_id", record.boot_id), ("profile", record.profile), ("lock", record.lock_digest)]
     about += [(name.replace("-", "_"), value) for name, value in record.stack]
     yield OPEN_METRIC, "Whether this host may take work.", [([], str(int(record.state == OPEN)))]
+    until = str(ends(record) or "+Inf") if record.state == OPEN else "0"
+    yield OPEN_UNTIL, "When a waiver ends that keeps the gate open; +Inf: none does.", [([], until)]
     moment = calendar.timegm(time.strptime(record.when, "%Y-%m-%dT%H:%M:%SZ"))
     yield TIMESTAMP, "When the gate judged this host.", [([], str(moment))]
     words = "When the boot began that was judged; node_boot_time_seconds differs in another boot."

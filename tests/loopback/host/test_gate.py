@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,10 +32,22 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What systemd is asked for, a line each; this machine may have one that runs."""
+    programs, asked = tmp_path / "bin", tmp_path / "asked"
+    programs.mkdir()
+    for name in ("systemctl", "systemd-run"):
+        (programs / name).write_text(f'#!/bin/sh\necho {name} "$@" >>{asked}\n')
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
+    return asked
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], systemd: Path) -> Run:
     def invoke(verb: str, *argv: object) -> tuple[int, str, str]:
         places = ["--run-folder", tmp_path / "run"]
-        places += ["--state-folder", tmp_path / "state"] if verb in ("run", "show") else []
+        places += ["--state-folder", tmp_path / "state"] if verb in ("run", "again", "show") else []
         code = program.main(["gate", verb, *map(str, [*places, *argv])])
         return (code, *capsys.readouterr())
 
@@ -96,7 +112,7 @@ def test_it_opens_and_closes_again(bare: None, run: Run, tmp_path: Path) -> None
     assert run("run", *settings(tmp_path))[0] == 30
     assert not (tmp_path / "healthy").exists()
     assert "gdsdeploy_gate_open 0\n" in (tmp_path / "metrics" / "gdsdeploy.prom").read_text()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["gate.json", "metrics", "run", "state"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bin", "gate.json", "metrics", "run", "state"]
 
 
 def test_once_is_for_a_boot_that_is_open_by_the_same_standard(bare: None, run: Run, tmp_path: Path) -> None:
@@ -179,8 +195,8 @@ def test_what_goes_wrong_closes(
     code, out, _ = run("run", *options)
     assert code == 31
     assert out.startswith("closed: the gate itself failed: ")
-    if fault != "broken settings":
-        assert not (tmp_path / "healthy").exists()
+    # Broken settings don't say where it is; the earlier record does.
+    assert not (tmp_path / "healthy").exists()
     assert run("show")[0] == 31
 
 
@@ -189,8 +205,134 @@ def test_what_cannot_be_written_does_not_keep_the_rest_from_being_told(bare: Non
     options = settings(tmp_path, metrics=str(tmp_path / "blocked"), waivers=EVERYTHING)
     code, out, _ = run("run", *options)
     assert code == 0
-    assert "the metrics cannot be written" in out
+    assert "gdsdeploy.prom cannot be written" in out
     assert (tmp_path / "healthy").exists()
+
+
+def test_what_an_earlier_verdict_has_opened_elsewhere_is_closed(bare: None, run: Run, tmp_path: Path) -> None:
+    for state in (EVERYTHING, []):
+        run("run", *settings(tmp_path, waivers=EVERYTHING))
+        run("run", *settings(tmp_path, waivers=state, file=str(tmp_path / "other"), metrics=str(tmp_path / "more")))
+        assert not (tmp_path / "healthy").exists()
+        assert not (tmp_path / "metrics" / "gdsdeploy.prom").exists()
+        assert (tmp_path / "other").exists() == bool(state)
+
+
+#: In a mount namespace: the gate opens, then its places are full or can't be changed, and it closes or opens again.
+DENIED = """\
+import re, resource, subprocess, sys
+from pathlib import Path
+from gdsdeploy.host import __main__ as program
+from gdsdeploy.host.gate import gate
+place, denied, state = Path(sys.argv[1]), sys.argv[2].split(), sys.argv[3]
+for name in ("run", "state", "out", "metrics"):
+    (place / name).mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", place / name], check=True)
+settings = gate.Settings(file=f"{place}/out/healthy", metrics=f"{place}/metrics")
+folders = (f"{place}/run", f"{place}/state")
+record = gate.Record(gate.OPEN, "24 checks passed", "pass", gate.boot_id(), "2026-11-21T08:00:00Z", 1.0)
+assert gate.publish(record, settings, *folders)[1] == []
+for name in denied:
+    name, _, how = name.partition(":")
+    if name == "any":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    elif how == "full":
+        try:
+            with open(place / name / "ballast", "wb", buffering=0) as ballast:
+                while True:
+                    ballast.write(bytes(4096))
+        except OSError:
+            pass
+    else:
+        subprocess.run(["mount", "-o", "remount,ro", place / name], check=True)
+if state == gate.CLOSED:
+    record = gate.Record(gate.CLOSED, "c1 failed", "fail", gate.boot_id(), "2026-11-21T09:00:00Z", 1.0)
+record, problems = gate.publish(record, settings, *folders)
+print(record.state, len(problems))
+current, _ = gate.current(*folders)
+print("record", current.state if current else "none")
+for verb in ("npd", "show"):
+    more = ["--state-folder", folders[1]] if verb == "show" else []
+    print(verb, program.main(["gate", verb, "--run-folder", folders[0], *more]))
+print("file", (place / "out" / "healthy").exists())
+metrics = place / "metrics" / gate.FILE
+print("metric", *re.findall("(?m)^gdsdeploy_gate_open (.)", metrics.read_text() if metrics.exists() else ""))
+"""
+
+
+@pytest.mark.parametrize(
+    ("denied", "state", "expected"),
+    [
+        ("any:write", gate.CLOSED, "closed 3|record none|npd 2|show 31|file False|metric"),
+        # What is removed makes room for what is written.
+        ("run:full out:full metrics:full", gate.CLOSED, "closed 0|record closed|npd 1|show 30|file False|metric 0"),
+        ("out:ro", gate.CLOSED, "closed 1|record closed|npd 1|show 30|file True|metric 0"),
+        ("state:ro metrics:ro", gate.CLOSED, "closed 3|record closed|npd 1|show 30|file False|metric 1"),
+        # What nobody can read afterwards is no open gate.
+        ("run:full", gate.OPEN, "closed 0|record closed|npd 2|show 31|file False|metric 0"),
+        ("state:full metrics:full", gate.OPEN, "open 2|record open|npd 0|show 0|file True|metric 1"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_written_or_removed_leaves_nothing_else_open(
+    denied: str, state: str, expected: str, tmp_path: Path
+) -> None:
+    argv = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--mount",
+        sys.executable,
+        "-c",
+        DENIED,
+        str(tmp_path),
+        denied,
+        state,
+    ]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    lines = [
+        line for line in done.stdout.splitlines() if re.match(r"(open|closed) \d|(record|npd|show|file|metric)\b", line)
+    ]
+    assert "|".join(lines) == expected, done.stdout + done.stderr
+
+
+def test_only_the_record_in_run_is_a_verdict(bare: None, run: Run, tmp_path: Path) -> None:
+    """That of the same boot in /var/lib may be what could not be replaced."""
+    run("run", *settings(tmp_path, waivers=EVERYTHING))
+    (tmp_path / "run" / "gate.json").unlink()
+    code, out, _ = run("show")
+    assert (code, "is no longer in" in out) == (31, True)
+    assert run("npd")[0] == 2
+
+
+def test_the_end_of_a_waiver_closes_every_output(bare: None, run: Run, tmp_path: Path, systemd: Path) -> None:
+    """systemd publishes the verdict again at that moment; readers that ask for it find it closed without that."""
+    until = time.strftime("%Y-%m-%d", time.gmtime(time.time() + 5 * 86400))
+    after = time.strftime("%Y-%m-%d 00:00:00 UTC", time.gmtime(time.time() + 6 * 86400))
+    metrics, waivers = tmp_path / "metrics" / "gdsdeploy.prom", [{**waiver, "until": until} for waiver in EVERYTHING]
+    options = settings(tmp_path, waivers=waivers)
+    assert run("run", *options)[0] == 0
+    stop, start = systemd.read_text().splitlines()
+    assert stop == "systemctl stop gds-gate-again.timer"
+    assert f"--on-calendar={after} " in start
+    assert start.endswith(" gate again")
+    subprocess.run(["systemd-analyze", "calendar", after], check=True, capture_output=True)
+    value = re.search(r"^gdsdeploy_gate_open_until_seconds (\d+)$", metrics.read_text(), re.MULTILINE)
+    assert value is not None
+    assert time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(int(value[1]))) == after
+    assert run("again", *options[2:])[0] == 0
+    assert (tmp_path / "healthy").exists()
+
+    record = tmp_path / "run" / "gate.json"
+    record.write_text(record.read_text().replace(until, "2026-11-01"))
+    assert [run(verb)[0] for verb in ("show", "npd")] == [30, 1]
+    assert run("again", *options[2:])[0] == 0
+    assert not (tmp_path / "healthy").exists()
+    assert "gdsdeploy_gate_open 0\n" in metrics.read_text()
+    assert "gdsdeploy_gate_open_until_seconds 0\n" in metrics.read_text()
+    assert gate.record_from(record.read_text()).state == gate.CLOSED
+    record.unlink()
+    assert run("again", *options[2:])[0] == 0
+    assert not record.exists(), "there is no verdict that counts today"
 
 
 def test_slurm_that_is_not_there_is_said(bare: None, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +355,7 @@ def test_its_time_is_bounded(tmp_path: Path) -> None:
 
 
 #: name, labels and value as the text format has them
-SAMPLE = re.compile(r'^([a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\[\\"n])*",?)*)\})? (-?[0-9.]+)$')
+SAMPLE = re.compile(r'^([a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\[\\"n])*",?)*)\})? (-?[0-9.]+|\+Inf)$')
 
 
 def test_metrics_are_in_the_text_format() -> None:

@@ -143,10 +143,10 @@ def test_slurmd_itself_asks_the_gate(slurm: Slurm, tmp_path: Path) -> None:
         node = slurm.until(lambda node: "DRAIN" in node.states)
         assert node.reason == "gdsdeploy: the gate has not judged this host yet"
         record = gate.Record(gate.OPEN, "24 checks passed", "pass", gate.boot_id(), "2026-11-21T08:00:00Z", 1.0)
-        gate.keep(record, gate.Settings(file=""), str(run), str(tmp_path / "state"))
+        gate.publish(record, gate.Settings(file=""), str(run), str(tmp_path / "state"))
         slurm.until(is_in)
         record = gate.Record(gate.OPEN, "24 checks passed", "pass", "another boot", "2026-11-21T08:00:00Z", 1.0)
-        gate.keep(record, gate.Settings(file=""), str(run), str(tmp_path / "state"))
+        gate.publish(record, gate.Settings(file=""), str(run), str(tmp_path / "state"))
         node = slurm.until(lambda node: "DRAIN" in node.states)
         assert "has not judged this boot" in node.reason
     finally:

@@ -19,7 +19,7 @@ from gdsdeploy.host.facts.processes import Program
 from gdsdeploy.host.gate import gate
 from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.libcufile.counters import Counters, Direction, Gpu
-from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, Finding
+from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, WAIVED, Finding
 from gdsdeploy.host.watch import service as watch_metrics
 from gdsdeploy.host.watch.look import Entry, Look
 from gdsdeploy.host.watch.service import Totals
@@ -59,13 +59,17 @@ class Site:
         self.url = f"http://127.0.0.1:{free_port()}"
         self.targets: list[dict[str, Any]] = []
 
-    def add(self, host: str, **changes: Any) -> None:
-        """An exporter with the record that a host's gate left."""
+    def add(self, host: str, *, waived: float = 0.0, **changes: Any) -> None:
+        """An exporter with the record that a host's gate left; waived: days for which a waiver still holds."""
         findings = [
             Finding("kernel.running", PASS, "title", RUNNING, RUNNING).as_dict(),
             Finding("storage.path:/mnt/nvme", PASS, "title", "direct", "p2pdma", path="p2pdma").as_dict(),
             Finding("rdma.link", NOT_APPLICABLE, "title", "", "").as_dict(),
         ]
+        if waived:
+            until = time.strftime("%Y-%m-%d", time.gmtime(time.time() + waived * 86400))
+            waiver = {"until": until, "reason": "a test", "was": FAIL}
+            findings.append(Finding("driver.flavour", WAIVED, "title", "this", "that", waiver=waiver).as_dict())
         fields = {
             "state": gate.OPEN, "reason": "fine", "verdict": PASS, "boot_id": f"boot-of-{host}", "host": host,
             "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "seconds": 1.0, "profile": "right",
@@ -137,15 +141,16 @@ def site(tmp_path: Path, start: Callable[..., None], fleet: LoopbackFleet) -> Si
 
 
 def test_each_query_of_the_page_finds_its_hosts(site: Site) -> None:
-    site.add("gpu1")
-    site.add("gpu2", boot_time=gate.boot_time() - 3600)
+    site.add("gpu1", waived=30)
+    site.add("gpu2", waived=3, boot_time=gate.boot_time() - 3600)
     failed = Finding("boot.autoload", FAIL, "title", "this", "that", "do").as_dict()
     site.add("gpu3", state=gate.CLOSED, verdict=FAIL, findings=[failed])
     site.add("gpu4")
     (site.folder / "textfile-gpu4" / gate.FILE).unlink()
     mounts = {"gpu1:9100", "gpu2:9100"}
     every = {*mounts, "gpu3:9100"}
-    expected = [{"gpu3:9100"}, {"gpu1:9100"}, {"gpu2:9100"}, {"gpu4:9100"}, {"gpu3:9100"}, mounts, every, {""}]
+    gpu2, gpu3 = {"gpu2:9100"}, {"gpu3:9100"}
+    expected = [gpu3, {"gpu1:9100"}, gpu2, gpu2, {"gpu4:9100"}, gpu3, mounts, every, {""}]
     site.open("gpu1", "gpu2")
     pages = page_queries()
     instances: list[set[str]] = []

@@ -23,7 +23,6 @@ UNIT = """\
 # Rendered by gdsdeploy; changes here are overwritten. See: systemctl edit gds-gate.service
 [Unit]
 Description=GPUDirect Storage gate: judges this boot before a scheduler gives it work
-ConditionPathExists=/etc/gdsdeploy/expectation.json
 After=systemd-modules-load.service local-fs.target remote-fs.target
 After=nvidia-persistenced.service nvidia-fabricmanager.service nvidia-imex.service openibd.service
 Wants=network-online.target
