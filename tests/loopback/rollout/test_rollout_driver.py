@@ -503,7 +503,7 @@ def test_a_machine_that_has_no_more_threads(path: Path, monkeypatch: pytest.Monk
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(Interrupted):
+    with pytest.raises(ControllerUnfit, match="can't start new thread"):
         driven(path, ONE)
     assert Kind.FAIL not in {event.kind for event in events(path)}
     monkeypatch.undo()

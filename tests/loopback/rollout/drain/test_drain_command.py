@@ -14,7 +14,7 @@ from gdsdeploy.cancel import Stop
 from gdsdeploy.errors import DrainFailed, Interrupted
 from gdsdeploy.model.rollout_settings import Drain
 from gdsdeploy.rollout import drain
-from gdsdeploy.rollout.drain import State, reason_of, rollout_of, signature
+from gdsdeploy.rollout.drain import reason_of, rollout_of, signature
 
 REASON = reason_of("20261121T1054-7f3a", "driver {host} 550 to 560")
 SAYS = (sys.executable, "-c", "import sys; print(sys.argv[1:]); open('said', 'a').write(repr(sys.argv[1:]))")
@@ -126,7 +126,7 @@ def test_before_a_rollout_programs_have_to_be_there(tmp_path: Path) -> None:
 def test_a_fleet_without_a_scheduler(tmp_path: Path) -> None:
     drainer = drain.drainer(Drain(), tmp_path)
     assert drainer.check(["gpu1"]) == []
-    assert drainer.states(["gpu1"]) == {"gpu1": State(False)}
+    assert drainer.states(["gpu1"]) == {}
     assert drainer.drain("gpu1", REASON, timeout=1, progress=lambda _: None)["drained"]
     assert drainer.undrain("gpu1", REASON, progress=lambda _: None)["returned"]
 
