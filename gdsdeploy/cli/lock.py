@@ -12,7 +12,7 @@ import click
 
 from gdsdeploy import console, paths
 from gdsdeploy.cli import options
-from gdsdeploy.errors import ChecksUnknown, LockInvalid, LockStale, RepositoryUntrusted
+from gdsdeploy.errors import ChecksUnknown, LockInvalid, LockStale, RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import CONFINED, Reading, confined, is_folder_elsewhere, load_fleet
 from gdsdeploy.host.io.wording import aligned, first_few, joined
@@ -315,6 +315,9 @@ def _check(fleet: Path, mode: Reading, as_json: bool) -> None:
     text = joined([f"{path} cannot be used:", *(f"  - {reason}" for reason in reasons)])
     if any(reason.difference in _UNTRUSTED for reason in reasons):
         raise RepositoryUntrusted(text, hint="Use an up-to-date mirror; if this machine's clock is wrong, correct it")
+    if any(reason.difference is Difference.REPOSITORY_GONE for reason in reasons):
+        hint = "Check the address, the suite, the network and the proxy; the fleet file may name another repository"
+        raise RepositoryUnusable(text, hint=hint)
     raise LockStale(text, hint=f"Run `gdsdeploy lock {fleet}` and review the change list")
 
 
@@ -343,9 +346,10 @@ def _words(explanation: Explanation, fleet: Path) -> list[str]:
         f"  signed by  {signer}, index of {index.date}",
         f"  needed by  {', '.join(explanation.needed_by) or 'the profile itself'}",
     ]
+    lines += [f"  gone       {explanation.gone}"] if explanation.gone else []
     lines += [f"  admitted   [{rule}] {says}" for rule, says in explanation.rules]
     lines += [f"  warned     [{rule}] {says}" for rule, says in explanation.warned]
-    if not explanation.newer:
+    if not explanation.newer and not explanation.gone:
         lines.append("  newer      nothing on offer")
     for newer in explanation.newer:
         lines.append(f"  newer      {newer.what}")

@@ -224,11 +224,17 @@ class Difference(enum.Enum):
     REPOSITORIES_CHANGED = "repositories"
     KEYS_CHANGED = "signing keys"
     RULE_REFUSES = "rule"
+    REPOSITORY_GONE = "repository can't be read"
+    STREAM_GONE = "module stream no longer in its repository"
     PACKAGE_GONE = "package no longer in its repository"
     PACKAGE_REPLACED = "package replaced in its repository"
     FILE_GONE = "file no longer in its repository"
     INDEX_REFUSED = "index refused"
     INDEX_OLDER = "index older than the one that was locked"
+
+
+#: Of these, what was found says it all.
+_FOUND_SAYS = (Difference.INDEX_REFUSED, Difference.REPOSITORY_GONE, Difference.STREAM_GONE, Difference.FILE_GONE)
 
 
 @dataclass(frozen=True)
@@ -248,7 +254,7 @@ class Reason:
             return f"profile {self.profile}: {what}"
         if self.difference is Difference.RULE_REFUSES:
             return f"profile {self.profile}: [{self.subject}] {self.found} The rule is in {self.expected}"
-        if self.difference in (Difference.INDEX_REFUSED, Difference.FILE_GONE):
+        if self.difference in _FOUND_SAYS:
             return f"profile {self.profile}: {what}: {self.found}"
         if self.difference in (Difference.PACKAGE_GONE, Difference.PACKAGE_REPLACED, Difference.INDEX_OLDER):
             return f"profile {self.profile}: {what}: the lock has {self.expected}, the repository {self.found}"

@@ -292,7 +292,11 @@ def explain(
     for name in sorted(fleet.profiles.keys() & lock.targets.keys()):
         target, platform = lock.targets[name], stack_platform_for(fleet.profiles[name].os)
         if what in explainable_names(target):
-            universe, _ = reader.read(name, platform)
+            universe: Universe | str
+            try:
+                universe, _ = reader.read(name, platform)
+            except RepositoryUnusable as error:
+                universe = error.message
             with contextlib.suppress(KeyError):
                 explanations.append(why(name, fleet.profiles[name], platform, universe, target, what, rules_of(fleet)))
     if not explanations:
@@ -310,23 +314,38 @@ def check(
     moved = {reason.profile for reason in reasons if reason.difference is Difference.REPOSITORIES_CHANGED}
     reader = _Reader(fleet, fetcher, now, step)
     for name in sorted(fleet.profiles.keys() & lock.targets.keys() - moved):
-        target = lock.targets[name]
         if _before(fleet, lock, name) is None:
             continue
         try:
-            universe, indices = reader.read(name, stack_platform_for(target.os))
-            compat.judge_ages(indices, _entries(fleet, name, stack_platform_for(target.os)), now)
+            reasons += _repositories_of(reader, name, lock.targets[name])
         except RepositoryUntrusted as error:
             reasons.append(Reason(Difference.INDEX_REFUSED, name, "", "", error.message))
-            continue
-        for locked, current in _older(target, indices):
-            subject = f"{current.repository} {current.suite}".strip()
-            reasons.append(Reason(Difference.INDEX_OLDER, name, subject, locked.date, current.date))
-        universe = universe.with_streams(dict(stream.split(":", 1) for stream in target.modules))
-        lost = list(_lost(name, target, universe))
-        reasons += lost
-        reasons += _absent(name, target, {reason.subject for reason in lost}, fetcher)
+        except RepositoryUnusable as error:
+            reasons.append(Reason(Difference.REPOSITORY_GONE, name, "", "", error.message))
     return reasons
+
+
+def _repositories_of(reader: _Reader, name: str, target: Target) -> Iterator[Reason]:
+    """Every reason that the repositories of a profile have against its target; raises what reading them raises."""
+    platform = stack_platform_for(target.os)
+    universe, indices = reader.read(name, platform)
+    compat.judge_ages(indices, _entries(reader.fleet, name, platform), reader.now)
+    for locked, current in _older(target, indices):
+        subject = f"{current.repository} {current.suite}".strip()
+        yield Reason(Difference.INDEX_OLDER, name, subject, locked.date, current.date)
+    streams: dict[str, str] = {}
+    for module, stream in (each.split(":", 1) for each in target.modules):
+        try:
+            found = "" if universe.with_streams({module: stream}).streams() else "the repositories have no such module"
+        except NoSolution as error:
+            found = error.message
+        if found:
+            yield Reason(Difference.STREAM_GONE, name, f"{module}:{stream}", "", found)
+        else:
+            streams[module] = stream
+    lost = list(_lost(name, target, universe.with_streams(streams)))
+    yield from lost
+    yield from _absent(name, target, {reason.subject for reason in lost}, reader.fetcher)
 
 
 def _lost(name: str, target: Target, universe: Universe) -> Iterator[Reason]:

@@ -7,6 +7,7 @@ limit.
 
 from __future__ import annotations
 
+import itertools
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -261,6 +262,10 @@ def propose(
     return Proposal(tuple(nodes), profiles, files, tuple(dict.fromkeys([*key_checks, *_checks(observations)])))
 
 
+#: Characters of a name in a fleet file.
+_LONGEST_NAME = 63
+
+
 def _names(kinds: Mapping[Kind, Sequence[Observation]]) -> dict[Kind, str]:
     """``ubuntu-24.04-h100``; with what differs where two kinds had the same name."""
     names = {kind: _base(kind, hosts) for kind, hosts in kinds.items()}
@@ -269,12 +274,13 @@ def _names(kinds: Mapping[Kind, Sequence[Observation]]) -> dict[Kind, str]:
         for name, several in same.items():
             if len({difference(kind) for kind in several}) > 1:
                 names |= {kind: "-".join(filter(None, (name, difference(kind)))) for kind in several}
-    counts: dict[str, int] = {}
+    taken: dict[str, Kind] = {}
     for kind, name in names.items():
-        counts[name] = counts.get(name, 0) + 1
-        number = f"-{counts[name]}" if counts[name] > 1 else ""
-        names[kind] = re.sub(r"[^A-Za-z0-9._-]", "-", f"{name}{number}")[:63].strip("._-")
-    return names
+        plain = re.sub(r"[^A-Za-z0-9._-]", "-", name).strip("._-")
+        ends = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+        shortened = (plain[: _LONGEST_NAME - len(end)].rstrip("._-") + end for end in ends)
+        taken[next(short for short in shortened if short not in taken)] = kind
+    return {kind: name for name, kind in taken.items()}
 
 
 def _base(kind: Kind, hosts: Sequence[Observation]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -207,6 +208,21 @@ def test_check_names_a_package_that_vanished(debian: Debian, verb: Verb) -> None
         ("PACKAGE_GONE", "linux-kbuild-6.12.94+deb13"),
     }
     assert "package no longer in its repository linux-image-6.12.94+deb13-amd64" in plain(out.err)
+
+
+def test_a_suite_that_is_gone_is_an_answer_for_every_profile(debian: Debian, verb: Verb) -> None:
+    debian.fleet.write_text(debian.fleet.read_text().replace("hosts:", "  more: {os: debian-13}\nhosts:"))
+    assert run("lock", debian.fleet) == 0
+    shutil.rmtree(debian.archive.root / "dists" / "trixie-updates")
+    out = verb("lock", "--check", "--json", debian.fleet, error=RepositoryUnusable)
+    assert [(r["difference"], r["profile"]) for r in out.json["reasons"]] == [
+        ("REPOSITORY_GONE", "gds"), ("REPOSITORY_GONE", "more")
+    ]  # fmt: skip
+    assert "profile more: repository can't be read: " in out.err
+    for what in ("driver", "dkms"):
+        explained = verb("lock", "--explain", what, debian.fleet).out
+        assert explained.count("  gone       ") == 2
+        assert "trixie-updates" in explained
 
 
 def test_check_names_a_package_that_was_replaced_under_its_version(debian: Debian) -> None:
@@ -442,6 +458,21 @@ def test_explain_says_which_dependency_forbids_a_newer_one(debian: Debian, verb:
             ],
         }
     ]
+
+
+def test_explain_says_that_the_driver_is_gone(debian: Debian, verb: Verb) -> None:
+    assert run("lock", debian.fleet) == 0
+    newer = gds("2.19.7", "1.9.1.4", "12.4.2", "1")
+    debian.publish(suites([*without(TRIXIE, "nvidia-open-kernel-dkms"), *newer, package("dkms", "3.9-1")]))
+    out = verb("lock", "--explain", "driver", debian.fleet).out
+    assert "  gone       the repositories no longer have it, but nothing of this name: `lock --check` names" in out
+    assert "  newer  " not in out
+    out = verb("lock", "--explain", "libcufile", debian.fleet).out
+    assert "  newer      libcufile 1.9.1.4\n    - [driver] the repositories have no nvidia-open-kernel-dkms" in out
+    out = verb("lock", "--explain", "dkms", debian.fleet).out
+    assert "  newer      dkms 3.9-1\n    - [lock] the locked stack is no longer on offer: `lock --check` says" in out
+    (profile,) = verb("lock", "--explain", "kernel", "--json", debian.fleet).json["profiles"]
+    assert (profile["gone"], all(newer["forbidden_by"] for newer in profile["newer"])) == ("", True)
 
 
 def test_explain_of_what_is_not_there_offers_what_is_near(debian: Debian, verb: Verb) -> None:

@@ -86,6 +86,24 @@ def test_lock_check_names_what_the_repository_lost(rhel: Rhel, verb: Verb) -> No
     assert "package no longer in its repository libcufile-13-0" in text
 
 
+def test_a_stream_that_is_gone_is_an_answer_for_every_profile(rhel: Rhel, verb: Verb) -> None:
+    more = "  more: {os: rocky-9, driver: '570', repositories: [baseos, cuda]}\nhosts:"
+    rhel.fleet.write_text(rhel.fleet.read_text().replace("hosts:", more))
+    assert lock(rhel.fleet).modules == ("nvidia-driver:580-open",)
+    rhel.cuda.streams = [stream for stream in rhel.cuda.streams if stream.stream not in ("570-open", "580-open")]
+    rhel.cuda.publish(rhel.key)
+    out = verb("lock", "--check", "--json", rhel.fleet, error=LockStale)
+    reasons = [reason for reason in out.json["reasons"] if reason["difference"] == "STREAM_GONE"]
+    assert [(reason["profile"], reason["subject"]) for reason in reasons] == [
+        ("gds", "nvidia-driver:580-open"),
+        ("more", "nvidia-driver:570-open"),
+    ]
+    assert "the repositories have no module stream nvidia-driver:580-open; there are" in reasons[0]["found"]
+    assert "module stream no longer in its repository nvidia-driver:570-open: the repositories have no" in out.err
+    explained = verb("lock", "--explain", "driver", rhel.fleet).out
+    assert "  gone       profile gds: the repositories have no module stream nvidia-driver:580-open; there" in explained
+
+
 def test_lock_check_names_what_was_replaced(rhel: Rhel, verb: Verb, tmp_path: Path) -> None:
     lock(rhel.fleet)
     name = "libcufile-13-0-1.15.1.6-1.x86_64.rpm"

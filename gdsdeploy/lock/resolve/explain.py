@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from gdsdeploy.host.model.compat import Rule, parse_versions
 from gdsdeploy.lock.lockfile import pins
 from gdsdeploy.lock.resolve import dependencies, options
 from gdsdeploy.lock.resolve.dependencies import Unsolvable
-from gdsdeploy.lock.resolve.options import Option, Search, Subject, Task
+from gdsdeploy.lock.resolve.options import Option, Options, Search, Subject, Task
 from gdsdeploy.lock.resolve.target import PARTS, Keep, base, enabled, first, subject_of
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Index, Package, Target
@@ -54,6 +55,8 @@ class Explanation:
     rules: tuple[tuple[str, str], ...]
     warned: tuple[tuple[str, str], ...]
     newer: tuple[Newer, ...]
+    #: what of it the repositories no longer have, or why they can't be read; empty: they have it
+    gone: str = ""
 
 
 def explainable_names(target: Target) -> list[str]:
@@ -77,21 +80,31 @@ def explain(
     name: str,
     profile: Profile,
     platform: StackPlatform,
-    universe: Universe,
+    offered: Universe | str,
     target: Target,
     what: str,
     rules: Sequence[Rule],
 ) -> Explanation:
     """Explain ``what``, a subject or a package of ``target``; raises KeyError for anything else.
 
-    rules: by which options are judged.
+    offered: what the repositories have, or why they can't be read.  rules: by which options are judged.
     """
-    universe = enabled(f"profile {name}", profile, platform, universe)
-    stack = _Stack(Task(profile, platform, universe), target, rules)
     package = _package(target, platform, what)
     subject = subject_of(package.part)
     subjects = _RULED[subject] if subject else frozenset[str]()
-    named = [rule for rule in stack.rules if rule.id in target.rules and rule.looks_at & subjects]
+    named = [rule for rule in rules if rule.id in target.rules and rule.looks_at & subjects]
+    try:
+        universe = Universe([]) if isinstance(offered, str) else enabled(f"profile {name}", profile, platform, offered)
+        gone = offered if isinstance(offered, str) else ""
+    except NoSolution as error:
+        universe, gone = Universe([]), error.message
+    stack = _Stack(Task(profile, platform, universe), target, rules)
+    if not gone and _candidate(universe, package) is None:
+        others = ", ".join(sorted(str(c) for c in universe.named(package.package))) or "nothing of this name"
+        gone = f"the repositories no longer have it, but {others}: `lock --check` names everything that is gone"
+    newer: Sequence[Newer] = ()
+    if not isinstance(offered, str) and universe.names():
+        newer = _newer_options(stack, subject) if subject else _newer_files(stack, package)
     return Explanation(
         profile=name,
         package=package,
@@ -103,7 +116,8 @@ def explain(
         ),
         rules=tuple((rule.id, rule.says.strip()) for rule in named if not rule.warns),
         warned=tuple((rule.id, rule.says.strip()) for rule in named if rule.warns),
-        newer=tuple(_newer_options(stack, subject) if subject else _newer_files(stack, package)),
+        newer=tuple(newer),
+        gone=gone,
     )
 
 
@@ -137,14 +151,16 @@ def _newer_options(stack: _Stack, subject: Subject) -> list[Newer]:
     """Every newer option of a subject, tried with any combination of the others."""
     profile, platform, universe = stack.task
     offered = options.find(_unpinned(profile, subject), platform, universe)
-    level = next(i for i, choices in enumerate(offered.levels) if choices and choices[0].subject == subject)
+    level = next((i for i, choices in enumerate(offered.levels) if choices and choices[0].subject == subject), None)
+    if level is None:
+        return []
     keep = Keep(stack.target, frozenset({subject}))
     locked = next((option for option in offered.levels[level] if keep.has(option)), None)
     since = stack.key(locked.version) if locked else None
     newer: list[tuple[Any, Newer]] = []
     for option in offered.levels[level]:
         if locked is None or stack.key(option.version) > since:
-            reasons = _against(stack, offered.levels, level, option, keep)
+            reasons = _against(stack, offered, level, option, keep)
             newer.append((stack.key(option.version), Newer(option.label, tuple(reasons))))
         if len(newer) == LOOKED_AT:
             break
@@ -163,14 +179,16 @@ def _unpinned(profile: Profile, subject: Subject) -> Profile:
     return profile.model_copy(update={_PINS[subject]: "newest"}) if subject in _PINS else profile
 
 
-def _against(stack: _Stack, levels: Sequence[Sequence[Option]], level: int, option: Option, keep: Keep) -> list[str]:
+def _against(stack: _Stack, offered: Options, level: int, option: Option, keep: Keep) -> list[str]:
     """Everything against one option: its pin, or the rules and dependencies of every combination with it."""
     key = _PINS.get(option.subject, option.subject)
     pin = {**pins(stack.task.profile), "doca": "newest"}[key]
     if not parse_versions(pin).admits(*option.names):
         return [f"[pin] the pin {key}: {pin!r} does not admit it"]
+    if not all(offered.levels):
+        return list(offered.missing)
     against: list[str] = []
-    for others in (keep.hold(levels), keep.prefer(levels)):
+    for others in (keep.hold(offered.levels), keep.prefer(offered.levels)):
         others[level] = [option]
         search, broken = Search(base(stack.task.profile, stack.task.platform), others, stack.rules), list[str]()
         chosen = first(stack.task, search, broken, locked=keep.locked())
@@ -201,10 +219,10 @@ def _against_file(stack: _Stack, package: Package, candidate: Candidate) -> list
     keep = Keep(stack.target, frozenset({package.package}))
     try:
         levels = keep.hold(options.find(*stack.task).levels)
-        choice = tuple(next(option for option in offered if keep.has(option)) for offered in levels)
-        dependencies.packages(stack.task, choice, locked=keep.locked(), also=[candidate])
-    except StopIteration:
-        return ["[lock] the locked stack is no longer on offer: `lock --check` says what is gone"]
+        choice = [option for offered in levels for option in itertools.islice(filter(keep.has, offered), 1)]
+        if len(choice) < len(levels):
+            return ["[lock] the locked stack is no longer on offer: `lock --check` says what is gone"]
+        dependencies.packages(stack.task, tuple(choice), locked=keep.locked(), also=[candidate])
     except Unsolvable as error:
         return [f"[dependencies] {reason}" for reason in error.reasons]
     except NoSolution as error:

@@ -107,6 +107,24 @@ def test_kinds_get_names_that_say_what_differs() -> None:
     ]
 
 
+def test_long_names_stay_different() -> None:
+    """Names that are alike in all characters that a name may have: each kind keeps its hosts."""
+    long = {
+        "kernel": "nvidia-lowlatency",
+        "driver": "580",
+        "flavour": "proprietary",
+        "rdma": "peermem",
+        "arch": "aarch64",
+    }
+    others = ({}, {"rdma": "dmabuf"}, {"gpu": "turing"}, {"flavour": "open"}, {"driver": "570"}, {"arch": "x86_64"},
+              {"kernel": "nvidia-64k"}, {"repositories": ("ubuntu",)})  # fmt: skip
+    hosts = [of_kind(H100S[0], f"gpu{number}", **{**long, **other}) for number, other in enumerate(others)]
+    profiles = proposal(*hosts).profiles
+    assert len(profiles) == len(hosts)
+    assert all(len(name) <= 63 for name in profiles)
+    assert sorted(name for names in profiles.values() for name in names) == [f"gpu{n}" for n in range(8)]
+
+
 def test_a_host_without_a_driver_gets_no_pin(tmp_path: Path) -> None:
     proposed = proposal(observed("gpu1", bare()))
     text, fleet = loaded(tmp_path, proposed)
