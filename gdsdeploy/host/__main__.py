@@ -175,7 +175,9 @@ def _explain(arguments: argparse.Namespace) -> int:
         explain.print_process(_explained(arguments, None), int(arguments.mount[:10]), arguments.json)
         return OK
     mount = os.path.abspath(arguments.mount) if arguments.mount else None
-    explain.print_explanation(_explained(arguments, mount), mount, arguments.json)
+    expectation = None if arguments.evidence is not None else _expectation(None, needed=False)
+    rules = expectation.rules if expectation else []
+    explain.print_explanation(_explained(arguments, mount), mount, rules, arguments.json)
     return OK
 
 

@@ -50,7 +50,7 @@ def facts_of_host(
     ((_, facts),) = ask(fleet, fleet_file, [name], argv, judge, timeout=timeout, read_only=True)
     if isinstance(facts, GdsError):
         raise facts
-    return facts
+    return replace(facts, rules=fleet._own_rules)
 
 
 def explain_facts(facts: HostFacts, mount: str) -> Explanation:

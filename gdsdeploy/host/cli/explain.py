@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Optional, Sequence
 
 from ..errors import UsageError
+from ..model.compat import Rule
 from ..model.expectation import Expectation
 from .parsers import Run, command
 
@@ -45,14 +46,14 @@ def collect_evidence(mount: Optional[str], expectation: Optional[Expectation]) -
     return collect(replace(scope, mounts=(*scope.mounts, mount)) if mount else scope)
 
 
-def print_explanation(evidence: Any, mount: Optional[str], as_json: bool) -> None:
-    """Print the explanation.  Raises NothingToExplainError."""
+def print_explanation(evidence: Any, mount: Optional[str], rules: Sequence[Rule], as_json: bool) -> None:
+    """Print the explanation.  rules: the fleet's own.  Raises NothingToExplainError."""
     from ..explain.explanation import NoSuchMountError, as_document, explain
     from ..explain.text import render
     from ..facts import facts_from
     from ..facts.host_facts import stack
 
-    facts = facts_from(evidence)
+    facts = replace(facts_from(evidence), rules=tuple(rules))
     try:
         answer = explain(facts, stack(facts), mount or "")
     except NoSuchMountError as reason:

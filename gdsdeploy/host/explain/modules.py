@@ -312,7 +312,7 @@ JUDGED_ELSEWHERE = {"nvidia-fs-p2p-abi-580"}
 def notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     if requests_p2pdma(facts, filesystem.storage_of(facts, mount)) is True:
         return
-    verdict = judge(facts, NVIDIA_FS, "none", ())
+    verdict = judge(facts, NVIDIA_FS, "none", facts.rules)
     for name, words in {**verdict.forbidden, **verdict.warnings}.items():
         broken = verdict.rules[name]
         if name in verdict.warnings and (name in JUDGED_ELSEWHERE or not OF_PATHS & broken.looks_at):

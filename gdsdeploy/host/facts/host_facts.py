@@ -239,6 +239,8 @@ class HostFacts:
     memory: Maybe[int]
     #: the evidence itself, to quote from
     document: Document = field(repr=False, compare=False)
+    #: the fleet's own rules, where they are known: the host's expectation has them
+    rules: Tuple[Rule, ...] = field(default=(), repr=False)
 
 
 def _plain(name: Union[str, Unknown]) -> Union[str, Unknown]:

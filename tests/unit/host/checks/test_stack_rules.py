@@ -10,6 +10,7 @@ import pytest
 
 from docs.gen import compat_rules
 from gdsdeploy.host import checks, data
+from gdsdeploy.host.explain.explanation import as_document, explain
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.host_facts import DOCA, judge, running_kernel
 from gdsdeploy.host.model import compat
@@ -17,6 +18,7 @@ from gdsdeploy.host.model.compat import Rule, kernel_version
 from gdsdeploy.host.model.expectation import from_json
 from gdsdeploy.host.model.system import family_of
 from gdsdeploy.platform import stack_platform_for
+from tests.unit.host import hosts
 from tests.unit.host.checks.changes import EXPECTATION, GOOD
 from tests.unit.host.patches import patched
 
@@ -85,6 +87,15 @@ def test_the_fleets_own_rules_come_with_the_expectation() -> None:
         wrong = {**json.loads(expected.to_json()), "rules": [{**asdict(own), "refuses": conditions}]}
         with pytest.raises(ValueError, match=r"there is no subject 'drivr'|not a version expression"):
             from_json(json.dumps(wrong))
+
+
+def test_explain_names_a_rule_of_the_fleet() -> None:
+    own = Rule("ours", "Ours crash.", "measured", "here", refuses={"nvidia_fs": (">=2",)})
+    facts = replace(facts_from(hosts.named("capable")), rules=(own,))
+    (mount,) = as_document(explain(facts, (), "/mnt/nvme"))["mounts"]
+    assert [note["evidence"] for note in mount["notes"] if note["id"] == "stack.forbidden"] == [
+        ["compatibility rule ours: here"]
+    ]
 
 
 A_RULE = Rule("a", "", "source", "", when={"driver": ("550",)}, needs={"kernel": (">=6",)})
