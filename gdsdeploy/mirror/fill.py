@@ -526,8 +526,8 @@ def _read(
     for repository in repositories:
         release = apt.release(fetcher, repository, repository.suites[0], now=datetime.now(UTC))
         dates.append(release.date)
-        components = repository.components or ("",)
-        lists += [(repository, apt.package_list(fetcher, release, each, architecture)) for each in components]
+        stems = apt.list_stems(release, architecture)
+        lists += [(repository, apt.package_list(fetcher, release, stem, architecture)) for stem in stems]
     return lists, max(dates)
 
 

@@ -67,8 +67,8 @@ def read(
     with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
         suites = [(repository, suite) for repository in repositories for suite in repository.suites]
         releases = list(pool.map(lambda pair: release(fetcher, pair[0], pair[1], now=moment), suites))
-        components = [(r, component) for r in releases for component in (("",) if r.flat else r.repository.components)]
-        lists = list(pool.map(lambda pair: package_list(fetcher, pair[0], pair[1], architecture), components))
+        stems = [(each, stem) for each in releases for stem in list_stems(each, architecture)]
+        lists = list(pool.map(lambda pair: package_list(fetcher, pair[0], pair[1], architecture), stems))
     return Universe(lists), tuple(r.index() for r in releases)
 
 
@@ -78,7 +78,7 @@ def release(fetcher: Fetcher, repository: Repository, suite: str, *, now: dateti
     base = root + (suite.removeprefix("./").removeprefix("/") if suite.endswith("/") else f"dists/{suite}/")
     try:
         uri = base + "InRelease"
-        signed = _verified(repository, uri, fetcher.small(uri, optional=True))
+        signed = _verified(repository, uri, fetcher.small(uri))
     except MissingFile:
         uri = base + "Release"
         try:
@@ -95,34 +95,52 @@ def release(fetcher: Fetcher, repository: Repository, suite: str, *, now: dateti
         raise RepositoryUntrusted(f"{uri}: it has no Date")
     valid_until = _date(fields.get("valid-until"), uri, "Valid-Until")
     _check_time(uri, date, valid_until, now)
-    own = {fields.get("suite"), fields.get("codename")}
-    if not suite.endswith("/") and suite not in own:
-        raise RepositoryUntrusted(
-            f"{uri}: this is the index of {' or '.join(sorted(filter(None, own)))}, not of {suite}",
-            hint="The mirror serves another suite's index under this name; use another mirror",
-        )
+    _check_suite(uri, suite, sorted(filter(None, {fields.get("suite"), fields.get("codename")})))
     return Release(repository, suite, base, fields, files, date, valid_until, signed.fingerprints)
 
 
-def package_list(fetcher: Fetcher, release: Release, component: str, architecture: str) -> PackageList:
-    """Fetch, verify and decompress one package list; ``component`` is empty for a flat layout."""
+def list_stems(release: Release, architecture: str) -> list[str]:
+    """Paths, without endings, of the package lists that apt reads of ``release`` for an architecture.
+
+    Those of all architectures may be apart, which ``No-Support-for-Architecture-all`` denies (Debian wiki,
+    DebianRepository/Format).  A supported architecture without a list has no packages.
+    Raises RepositoryUnusable where the repository has neither.
+    """
+    supported = release.fields.get("architectures", f"{architecture} all").split()
+    apart = "Packages" not in release.fields.get("no-support-for-architecture-all", "").split()
+    kinds = (architecture, "all") if apart and "all" in supported else (architecture,)
+    stems: list[str] = []
+    for component in release.repository.components if not release.flat else ("",):
+        wanted = [f"{component}/binary-{kind}/Packages" for kind in kinds] if component else ["Packages"]
+        listed = [stem for stem in wanted if any(stem + ending in release.files for ending in _ENDINGS)]
+        if not listed:
+            _require_support(release, component, wanted[0], {architecture, *kinds} & set(supported))
+        stems += listed
+    return stems
+
+
+def _require_support(release: Release, component: str, stem: str, supported: set[str]) -> None:
+    """Raise RepositoryUnusable unless ``stem`` may be missing, as one without packages."""
     where = release.base + "Release"
     if component and component not in _components(release):
         raise RepositoryUnusable(
             f"{where}: {release.suite} has no component {component}; it has {', '.join(sorted(_components(release)))}",
             hint=f"Correct `components` of repository {release.repository.name}",
         )
-    stem = f"{component}/binary-{architecture}/Packages" if component else "Packages"
-    paths = [stem + ending for ending in _ENDINGS if stem + ending in release.files]
-    if not paths:
+    if not component or not supported or "architectures" not in release.fields:
         raise RepositoryUnusable(
             f"{where}: {release.suite} lists no {stem}",
             hint=f"This repository offers {release.fields.get('architectures', 'no architectures')}",
         )
+
+
+def package_list(fetcher: Fetcher, release: Release, stem: str, architecture: str) -> PackageList:
+    """Fetch, verify and decompress one of the lists of ``list_stems``."""
+    paths = [stem + ending for ending in _ENDINGS if stem + ending in release.files]
     where_from = Origin(
         repository=release.repository.name,
         suite=release.suite,
-        component=component,
+        component=stem.rpartition("/binary-")[0],
         origin="",
         architectures=(architecture, "all"),
         uri=release.base + paths[0],
@@ -219,6 +237,20 @@ def _date(text: str | None, uri: str, field: str) -> datetime | None:
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise RepositoryUntrusted(f"{uri}: {field} is not a date: {text[:80]!r}") from error
+
+
+def _check_suite(uri: str, suite: str, own: list[str]) -> None:
+    if suite in own or suite.endswith("/"):
+        return
+    if not own:
+        raise RepositoryUntrusted(
+            f"{uri}: it has neither Suite nor Codename, so nothing says that this is the index of {suite}",
+            hint="Have the repository write `Suite` or `Codename` into its Release file, as reprepro and aptly do",
+        )
+    raise RepositoryUntrusted(
+        f"{uri}: this is the index of {' or '.join(own)}, not of {suite}",
+        hint="The mirror serves another suite's index under this name; use another mirror",
+    )
 
 
 def _check_time(uri: str, date: datetime, valid_until: datetime | None, now: datetime) -> None:

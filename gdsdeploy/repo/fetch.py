@@ -100,20 +100,20 @@ class Fetcher:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._client.close()
 
-    def small(self, uri: str, *, limit: int = SMALL, optional: bool = False) -> bytes:
+    def small(self, uri: str, *, limit: int = SMALL) -> bytes:
         """The content of ``uri``, fetched again each time.
 
-        optional: it may be elsewhere instead, so a server that refuses it has no such file.
         Raises MissingFile when the repository has no such file, RepositoryUnusable when it can't be fetched.
         """
         with tempfile.TemporaryFile() as sink:
-            self._fetch(uri, sink, limit, optional=optional)
+            self._fetch(uri, sink, limit)
             sink.seek(0)
             return sink.read()
 
     def file(self, uri: str, *, sha256: str, size: int, optional: bool = False) -> Path:
         """The path of a cached file with exactly this content, fetched from ``uri`` if it isn't cached yet.
 
+        optional: it may be elsewhere instead, so a server that refuses it has no such file.
         Raises MissingFile and RepositoryUnusable as ``small`` does, RepositoryUntrusted when the content differs.
         """
         cached_path = self.find_cached(sha256, size)
@@ -196,7 +196,7 @@ class Fetcher:
                 part.unlink(missing_ok=True)
         return path
 
-    def _fetch(self, uri: str, sink: IO[bytes], limit: int, *, optional: bool) -> None:
+    def _fetch(self, uri: str, sink: IO[bytes], limit: int, *, optional: bool = False) -> None:
         scheme = urlsplit(uri).scheme
         if scheme == "file":
             self._copy(uri, sink, limit)

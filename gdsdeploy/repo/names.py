@@ -20,15 +20,16 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*")
 _ARCHITECTURE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 #: NAME-EPOCH:VERSION-RELEASE.ARCH
 _NEVRA: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+~^:-]*")
-#: deb-version(7), and rpm-version(7) with unexpanded macros, which relations of some packages have.
+#: deb-version(7), and rpm-version(7) with the unexpanded macros and hyphens that relations of some packages have.
 _VERSIONS: Final = {
     "apt": re.compile(r"[0-9]{1,9}:[A-Za-z0-9.+~:-]+|[A-Za-z0-9.+~-]+"),
-    "rpm": re.compile(r"(?:[0-9]{1,9}:)?[A-Za-z0-9._+~^%{}]+(?:-[A-Za-z0-9._+~^%{}]+)?"),
+    "rpm": re.compile(r"(?:[0-9]{1,9}:)?[A-Za-z0-9._+~^%{}]+(?:-[A-Za-z0-9._+~^%{}]+)*"),
 }
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _SIZE: Final = re.compile(r"[0-9]{1,15}")
 #: No part begins with a dot: ``..`` leads out, and what else begins so steers servers and package managers.
-_PATH: Final = re.compile(r"[!-\-0-\[\]-~][!-.0-\[\]-~]*(?:/[!-\-0-\[\]-~][!-.0-\[\]-~]*)*")
+_PART: Final = r"[!-\-0-\[\]-~](?: ?[!-.0-\[\]-~])*"
+_PATH: Final = re.compile(rf"{_PART}(?:/{_PART})*")
 
 
 def package(text: str) -> str:

@@ -14,7 +14,7 @@ import re
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Final, Literal, TypeVar
 
@@ -200,16 +200,25 @@ class Candidate:
 
 
 _RELATION = re.compile(
-    r"^(?P<name>[a-zA-Z0-9][a-zA-Z0-9.+-]*)(?::[a-z0-9-]+)?"
+    r"^(?P<name>[a-zA-Z0-9][a-zA-Z0-9.+-]*(?::[a-z0-9-]+)?)"
     r"(?:\s*\(\s*(?P<relation><<|<=|=|>=|>>|<|>)\s*(?P<version>[0-9A-Za-z][^\s)]*)\s*\))?"
     r"(?:\s*\[[^\]]*\])?(?:\s*<[^>]*>)*$"
 )
 
 
-def relations(field: str) -> tuple[Group, ...]:
-    """Parse a relationship field: groups separated by commas, alternatives by ``|``.
+def _name_here(name: str, architecture: str) -> str:
+    """A name of a relation without the qualifier that says the architecture of its list.
 
-    Architecture qualifiers (``:any``) are dropped: this program locks one architecture at a time.
+    Another qualifier stays, and makes another name: nothing is called ``libc6:i386`` here, and ``python3:any`` is what
+    a ``Multi-Arch: allowed`` package provides beside its name (deb-control(5)).
+    """
+    bare, _, qualifier = name.partition(":")
+    return bare if qualifier in ("native", architecture) else name
+
+
+def relations(field: str, architecture: str) -> tuple[Group, ...]:
+    """Parse a relationship field of a list for ``architecture``: groups between commas, alternatives between ``|``.
+
     Raises ValueError naming the part that deb-control(5) does not allow.
     """
     groups: list[Group] = []
@@ -222,7 +231,7 @@ def relations(field: str) -> tuple[Group, ...]:
             if match is None:
                 raise ValueError(f"not a package relation: {word.strip()!r}")
             version = names.version(match["version"], "apt") if match["version"] else ""
-            group.append(Relation(match["name"], match["relation"] or "", version))
+            group.append(Relation(_name_here(match["name"], architecture), match["relation"] or "", version))
         groups.append(tuple(dict.fromkeys(group)))
     return tuple(groups)
 
@@ -356,11 +365,14 @@ class PackageList(IndexedList):
         fields = _lines(self._text, b"Provides:")
         words = ((at, word) for at, value in fields for word in value.decode("ascii", "replace").split(","))
         for offset, word in counted(words, self.where.uri):
-            offsets.setdefault(word.split("(", 1)[0].strip(), []).append(offset)
+            name = _name_here(word.split("(", 1)[0].strip(), self.where.architectures[0])
+            offsets.setdefault(name, []).append(offset)
         return offsets
 
     def _provider_offsets(self, name: str) -> Sequence[int]:
-        return self._provided.get(name, ())
+        bare = name.removesuffix(":any")
+        allowed = [*self._offsets.get(bare, ()), *self._provided.get(bare, ())] if bare != name else []
+        return [*allowed, *self._provided.get(name, ())]
 
     def stanza(self, candidate: Candidate) -> str:
         """The text of a candidate of this list, as the list has it; raises KeyError for any other."""
@@ -435,16 +447,26 @@ def _read(fields: dict[str, str], name: str, where: Origin) -> Candidate:
     if source is None:
         raise ValueError(f"not a source: {fields.get('source', name)[:80]!r}")
     version = names.version(fields["version"], "apt")
+
+    def read(*kinds: str, architecture: str = where.architectures[0]) -> tuple[Group, ...]:
+        return tuple(group for kind in kinds for group in relations(fields.get(kind, ""), architecture))
+
+    provides = _flat(read("provides"))
+    if fields.get("multi-arch") == "allowed":
+        # It provides for any architecture what it doesn't provide for one, as apt has it.
+        bare = (Relation(name, "=", version), *_flat(read("provides", architecture="")))
+        provides += tuple(replace(each, package=f"{each.package}:any") for each in bare if ":" not in each.package)
     return Candidate(
         package=name,
         version=version,
         architecture=names.architecture(fields["architecture"]),
         source=names.package(source[1]),
         source_version=names.version(source[2], "apt") if source[2] else version,
-        depends=relations(fields.get("depends", "")),
-        pre_depends=relations(fields.get("pre-depends", "")),
-        provides=_flat(relations(fields.get("provides", ""))),
-        conflicts=_flat(relations(fields.get("conflicts", "")) + relations(fields.get("breaks", ""))),
+        depends=read("depends"),
+        pre_depends=read("pre-depends"),
+        # Apt ignores what is provided in other than one version.
+        provides=tuple(offer for offer in provides if offer.relation in ("", "=")),
+        conflicts=_flat(read("conflicts", "breaks")),
         filename=where.prefix + names.path(fields["filename"]),
         size=names.size(fields["size"]),
         sha256=names.sha256(fields["sha256"]),

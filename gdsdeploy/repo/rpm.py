@@ -290,10 +290,6 @@ class Primary(IndexedList):
     def _filelists(self) -> bytes:
         return check_xml(self._read_filelists(), self.where.uri)
 
-    @cached_property
-    def _by_checksum(self) -> dict[str, Candidate]:
-        return {c.sha256: c for name in self._offsets for c in self.named(name)}
-
     def _provider_offsets(self, name: str) -> Sequence[int]:
         return self._provided.get(name.encode(), ())
 
@@ -307,8 +303,9 @@ class Primary(IndexedList):
         for at in places_of(f">{path}</file>".encode(), text):
             start = text.rfind(_START, begin, at)
             match = _PKGID.search(text, start, at) if start >= 0 else None
-            owner = self._by_checksum.get(match[1].decode()) if match else None
-            if owner is not None:
+            # No other package is read: one that can't be would be an error of this one.
+            own = places_of(b">" + match[1] + b"</checksum>", self._text) if match else ()
+            for owner in self._at(own):
                 yield replace(owner, provides=(*owner.provides, rpm_relation(path)))
             begin = at
 
@@ -343,6 +340,8 @@ def _read(package: Element, name: str, where: Origin) -> Candidate:
     checksum = _child(package, f"{_C}checksum")
     # Most packages have their source's version; a source package has no sourcerpm.
     version = names.version(_evr(_child(package, f"{_C}version")), "rpm")
+    if version.count("-") > 1:
+        raise ValueError(f"not a version: {version!r}")
     source = _SOURCE.match(form.findtext(f"{_R}sourcerpm") or "")
     return Candidate(
         package=name,

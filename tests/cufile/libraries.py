@@ -7,6 +7,7 @@ about it, and as wheels through pip.  They are NVIDIA's, and are kept in the use
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import subprocess
 import sys
@@ -90,8 +91,9 @@ def debian_package(name: str, version: str, os_name: str, work: Path, component:
     with Fetcher(cache_dir()) as fetcher:
         for suite in archive.suites:
             release = apt.release(fetcher, archive, suite, now=datetime.now(UTC))
-            offered = apt.package_list(fetcher, release, component, "amd64")
-            for candidate in offered.named(name):
+            stems = [stem for stem in apt.list_stems(release, "amd64") if stem.startswith(f"{component}/")]
+            offered = [apt.package_list(fetcher, release, stem, "amd64").named(name) for stem in stems]
+            for candidate in itertools.chain.from_iterable(offered):
                 if candidate.version.startswith((version + "~", version + "-")):
                     uri = f"{archive.uri.rstrip('/')}/{candidate.filename}"
                     package = fetcher.file(uri, sha256=candidate.sha256, size=candidate.size)

@@ -69,8 +69,9 @@ PACKAGES = b"""Package: nvidia-driver
 Source: nvidia-graphics-drivers (550.1-2)
 Version: 550.1-2
 Architecture: amd64
-Depends: libc6 (>= 2.36), a | b (<< 2:3~x), nvidia-kernel-dkms (= 550.1-2)
-Provides: nvidia-driver-any, v (= 2)
+Multi-Arch: allowed
+Depends: libc6 (>= 2.36), python3:any, a | b:i386 (<< 2:3~x), nvidia-kernel-dkms (= 550.1-2)
+Provides: nvidia-driver-any, v (= 2), v:amd64
 Filename: pool/n.deb
 Size: 123
 SHA256: %s
@@ -131,7 +132,9 @@ def repomd(data: bytes) -> None:
 def release(data: bytes) -> None:
     repository = apt.Repository("r", suites=("trixie",), components=("main",), **REPOSITORY)
     with mock.patch.object(apt, "verify", accept_unsigned):
-        apt.release(fetching(data), repository, "trixie", now=NOW).index()
+        read = apt.release(fetching(data), repository, "trixie", now=NOW)
+        read.index()
+        apt.list_stems(read, "amd64")
 
 
 def package_list(data: bytes) -> None:
@@ -141,7 +144,8 @@ def package_list(data: bytes) -> None:
     for name in list(parsed.names()):
         for candidate in parsed.named(name):
             parsed.stanza(candidate)
-    parsed.providing("v")
+    for name in ("v", "nvidia-driver:any", "v:i386"):
+        parsed.providing(name)
 
 
 def primary(data: bytes) -> None:

@@ -108,6 +108,8 @@ class Suite:
     component_prefix: str = ""
     #: whether lists of their own have what is of all architectures
     all_apart: bool = False
+    #: of the Release file, instead of its own; without a value it has none
+    fields: Mapping[str, str] = field(default_factory=dict)
 
 
 class Archive:
@@ -174,6 +176,7 @@ class Archive:
             fields["No-Support-for-Architecture-all"] = "Packages"
         if suite.by_hash:
             fields["Acquire-By-Hash"] = "yes"
+        fields |= suite.fields
         lines = [f"{name}: {value}" for name, value in fields.items() if value]
         return "\n".join([*lines, "MD5Sum:", " 0 0 not-used", "SHA256:", *listed, ""]).encode()
 

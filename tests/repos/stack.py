@@ -156,10 +156,11 @@ SURROUNDINGS: list[Stanza] = [
     package("nvidia-modprobe", "570.133.07-1", depends="libc6 (>= 2.34)"),
     package("nvidia-persistenced", "550.163.01-1"),
     package("glx-alternative-nvidia", "1.2.2", source="glx-alternatives", depends="update-glx (= 1.2.2)"),
+    package("python3", "3.13.5-1", multi_arch="allowed"),
     package("update-glx", "1.2.2", source="glx-alternatives"),
     *(package(name, version) for name, version in {
         "linux-base": "4.12", "initramfs-tools": "0.148", "libc6": "2.41-12", "gcc-14": "14.2.0-19", "pahole": "1.30-1",
-        "kmod": "34.2-2", "dpkg-dev": "1.22.21", "make": "4.4.1-2", "python3": "3.13.5-1", "libnuma1": "2.0.19-1",
+        "kmod": "34.2-2", "dpkg-dev": "1.22.21", "make": "4.4.1-2", "libnuma1": "2.0.19-1",
         "libibverbs1": "56.1-1",
     }.items()),
 ]  # fmt: skip

@@ -20,12 +20,13 @@ from gdsdeploy.host.apply.packages.managers import RETURNING
 from gdsdeploy.model.lock import Component, Index, Kernel, LockedDriver, Package, Target
 from gdsdeploy.repo import unpack
 from gdsdeploy.repo.apt import read
-from gdsdeploy.repo.fetch import Fetcher
+from gdsdeploy.repo.fetch import Fetcher, address
 from gdsdeploy.repo.packages import Universe
 from gdsdeploy.repo.repository import Repository, verify
 from gdsdeploy.rollout import previous_packages
+from tests.pins.aptmachine import AptMachine
 from tests.repos.archive import Archive, Key, Server, Suite, files, flip, serve
-from tests.repos.stack import package
+from tests.repos.stack import package, write_pool
 
 NOW = datetime.now(UTC)
 HELLO = package("hello", "1:2.10-3", depends="libc6 (>= 2.34)")
@@ -102,6 +103,96 @@ def test_backports_have_the_maker_of_what_they_were_ported_from(archive: Archive
     assert (package.origin, package.suite) == ("debian", "stable-backports")
 
 
+#: A relation, fields of a package ``x`` in version 1, and whether that answers it.
+QUALIFIED: tuple[tuple[str, dict[str, str], bool], ...] = (
+    ("x", {}, True),
+    ("x:amd64", {}, True),
+    ("x:native", {}, True),
+    ("x:i386", {}, False),
+    ("x:any", {}, False),
+    ("x:any", {"multi_arch": "foreign"}, False),
+    ("x:any (= 1)", {"multi_arch": "allowed"}, True),
+    ("x:any (>> 1)", {"multi_arch": "allowed"}, False),
+    ("v", {"provides": "v:amd64"}, True),
+    ("v:amd64", {"provides": "v (= 2)"}, True),
+    ("v:any", {"provides": "v:any"}, True),
+    ("v:any", {"provides": "v", "multi_arch": "allowed"}, True),
+    ("v:any", {"provides": "v:amd64", "multi_arch": "allowed"}, False),
+    ("v:any", {"provides": "v", "multi_arch": "foreign"}, False),
+    ("v", {"provides": "v:any"}, False),
+    ("v:i386", {"provides": "v:i386"}, True),
+    ("v", {"provides": "v (>= 1)"}, False),
+)
+
+
+def test_qualifiers_of_architectures_mean_what_they_mean_to_apt(
+    archive: Archive, server: Server, key: Key, tmp_path: Path
+) -> None:
+    """Both as a dependency and as a conflict, which apt can't meet where it can't do without the package."""
+    stanzas = []
+    for number, (relation, fields, _) in enumerate(QUALIFIED):
+        own = re.sub(r"^([xv])", rf"\g<1>{number}", relation)
+        offers = {each: re.sub(r"^v", f"v{number}", value) for each, value in fields.items()}
+        stanzas += [
+            package(f"x{number}", "1", **offers),
+            package(f"needs{number}", "1", depends=own),
+            package(f"bars{number}", "1", depends=f"x{number}", conflicts=own),
+        ]
+    archive.publish(Suite("stable", {"main": stanzas}), key)
+    machine = AptMachine.make(tmp_path / "machine", ())
+    machine.source("it", f"deb [signed-by={key.keyring}] {server.uri} stable main")
+    machine.run("apt-get", "--error-on=any", "update")
+    universe = fetch(server, key)
+    unmet = machine.run("apt-cache", "unmet")
+    for number, (relation, fields, answers) in enumerate(QUALIFIED):
+        needs, bars = (universe.named(f"{word}{number}")[0] for word in ("needs", "bars"))
+        (group,), (conflict,) = needs.depends, bars.conflicts
+        mine = [[c.package for c in universe.answering(each)] == [f"x{number}"] for each in (group[0], conflict)]
+        by_apt = [f"Package needs{number} " not in unmet, not machine.simulate("install", f"bars{number}")]
+        assert (mine, by_apt) == ([answers] * 2, [answers] * 2), (relation, fields)
+
+
+@pytest.mark.parametrize(
+    ("release", "expected"),
+    [
+        ({}, {"hello", "common"}),
+        ({"Architectures": "amd64"}, {"hello"}),
+        ({"Architectures": "all"}, {"hello", "common"}),
+        ({"Architectures": ""}, {"hello", "common"}),
+        ({"No-Support-for-Architecture-all": "Contents Packages"}, {"hello"}),
+        ({"Components": "other"}, {"hello", "common"}),
+    ],
+)
+def test_what_is_of_all_architectures_may_be_apart(
+    release: dict[str, str], expected: set[str], archive: Archive, server: Server, key: Key, tmp_path: Path
+) -> None:
+    common = package("common", "1", architecture="all")
+    archive.publish(Suite("stable", {"main": [HELLO, common]}, all_apart=True, fields=release), key)
+    machine = AptMachine.make(tmp_path / "machine", ())
+    machine.source("it", f"deb [signed-by={key.keyring}] {server.uri} stable main")
+    machine.run("apt-get", "--error-on=any", "update")
+    assert {name for name in ("hello", "common") if machine.candidate(name)} == expected
+    assert fetch(server, key).names() == expected
+
+
+def test_a_component_has_no_package_for_an_architecture(archive: Archive, server: Server, key: Key) -> None:
+    archive.publish(Suite("stable", {"main": [HELLO]}, fields={"Components": "main contrib"}), key)
+    assert fetch(server, key, components=("main", "contrib")).names() == {"hello"}
+
+
+def test_a_file_with_a_blank_in_its_name(archive: Archive, server: Server, key: Key, tmp_path: Path) -> None:
+    stanza = {**package("plain", "1"), "Filename": "pool/a folder/plain 1.deb"}
+    write_pool(archive.root, [stanza])
+    archive.publish(Suite("stable", {"main": [stanza]}), key)
+    machine = AptMachine.make(tmp_path / "machine", ())
+    machine.source("it", f"deb [signed-by={key.keyring}] {server.uri} stable main")
+    machine.run("apt-get", "--error-on=any", "update")
+    machine.run("apt-get", "--yes", "--download-only", "install", "plain")
+    (found,) = fetch(server, key).named("plain")
+    with Fetcher(tmp_path / "first") as fetcher:
+        assert fetcher.file(address(server.uri, found.filename), sha256=found.sha256, size=found.size)
+
+
 def test_an_armoured_keyring_is_read(archive: Archive, server: Server, key: Key, tmp_path: Path) -> None:
     archive.publish(suite(), key)
     armoured = tmp_path / "key.asc"
@@ -176,6 +267,7 @@ class Offer:
     def publish(self, key: Key | None = None, name: str = "stable", **changes: Any) -> Path:
         """Publish one suite, by default signed with the pinned key; returns its folder."""
         detached = changes.pop("detached", False)
+        self.archive.architectures = changes.pop("architectures", ("amd64",))
         self.archive.publish(suite(name, **changes), key or self.key, detached=detached)
         return self.archive.folder(name)
 
@@ -248,6 +340,10 @@ class Offer:
         (Offer.longer_list, RepositoryUntrusted, r"Packages\.gz: longer than the"),
         (Offer.lost_list, RepositoryUnusable,
          "main/binary-amd64/Packages: the signed index names this list, but"),
+        (lambda offer: offer.publish(fields={"Suite": "", "Codename": ""}), RepositoryUntrusted,
+         "InRelease: it has neither Suite nor Codename"),
+        (lambda offer: offer.publish(fields={"Architectures": "arm64"}, architectures=("arm64",)), RepositoryUnusable,
+         "stable lists no main/binary-amd64/Packages"),
         (Offer.other_components, RepositoryUnusable, "stable has no component non-free; it has main"),
         (Offer.other_suite, RepositoryUnusable, "dists/trixie/: there is neither InRelease"),
         (Offer.other_keyring, RepositoryUnusable, r"none\.gpg: there is no such keyring"),
@@ -268,18 +364,24 @@ def test_the_next_compression_is_taken_where_the_best_is_gone(archive: Archive, 
     assert fetch(server, key).named("hello")
 
 
-@pytest.mark.parametrize("lost", ["InRelease", "by-hash", "Packages.xz"])
-def test_a_server_that_refuses_what_it_does_not_have(lost: str, archive: Archive, server: Server, key: Key) -> None:
-    """As S3 does where nobody may list: it falls back as apt does, and a signature is still asked for."""
+@pytest.mark.parametrize("lost", ["by-hash", "Packages.xz", "InRelease"])
+def test_a_server_that_refuses_what_it_does_not_have(
+    lost: str, archive: Archive, server: Server, key: Key, tmp_path: Path
+) -> None:
+    """As S3 does where nobody may list: it's looked for elsewhere where apt does so, which it doesn't for InRelease."""
     server.instead[404] = 403
     archive.publish(suite(by_hash=lost == "by-hash"), key, detached=lost == "InRelease")
-    for path in archive.root.rglob("*" if lost == "by-hash" else lost):
-        if lost in str(path) and path.is_file():
+    for path in archive.root.rglob("*"):
+        if path.is_file() and lost in str(path):
             path.unlink()
-    assert fetch(server, key).named("hello")
-    for path in archive.root.rglob("*Release*"):
-        path.unlink()
-    with pytest.raises(RepositoryUnusable, match="Release: the server answered with status 403") as error:
+    machine = AptMachine.make(tmp_path / "machine", ())
+    machine.source("it", f"deb [signed-by={key.keyring}] {server.uri} stable main")
+    machine.run("apt-get", "update", ok=(0, 100))
+    assert (machine.candidate("hello") != "") is (lost != "InRelease")
+    if lost != "InRelease":
+        assert fetch(server, key).named("hello")
+        return
+    with pytest.raises(RepositoryUnusable, match="InRelease: the server answered with status 403") as error:
         fetch(server, key)
     assert "`credentials`" in (error.value.hint or "")
 

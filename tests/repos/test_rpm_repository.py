@@ -250,6 +250,27 @@ def test_a_file_is_found_in_the_primary_list_or_else_in_the_file_lists(rhel: Rhe
         assert not universe.answering(rpm_relation("usr/share/ocl-icd/registry"))
 
 
+def test_a_file_is_found_whatever_other_packages_are_like(rhel: Rhel) -> None:
+    """rpm accepts a version with two hyphens in what is provided; the list also has a package that can't be read."""
+    odd = b'<rpm:provides>\n<rpm:entry name="bundled(x)" flags="EQ" epoch="0" ver="0.0.0-20200101" rel="abc"/>'
+    wrong = b'<rpm:provides>\n<rpm:entry name="wrong" flags="XX" epoch="0" ver="1" rel="1"/>'
+    rhel.baseos.rewrite(
+        "primary",
+        lambda text: text.replace(b"<rpm:provides>", odd, 1)[::-1].replace(b"<rpm:provides>"[::-1], wrong[::-1], 1)[
+            ::-1
+        ],
+        rhel.key,
+    )
+    repository = Repository("b", f"{rhel.server.uri}/baseos", rhel.key.keyring, (rhel.key.fingerprint,), "/k")
+    with Fetcher(apt={}, sleep=lambda seconds: None) as fetcher:
+        universe, _ = read(fetcher, [repository], "x86_64")
+        assert [c.package for c in universe.answering(rpm_relation("/usr/share/ocl-icd/registry"))] == ["ocl-icd"]
+        assert universe.answering(rpm_relation("bundled(x)", ">=", "0.0.0-20190101-abc"))
+        assert not universe.answering(rpm_relation("bundled(x)", ">", "0.0.0-20200101-abc"))
+        with pytest.raises(RepositoryUnusable, match="not a relation in provides: XX"):
+            universe.answering(rpm_relation("wrong"))
+
+
 def test_capabilities_are_found_with_what_they_provide(rhel: Rhel) -> None:
     universe = fetch(rhel)
     names = {str(c) for c in universe.answering(rpm_relation("nvidia-kmod", "=", "3:580.95.05"))}

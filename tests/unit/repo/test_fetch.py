@@ -66,11 +66,13 @@ def test_trouble_that_stays_is_tried_three_times_and_a_refusal_once(
 
 
 def test_a_file_that_is_not_there_is_told_apart(tmp_path: Path) -> None:
-    for status, optional in ((404, False), (403, True), (400, True)):
+    with pytest.raises(MissingFile):
+        Server(answer(404)).fetcher(tmp_path).small("https://mirror.example/x")
+    for status in (400, 403):
         with pytest.raises(MissingFile):
-            Server(answer(status)).fetcher(tmp_path).small("https://mirror.example/x", optional=optional)
+            Server(answer(status)).fetcher(tmp_path).file("https://mirror.example/x", sha256=SHA, size=1, optional=True)
     with pytest.raises(RepositoryUnusable, match="status 401"):
-        Server(answer(401)).fetcher(tmp_path).small("https://mirror.example/x", optional=True)
+        Server(answer(401)).fetcher(tmp_path).file("https://mirror.example/x", sha256=SHA, size=1, optional=True)
     with pytest.raises(MissingFile):
         Fetcher(tmp_path, apt={}).small((tmp_path / "none").as_uri())
 

@@ -31,7 +31,10 @@ HOSTILE = st.text(st.sampled_from("../\\\0\n\r\t :%~^-aZ0é\u202e\x1b$`'\"*{}"),
 @example("a/./b")
 @example(".htaccess")
 @example("a/b\n")
-def test_a_path_that_passes_stays_below_and_is_one_printable_word(text: str) -> None:
+@example("a b/c d")
+@example("a / b")
+@example("a  b ")
+def test_a_path_that_passes_stays_below_and_is_printable_words(text: str) -> None:
     try:
         place = names.path(text)
     except ValueError as error:
@@ -40,7 +43,8 @@ def test_a_path_that_passes_stays_below_and_is_one_printable_word(text: str) -> 
         assert text.isprintable()
         return
     assert os.path.normpath(f"/m/{place}") == f"/m/{place}"
-    assert re.fullmatch(r"[!-~]+", place)
+    assert re.fullmatch(r"[!-~]+(?: [!-~]+)*", place)
+    assert not re.search(r" /|/ ", place)
     assert "\\" not in place
     assert not any(part.startswith(".") for part in place.split("/"))
 

@@ -19,22 +19,26 @@ def stanza(name: str, version: str, rest: str = "", architecture: str = "amd64")
     return f"Package: {name}\nVersion: {version}\nArchitecture: {architecture}\n{rest}{TAIL}"
 
 
-def test_relations_keep_alternatives_and_drop_qualifiers() -> None:
-    assert relations("a (>= 1:2~), b:any | c (<< 3) [amd64] <!nocheck>,, d") == (
+def test_relations_keep_alternatives_and_qualifiers_of_other_architectures() -> None:
+    assert relations("a (>= 1:2~), b:any | c (<< 3) [amd64] <!nocheck>,, d:amd64, e:i386, f:native", "amd64") == (
         (Relation("a", ">=", "1:2~"),),
-        (Relation("b"), Relation("c", "<<", "3")),
+        (Relation("b:any"), Relation("c", "<<", "3")),
         (Relation("d"),),
+        (Relation("e:i386"),),
+        (Relation("f"),),
     )
 
 
 def test_an_alternative_that_is_repeated_counts_once() -> None:
-    assert relations("nvidia-alternative-550 | nvidia-alternative-550") == ((Relation("nvidia-alternative-550"),),)
+    assert relations("nvidia-alternative-550 | nvidia-alternative-550", "amd64") == (
+        (Relation("nvidia-alternative-550"),),
+    )
 
 
 @pytest.mark.parametrize("field", ["a (>= )", "a (1)", "a b", "(>= 1)", "a (>= 1"])
 def test_what_is_no_relation_is_refused(field: str) -> None:
     with pytest.raises(ValueError, match="not a package relation"):
-        relations(field)
+        relations(field, "amd64")
 
 
 def test_a_stanza_becomes_a_candidate() -> None:

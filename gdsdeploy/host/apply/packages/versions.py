@@ -7,7 +7,8 @@ from functools import lru_cache, total_ordering
 from itertools import zip_longest
 
 _END, _CARET, _LETTERS, _NUMBER = 0, 1, 2, 3
-_EVR = re.compile(r"^(?:([0-9]+):)?([^\s:-]+)(?:-([^\s:-]+))?$")
+#: The last hyphen begins the release; versions of packages have none, those in relations may.
+_EVR = re.compile(r"^(?:([0-9]+):)?([^\s:-]+(?:-[^\s:-]+)*?)(?:-([^\s:-]+))?$")
 #: What rpm compares, one after the other; everything else only separates.
 _SEGMENT = re.compile(r"[0-9]+|[A-Za-z]+|[~^]")
 
