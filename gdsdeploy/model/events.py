@@ -260,7 +260,7 @@ class SchedulerLooked(Payload):
 
     #: every host that others keep out of work, or that takes no part and doesn't answer
     down: tuple[str, ...] = ()
-    #: hosts that this rollout left out of work, and that are in work
+    #: hosts that this rollout thought to be out of work, and that are in work
     back: tuple[str, ...] = ()
 
 

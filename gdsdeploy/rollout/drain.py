@@ -590,6 +590,12 @@ def _patch(node: Mapping[str, Any], note: str | None, *, unschedulable: bool | N
     return {"metadata": metadata, "spec": {"unschedulable": unschedulable}}
 
 
+def returns(pod: Mapping[str, Any]) -> bool:
+    """Whether this pod may come back to a node that is cordoned, so that no drain keeps it away."""
+    keys = [each.get("key") for each in pod.get("spec", {}).get("tolerations") or ()]
+    return None in keys or "node.kubernetes.io/unschedulable" in keys
+
+
 def is_evictable(pod: Mapping[str, Any]) -> bool:
     """Whether an eviction is about this pod."""
     metadata = pod["metadata"]
@@ -672,7 +678,11 @@ class Kubernetes(Cluster[Mapping[str, Any]]):
         name = node["metadata"]["name"]
         argv = ["get", "pods", "--all-namespaces", f"--field-selector=spec.nodeName={name}"]
         pods = self._json(argv, f"ask for the pods on {name}")["items"]
-        return [f"pod {pod['metadata']['namespace']}/{pod['metadata']['name']}" for pod in pods if is_evictable(pod)]
+        return [
+            f"pod {pod['metadata']['namespace']}/{pod['metadata']['name']}"
+            for pod in pods
+            if is_evictable(pod) and not returns(pod)
+        ]
 
     def _look(self, name: str) -> Mapping[str, Any]:
         return self._json(["get", "node", name], f"ask for the node {name}")

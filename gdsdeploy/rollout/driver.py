@@ -126,6 +126,8 @@ class Soaks:
 POLL: Final = 0.5
 #: Seconds between two looks at the fleet file, and for which it's known who is out of work.
 LOOK: Final = 5.0
+#: Seconds after which that is asked again while others keep hosts out.
+MINUTE: Final = 60.0
 #: Seconds in which stopped steps have to end.
 GRACE: Final = 30.0
 #: The first one pauses, the second one stops.
@@ -270,7 +272,8 @@ class _Driver:
             if self._stopped:
                 self._drain(GRACE)
                 return
-            if self._known is None and not self.machine.paused and not self._knows_who_is_out():
+            over = self.machine.paused or self.machine.turned_back
+            if self._known is None and not over and not self._knows_who_is_out(LOOK):
                 self._wait(POLL)
                 continue
             now = self._clock.wall()
@@ -278,11 +281,14 @@ class _Driver:
             now -= self._ahead
             decisions = self.machine.decide(now, open_window=window)
             drains = [task for task in decisions.tasks if task.step is Step.DRAIN]
-            tasks = decisions.tasks
-            if drains and not self._knows_who_is_out():
+            halts = not self._running and any(event.kind is Kind.HALTED for event in decisions.events)
+            tasks, known = decisions.tasks, self._knows_who_is_out(LOOK if drains or halts else MINUTE)
+            if drains and not known:
                 tasks = tuple(task for task in tasks if task not in drains)
             tasks = tasks[: max(0, self._lanes - len(self._running))]
-            if decisions.events:
+            if halts and not known:
+                self._wait(POLL)
+            elif decisions.events:
                 self._add((event.host, event.payload) for event in decisions.events)
             elif tasks:
                 if not self._apply_removals(tasks, now):
@@ -353,10 +359,11 @@ class _Driver:
 
     # -- who is out of work
 
-    def _knows_who_is_out(self) -> bool:
-        """Whether it's known well enough to drain hosts; if not, it's asked."""
+    def _knows_who_is_out(self, seconds: float) -> bool:
+        """Whether that is known as of so many seconds ago, or since nobody else kept hosts out; if not, it's asked."""
         steady = self._clock.steady()
-        if self._hooks.look is None or (self._known is not None and steady < self._known + LOOK):
+        fresh = self._known is not None and steady < self._known + seconds
+        if self._hooks.look is None or fresh or (seconds == MINUTE and not self.machine.slots.down):
             return True
         if not self._looking and steady >= self._ask_after:
             self._looking = True

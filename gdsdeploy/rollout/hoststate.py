@@ -136,8 +136,17 @@ class HostState:
     @property
     def holds(self) -> bool:
         """Whether it takes a slot; at the gate, where it may wait for days, it doesn't."""
-        stuck = self.outcome in (Outcome.KEPT, Outcome.LOST) and self.out
-        return self.ways.drain and ((self.active and self.waits != "gate") or stuck)
+        return self.ways.drain and ((self.active and self.waits != "gate") or self.stuck)
+
+    @property
+    def stuck(self) -> bool:
+        """It was left out of work."""
+        return self.out and self.outcome in (Outcome.KEPT, Outcome.LOST)
+
+    @property
+    def drained_next(self) -> bool:
+        """It is about to be drained, again or once more."""
+        return self.step is Step.DRAIN and self.outcome is None and not self.running
 
     @property
     def state(self) -> str:
@@ -393,6 +402,14 @@ def put_off(host: HostState, standing: str) -> None:
     go(host, Step.DRAIN, "back" if host.touched else "gate")
     if host.recalled and not host.back:
         turn_back(host)
+
+
+def found_back(host: HostState) -> None:
+    """It is in work, although it was thought to be out; one that is to be drained waits for its place."""
+    if host.stuck or host.drained_next:
+        host.out = host.returning = False
+    if host.drained_next:
+        host.waits = "back" if host.touched or host.back else "gate"
 
 
 def _after_drain(host: HostState) -> None:

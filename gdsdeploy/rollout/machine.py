@@ -132,6 +132,11 @@ class Fold:
         """The wave that was opened last."""
         return self.waves[self.current] if self.current >= 0 else None
 
+    @property
+    def turned_back(self) -> bool:
+        """It was aborted or rolled back, and no host is left to be taken back."""
+        return bool(self.aborted or self.rolling_back) and not (self._active or self._running or self._back)
+
     def outcomes(self) -> Counter[str]:
         """Outcome → number of hosts that came to it; a host that is done counts while it is validated again, too."""
         return Counter(host.outcome.value for host in self.hosts.values() if host.outcome is not None)
@@ -327,9 +332,8 @@ class Fold:
         for name in changed:
             self.slots.set_down(name, name in down)
         for name in self.hosts.keys() & back:
-            if self.hosts[name].outcome in (Outcome.KEPT, Outcome.LOST):
-                self.hosts[name].out = False
-                self._ask.pop(name, None)
+            hoststate.found_back(self.hosts[name])
+            self._ask.pop(name, None)
         for name in self.hosts.keys() & {*changed, *back}:
             self._index(self.hosts[name])
 
@@ -442,12 +446,15 @@ class StateMachine(Fold):
     def looked(self, standings: Mapping[str, Standing], now: float) -> tuple[Event, ...]:
         """An event where others keep other hosts out of work than before, or hosts that were left out are in work.
 
-        standings: of every host, where somebody can say it.  Where nobody can, a person does, by accepting its failure.
+        standings: of every host that somebody knows.  Of another that was left out a person says it, by accepting its
+        failure; one that is to be drained is thought to work, where somebody could have said more.
         """
         down = {name for name, standing in standings.items() if standing is Standing.THEIRS}
-        stuck = (host for host in self.hosts.values() if host.out and host.outcome in (Outcome.KEPT, Outcome.LOST))
-        unsaid = {False: Standing.OURS, True: Standing.WORKS}
-        back = [host.name for host in stuck if standings.get(host.name, unsaid[host.accepted]) is Standing.WORKS]
+        asked = self.settings.drain.by in ("slurm", "kubernetes")
+        out = {name: host for name, host in self.hosts.items() if host.out and (host.stuck or host.drained_next)}
+        said = {name: Standing.WORKS for name, host in out.items() if (host.accepted if host.stuck else asked)}
+        said |= standings
+        back = [name for name in out if said.get(name) is Standing.WORKS]
         if down == self.slots.down and not back:
             return ()
         return self._numbered([("", events.SchedulerLooked(tuple(sorted(down)), tuple(back)))], now)
@@ -479,7 +486,7 @@ class StateMachine(Fold):
             return
         wave = self.wave
         if self.aborted or self.rolling_back:
-            if not self._active and not self._running and not self._back:
+            if self.turned_back:
                 yield self._finished()
         elif wave is not None and wave.state != "closed":
             if wave.remaining:

@@ -593,9 +593,14 @@ def test_no_host_is_drained_while_nobody_says_who_is_out(path: Path, error: Exce
     assert re.match(r"who is out of work is not known: .*(slurmctld is away|bug)", machine.paused)
     assert machine.hosts["a"].works == []
     assert "no host is drained until it is" in told[0]
-    with journal.writing(path, doing="rollout resume") as writer:
-        control.write(writer, RolloutResumed("test"))
-    # A moment without a scheduler is waited out.
+    assert told.count(told[0]) == 1
+    # An abort that has nobody to take back needs no scheduler.
+    with journal.writing(path, doing="rollout abort") as writer:
+        control.write(writer, RolloutAborted("test"))
+    assert driven(path, ONE, hooks=Hooks(look=away)).phase == "aborted"
+
+
+def test_a_moment_without_a_scheduler_is_waited_out(path: Path) -> None:
     scheduler = Scheduler(DrainFailed("away"), DrainFailed("away"), {})
     assert all_done(driven(path, ONE, hooks=Hooks(look=scheduler)))
 

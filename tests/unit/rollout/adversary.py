@@ -398,15 +398,16 @@ class World:
                     continue
                 known = True
             decided = play.decide()
+            halts = not play.under_way and any(event.kind is Kind.HALTED for event in decided.events)
+            # Between its look and what it begins nothing happens.
+            if halts or any(task.step is Step.DRAIN for task in decided.tasks):
+                before = len(play.events)
+                if not self.look(False) or len(play.events) > before:
+                    continue
             for event in decided.events:
                 play.say(event.kind, event.host, **event.data)
             if decided.events:
                 continue
-            # Between its look and what it begins nothing happens.
-            if any(task.step is Step.DRAIN for task in decided.tasks):
-                before = len(play.events)
-                if not self.look(False) or len(play.events) > before:
-                    continue
             for task in decided.tasks:
                 if task.step is Step.DRAIN:
                     self.budget(task)

@@ -149,6 +149,12 @@ def test_who_keeps_a_node_out_is_asked_before_it_is_disturbed(cluster: Cluster, 
     cluster.pod("web", NODE)
     assert look() is Standing.WORKS
     cluster.pods.clear()
+    # Nothing keeps this one away from a cordoned node.
+    cluster.pod("agent", NODE)
+    tolerations = [{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]
+    cluster.pods["work", "agent"]["spec"]["tolerations"] = tolerations
+    assert look() is Standing.OURS
+    cluster.pods.clear()
     # Nobody keeps it out: it gets pods as soon as its kubelet answers.
     cluster.node(NODE, ready="Unknown")
     assert look() is Standing.WORKS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import threading
 import time
@@ -15,13 +16,14 @@ from gdsdeploy.errors import DrainFailed, FleetInvalid, Interrupted
 from gdsdeploy.host.gate import gate
 from gdsdeploy.host.gate import gate as gate_slurm
 from gdsdeploy.host.gate.gate import Node, node_from
-from gdsdeploy.model.rollout import Standing
+from gdsdeploy.model.rollout import Standing, Step, Task
 from gdsdeploy.model.rollout_settings import Drain
-from gdsdeploy.rollout import drain
+from gdsdeploy.rollout import drain, session
 from gdsdeploy.rollout.drain import SchedulerAway, State, reason_of
 from gdsdeploy.run import which
 from tests.loopback import loopback_slurm
 from tests.loopback.loopback_slurm import Slurm
+from tests.unit.rollout.asked import BOOT, KERNEL, needed, status, work
 
 REASON = reason_of("20261121T1054-7f3a", "driver 550.163.01 to 560.35.03")
 OTHER = reason_of("20261120T0900-0001", "driver 535.1 to 550.163.01")
@@ -192,6 +194,7 @@ def test_a_reboot_leaves_the_node_drained_and_the_return_takes_it_up(slurm: Slur
     drainer.drain("gpu1", REASON, timeout=60, progress=Lines())
     slurm.reboot_unasked("node-gpu1")
     assert slurm.show("node-gpu1").reason == REASON
+    assert drainer.look("gpu1", REASON) is Standing.OURS
     assert drainer.undrain("gpu1", REASON, progress=Lines()) == {"returned": True, "reason": ""}
     slurm.until(lambda state: state.states == ["IDLE"], "node-gpu1")
 
@@ -253,6 +256,31 @@ def test_who_keeps_a_node_out_is_asked_before_it_is_disturbed(slurm: Slurm, drai
         look()
     with pytest.raises(DrainFailed, match="Node node-gpu9 not found"):
         look("gpu9")
+
+
+def test_a_host_that_a_person_returns_during_a_pause_is_drained_again(slurm: Slurm, drainer: drain.Slurm) -> None:
+    """Its jobs end before it reboots."""
+    rebooting = work(
+        Step.REBOOT,
+        {"rollout status": status(kernel=KERNEL), "boot needed": needed("nvidia is another", running=KERNEL),
+         "rollout reboot": {}, "apply --release": {}},
+        {"boot_id": BOOT}, reload=False,
+    )  # fmt: skip
+    object.__setattr__(rebooting, "drainer", drainer)
+    draining = dataclasses.replace(rebooting, task=Task("gpu1", Step.DRAIN))
+    session._perform(draining)
+    slurm.set("RESUME", "", "node-gpu1")
+    job = submit(slurm, "node-gpu1", "sleep 60")
+    assert session._perform(rebooting) == {"standing": Standing.WORKS}
+    assert rebooting.calls("rollout", "reboot") == []
+    waiting = in_thread(lambda: session._perform(draining))
+    slurm.until(lambda node: {"ALLOCATED", "DRAIN"} <= set(node.states), "node-gpu1")
+    subprocess.run(["scancel", job], check=True)
+    assert isinstance(answer := waiting(), dict)
+    assert answer["drained"]
+    assert session._perform(rebooting) == {"how": "reboot", "boot_id": BOOT}
+    assert len(rebooting.calls("rollout", "reboot")) == 1
+    assert drainer.undrain("gpu1", reason_of(rebooting.rollout, "done"), progress=Lines())["returned"]
 
 
 def test_two_rollouts_of_one_host_do_not_take_it_from_each_other_for_ever(slurm: Slurm, drainer: drain.Slurm) -> None:
