@@ -212,11 +212,13 @@ def stream(
     cwd: Path | None = None,
     memory: int = 0,
     input: bytes = b"",  # noqa: A002 - as subprocess calls it
+    timeout: float | None = None,
 ) -> int:
     """Run ``argv`` and hand each output line (stdout and stderr together) to ``line``; return the status.
 
     env: variables added to the current environment; None removes one.  input: its standard input.
     memory: most bytes of address space and of each file, for the program and its children; 0: as for this process.
+    timeout: seconds; past it the program is ended as by a request to stop, and ProgramFailed raised.
     Ctrl-C is passed on to the program, which can clean up, and then raised again.  A request to stop (``cancel``) ends
     the program in the same way and raises Interrupted.
     """
@@ -234,10 +236,13 @@ def stream(
             # It doesn't talk to anything yet: Python itself is still starting.
             _limit(process.pid, memory)
         with stop.ending(lambda: _end(process)):
-            for text in _lines(process):
+            for text in _lines(process, None if timeout is None else time.monotonic() + timeout):
                 line(text)
             status = process.wait()
         stop.check()
+    except subprocess.TimeoutExpired as error:
+        _end(process)
+        raise ProgramFailed(f"cannot {doing}: no end after {timeout:.0f} s") from error
     except BaseException:
         _end(process)
         raise
@@ -251,8 +256,8 @@ def _output(process: subprocess.Popen[bytes]) -> IO[bytes]:
     return process.stdout
 
 
-def _lines(process: subprocess.Popen[bytes]) -> Iterator[str]:
-    """The lines that a program prints, to its end."""
+def _lines(process: subprocess.Popen[bytes], until: float | None) -> Iterator[str]:
+    """The lines that a program prints, to its end; raises TimeoutExpired where it still runs at the time ``until``."""
     output, poll, ended, rest = _output(process).fileno(), select.poll(), 0.0, ""
     decode = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True).decode
     poll.register(output, select.POLLIN)
@@ -260,6 +265,8 @@ def _lines(process: subprocess.Popen[bytes]) -> Iterator[str]:
     while chunk:
         ended = ended or (time.monotonic() if process.poll() is not None else 0.0)
         left = ended + LINGER - time.monotonic() if ended else _LOOK
+        if not ended and until is not None and time.monotonic() >= until:
+            raise subprocess.TimeoutExpired(process.args, 0)
         if left > 0 and not poll.poll(min(left, _LOOK) * 1000):
             continue
         chunk = os.read(output, 1 << 16) if left > 0 else b""

@@ -10,7 +10,6 @@ import abc
 import json
 import re
 import shlex
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +17,7 @@ from pathlib import Path, PurePath
 from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypedDict, TypeVar
 
 from gdsdeploy import cancel, run
-from gdsdeploy.cancel import Stop
-from gdsdeploy.errors import DrainFailed, FleetInvalid, Interrupted, MissingProgram, ProgramFailed
+from gdsdeploy.errors import DrainFailed, FleetInvalid, MissingProgram, ProgramFailed
 from gdsdeploy.host.gate.gate import DRAINED, OURS, UNREACHABLE, WAS, Node, drain_argv, node_from, undrain_argv
 from gdsdeploy.host.io.scontrol import FORMAT, SlurmError
 from gdsdeploy.host.io.wording import first_few, line, quoted
@@ -324,25 +322,15 @@ def last(argv: Sequence[str], doing: str, seconds: float, folder: Path, line: Pr
     ControllerUnfit.
     """
     lines: list[str] = []
-    outer, limit = cancel.current(), Stop()
 
     def take(text: str) -> None:
         lines.append(text)
         line(text)
 
-    timer = threading.Timer(seconds, limit.request)
-    timer.daemon = True
-    timer.start()
     try:
-        with outer.ending(limit.request), limit.scope():
-            return run.stream(argv, doing=doing, line=take, cwd=folder), lines
-    except Interrupted:
-        outer.check()
-        raise DrainFailed(failure(f"cannot {doing}: no end after {seconds:.0f} s", argv, lines)) from None
+        return run.stream(argv, doing=doing, line=take, cwd=folder, timeout=seconds), lines
     except (ProgramFailed, MissingProgram) as error:
-        raise DrainFailed(error.message, hint=error.hint) from error
-    finally:
-        timer.cancel()
+        raise DrainFailed(failure(error.message, argv, lines), hint=error.hint) from error
 
 
 def failure(text: str, argv: Sequence[str], lines: Sequence[str]) -> str:

@@ -321,7 +321,8 @@ class _Driver:
                 self._pause(f"{end.task.host}: {end.task.step} was interrupted")
                 self._stop()
             elif isinstance(end.error, ControllerUnfit):
-                self._bug = self._bug or end.error
+                hint = f"{end.error.hint}; then: gdsdeploy rollout resume {self.machine.plan.fleet}"
+                self._bug = self._bug or ControllerUnfit(f"the rollout is paused: {end.error}", hint=hint)
                 self._pause(f"{end.task.host}: {end.task.step}: {end.error}")
             elif end.error is not None and not isinstance(end.error, GdsError):
                 self._bug = self._bug or end.error

@@ -359,7 +359,8 @@ def test_what_this_machine_lacks_pauses_and_says_nothing_about_the_host(path: Pa
 
     with pytest.raises(ControllerUnfit) as caught:
         driven(path, TWO, step=step)
-    assert caught.value.hint == "ulimit"
+    assert caught.value.message == "the rollout is paused: this machine cannot ask a: Too many open files"
+    assert caught.value.hint == "ulimit; then: gdsdeploy rollout resume /fleet.yml"
     assert [event for event in events(path) if event.kind is Kind.FAIL] == []
     (paused,) = [event for event in events(path) if event.kind is Kind.PAUSED]
     assert paused.data == {"reason": "a: validate: this machine cannot ask a: Too many open files"}

@@ -224,22 +224,35 @@ print(type(answer.error).__name__, answer.error)
 """
 
 
+#: Makes a router that has no way to the host, and says so, as where each host announces its own address and is down.
+ROUTER = """
+ip link add name v0 type veth peer name v1
+unshare --net sleep 60 >/dev/null 2>&1 &
+trap "kill $!" EXIT
+until [ "$(readlink /proc/$!/ns/net)" != "$(readlink /proc/$$/ns/net)" ]; do sleep 0.1; done
+ip link set dev v1 netns $!
+router() { nsenter --net --target $! "$@"; }
+router ip address add 10.9.0.2/24 dev v1
+router ip link set dev v1 up
+router sysctl -q net.ipv4.ip_forward=1
+ip address add 10.9.0.1/24 dev v0
+ip link set dev v0 up
+ip route add default via 10.9.0.2
+"""
+
+
 @pytest.mark.parametrize(
     ("up", "address", "expected"),
     [
         ("true", "192.0.2.1", "ControllerUnfit this machine cannot connect to gpu1 (192.0.2.1:22): Network is unre"),
         ("true", "gpu1.example", "ControllerUnfit this machine cannot look up gpu1.example: Temporary failure in"),
         ("ip link set lo up", "127.0.0.1", "HostUnreachable gpu1 (127.0.0.1:22): cannot connect: connection refused"),
-        # A router says so of a host that is down, where each host announces its own address.
-        (
-            "ip link set lo up; ip address add 10.9.9.9/8 dev lo; ip route add unreachable 10.0.0.1",
-            "10.0.0.1", "HostUnreachable gpu1 (10.0.0.1:22): cannot connect: connection refused or no route",
-        ),
+        (ROUTER, "10.0.0.1", "HostUnreachable gpu1 (10.0.0.1:22): cannot connect: connection refused or no route"),
     ],
     ids=["no network", "no name server", "a closed port", "no route to the host"],
 )  # fmt: skip
 def test_a_machine_that_is_cut_off_is_no_silence_of_a_host(up: str, address: str, expected: str) -> None:
-    argv = ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", f'{up} && exec "$@"', "sh"]
+    argv = ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", f'{up}\n"$@"', "sh"]
     argv += [sys.executable, "-c", CUT_OFF, address, "22"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.stdout.startswith(expected), done.stdout + done.stderr
