@@ -500,8 +500,10 @@ class Slurm(Cluster[Node]):
     def _jobs(self, name: str) -> list[str]:
         argv = ["--noheader", f"--nodelist={name}", f"--states={HOLDING}", f"--format={JOB}"]
         done = self._ask(argv, f"ask for the jobs on {name}", beside="squeue")
-        rows = [line.strip().split("|", 4) for line in done.stdout.splitlines() if line.strip()]
-        return [f"job {row[0]} of {row[1]} ({row[4]}, {row[2].lower()}, time left {row[3]})" for row in rows]
+        lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+        # A job's name, which its user gives, may have several lines.
+        rows = [row for line in lines if len(row := line.split("|", 4)) == 5]
+        return [f"job {row[0]} of {row[1]} ({row[4]}, {row[2].lower()}, time left {row[3]})" for row in rows] or lines
 
     def _look(self, name: str) -> Node:
         return _parse(self._ask(["--oneliner", "show", "node", name], f"ask for the node {name}").stdout, name)
@@ -708,7 +710,13 @@ class Kubernetes(Cluster[Mapping[str, Any]]):
         return self._json(argv, f"change the node {name}")
 
     def _json(self, argv: Sequence[str], doing: str) -> Mapping[str, Any]:
-        document: Mapping[str, Any] = json.loads(self._ask([*argv, "--output=json"], doing).stdout)
+        text = self._ask([*argv, "--output=json"], doing).stdout
+        try:
+            document: Mapping[str, Any] = json.loads(text)
+        except ValueError as error:
+            raise DrainFailed(
+                f"cannot {doing}: kubectl printed no JSON: {line(text.strip()[:200])}", hint=self._hint
+            ) from error
         return document
 
 

@@ -238,6 +238,13 @@ def test_a_program_that_is_no_kubectl_is_refused(tmp_path: Path) -> None:
     assert isinstance(drainer, drain.Kubernetes)
 
 
+def test_a_kubectl_that_prints_something_else_is_quoted(tmp_path: Path) -> None:
+    (tmp_path / "kubectl").write_text("#!/bin/sh\necho '<html>sign in</html>'\n")
+    (tmp_path / "kubectl").chmod(0o755)
+    (problem,) = drain.Kubernetes([str(tmp_path / "kubectl")], "{host}", tmp_path).check(["gpu1"])
+    assert problem == "cannot ask for Kubernetes' nodes: kubectl printed no JSON: <html>sign in</html>"
+
+
 # -- An API server of Kubernetes as far as kubectl needs one to cordon, drain and uncordon nodes. Imitated because
 # nothing can be had from the distributions' archives or Python's that serves this API: they have kubectl and etcd,
 # but no kube-apiserver. kubectl is the real one; what it may rely on is kept here as the API documents it: resource

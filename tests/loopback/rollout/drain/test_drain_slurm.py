@@ -129,7 +129,8 @@ def test_a_running_job_ends_before_its_node_is_drained(slurm: Slurm, drainer: dr
 
 
 def test_a_job_that_does_not_end_is_named_and_the_drain_stays(slurm: Slurm, drainer: drain.Slurm) -> None:
-    job = submit(slurm, "node-gpu1", "sleep 60", name="a|b")
+    job = submit(slurm, "node-gpu1", "sleep 60", name="a|b\nc")
+    # Anybody names jobs.
     with pytest.raises(DrainFailed, match=rf"gpu1 is not free of work after 1 s .*job {job} of root \(a\|b, running"):
         drainer.drain("gpu1", REASON, timeout=1, progress=Lines())
     assert slurm.show("node-gpu1").reason == REASON
