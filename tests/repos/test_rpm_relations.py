@@ -7,7 +7,7 @@ import json
 import random
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -18,7 +18,7 @@ import pytest
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.host.apply.packages.versions import rpm, vercmp
 from gdsdeploy.host.model.compat import parse_versions
-from gdsdeploy.lock.resolve.dependencies import Provider, Unsolvable, solve
+from gdsdeploy.lock.resolve.dependencies import Provider, Unsolvable, exactly, solve
 from gdsdeploy.platform import stack_platform_for, supported_systems, version_order
 from gdsdeploy.platform.base import Flavour, KernelImage
 from gdsdeploy.platform.rhel import Rhel
@@ -28,6 +28,7 @@ from gdsdeploy.repo.repository import Repository
 from gdsdeploy.repo.rpm import MAX_DEPTH, read, rich_groups, rpm_relation
 from tests.repos.archive import Key
 from tests.repos.rpmarchive import Rpm, RpmArchive, build
+from tests.repos.test_apt_agrees import SEEDS
 
 Meaning = Callable[[bool, bool, bool], bool]
 
@@ -136,7 +137,7 @@ _BASE = (
     Rpm("q", "1-1", files=("/opt/only-in-lists",)),
 )
 
-#: Debian's dnf, for the system's Python: what it would install for each package alone.
+#: Debian's dnf, for the system's Python: what it would install for each word alone, or for each few packages together.
 _DNF = """
 import dnf, json, sys
 folder, uri = sys.argv[1:]
@@ -150,7 +151,8 @@ base.fill_sack(load_system_repo=False)
 answers = {}
 for name in json.load(sys.stdin):
     base.reset(goal=True)
-    base.install(name)
+    for word in name.split():
+        base.install(word)
     try:
         base.resolve()
         answers[name] = sorted(f"{p.name} {p.evr}" for p in base.transaction.install_set)
@@ -188,28 +190,80 @@ def archive(tmp_path_factory: pytest.TempPathFactory, key: Key) -> RpmArchive:
     return repository
 
 
-def test_dependencies_are_satisfied_as_dnf_satisfies_them(archive: RpmArchive, key: Key, tmp_path: Path) -> None:
-    argv = ["/usr/bin/python3", "-c", _DNF, str(tmp_path), archive.root.as_uri()]
-    names = [f"case-{name}" for name in CASES]
-    done = subprocess.run(argv, input=json.dumps(names), capture_output=True, text=True)
+def by_dnf(archive: RpmArchive, folder: Path, words: list[str]) -> dict[str, list[str] | None]:
+    argv = ["/usr/bin/python3", "-c", _DNF, str(folder), archive.root.as_uri()]
+    done = subprocess.run(argv, input=json.dumps(words), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    theirs = json.loads(done.stdout)
+    answers: dict[str, list[str] | None] = json.loads(done.stdout)
+    return answers
+
+
+def by_us(archive: RpmArchive, key: Key, names: list[str]) -> dict[str, list[str] | None]:
+    """The same for names of packages, or names with a version behind ``=``."""
     repository = Repository("test", archive.root.as_uri(), key.keyring, (key.fingerprint,), "/k")
-    ours = {}
+    answers: dict[str, list[str] | None] = {}
     with Fetcher(apt={}) as fetcher:
         universe, _ = read(fetcher, [repository], "x86_64")
-        anything = universe.named("a")[0]
-        for name in names:
+        for word in names:
+            name, _, version = word.partition("=")
+            driver = universe.named(name)[0]
             provider = Provider(
-                universe, Everything(), driver=anything, kernel_package="", excluded=(), preferred=frozenset()
+                universe, Everything(), driver=driver, kernel_package="", excluded=(), preferred=frozenset()
             )
+            exact = [exactly(each) for each in universe.named(name) if each.version == version]
             try:
-                ours[name] = sorted(map(str, solve(provider, [provider.need(name)]).packages.values()))
+                answers[word] = sorted(map(str, solve(provider, exact or [provider.need(name)]).packages.values()))
             except Unsolvable:
-                ours[name] = None
-    assert ours == theirs
+                answers[word] = None
+    return answers
+
+
+def test_dependencies_are_satisfied_as_dnf_satisfies_them(archive: RpmArchive, key: Key, tmp_path: Path) -> None:
+    names = [f"case-{name}" for name in CASES]
+    ours = by_us(archive, key, names)
+    assert ours == by_dnf(archive, tmp_path, names)
     assert sum(answer is None for answer in ours.values()) == 4
     assert all(re.match(r"\S+ \S+$", row) for answer in ours.values() for row in answer or ())
+
+
+def random_packages(seed: int) -> Iterator[Rpm]:
+    """Packages that need and exclude one another, and no others."""
+    dice = random.Random(seed)
+    names, offers = [f"{letter}{seed}" for letter in "abcdef"], [f"v{seed}", f"w{seed}"]
+
+    def relation(among: list[str], chance: float = 0.4) -> str:
+        sign = f" {dice.choice(('<', '<=', '=', '>=', '>'))} {dice.randint(1, 3)}" if dice.random() < chance else ""
+        return dice.choice(among) + sign
+
+    def need() -> str:
+        form = dice.choice(("{}", "{}", "{}", "({} and {})", "({} or {})", "({} if {})", "({} if {} else {})",
+                            "({} with {})", "({} without {})"))  # fmt: skip
+        return form.format(*(relation(names + offers) for _ in range(3)))
+
+    for name, version in itertools.product(names, (1, 2)):
+        # dnf drops what excludes the package itself, if no other package could be an exception.
+        others = [each for each in names if each != name]
+        excluded = dice.choice((relation(others), f"({relation(others)} unless {relation(names)})"))
+        yield Rpm(
+            name, f"{version}-1",
+            requires=tuple(need() for _ in range(dice.randint(0, 2))),
+            provides=tuple(relation([offer], 0.5) for offer in offers if dice.random() < 0.3),
+            conflicts=(excluded,) if dice.random() < 0.3 else (),
+        )  # fmt: skip
+
+
+def test_random_packages_are_installed_as_dnf_installs_them(key: Key, tmp_path: Path) -> None:
+    """The same can be installed, and dnf accepts what the resolver takes; see tests.repos.test_apt_agrees."""
+    rpms = [rpm for seed in SEEDS for rpm in random_packages(seed)]
+    archive = RpmArchive(build(rpms, tmp_path / "www"))
+    archive.publish(key)
+    ours = by_us(archive, key, [f"{rpm.name}={rpm.version}" for rpm in rpms])
+    theirs = by_dnf(archive, tmp_path, [word.replace("=", "-") for word in ours])
+    can_be = {word.replace("=", "-"): answer is not None for word, answer in ours.items()}
+    assert can_be == {word: answer is not None for word, answer in theirs.items()}
+    assert 0 < sum(can_be.values()) < len(can_be)
+    sets = {" ".join(row.replace(" ", "-") for row in answer): answer for answer in ours.values() if answer}
+    assert by_dnf(archive, tmp_path, list(sets)) == sets
 
 
 # -- Version order and relations equal rpm's own: differential, against the real rpm, each in one process.
