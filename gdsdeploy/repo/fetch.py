@@ -1,12 +1,13 @@
 """Repository files over HTTP(S) or from disk: bounded, retried, and cached by content.
 
 A file whose sha256 a signed index names is cached under that digest and never fetched twice.  Proxies, client
-certificates and extra authorities come from apt's configuration, which is looked up as apt does, then from the
+certificates and extra authorities come from the configuration of apt, looked up as apt does, or of dnf, then from the
 environment.  Server certificates are always verified.
 """
 
 from __future__ import annotations
 
+import configparser
 import contextlib
 import hashlib
 import os
@@ -80,7 +81,7 @@ class Fetcher:
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """cache: folder for files of known content.  apt: its settings; default: apt_settings().
+        """cache: folder for files of known content.  apt: its settings; default: machine_settings().
 
         logins: of the servers that want one.  within: a folder out of which no link of a ``file://`` repository leads.
         """
@@ -89,7 +90,7 @@ class Fetcher:
         self._sleep = sleep
         self._client = httpx.Client(
             auth=logins,
-            transport=transport or _Routes(apt_settings() if apt is None else apt),
+            transport=transport or _Routes(machine_settings() if apt is None else apt),
             timeout=TIMEOUT,
             headers={"User-Agent": "gdsdeploy", "Accept-Encoding": "identity"},
         )
@@ -349,10 +350,10 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def apt_settings() -> dict[str, str]:
-    """Name → value of this machine's settings of apt that aren't empty; none where there is no apt."""
+def machine_settings() -> dict[str, str]:
+    """Name → value of apt's settings on this machine that aren't empty; without apt, dnf's under apt's names."""
     if shutil.which("apt-config") is None:
-        return {}
+        return dnf_settings()
     try:
         # Each value in one line, percent-encoded.
         argv = ["apt-config", "dump", "--format", "%f%N%V%n"]
@@ -363,8 +364,25 @@ def apt_settings() -> dict[str, str]:
     return {name: unquote(value) for name, _, value in settings if value}
 
 
+def dnf_settings(path: Path = Path("/etc/dnf/dnf.conf")) -> dict[str, str]:
+    """What dnf.conf(5) says for all repositories, under apt's names; nothing where there is no such file."""
+    parser = configparser.RawConfigParser(strict=False)
+    try:
+        parser.read(path, encoding="utf-8")
+    except (configparser.Error, OSError, UnicodeDecodeError) as error:
+        raise RepositoryUnusable(f"{path}: cannot be read", hint="Correct it, and make it readable") from error
+    main = dict(parser["main"]) if parser.has_section("main") else {}
+    proxy = urlsplit(main.get("proxy", ""))
+    if proxy.hostname and "proxy_username" in main:
+        login = ":".join(quote(main.get(f"proxy_{each}", ""), safe="") for each in ("username", "password"))
+        proxy = proxy._replace(netloc=f"{login}@{proxy.netloc}")
+    certificates = {"CAInfo": "sslcacert", "SSLCert": "sslclientcert", "SSLKey": "sslclientkey"}
+    found = {f"Acquire::https::{name}": main.get(key, "") for name, key in certificates.items()}
+    return {name: value for name, value in {**found, "Acquire::http::Proxy": proxy.geturl()}.items() if value}
+
+
 class _Routes(httpx.BaseTransport):
-    """Sends each request the way that apt's method for its scheme and host would take; without apt, the environment's.
+    """Sends each request the way that apt's method for its scheme and host would take, by these settings.
 
     A route is found at the first request for its host, and its errors are RepositoryUnusable.
     """
@@ -417,7 +435,8 @@ class _Routes(httpx.BaseTransport):
         proxy = self._detected(url) or self._of_host(url, "Proxy")
         if not proxy:
             named = urllib.request.getproxies()
-            schemes = (url.scheme, "all", "http") if self._settings else (url.scheme, "all")
+            # apt alone takes the proxy of http for that of https.
+            schemes = (url.scheme, "all", "http") if "apt::architecture" in self._settings else (url.scheme, "all")
             return next(filter(None, map(named.get, schemes)), None)
         return proxy if urlsplit(proxy).hostname else None
 

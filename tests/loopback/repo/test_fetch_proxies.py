@@ -1,9 +1,11 @@
-"""Whom a request goes to by apt's configuration and the environment: the fetcher and the real apt agree."""
+"""Whom a request goes to by configuration and environment: the fetcher agrees with the real apt and the real dnf."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.errors import GdsError
-from gdsdeploy.repo.fetch import Fetcher, MissingFile
+from gdsdeploy.repo.fetch import Fetcher, MissingFile, dnf_settings
 from tests.pins.aptmachine import AptMachine
 
 
@@ -43,6 +45,38 @@ def listeners() -> Iterator[dict[str, Listener]]:
         yield made
 
 
+@pytest.fixture(autouse=True)
+def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+def filled(
+    text: str, environment: dict[str, str], listeners: dict[str, Listener], monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """``text`` with the proxies' addresses; so is the environment."""
+    places = {name.upper(): f"http://127.0.0.1:{listeners[name].port}" for name in ("one", "two")}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, places.get(value, value))
+    return re.sub("ONE|TWO", lambda match: places[match[0]], text)
+
+
+def heard(listeners: dict[str, Listener]) -> set[str]:
+    """Who was spoken to since the last time."""
+    names = {name for name, listener in listeners.items() if listener.heard}
+    for listener in listeners.values():
+        listener.heard.clear()
+    return names
+
+
+def asked(fetcher: Fetcher, uri: str, listeners: dict[str, Listener]) -> set[str]:
+    """Who is spoken to when ``uri`` is fetched."""
+    with pytest.raises((GdsError, MissingFile)):
+        fetcher.small(uri)
+    return heard(listeners)
+
+
 HTTP, HTTPS = "Acquire::http", "Acquire::https"
 
 
@@ -71,33 +105,47 @@ def test_requests_go_where_those_of_apt_go(
     lines: str, environment: dict[str, str], http: str, https: str, listeners: dict[str, Listener], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    def filled(text: str) -> str:
-        text = text.replace("DETECT", str(tmp_path / "detect"))
-        return text.replace("ONE", places["one"]).replace("TWO", places["two"])
-
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-    places = {name: f"http://127.0.0.1:{listener.port}" for name, listener in listeners.items()}
-    (tmp_path / "detect").write_text(f"#!/bin/sh\nexpr $1 : https:// >&2 && echo {places['two']}\n")
+    lines = filled(lines, environment, listeners, monkeypatch).replace("DETECT", str(tmp_path / "detect"))
+    (tmp_path / "detect").write_text(
+        filled("#!/bin/sh\nexpr $1 : https:// >&2 && echo TWO\n", {}, listeners, monkeypatch)
+    )
     (tmp_path / "detect").chmod(0o755)
     machine = AptMachine.make(tmp_path / "machine", ())
     with (machine.root / "apt.conf").open("a") as file:
-        file.write(f'#clear Acquire::http::Proxy;\nAcquire::Retries "0";\n{filled(lines)}\n')
-    for name, value in environment.items():
-        monkeypatch.setenv(name, filled(value))
+        file.write(f'#clear Acquire::http::Proxy;\nAcquire::Retries "0";\n{lines}\n')
     monkeypatch.setenv("APT_CONFIG", str(machine.root / "apt.conf"))
-    addresses = {scheme: f"{scheme}://localhost:{listeners[scheme].port}/" for scheme in ("http", "https")}
     with Fetcher(tmp_path / "cache", sleep=lambda _: None) as fetcher:
         for scheme, expected in (("http", http), ("https", https)):
-            machine.source("it", f"deb [trusted=yes] {addresses[scheme]} suite main")
+            uri = f"{scheme}://localhost:{listeners[scheme].port}/"
+            machine.source("it", f"deb [trusted=yes] {uri} suite main")
             machine.run("apt-get", "update", ok=(0, 100))
-            taken = {name for name, listener in listeners.items() if listener.heard}
-            for listener in listeners.values():
-                listener.heard.clear()
-            with pytest.raises((GdsError, MissingFile)):
-                fetcher.small(addresses[scheme])
-            own = {name for name, listener in listeners.items() if listener.heard}
-            for listener in listeners.values():
-                listener.heard.clear()
-            assert (taken, own) == ({expected}, {expected}), scheme
+            assert (heard(listeners), asked(fetcher, uri, listeners)) == ({expected}, {expected}), scheme
+
+
+@pytest.mark.parametrize(
+    ("lines", "environment", "http", "https"),
+    [
+        ("proxy=ONE", {"http_proxy": "TWO", "https_proxy": "TWO"}, "one", "one"),
+        ("proxy = ONE\nproxy_username=u\nproxy_password=p%w", {}, "one", "one"),
+        ("proxy=ONE", {"no_proxy": "localhost"}, "http", "https"),
+        ("proxy=", {"http_proxy": "TWO"}, "two", "https"),
+        ("", {}, "http", "https"),
+    ],
+)
+def test_requests_go_where_those_of_dnf_go(
+    lines: str, environment: dict[str, str], http: str, https: str, listeners: dict[str, Listener], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    file = tmp_path / "dnf.conf"
+    file.write_text(f"[main]\n{filled(lines, environment, listeners, monkeypatch)}\n")
+    with Fetcher(tmp_path / "cache", apt=dnf_settings(file), sleep=lambda _: None) as fetcher:
+        for scheme, expected in (("http", http), ("https", https)):
+            uri = f"{scheme}://localhost:{listeners[scheme].port}/"
+            argv = [
+                "unshare", "--map-root-user", "dnf", f"--config={file}", f"--installroot={tmp_path / 'root'}",
+                "--releasever=9", "--noplugins", f"--setopt=reposdir={tmp_path / 'none'}",
+                f"--setopt=cachedir={tmp_path / 'dnf'}", f"--setopt=logdir={tmp_path}", "--setopt=retries=1",
+                f"--repofrompath=it,{uri}", "makecache",
+            ]  # fmt: skip
+            subprocess.run(argv, capture_output=True, check=False)
+            assert (heard(listeners), asked(fetcher, uri, listeners)) == ({expected}, {expected}), scheme
