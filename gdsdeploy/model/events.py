@@ -229,9 +229,6 @@ class RolloutResumed(ReasonPayload):
 
     #: failed hosts that no longer count against the threshold
     accept: tuple[str, ...] = ()
-    #: as hosts that came back and hosts that went, before SchedulerLooked existed
-    back: tuple[str, ...] = ()
-    down: tuple[str, ...] = ()
 
 
 class RolloutHalted(ReasonPayload):

@@ -274,8 +274,8 @@ class Fold:
                 self.paused, self._doubt = reason or why, ""
             case events.RolloutResumed():
                 self._resumed(event.payload)
-            case events.SchedulerLooked(down, back):
-                self._looked(set(down), back)
+            case events.SchedulerLooked():
+                self._looked(event.payload)
             case events.RolloutHalted(reason):
                 self.halted = reason or why
             case events.RolloutAborted(reason):
@@ -325,9 +325,9 @@ class Fold:
             self._index(self.hosts[name])
         lost = (host for host in self.hosts.values() if host.outcome is Outcome.LOST and host.out)
         self._ask = {host.name: None for host in lost}
-        self._looked(self.slots.down.difference(resumed.back) | set(resumed.down), resumed.back)
 
-    def _looked(self, down: set[str], back: Iterable[str]) -> None:
+    def _looked(self, looked: events.SchedulerLooked) -> None:
+        down, back = set(looked.down), looked.back
         changed = self.slots.down ^ down
         for name in changed:
             self.slots.set_down(name, name in down)

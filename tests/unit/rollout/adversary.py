@@ -188,9 +188,12 @@ class World:
         }  # fmt: skip
         if chance.random() < 0.5:
             settings["power_cycle"] = ["ipmi", "{host}"]
+        if chance.random() < 0.3:
+            settings["apart"] = ["rack"]
+        labels = {name: {"rack": chance.choice("abc")} for name in (*names, "x1", "x2")}
         self.play = Play(
             plan(
-                *waves, settings=settings, down=down, max_unavailable=chance.randint(1, 4),
+                *waves, settings=settings, down=down, max_unavailable=chance.randint(1, 4), labels=labels,
                 skipped=dict.fromkeys(("x1", "x2"), "not in --limit"),
             ),
             self.now,
@@ -382,11 +385,16 @@ class World:
         return True
 
     def budget(self, task: Task) -> None:
-        """Before a host is drained: with it, and all that are out, no more are than may be."""
+        """Before a host is drained: with it, and all that are out, no more are than may be, nor two of a rack."""
         out = {host.name for host in (*self.hosts.values(), *self.others) if host.reason and host.node == host.name}
         out |= {name for name, each in self.play.under_way.items() if each.step is Step.DRAIN}
-        if task.host not in out and len(out) + 1 > self.play.plan.max_unavailable:
+        if task.host in out:
+            return
+        if len(out) + 1 > self.play.plan.max_unavailable:
             raise Broken(f"{task.host} would be out with {sorted(out)}, of {self.play.plan.max_unavailable}")
+        labels = self.play.plan.labels
+        if self.play.machine.settings.apart and labels[task.host] in [labels[name] for name in out]:
+            raise Broken(f"{task.host} would be out with {sorted(out)}, of which one is of its rack")
 
     def drive(self) -> None:
         """Until nothing more happens without a person; may be killed at any place."""

@@ -46,8 +46,8 @@ EACH: list[tuple[Payload, str]] = [
     (events.WaveClosed("canary"), '{"wave": "canary"}'),
     (events.RolloutPaused("lunch"), '{"reason": "lunch"}'),
     (
-        events.RolloutResumed("by command", ("a",), (), ("c", "d")),
-        '{"reason": "by command", "accept": ["a"], "back": [], "down": ["c", "d"]}',
+        events.RolloutResumed("by command", ("a", "b")),
+        '{"reason": "by command", "accept": ["a", "b"]}',
     ),
     (events.RolloutHalted("2 hosts failed"), '{"reason": "2 hosts failed"}'),
     (events.RolloutAborted(""), '{"reason": ""}'),

@@ -471,7 +471,7 @@ def test_what_went_down_meanwhile_counts_at_the_gate(down: list[str], going: int
     play.end("a")
     play.end("b")
     play.step()
-    play.say(Kind.RESUMED, down=down)
+    play.say(Kind.LOOKED, down=down)
     play.open = True
     play.step()
     assert len(play.under_way) == going

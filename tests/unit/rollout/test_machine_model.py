@@ -285,7 +285,12 @@ class Rollouts(RuleBasedStateMachine):
             if name in world.real:
                 world.real[name].out = world.real[name].elsewhere = False
         accepted = failed(world.machine) if accept else []
-        world.say(Kind.RESUMED, accept=accepted, back=back)
+        self.look(back)
+        world.say(Kind.RESUMED, accept=accepted)
+
+    def look(self, back: list[str]) -> None:
+        """The scheduler says that these work."""
+        self.world.say(Kind.LOOKED, down=sorted(self.world.machine.slots.down.difference(back)), back=back)
 
     @rule(kind=st.sampled_from([Kind.ABORTED, Kind.ROLLBACK]), really=st.integers(0, 9))
     def somebody_turns_it_back(self, kind: Kind, really: int) -> None:
@@ -327,7 +332,8 @@ class Rollouts(RuleBasedStateMachine):
                     if name in world.real:
                         world.real[name].elsewhere = False
                         world.real[name].out &= world.machine.hosts[name].outcome not in (Outcome.KEPT, Outcome.LOST)
-                    world.say(Kind.RESUMED, back=[name])
+                    self.look([name])
+                    world.say(Kind.RESUMED)
                 self.resume(True, 99)
         assert world.machine.finished, "it does not end"
         again = refolded(world.plan, world.events)

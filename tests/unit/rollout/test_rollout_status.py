@@ -145,7 +145,8 @@ def test_who_is_out_of_work() -> None:
     assert [end is None for _, end in status.hosts["a"].outages] == [False]
     then(Kind.FAIL, "b", step="undo-validate", error={"message": "no"})
     assert then(Kind.OUTCOME, "b", outcome="kept", reason="no") == {"b", "x"}
-    assert then(Kind.RESUMED, accept=["b"], back=["b", "x"], down=["y"]) == {"y"}
+    assert then(Kind.RESUMED, accept=["b"]) == {"b", "x"}
+    assert then(Kind.LOOKED, down=["y"], back=["b"]) == {"y"}
     assert status.hosts["b"].accepted
 
 
