@@ -179,10 +179,11 @@ class GateRecord(Shape):
 
 
 class GateShown(Shape):
-    """The running boot, and what the gate of the host wrote down last."""
+    """The running boot, what the gate of the host wrote down in it, and what it has kept."""
 
     boot_id: BootId
     record: GateRecord | None
+    kept: GateRecord | None = None
 
 
 def parse_reply(host: str, question: str, shape: type[S], document: Any) -> S:

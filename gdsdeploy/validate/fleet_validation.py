@@ -6,6 +6,7 @@ is data from the host: its size, its nesting and its shape are bounded as those 
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -48,45 +49,48 @@ from gdsdeploy.ssh.machines import Identity
 from gdsdeploy.ssh.transport import ask
 
 GATE_QUESTION = "cat gate.json"
-_NEVER = "the gate has not judged this host yet"
+_GATE_HINT = "On the host, run systemctl start gds-gate and journalctl -u gds-gate; provision installs the gate"
 
 
 def gate_document(host: Endpoint, text: str) -> dict[str, Any]:
-    """``boot_id`` of the running boot, and the newest ``record`` or None; raises HostUnfit.
+    """``boot_id`` of the running boot, its ``record``, and the one that was ``kept``, or None; raises HostUnfit.
 
-    text: of the files of FILES that are there, one after the other.
+    text: of the files of GATE_FILES that are there, one after the other.
     """
     boot_id, _, rest = text.partition("\n")
     if not boot_id.strip():
         raise malformed(host.where(), GATE_QUESTION, "it has no id of the boot")
-    if not rest.strip():
-        return {"boot_id": boot_id.strip(), "record": None}
+    now, *kept = re.split(rf"^{re.escape(boot_id)}$", rest, maxsplit=1, flags=re.MULTILINE)
+    record = _record(host, now)
+    return {"boot_id": boot_id.strip(), "record": record, "kept": _record(host, "".join(kept)) if not record else None}
+
+
+def _record(host: Endpoint, text: str) -> dict[str, Any] | None:
+    if not text.strip():
+        return None
     try:
-        # The record of the last boot may follow.
-        record = jsontext.loads(rest, items=VALUES, more=True)
+        record = jsontext.loads(text, items=VALUES)
     except ValueError as error:
         raise malformed(host.where(), GATE_QUESTION, str(error)) from None
     if not isinstance(record, dict):
         raise malformed(host.where(), GATE_QUESTION, "the record isn't an object")
-    return {"boot_id": boot_id.strip(), "record": record}
+    return record
 
 
-#: The running boot, its record, and the record of the last boot that the gate judged.
+#: The running boot with its record, and again with the record that outlives a boot: either may be missing.
 GATE_FILES = Files(
-    (gate.BOOT_ID, *(f"{folder}/{gate.RECORD}" for folder in (gate.RUN_FOLDER, gate.STATE_FOLDER))), gate_document
+    tuple(
+        path for folder in (gate.RUN_FOLDER, gate.STATE_FOLDER) for path in (gate.BOOT_ID, f"{folder}/{gate.RECORD}")
+    ),
+    gate_document,
 )
 
 
 def gate_record_of_this_boot(answer: Answer) -> tuple[str, gate.Record | None, str]:
     """(id of the boot, its record or None, why there is none); raises the host's error, or HostUnfit."""
     reply = reply_schema.judge_reply(answer, GATE_QUESTION, reply_schema.GateShown, dict)
-    record, boot_id = gate.record_of(reply["record"]) if reply["record"] else None, reply["boot_id"]
-    if record is None:
-        return boot_id, None, _NEVER
-    if record.boot_id != boot_id:
-        verdict = f"{record.state} of {record.when}"
-        return boot_id, None, f"the gate has not judged this boot; its last verdict, {verdict}, is of an earlier one"
-    return boot_id, record, ""
+    record, kept = (gate.record_of(reply[name]) if reply.get(name) else None for name in ("record", "kept"))
+    return reply["boot_id"], *gate.of_boot(reply["boot_id"], record, kept)
 
 
 def waiver_uses(
@@ -307,8 +311,9 @@ def _this_boot(lock_digest: str, record: gate.Record | None, reason: str) -> Fin
     title = "The host's own gate has judged this boot, against this lock"
     verdict = f"a verdict of this boot against {lock_digest}"
     if record is None:
-        hint = "On the host, run systemctl start gds-gate and journalctl -u gds-gate; provision installs the gate"
-        return Finding(THIS_BOOT, FAIL, title, verdict, reason, hint)
+        return Finding(THIS_BOOT, FAIL, title, verdict, reason, _GATE_HINT)
+    if record.state == gate.CLOSED and gate.decide(record.read_findings())[0] == gate.OPEN:
+        return Finding(THIS_BOOT, FAIL, title, verdict, f"closed since {record.when}: {record.reason}", _GATE_HINT)
     present = f"{record.state} since {record.when}, against {record.lock_digest or 'no lock'}"
     if record.lock_digest == lock_digest:
         return Finding(THIS_BOOT, PASS, title, verdict, present)

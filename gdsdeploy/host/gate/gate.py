@@ -298,19 +298,27 @@ def last(folder: str = STATE_FOLDER) -> Optional[Record]:
 
 
 def current(run: str = RUN_FOLDER, state: str = "") -> Tuple[Optional[Record], str]:
-    """The verdict on this boot as it counts now, or why there is none; every reader of the gate asks here.
+    """The verdict on this boot as it counts now, or why there is none; every reader on the host asks here.
 
-    Only the record in ``run`` is a verdict.  state: the folder whose record says when the last one was; empty: none.
+    state: the folder whose record says when the last verdict was; empty: none.
     """
-    record = last(run)
-    if record is not None and record.boot_id == boot_id():
-        return _as_of_today(record), ""
-    record = record or (last(state) if state else None)
+    record, reason = of_boot(boot_id(), last(run), last(state) if state else None)
+    return (_as_of_today(record) if record else None), reason
+
+
+def of_boot(boot: str, record: Optional[Record], earlier: Optional[Record]) -> Tuple[Optional[Record], str]:
+    """The verdict on that boot, or why there is none.  Only ``record``, of RUN_FOLDER, is one; earlier: the kept one.
+
+    The latter may be what a closing verdict couldn't replace.
+    """
+    if record is not None and record.boot_id == boot:
+        return record, ""
+    record = record or earlier
     if record is None:
         return None, "the gate has not judged this host yet"
     verdict = f"{record.state} of {record.when}"
-    if record.boot_id == boot_id():
-        return None, f"the gate's verdict on this boot, {verdict}, is no longer in {run}"
+    if record.boot_id == boot:
+        return None, f"the gate's verdict on this boot, {verdict}, is no longer in {RUN_FOLDER}"
     return None, f"the gate has not judged this boot; its last verdict, {verdict}, is of an earlier one"
 
 

@@ -387,6 +387,16 @@ def test_the_record_of_the_last_boot_tells_when_that_was(make_fleet: Make, run: 
     assert "its last verdict, open of 2026-11-20T08:00:00Z, is of an earlier one" in out
 
 
+def test_a_kept_record_of_this_boot_is_no_verdict(make_fleet: Make, run: Run) -> None:
+    """The gate has closed since, and could write nothing."""
+    fleet = make_fleet(gpu1=RIGHT)
+    kept = gate.Record(gate.OPEN, "fine", "pass", gate.boot_id(), "2026-11-20T08:00:00Z", 1.0)
+    fleet.server.place("/var/lib/gdsdeploy/gate.json", kept.to_json())
+    code, out, err = run("validate", fleet.path, "--since-boot")
+    assert code == 30, err
+    assert "the gate's verdict on this boot, open of 2026-11-20T08:00:00Z, is no longer in /run/gdsdeploy" in out
+
+
 def test_one_cat_reads_the_record_and_no_python_starts(
     record: Callable[..., LoopbackFleet], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -404,7 +414,8 @@ def test_one_cat_reads_the_record_and_no_python_starts(
     monkeypatch.setattr(hostapp, "build", build)
     code, _, err = run("validate", record().path, "--since-boot", *KERNEL)
     assert code == 0, err
-    assert commands == ["cat - /proc/sys/kernel/random/boot_id /run/gdsdeploy/gate.json /var/lib/gdsdeploy/gate.json"]
+    boot = "/proc/sys/kernel/random/boot_id"
+    assert commands == [f"cat - {boot} /run/gdsdeploy/gate.json {boot} /var/lib/gdsdeploy/gate.json"]
 
 
 def test_a_record_that_was_damaged_is_that_hosts_own_trouble(make_fleet: Make, run: Run) -> None:

@@ -42,6 +42,7 @@ RECORD = gate.Record(
     gate.CLOSED, "why", FAIL, "b-1", "2026-11-21T08:00:00Z", 1.5, "gpu1", "gds", "sha256:x", "0" * 64,
     [["kernel", "6.12"], ["driver", "550.1 open"]], [FINDING], ["odirect: stopped"],
 )  # fmt: skip
+PASSED = {**FINDING, "verdict": "pass", "waiver": None}
 SHOWN = {"boot_id": "b-1", "record": json.loads(RECORD.to_json())}
 EXPECTED = fleet_validation.expectation(fleet(), lock(), "gpu1")
 OPTIONS = fleet_validation.ValidateOptions(day="2026-11-22")
@@ -117,14 +118,29 @@ def test_a_record_of_the_gate_is_taken_as_it_is() -> None:
 HOST = Endpoint("gpu1", "192.0.2.1", 22, "root", (), ())
 
 
-def test_the_newest_record_of_a_host_is_read() -> None:
-    now, before = RECORD.to_json(), replace(RECORD, when="earlier").to_json()
-    for files in (now, now + before, now + "not JSON"):
-        shown = fleet_validation.gate_document(HOST, "b-1\n" + files)
-        assert shown == SHOWN
-    assert fleet_validation.gate_document(HOST, "b-1\n" + before)["record"]["when"] == "earlier"
-    for files in ("b-1", "b-1\n", "b-1\n\n"):
-        assert fleet_validation.gate_document(HOST, files) == {"boot_id": "b-1", "record": None}
+@pytest.mark.parametrize(
+    ("now", "kept", "found"),
+    [
+        (RECORD, RECORD, "closed since"),
+        (RECORD, None, "closed since"),
+        (RECORD, "not JSON", "closed since"),
+        (None, RECORD, "the gate's verdict on this boot, closed of 2026-11-21T08:00:00Z, is no longer in /run"),
+        (None, replace(RECORD, state=gate.OPEN), "the gate's verdict on this boot, open of"),
+        (None, replace(RECORD, boot_id="b-0"), "the gate has not judged this boot; its last verdict, closed of"),
+        (None, None, "the gate has not judged this host yet"),
+        # Nothing failed, and yet it is closed: its verdict couldn't be kept.
+        (replace(RECORD, findings=[PASSED]), None, "closed since 2026-11-21T08:00:00Z: why"),
+    ],
+)  # fmt: skip
+def test_only_the_record_in_run_is_a_verdict_on_this_boot(
+    now: gate.Record | None, kept: gate.Record | str | None, found: str
+) -> None:
+    text = "b-1\n" + (now.to_json() if now else "") + "b-1\n"
+    text += kept.to_json() if isinstance(kept, gate.Record) else kept or ""
+    findings = report_of(fleet_validation.gate_document(HOST, text), since_boot=True).findings
+    assert findings[0].found.startswith(found)
+    assert findings[0].verdict == FAIL
+    assert [finding.check for finding in findings[1:]] == ["storage.path:/mnt"] * bool(now)
 
 
 @pytest.mark.parametrize(
