@@ -186,7 +186,10 @@ def _repository(wish: Setting, sources: Sequence[Source] | None) -> Repository:
     repository, preset, name = wish.declared(), wish.preset, wish.name
     uri: str | None = repository.uri
     if not uri and preset is not None:
-        uri = controller_uri(preset, controller_sources() if sources is None else sources, wish.arch)
+        here = wish.platform.architecture(wish.arch)
+        own = controller_sources() if sources is None else sources
+        fitting = [source for source in own if not source.architectures or here in source.architectures]
+        uri = controller_uri(preset, fitting, wish.arch)
         uri = uri or (preset.arm_uri if wish.arch == "aarch64" else "")
     if not uri:
         raise RepositoryUnusable(

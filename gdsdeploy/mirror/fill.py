@@ -481,10 +481,10 @@ def _by_place(files: Iterable[File]) -> dict[str, File]:
 
 
 def _require_one_file_each(targets: Iterable[Target]) -> None:
-    """Raise RepositoryUnusable where two profiles lock different files of one version: hosts couldn't ask for both."""
-    locked: dict[Key, Package] = {}
-    for package in (package for target in targets for package in target.packages):
-        other = locked.setdefault(package.key, package)
+    """Raise RepositoryUnusable where two profiles of one system lock different files of one version."""
+    locked: dict[tuple[str, Key], Package] = {}
+    for arch, package in ((target.arch, package) for target in targets for package in target.packages):
+        other = locked.setdefault((arch, package.key), package)
         if other.sha256 != package.sha256:
             words = f"{package.package} {package.version} of {other.repository} and of {package.repository}"
             problem = f"{words} aren't the same file, and hosts of one mirror couldn't ask for one of them"
@@ -498,8 +498,10 @@ def apt_content(
     name, suites, dates = targets[0].os, list[Suite](), list[datetime]()
     platform = stack_platform_for(name)
     written: dict[tuple[str, str], list[MirroredPackage]] = {}
-    files = []
-    for arch in sorted({target.arch for target in targets}):
+    files: list[File] = []
+    taken: dict[str, str] = {}
+    # A file keeps its place when a second architecture comes.
+    for arch in sorted({target.arch for target in targets}, reverse=True):
         architecture, own = platform.architecture(arch), [target for target in targets if target.arch == arch]
         sources, date = _read(_repositories(own, keyrings), architecture, fetcher)
         lists = [each for _, each in sources]
@@ -510,6 +512,9 @@ def apt_content(
             for candidate in candidates:
                 origin, listing, c = _source(candidate, sources)
                 place = writing.place(c.repository, c.filename)
+                if taken.setdefault(place, c.sha256) != c.sha256:
+                    # Of all architectures, in a repository of that name that each architecture has elsewhere.
+                    place = writing.place(f"{c.repository}-{architecture}", c.filename)
                 entries.append(MirroredPackage(c.package, c.version, listing.stanza(c), place))
                 files.append(File(address(origin.uri, c.filename), c.sha256, c.size, place))
         suites.append(Suite(name, architecture, len(stack), len(system)))

@@ -43,8 +43,8 @@ from gdsdeploy.repo.rpm import nevra, read
 from tests import commandline
 from tests.pins.aptmachine import AptMachine
 from tests.repos import rpmstack
-from tests.repos.archive import Key, Suite, files, flip
-from tests.repos.conftest import Debian, Rhel, Ubuntu, lock, serve_rhel, signed_by
+from tests.repos.archive import Archive, Key, Suite, files, flip
+from tests.repos.conftest import Debian, Rhel, Ubuntu, lock, publish_all, serve_rhel, signed_by
 from tests.repos.rpmarchive import DNF_ENVIRONMENT, Rpm, RpmArchive, Stream, build, run_dnf, sign
 from tests.repos.stack import TRIXIE, for_arm64, package, suites, text, without
 
@@ -317,6 +317,28 @@ def test_one_suite_serves_both_architectures_and_all_repositories_of_an_address(
         machine = AptMachine.make(tmp_path / architecture, (), architecture)
         taken = install_from_mirror(folder, lockfile.read(path).targets[name], machine)
         assert taken == {file.split("_")[0] for file in carried if file.endswith((f"_{architecture}.deb", "_all.deb"))}
+
+
+def test_two_repositories_of_one_name_have_different_files_of_all_architectures(apt: Mirroring, debian: Debian) -> None:
+    """As NVIDIA's, of which each architecture has its own."""
+    there = Archive(debian.archive.root / "arm", ("arm64",))
+    dkms = next(stanza for stanza in TRIXIE if stanza["Package"] == "dkms")
+    publish_all(there, suites([{**dkms, "SHA256": "1" * 64}]), debian.key)
+    (locked,) = (package for package in apt.target.packages if package.package == "dkms")
+    indices = tuple(index.model_copy(update={"uri": f"{index.uri}/arm"}) for index in apt.target.indices)
+    packages = (locked.model_copy(update={"sha256": "1" * 64}),)
+    arm = apt.target.model_copy(update={"arch": "aarch64", "indices": indices, "packages": packages})
+    mirror._require_one_file_each([apt.target, arm])
+    with Fetcher() as fetcher:
+        content = mirror.apt_content(
+            "dists/debian-13", [arm, apt.target], fetcher, [debian.key.keyring], dependencies=False
+        )
+    files = {file.place: (file.uri, file.sha256) for file in content.files if "dkms_3" in file.place}
+    name = Path(locked.file).name
+    assert files == {
+        f"pool/debian/{name}": (f"{debian.server.uri}/{locked.file}", locked.sha256),
+        f"pool/debian-arm64/{name}": (f"{debian.server.uri}/arm/{locked.file}", "1" * 64),
+    }
 
 
 def test_two_files_of_one_version_cannot_be_in_one_mirror(apt: Mirroring) -> None:
