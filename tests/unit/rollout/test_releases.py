@@ -10,6 +10,7 @@ import yaml
 
 from gdsdeploy.errors import GdsError, RolloutRefused
 from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.fleetfile.rules import rules_of
 from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.lock import Lock
 from tests.loopback.loopback_fleet import target
@@ -40,13 +41,20 @@ def lock(fleet: Path, kernel: str, profile: str = "gds") -> Lock:
 
 def test_it_is_found_as_it_was_whatever_became_of_the_files(fleet: Path) -> None:
     old, new = lock(fleet, "1"), lock(fleet, "2")
+    own = fleet.with_name("fleet.compat.yml")
+    own.write_text("rules:\n- {id: ours, says: X., known: measured, source: here, refuses: {driver: '1'}}\n")
     release = releases.store(fleet, old)
+    own.unlink()
     fleet.write_text(fleet.read_text().replace("gpu2", "gpu3"))
     releases.store(fleet, new)
     match = releases.find(fleet, old.digest)
     assert match is not None
     assert match.lock == old
     assert set(match.fleet.hosts) == {"gpu1", "gpu2"}
+    assert "ours" in {rule.id for rule in rules_of(match.fleet)}
+    last = releases.find(fleet, new.digest)
+    assert last is not None
+    assert "ours" not in {rule.id for rule in rules_of(last.fleet)}
     assert releases.of_plan(fleet, old.digest, release.fleet_digest) == match
     assert releases.find(fleet, "sha256:" + "0" * 64) is None
     with pytest.raises(RolloutRefused, match="is not kept on this machine"):
