@@ -536,14 +536,14 @@ class Search:
     dead: list[Choice] = field(default_factory=list)
     #: choices whose packages were looked for
     solved: list[Choice] = field(default_factory=list)
+    #: id of an option → facts about it that its packages told once they were known
+    learned: dict[int, Combination] = field(default_factory=dict)
 
     def choices(self) -> Iterator[Choice]:
         """Every admitted combination, most preferred first."""
-        yield from self._descend((), dict(self.base), frozenset())
+        yield from self._descend((), frozenset())
 
-    def _descend(
-        self, chosen: Choice, facts: Combination, subjects: frozenset[str]
-    ) -> Generator[Choice, None, frozenset[int] | None]:
+    def _descend(self, chosen: Choice, subjects: frozenset[str]) -> Generator[Choice, None, frozenset[int] | None]:
         """Yields the admitted completions of ``chosen``; returns which levels are to blame if there are none.
 
         A level that is not to blame need not be tried with its other options: NVIDIA's repository keeps every version
@@ -563,15 +563,15 @@ class Search:
                 self.against.append((picked, lack))
                 blamed |= {0}
                 continue
-            all_facts = {**facts, **option.facts}
+            all_facts = self.facts(picked)
             # Rules that could be judged before this option was chosen have admitted the choice already.
             new = [rule for rule in self.rules if rule.looks_at <= all_facts.keys() and not rule.looks_at <= subjects]
             against = [verdict for verdict in judge(all_facts, new) if not verdict.allowed]
             if against:
                 self.against += ((picked, verdict) for verdict in against)
-                blamed |= min((self._levels_of(verdict, new) for verdict in against), key=sorted) - {level}
+                blamed |= min((self._levels_of(verdict, picked) for verdict in against), key=sorted) - {level}
                 continue
-            below = yield from self._descend(picked, all_facts, frozenset(all_facts))
+            below = yield from self._descend(picked, frozenset(all_facts))
             if below is None:
                 success = True
             elif level not in below:
@@ -580,15 +580,13 @@ class Search:
                 blamed |= below - {level}
         return None if success else blamed
 
-    def _levels_of(self, verdict: Verdict, rules: Sequence[Rule]) -> frozenset[int]:
+    def _levels_of(self, verdict: Verdict, chosen: Choice) -> frozenset[int]:
         """The levels whose options a rule looked at."""
-        (subjects,) = (rule.looks_at for rule in rules if rule.id == verdict.rule)
-        return frozenset(i for i, options in enumerate(self.levels) if options and subjects & options[0].facts.keys())
+        (subjects,) = (rule.looks_at for rule in self.rules if rule.id == verdict.rule)
+        return frozenset(level for level, option in enumerate(chosen) if subjects & self._told(option).keys())
 
-    def named_by(self, choice: Choice, verdict: Verdict, *also: Subject) -> Choice:
-        """The options of a choice that a rule looked at, and those of the subjects ``also``."""
-        levels = self._levels_of(verdict, self.rules)
-        return tuple(option for level, option in enumerate(choice) if level in levels or option.subject in also)
+    def _told(self, option: Option) -> Combination:
+        return {**option.facts, **self.learned.get(id(option), {})}
 
     def _dead(self, chosen: Choice) -> frozenset[int] | None:
         """The levels of options that were found not to go together, if these are among ``chosen``."""
@@ -608,7 +606,7 @@ class Search:
 
     def facts(self, choice: Choice) -> Combination:
         """Everything that the rules may test in a combination."""
-        return {**self.base, **{key: value for option in choice for key, value in option.facts.items()}}
+        return {**self.base, **{key: value for option in choice for key, value in self._told(option).items()}}
 
     def reasons(self) -> tuple[str, list[str]]:
         """The nearest combination in words, and every rule against the combinations, nearest first.

@@ -459,10 +459,11 @@ def first(
             against = why.verdicts or [Verdict("dependencies", False, reasons)]
             search.against += ((choice, verdict) for verdict in against)
             continue
-        facts = _facts(search, choice, packages, task.platform, modules)
+        # Which nvidia-fs a kernel's package has, rules can ask from now on, before other packages are looked for.
+        kernel = next(option for option in choice if option.subject == "kernel")
+        search.learned[id(kernel)] = nvidia_fs_facts(choice, modules(packages))
+        facts = _facts(search, choice, packages, task.platform)
         late = [verdict for verdict in judge(facts, search.rules) if not verdict.allowed]
-        # What rules could not ask before is in the kernel's packages.
-        search.dead += (search.named_by(choice, verdict, "kernel") for verdict in late)
         if unpinned := unpinned_nvidia_fs(task.profile, choice, facts):
             search.dead.append((unpinned[0],))
             late.append(unpinned[1])
@@ -485,13 +486,10 @@ def _refused_dkms(task: Task, search: Search, choice: Choice) -> list[Never]:
     return [Never(_DKMS, frozenset(keys), verdict.words, verdict) for verdict, keys in refused.values()]
 
 
-def _facts(
-    search: Search, choice: Choice, packages: Sequence[Package], platform: StackPlatform, modules: PackagedModules
-) -> Combination:
+def _facts(search: Search, choice: Choice, packages: Sequence[Package], platform: StackPlatform) -> Combination:
     """Everything that the rules may test in a choice with its packages, which say which DKMS builds its modules."""
-    nvidia_fs = nvidia_fs_facts(choice, modules(packages))
     version = next((package.version for package in packages if package.package == _DKMS), None)
-    return {**search.facts(choice), **nvidia_fs, _DKMS: platform.upstream_version(version) if version else None}
+    return {**search.facts(choice), _DKMS: platform.upstream_version(version) if version else None}
 
 
 def _with_old_reasons(resolution: Resolution, keep: Keep) -> Resolution:
@@ -506,7 +504,7 @@ def _none(where: str, nearest: str, reasons: Sequence[str], solved: Sequence[Cho
     if nearest:
         lines.append(f"  nearest: {nearest}")
     if solved:
-        end = "and no others were tried" if len(solved) == ATTEMPTS else "and rules refuse the others"
+        end = "others weren't tried" if len(solved) == ATTEMPTS else "no other is left"
         last = ", ".join(option.label for option in solved[-1])
         lines.append(f"  tried: the packages of {len(solved)} combinations, the last {last}; {end}")
     lines += (f"  - {reason}" for reason in dict.fromkeys(reasons))
@@ -529,7 +527,7 @@ def _resolution(
     profile, platform, universe = task
     packages = adoption.packages
     driver, kernel, nvidia_fs, libcufile, *_ = choice
-    facts = _facts(search, choice, packages, platform, modules)
+    facts = _facts(search, choice, packages, platform)
     verdicts = judge(facts, search.rules)
     maker = dependencies.packaging(profile, platform, choice)
     version, flavour = str(driver.facts["driver"]), profile.driver.flavour

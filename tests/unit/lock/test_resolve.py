@@ -345,6 +345,17 @@ def test_a_lock_of_packaged_modules_stays_until_it_is_upgraded() -> None:
     assert target(offer, keep=Keep(before, frozenset({"kernel"})), **PACKAGED_PROFILE).kernel.release == SPARK
 
 
+def test_a_rule_about_packaged_nvidia_fs_costs_one_try_for_each_kernel() -> None:
+    """Which nvidia-fs a kernel's package has is read after the choice, and no libcufile changes it."""
+    many = [package(f"{name}-13-0", f"1.15.9.{n}-1") for n in range(120) for name in ("libcufile", "gds-tools")]
+    offer = {**OFFERS["packaged"], "cuda": ("nvidia", [*LIBRARIES, *many])}
+    rule = Rule("ours", "Ours.", "measured", "this test", refuses={"nvidia_fs": ("2.26",), "libcufile": (">=0",)})
+    wish, ubuntu = Profile.model_validate(PACKAGED_PROFILE), stack_platform_for("ubuntu-24.04")
+    with pytest.raises(NoSolution, match=r"\[ours\] Ours\. Here: nvidia-fs 2\.26\.6") as error:
+        resolve("gds", wish, ubuntu, universe(offer), [], sources, rules=[rule], modules=READER)
+    assert "tried: the packages of 2 combinations" in error.value.message
+
+
 def test_explain_names_the_newer_kernel_and_why_it_is_not_taken() -> None:
     wish = {"os": "ubuntu-24.04", "modules": "packaged", "driver": "570", "mode": "compat"}
     offer, profile = OFFERS["packaged"], Profile.model_validate(wish)
