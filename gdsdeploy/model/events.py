@@ -122,8 +122,9 @@ class Facts:
     #: whether it's in work again; why not, or with what reason it was drained
     returned: bool | None = None
     reason: str = ""
-    #: the Standing, ``works`` or ``unknown``, for which a step was put off; then nothing was done
+    #: the Standing, ``works`` or ``unknown``, for which a step was put off; whether it may have done something before
     standing: str | None = None
+    begun: bool = False
     verdict: str = ""
 
 

@@ -227,6 +227,8 @@ class _Driver:
         self._unanswered: float | None = None
         self._ask_after = 0.0
         self._looking = False
+        #: whether hosts wait for it
+        self._needed = False
         self._notes: set[str] = set()
         #: seconds by which the clock was set, to be added to the end of an open soak
         self._ahead = 0.0
@@ -362,7 +364,7 @@ class _Driver:
 
     def _knows_who_is_out(self, seconds: float) -> bool:
         """Whether that is known as of so many seconds ago, or since nobody else kept hosts out; if not, it's asked."""
-        steady = self._clock.steady()
+        steady, self._needed = self._clock.steady(), seconds == LOOK
         fresh = self._known is not None and steady < self._known + seconds
         if self._hooks.look is None or fresh or (seconds == MINUTE and not self.machine.slots.down):
             return True
@@ -395,7 +397,9 @@ class _Driver:
         assert look.error is not None
         self._ask_after = steady + LOOK
         words = f"who is out of work is not known: {look.error.message}"
-        if self._unanswered is None:
+        if not self._needed:
+            self._unanswered = None
+        elif self._unanswered is None:
             self._unanswered = steady
             self._tell(self._hooks.progress, "", f"{words}; no host is drained until it is")
         elif steady >= self._unanswered + PATIENCE:

@@ -377,13 +377,13 @@ def _start_back(host: HostState) -> None:
         go(host, Step.UNDO if host.touched else Step.UNDO_VALIDATE)
 
 
-def put_off(host: HostState, standing: str) -> None:
-    """The step under way did nothing, because the host is in work, or may be.
+def put_off(host: HostState, standing: str, *, begun: bool) -> None:
+    """The step under way did nothing, or, with ``begun``, no more, because the host is in work, or may be.
 
     An unchanged host waits at the gate, as if it had never been drained, or is left alone on the way back; any other is
     drained, and the step follows.
     """
-    step, host.touched = host.step, host.touched_before
+    step, host.touched = host.step, host.touched_before or (begun and host.touched)
     host.works[-1].put_off = True
     if standing != Standing.WORKS:
         interrupted(host)

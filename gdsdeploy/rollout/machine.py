@@ -228,7 +228,7 @@ class Fold:
     def _end(self, host: HostState, done: events.StepDone) -> None:
         step = host.step
         if standing := done.data.get("standing"):
-            hoststate.put_off(host, standing)
+            hoststate.put_off(host, standing, begun=done.facts.begun)
             if standing == Standing.UNKNOWN:
                 why = f"{step} waits, because nobody says whether it is in work: {done.facts.reason}"
                 self._doubt = f"{host.name}: {why}"

@@ -110,12 +110,6 @@ def _perform(work: Work) -> dict[str, Any]:
     step = work.task.step
     try:
         facts = _patiently(work)
-    except InWork:
-        work.say(f"it is in work: {step} waits until it is drained again")
-        release_host(work)
-        return {"standing": Standing.WORKS}
-    except SchedulerAway as error:
-        return {"standing": Standing.UNKNOWN, "reason": str(error)}
     except (Interrupted, HostUnreachable, ControllerUnfit):
         raise
     except GdsError:
@@ -134,18 +128,25 @@ def _patiently(work: Work) -> dict[str, Any]:
     the step looks in which boot it is.
     """
     step, settings = work.task.step, work.settings
-    if step in _PATIENT:
-        return STEPS[step](work)
     boot = max(settings.reboot_timeout, settings.console.timeout if work.console else 0)
-    if work.task.attempt > 1:
+    tries = 0 if step in _PATIENT else TRIES
+    if tries and work.task.attempt > 1:
         await_status(work, boot)
-    for _ in range(TRIES):
+    for number in range(tries + 1):
         try:
             return STEPS[step](work)
+        except InWork:
+            work.say(f"it is in work: {step} waits until it is drained again")
+            release_host(work)
+            return {"standing": Standing.WORKS, "begun": number > 0}
+        except SchedulerAway as error:
+            return {"standing": Standing.UNKNOWN, "begun": number > 0, "reason": str(error)}
         except HostUnreachable as error:
+            if number == tries:
+                raise
             work.say(f"{error.message}; waits for it as long as a boot may take")
             await_status(work, boot)
-    return STEPS[step](work)
+    raise AssertionError
 
 
 class RefusingEffects:

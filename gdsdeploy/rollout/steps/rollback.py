@@ -69,7 +69,6 @@ def undo(work: Work) -> dict[str, Any]:
                 "gds_restore_archive": str(offer.archive) if offer else "",
                 "gds_restore_keyring": str(offer.keyring) if offer and offer.keyring else "",
             }
-            work.require_out()
             changed = upgrade.play(back, "undo", shelf, supply, fit, extra)
         differing_packages = _differences(work, back, shelf, supply, fit, leftovers=True)
     _refuse(work, [*differing_packages, *_objections(back)])
@@ -180,7 +179,6 @@ def undo_validate(work: Work) -> dict[str, Any]:
             supply, fit = _supply(back, shelf), _fit(back)
             if _differences(work, back, shelf, supply, fit, leftovers=False):
                 # The kernel that ran during the rollback.
-                work.require_out()
                 upgrade.play(back, "leftovers", shelf, supply, fit, _restore_variables(work, back))
             _refuse(work, _differences(work, back, shelf, supply, fit, leftovers=False))
     return upgrade.validate(back)

@@ -308,12 +308,14 @@ def play(
 ) -> list[str]:
     """Play the roles of ``step``; returns what was changed, as ``role: task``.
 
-    extra: more variables.  Waits where another run keeps the host.  Raises the error of the failed task.
+    extra: more variables.  Waits where another run keeps the host.  Raises the error of the failed task, and as
+    ``Work.require_out``.
     """
     document = render_inventory(work, shelf, supply, fit)
     # Beside its other variables, which would win against those of a group.
     variables(document)[work.name][1].update(extra or {})
     for left in range(_TRIES, -1, -1):
+        work.require_out()
         result = _play_once(work, step, document)
         if not isinstance(result.failure, Busy) or not left:
             break
@@ -359,7 +361,6 @@ def apply(work: Work) -> dict[str, Any]:
         if not look.lacks("apply"):
             work.say("packages and files are as the lock has them")
             return {"changed": []}
-        work.require_out()
         return {"changed": play(work, "apply", shelf, look.supply, look.fit)}
 
 
@@ -384,7 +385,6 @@ def modules(work: Work) -> dict[str, Any]:
             work.say("modules are as the lock has them")
             changed: list[str] = []
         else:
-            work.require_out()
             work.say(supply_words(supply))
             try:
                 changed = play(work, "modules", shelf, supply, look.fit)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import random
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -24,6 +24,7 @@ from typing import Any
 from unittest import mock
 
 from gdsdeploy.builds.assign import Supply
+from gdsdeploy.converge.ansible import HostResult
 from gdsdeploy.errors import (
     ChecksFailed,
     ConvergeFailed,
@@ -45,7 +46,7 @@ from gdsdeploy.rollout.drain import reason_of
 from gdsdeploy.rollout.steps import answers, rollback, upgrade
 from gdsdeploy.rollout.steps import work as steps_work
 from gdsdeploy.rollout.steps.answers import Question, S
-from gdsdeploy.rollout.steps.work import Patience
+from gdsdeploy.rollout.steps.work import Patience, Work
 from tests.loopback.loopback_fleet import target
 from tests.unit.rollout.asked import KERNEL, OLD, ScriptedWork, needed, status, work
 from tests.unit.rollout.rehearsed import Play, plan
@@ -295,7 +296,7 @@ class World:
             raise HostUnreachable("the connection broke")
         return value
 
-    def played(self, work: Asked, step: str, *_: object) -> list[str]:
+    def played(self, work: Work, step: str) -> list[str]:
         """A playbook."""
         host = self.hosts[work.name]
         if self.silent(host):
@@ -548,6 +549,10 @@ def stacks() -> tuple[Fleet, dict[str, Lock]]:
 
 def imagined_playbooks(play: Callable[..., Any]) -> dict[Any, dict[str, Any]]:
     """Module → names: ``play`` instead of playbooks, and nothing of what is prepared for them."""
+
+    def once(work: Work, step: str, _: object) -> HostResult:
+        return HostResult(changed=play(work, step))
+
     look = SimpleNamespace(lacks=lambda _: True, supply=Supply("receive", "", ""), fit={}, plan=None)
     shelf = SimpleNamespace(keep=lambda *_: [])
     assign = SimpleNamespace(open_run_archives=lambda _: nullcontext(shelf))
@@ -556,7 +561,8 @@ def imagined_playbooks(play: Callable[..., Any]) -> dict[Any, dict[str, Any]]:
     )
     return {
         upgrade: {
-            "assign": assign, "play": play, "look_at": lambda *_: look, "_look": lambda _: nullcontext((shelf, look)),
+            "assign": assign, "look_at": lambda *_: look, "_look": lambda _: nullcontext((shelf, look)),
+            "render_inventory": lambda *_: {}, "variables": lambda _: defaultdict(lambda: ("", {})), "_play_once": once,
             "_keep_default": lambda _: None, "refuse": lambda *_: None, "packages_of": lambda *_, **__: (),
         },
         rollback: {

@@ -65,7 +65,7 @@ DISTURBING = {
 def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was done to the host beside questions: playbooks by their name, and power."""
     effects: list[str] = []
-    patches = imagined_playbooks(lambda _work, step, *_: effects.append(step) or [])
+    patches = imagined_playbooks(lambda _work, step: effects.append(step) or [])
     patches[upgrade] |= {
         "run": lambda command, **_: effects.append(command[0]),
         "validate": lambda _: effects.append("validate") or {},
@@ -105,6 +105,22 @@ def test_work_is_never_disturbed(
     else:
         assert session._perform(host).items() >= facts.items()
     assert bool(effects_of(host, done)) is (facts == {})
+
+
+def test_a_step_that_may_have_changed_something_says_so_when_it_is_put_off(
+    done: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection breaks in its playbook, and a person returns the host before it is reached again."""
+    host = host_in(Step.APPLY, Standing.OURS, UP)
+
+    def broken(work: Any, step: str, _: object) -> Any:
+        done.append(step)
+        host.drainer.standing = Standing.WORKS  # type: ignore[attr-defined]
+        raise SILENT
+
+    monkeypatch.setattr(upgrade, "_play_once", broken)
+    assert session._perform(host) == {"standing": "works", "begun": True}
+    assert done == ["apply"]
 
 
 # -- effects that may have happened

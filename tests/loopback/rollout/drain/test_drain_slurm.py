@@ -272,7 +272,7 @@ def test_a_host_that_a_person_returns_during_a_pause_is_drained_again(slurm: Slu
     session._perform(draining)
     slurm.set("RESUME", "", "node-gpu1")
     job = submit(slurm, "node-gpu1", "sleep 60")
-    assert session._perform(rebooting) == {"standing": Standing.WORKS}
+    assert session._perform(rebooting) == {"standing": Standing.WORKS, "begun": False}
     assert rebooting.calls("rollout", "reboot") == []
     waiting = in_thread(lambda: session._perform(draining))
     slurm.until(lambda node: {"ALLOCATED", "DRAIN"} <= set(node.states), "node-gpu1")
