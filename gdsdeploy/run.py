@@ -98,7 +98,7 @@ def _is_stray(name: str) -> bool:
 def _starting(
     argv: Sequence[str | Path], doing: str, hint: str | None = None, cwd: Path | None = None
 ) -> Iterator[None]:
-    """Whatever keeps a program from starting in this block is an error of ours, with its name and the cause."""
+    """Whatever keeps a program from starting in this block is a GdsError with its name and the cause."""
     program = str(argv[0])
     try:
         yield

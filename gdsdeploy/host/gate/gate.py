@@ -259,7 +259,7 @@ def publish(
     """Write the verdict to everything that shows it: (the record as it counts, what could not be done, in words).
 
     What says that the gate is open goes first, the record before all else: removing needs no room.  An output that
-    can't be written keeps no other from it.  A verdict that nobody can read afterwards is a closed one.
+    can't be written keeps no other from it.  A verdict that can't be kept is a closed one.
     """
     problems: List[str] = []
 
@@ -458,7 +458,7 @@ def undrain_argv(node: Node, earlier: str) -> List[str]:
         # Slurm took it down because it rebooted; UNDRAIN would leave it so.
         return ["State=RESUME"]
     if earlier and not down and not UNREACHABLE.match(earlier):
-        # Slurm took it up by itself, although somebody had it down.
+        # Slurm took it up by itself, although an administrator had it down.
         return ["State=DOWN", "Reason=" + earlier]
     # Unlike RESUME it leaves a node down that was down for another reason.
     return ["State=UNDRAIN", *(["Reason=" + earlier] if earlier else [])]
