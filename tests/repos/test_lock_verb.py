@@ -196,6 +196,30 @@ def test_check_without_a_lock_says_how_to_get_one(debian: Debian, verb: Verb) ->
     assert "Run `gdsdeploy lock`" in verb("lock", "--check", debian.fleet, error=LockInvalid).err
 
 
+def test_a_rule_of_the_fleet_makes_its_lock_stale_until_it_moves(debian: Debian, verb: Verb) -> None:
+    assert run("lock", debian.fleet) == 0
+    rule = {"id": "ours", "says": "Ours crash.", "known": "measured", "source": "here"}
+    own = debian.fleet.with_name(f"{debian.fleet.stem}.compat.yml")
+    own.write_text(yaml.safe_dump({"rules": [{**rule, "refuses": {"driver_package": "<=550.163.01-2"}}]}))
+    out = verb("lock", "--check", "--json", debian.fleet, error=LockStale)
+    assert [(r["difference"], r["subject"], r["expected"]) for r in out.json["reasons"]] == [
+        ("RULE_REFUSES", "ours", f"{own}:2")
+    ]
+    assert "[ours] Ours crash. Here: driver package 550.163.01-2. The rule is in" in plain(out.err)
+    assert (
+        f"gdsdeploy lock {debian.fleet}"
+        in verb("inventory", debian.fleet, "-o", debian.fleet.parent / "out", error=LockStale).err
+    )
+    debian.publish(suites(NEWER))
+    assert run("lock", debian.fleet) == 0
+    assert versions(debian.fleet)["nvidia-open-kernel-dkms"] == "550.200.01-1"
+    assert run("lock", "--check", debian.fleet) == 0
+    own.write_text(own.read_text().replace("driver_package", "driver"))
+    assert "fleet.compat.yml:5:5: rules.0.refuses: driver: no version is written like '550.163.01-2' here" in plain(
+        verb("lock", "--check", debian.fleet, error=FleetInvalid).err
+    )
+
+
 def test_check_names_a_package_that_vanished(debian: Debian, verb: Verb) -> None:
     assert run("lock", debian.fleet) == 0
     debian.publish(suites(without(TRIXIE, *(p["Package"] for p in kernel("6.12.94+deb13", "6.12.94-1")))))

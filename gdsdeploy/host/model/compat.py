@@ -331,7 +331,8 @@ def require_conditions(conditions: Conditions) -> None:
             try:
                 parse_versions(text).require_spelling(VERSIONS[subject])
             except ValueError as error:
-                raise ValueError(f"{subject}: {error}") from None
+                package = f"; {subject}_package has the package's" if f"{subject}_package" in VERSIONS else ""
+                raise ValueError(f"{subject}: {error}{package}") from None
 
 
 def judge(combination: Combination, rules: Iterable[Rule]) -> List[Verdict]:

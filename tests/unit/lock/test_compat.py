@@ -119,7 +119,7 @@ def test_every_rule_is_one_sentence_with_a_source(rule: Rule) -> None:
     [
         ({"needs": {"drivr": ">=1"}}, "there is no subject 'drivr'"),
         ({"needs": {"driver": ">=x"}}, "driver: not a version expression"),
-        ({"needs": {"driver": ">=580.95.05-0ubuntu1"}}, "driver: no version is written like '580.95.05-0ubuntu1' here"),
+        ({"needs": {"driver": ">=580.95.05-0ubuntu1"}}, "580.95.05; driver_package has the package's"),
         ({"needs": {"nvidia_fs_package": ">=1:2.26"}}, "nvidia_fs_package: no version is written like '1:2.26' here"),
         ({"when": {"gpu": "h100"}}, "gpu: there is no 'h100'; there are maxwell, pascal,"),
         ({"when": {"gpu": "hoper"}}, "gpu: there is no 'hoper'; did you mean 'hopper'?"),
