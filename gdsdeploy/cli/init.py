@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from gdsdeploy import console
 from gdsdeploy.cli import options
-from gdsdeploy.errors import FleetInvalid, GdsError, HostKeyMismatch, HostUnreachable
+from gdsdeploy.errors import ControllerUnfit, FleetInvalid, GdsError, HostKeyMismatch, HostUnreachable
 from gdsdeploy.fleetfile import ansible_inventory, selection
 from gdsdeploy.host.facts import as_dict
 from gdsdeploy.host.io.wording import aligned, line
@@ -28,6 +28,8 @@ from gdsdeploy.ssh.endpoint import TIMEOUT
 from gdsdeploy.validate.facts import ask_facts
 
 _STDOUT = Path("-")
+#: What says nothing of whether a host is fit.
+_NO_ANSWER = (ControllerUnfit, HostKeyMismatch, HostUnreachable)
 #: Folder beside the fleet file for public keys of repositories that this machine lacks.
 _KEYS = "keys"
 
@@ -103,7 +105,7 @@ def command(
     left_out = {name: line(error.message).removeprefix(name).lstrip(": ") for name, error in errors.items()}
     if observations:
         # Its other hosts make such a group unfit: they get its profile, or the fleet file can't be read.
-        unfit = {name for name, error in errors.items() if not isinstance(error, HostUnreachable | HostKeyMismatch)}
+        unfit = {name for name, error in errors.items() if not isinstance(error, _NO_ANSWER)}
         groups = {name: members for name, members in source.groups.items() if not unfit & set(members)}
         keep = replace(source, inventory=source.inventory if keep_inventory else "", groups=groups)
         keys = str(_folder(output).resolve() / _KEYS) if output != _STDOUT else ""

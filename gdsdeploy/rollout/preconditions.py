@@ -18,7 +18,7 @@ from gdsdeploy.builds.assign import Supply
 from gdsdeploy.converge import plan_fleet as planning
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.plan_fleet import FleetPlan, plan_fleet
-from gdsdeploy.errors import DrainFailed, FleetInvalid, GdsError, JournalUnusable, RolloutRefused
+from gdsdeploy.errors import ControllerUnfit, DrainFailed, FleetInvalid, GdsError, JournalUnusable, RolloutRefused
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.host.io.wording import first_few
 from gdsdeploy.lock import compat, lockfile, releases
@@ -466,11 +466,13 @@ def _problem(trial: Trial) -> tuple[str, str]:
 
 
 def silent(fleet: Fleet, fleet_path: Path, names: Sequence[str]) -> dict[str, str]:
-    """Host → words, of those hosts of ``names`` that don't answer."""
-    if not names:
-        return {}
-    outcomes = ask(fleet, fleet_path, names, _STATUS, Answer.require_document, timeout=KNOCK)
-    return {answer.host: "it doesn't answer" for answer, _ in outcomes if answer.error is not None}
+    """Host → words, of those hosts of ``names`` that don't answer.  Raises ControllerUnfit."""
+    outcomes = ask(fleet, fleet_path, names, _STATUS, Answer.require_document, timeout=KNOCK) if names else ()
+    errors = {answer.host: answer.error for answer, _ in outcomes if answer.error is not None}
+    for error in errors.values():
+        if isinstance(error, ControllerUnfit):
+            raise error
+    return dict.fromkeys(errors, "it doesn't answer")
 
 
 def _drained(drains: Drainer, names: Sequence[str], reasons: list[Reason]) -> dict[str, str]:

@@ -12,7 +12,15 @@ import yaml
 
 from gdsdeploy.builds.assign import Supply
 from gdsdeploy.converge.diff import HostPlan
-from gdsdeploy.errors import DrainFailed, FleetInvalid, HostUnreachable, LockStale, NameUnknown, RolloutRefused
+from gdsdeploy.errors import (
+    ControllerUnfit,
+    DrainFailed,
+    FleetInvalid,
+    HostUnreachable,
+    LockStale,
+    NameUnknown,
+    RolloutRefused,
+)
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply.model import REBOOT, Change, Refusal
 from gdsdeploy.lock import compat, lockfile, releases
@@ -136,6 +144,13 @@ def test_programs_of_the_fleet_file_have_to_be_there(make_fleet: Callable[..., P
     assert "  - rollout.notify.command: no-such-pager is not installed" in text
     cycle.chmod(0o755)
     assert "power_cycle" not in refusal(fleet)
+
+
+def test_hosts_are_not_silent_where_this_machine_cannot_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet, error = PlannedFleet(tmp_path, "a"), ControllerUnfit("this machine cannot look up a: Temporary failure")
+    monkeypatch.setattr(preconditions, "ask", lambda *_, **__: iter([(Answer("a", None, error, 0.0), error)]))
+    with pytest.raises(ControllerUnfit, match="cannot look up a"):
+        preconditions.silent(fleet.fleet, fleet.path, ["a"])
 
 
 def test_a_stack_that_nobody_has_tried(make_fleet: Callable[..., PlannedFleet]) -> None:
