@@ -67,13 +67,13 @@ BACK = (Step.UNDO, Step.UNDO_REBOOT, Step.UNDO_BOOT, Step.UNDO_VALIDATE, Step.RE
 
 
 class Standing(enum.StrEnum):
-    """Who keeps a host out of work, as its scheduler has it now."""
+    """What keeps a host out of work, as its scheduler has it now."""
 
-    #: this rollout, and no work is left on it
+    #: this rollout's drain, and no work is left on it
     OURS = "ours"
-    #: somebody else, and no work is left on it
+    #: another drain, and no work is left on it
     THEIRS = "theirs"
-    #: nobody, or work is left on it
+    #: it is in work, or work is left on it
     WORKS = "works"
     #: the scheduler doesn't answer
     UNKNOWN = "unknown"

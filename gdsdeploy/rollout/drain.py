@@ -137,7 +137,7 @@ class Nothing:
     def states(self, hosts: Sequence[str]) -> dict[str, State]:  # noqa: ARG002 - likewise
         return {}
 
-    def look(self, host: str, reason: str) -> Standing:  # noqa: ARG002 - there is nobody to ask
+    def look(self, host: str, reason: str) -> Standing:  # noqa: ARG002 - there is no program to ask
         return Standing.OURS
 
     def drain(self, host: str, reason: str, *, timeout: float, progress: Progress) -> DrainResult:  # noqa: ARG002

@@ -165,7 +165,7 @@ class Hooks:
     removed: Callable[[], Collection[str]] = lambda: ()
     #: sentences about files that changed after the planning; called once
     notices: Callable[[], Iterable[str]] = lambda: ()
-    #: who keeps each host out of work now, of those of which somebody can say it; gets the hosts that others kept out,
+    #: who keeps each host out of work now, as far as it's known; gets the hosts that others kept out of it,
     #: and whether this is the first time since a person had the rollout go on.  In a thread of its own, before hosts
     #: are drained; without an answer none is.  None: the plan is believed
     look: Callable[[Collection[str], bool], Mapping[str, Standing]] | None = None
@@ -223,7 +223,7 @@ class _Driver:
         self._look_after = 0.0
         #: when who is out of work was last known, since a person had the rollout go on; None: not yet
         self._known: float | None = None
-        #: since when nobody says it, and when it's asked again
+        #: since when there is no answer, and when it's asked again
         self._unanswered: float | None = None
         self._ask_after = 0.0
         self._looking = False
@@ -363,7 +363,7 @@ class _Driver:
     # -- who is out of work
 
     def _knows_who_is_out(self, seconds: float) -> bool:
-        """Whether that is known as of so many seconds ago, or since nobody else kept hosts out; if not, it's asked."""
+        """Whether that is known as of so many seconds ago, or that others keep no hosts out; if not, it's asked."""
         steady, self._needed = self._clock.steady(), seconds == LOOK
         fresh = self._known is not None and steady < self._known + seconds
         if self._hooks.look is None or fresh or (seconds == MINUTE and not self.machine.slots.down):

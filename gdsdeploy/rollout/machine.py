@@ -230,7 +230,7 @@ class Fold:
         if standing := done.data.get("standing"):
             hoststate.put_off(host, standing, begun=done.facts.begun)
             if standing == Standing.UNKNOWN:
-                why = f"{step} waits, because nobody says whether it is in work: {done.facts.reason}"
+                why = f"{step} waits until the scheduler says whether it is in work: {done.facts.reason}"
                 self._doubt = f"{host.name}: {why}"
             return
         hoststate.end(host, done)
@@ -446,8 +446,8 @@ class StateMachine(Fold):
     def looked(self, standings: Mapping[str, Standing], now: float) -> tuple[Event, ...]:
         """An event where others keep other hosts out of work than before, or hosts that were left out are in work.
 
-        standings: of every host that somebody knows.  Of another that was left out a person says it, by accepting its
-        failure; one that is to be drained is thought to work, where somebody could have said more.
+        standings: of every host of which it's known.  Of another that was left out a person says it, by accepting its
+        failure; one that is to be drained is thought to work, where a scheduler could have said more.
         """
         down = {name for name, standing in standings.items() if standing is Standing.THEIRS}
         asked = self.settings.drain.by in ("slurm", "kubernetes")

@@ -173,7 +173,7 @@ def resumption(current: Status, accept: Collection[str], reason: str) -> Rollout
 
 
 class Lookout:
-    """Who keeps which host of the fleet out of work now; a host that doesn't answer counts as somebody else's."""
+    """Who keeps which host of the fleet out of work now; a host that doesn't answer counts as drained by others."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan, self._path = plan, Path(plan.fleet).resolve()
@@ -181,7 +181,7 @@ class Lookout:
         self._silent: set[str] = set()
 
     def __call__(self, down: Collection[str], afresh: bool) -> dict[str, Standing]:
-        """Host → standing, for every host of which somebody can say it.  Raises DrainFailed.
+        """Host → standing, as far as it's known.  Raises DrainFailed.
 
         down: hosts that others kept out of work.  afresh: those of them that work, by the scheduler, have to answer.
         """
