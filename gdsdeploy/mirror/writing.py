@@ -53,12 +53,12 @@ def place(repository: str, filename: str) -> str:
 
 
 def package_list(entries: Iterable[MirroredPackage]) -> bytes:
-    """The text of a package list, sorted."""
+    """The text of a package list, sorted; apt 2.6 can't read some last stanzas that no empty line follows."""
     blocks = []
     for entry in sorted(entries, key=lambda entry: (entry.package, entry.version)):
         text = _DROPPED.sub("", _BLANK.sub(" ", entry.stanza).strip("\n") + "\n")
-        blocks.append(f"{text}Filename: {entry.filename}\n")
-    return "\n".join(blocks).encode()
+        blocks.append(f"{text}Filename: {entry.filename}\n\n")
+    return "".join(blocks).encode()
 
 
 def suite_files(suite: str, lists: Mapping[tuple[str, str], bytes], date: datetime) -> dict[str, bytes]:

@@ -369,10 +369,12 @@ def dnf_settings(path: Path = Path("/etc/dnf/dnf.conf")) -> dict[str, str]:
     parser = configparser.RawConfigParser(strict=False)
     try:
         parser.read(path, encoding="utf-8")
-    except (configparser.Error, OSError, UnicodeDecodeError) as error:
-        raise RepositoryUnusable(f"{path}: cannot be read", hint="Correct it, and make it readable") from error
-    main = dict(parser["main"]) if parser.has_section("main") else {}
-    proxy = urlsplit(main.get("proxy", ""))
+        main = dict(parser["main"]) if parser.has_section("main") else {}
+        proxy = urlsplit(main.get("proxy", ""))
+    except (configparser.Error, OSError, ValueError) as error:
+        # Its own words may quote a password.
+        words = f"{path}: {type(error).__name__}: its [main] cannot be read"
+        raise RepositoryUnusable(words, hint="`dnf repolist` says what is wrong with it") from None
     if proxy.hostname and "proxy_username" in main:
         login = ":".join(quote(main.get(f"proxy_{each}", ""), safe="") for each in ("username", "password"))
         proxy = proxy._replace(netloc=f"{login}@{proxy.netloc}")

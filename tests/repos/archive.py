@@ -130,7 +130,7 @@ class Archive:
         shutil.rmtree(folder / "by-hash", ignore_errors=True)
         listed: list[str] = []
         for stem, stanzas in self._lists(suite):
-            text = "\n".join("".join(f"{k}: {v}\n" for k, v in stanza.items()) for stanza in stanzas).encode()
+            text = "".join("".join(f"{k}: {v}\n" for k, v in stanza.items()) + "\n" for stanza in stanzas).encode()
             for ending, data in (("", text), (".xz", lzma.compress(text)), (".gz", gzip.compress(text, mtime=0))):
                 listed.append(f" {hashlib.sha256(data).hexdigest()} {len(data)} {stem}{ending}")
                 if ending in suite.compressions:

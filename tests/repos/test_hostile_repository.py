@@ -45,7 +45,7 @@ def mirror(debian: Debian, other_key: Key, tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    "name", ["x/../../../victim", "../../../victim", "/victim", "a/./b", "a//b", ".htaccess", "pool/\x1b[2J", "a b"]
+    "name", ["x/../../../victim", "../../../victim", "/victim", "a/./b", "a//b", ".htaccess", "pool/\x1b[2J", "a /b"]
 )
 def test_a_file_name_that_leads_out_is_refused_by_lock_and_mirror(
     name: str, debian: Debian, mirror: Callable[[], int], tmp_path: Path, capsys: pytest.CaptureFixture[str]

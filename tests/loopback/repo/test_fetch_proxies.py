@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.errors import GdsError
+from gdsdeploy.errors import GdsError, RepositoryUnusable
 from gdsdeploy.repo.fetch import Fetcher, MissingFile, dnf_settings
 from tests.pins.aptmachine import AptMachine
 
@@ -149,3 +149,13 @@ def test_requests_go_where_those_of_dnf_go(
             ]  # fmt: skip
             subprocess.run(argv, capture_output=True, check=False)
             assert (heard(listeners), asked(fetcher, uri, listeners)) == ({expected}, {expected}), scheme
+
+
+@pytest.mark.parametrize("text", ["proxy=hunter2", "[main]\n=hunter2", "[main]\nproxy=http://[hunter2", "\udcff"])
+def test_a_configuration_of_dnf_that_cannot_be_read_is_named_and_not_quoted(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "dnf.conf"
+    file.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(RepositoryUnusable, match=r"dnf\.conf: \w+: its \[main\] cannot be read") as error:
+        dnf_settings(file)
+    assert "hunter2" not in error.value.message
+    assert dnf_settings(tmp_path / "none") == {}

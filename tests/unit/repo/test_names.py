@@ -152,7 +152,7 @@ def test_a_stanza_of_a_mirror_is_one_for_apt_too() -> None:
     """Apt ends a stanza at an empty line with a carriage return, and lets blanks stand before a colon."""
     stanza = "Package: a\nFilename : b\nSHA1\x0b: c\nX: y\n\r\nPriority: low\n\rFilename: d\r"
     text = writing.package_list([writing.MirroredPackage("a", "1", stanza, "pool/a.deb")]).decode()
-    assert text == "Package: a\nX: y\n \nPriority: low\n Filename: d \nFilename: pool/a.deb\n"
+    assert text == "Package: a\nX: y\n \nPriority: low\n Filename: d \nFilename: pool/a.deb\n\n"
 
 
 def test_many_names_and_beginnings_take_no_time() -> None:
