@@ -670,12 +670,8 @@ def power(work: Work) -> dict[str, Any]:
         work.say("it answers, and isn't switched off")
         return {}
     try:
-        run(
-            fill(command, {"host": work.name}),
-            doing=f"switch {work.name} off and on",
-            timeout=_POWER,
-            cwd=work.fleet_path.resolve().parent,
-        )
+        doing, folder = f"switch {work.name} off and on", work.fleet_path.resolve().parent
+        run(fill(command, {"host": work.name}), doing=doing, timeout=_POWER, cwd=folder)
     except (ProgramFailed, MissingProgram) as error:
         raise RebootFailed(error.message, hint="rollout.power_cycle in the fleet file") from None
     return {}
