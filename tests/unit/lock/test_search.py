@@ -192,7 +192,11 @@ def is_installable(files: Sequence[Candidate]) -> bool:
     )
 
 
-@pytest.mark.parametrize("seed", range(150))
+#: Of the latter, the answer needs another file of a package that was chosen for something else.
+SEEDS = (*range(120), 315, 605, 1429, 1522, 2195)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_random_archive_is_solved_if_anything_solves_it(seed: int) -> None:
     """Held against every set of its files."""
     stanzas = random_archive(Random(seed))
