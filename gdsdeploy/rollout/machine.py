@@ -449,7 +449,13 @@ class StateMachine(Fold):
         standings: of every host of which it's known.  Of another that was left out a person says it, by accepting its
         failure; one that is to be drained is thought to work, where a scheduler could have said more.
         """
-        down = {name for name, standing in standings.items() if standing is Standing.THEIRS}
+        # This rollout has drained a host that is thought to work: it was unknown, and accepted.
+        here = {name for name, host in self.hosts.items() if host.out}
+        down = {
+            name
+            for name, standing in standings.items()
+            if standing is Standing.THEIRS or (standing is Standing.OURS and name not in here)
+        }
         asked = self.settings.drain.by in ("slurm", "kubernetes")
         out = {name: host for name, host in self.hosts.items() if host.out and (host.stuck or host.drained_next)}
         said = {name: Standing.WORKS for name, host in out.items() if (host.accepted if host.stuck else asked)}

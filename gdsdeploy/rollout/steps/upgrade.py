@@ -308,8 +308,7 @@ def play(
 ) -> list[str]:
     """Play the roles of ``step``; returns what was changed, as ``role: task``.
 
-    extra: more variables.  Waits where another run keeps the host.  Raises the error of the failed task, and as
-    ``Work.require_out``.
+    extra: more variables.  Waits where another run keeps the host.  Raises the failed task's error, and as require_out.
     """
     document = render_inventory(work, shelf, supply, fit)
     # Beside its other variables, which would win against those of a group.

@@ -242,7 +242,7 @@ class World:
 
     def silence(self, host: Machine) -> None:
         """It begins, unless the host was silent until a moment ago."""
-        if not host.hangs and self.now > max(host.up_at, host.reached_at) + 10:
+        if not host.hangs and self.now > max(host.up_at, host.reached_at) + 20:
             host.silent_from = self.now
 
     def reboots(self, host: Machine, kernel: str) -> None:
