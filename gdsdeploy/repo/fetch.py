@@ -267,7 +267,7 @@ class _RetryableError(Exception):
 
 @dataclass
 class _RefusedError(Exception):
-    """The server won't give a file.  Some say so of files that they don't have, such as S3 without the right to list."""
+    """The server won't give a file.  Some say so of files that they lack, such as S3 without the right to list."""
 
     status: int
 

@@ -355,7 +355,7 @@ def test_order_of_versions_of_this_stack(older: str, newer: str) -> None:
     assert rpm(older) < rpm(newer)
 
 
-@pytest.mark.parametrize("text", ["", "a b", "1:2:3", "x:1", "1-2-3", "-1"])
+@pytest.mark.parametrize("text", ["", "a b", "1:2:3", "x:1", "-1"])
 def test_what_is_no_version_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not an rpm version"):
         rpm(text)

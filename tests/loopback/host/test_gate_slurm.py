@@ -142,11 +142,12 @@ def test_slurmd_itself_asks_the_gate(slurm: Slurm, tmp_path: Path) -> None:
         health.write_text(f"#!/bin/sh\nexport SLURM_CONF={slurm.folder}/slurm.conf\ncd {program}\n{line}\n")
         node = slurm.until(lambda node: "DRAIN" in node.states)
         assert node.reason == "gdsdeploy: the gate has not judged this host yet"
+        settings = gate.Settings(file="", metrics=str(tmp_path / "metrics"))
         record = gate.Record(gate.OPEN, "24 checks passed", "pass", gate.boot_id(), "2026-11-21T08:00:00Z", 1.0)
-        gate.publish(record, gate.Settings(file=""), str(run), str(tmp_path / "state"))
+        gate.publish(record, settings, str(run), str(tmp_path / "state"))
         slurm.until(is_in)
         record = gate.Record(gate.OPEN, "24 checks passed", "pass", "another boot", "2026-11-21T08:00:00Z", 1.0)
-        gate.publish(record, gate.Settings(file=""), str(run), str(tmp_path / "state"))
+        gate.publish(record, settings, str(run), str(tmp_path / "state"))
         node = slurm.until(lambda node: "DRAIN" in node.states)
         assert "has not judged this boot" in node.reason
     finally:

@@ -112,7 +112,9 @@ def metrics(place: Path) -> None:
 
 def opened(place: Path) -> None:
     record = gate.Record(gate.OPEN, "fine", "pass", "x", "2026-01-01T00:00:00Z", 0.1)
-    _, problems = gate.publish(record, gate.Settings(file=str(place)), *[str(place.parents[1] / "roots" / "run")] * 2)
+    other = place.parents[1] / "roots"
+    settings = gate.Settings(file=str(place), metrics=str(other / "metrics"))
+    _, problems = gate.publish(record, settings, *[str(other / "run")] * 2)
     if problems:
         raise OSError(problems)
 
