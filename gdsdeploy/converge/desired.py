@@ -1,262 +1,470 @@
-"""Role variables of one machine → the desired state that its host program checks: the same resources, in roles' order.
+"""A machine → the desired state of each resource, and from these the variables of the roles that apply them.
 
-Pure, but for files of the controller, which :class:`Files` reads.  A test compares :data:`TABLE` with the roles' tasks.
+A resource has two places: its module in ``gdsdeploy/host/apply/``, which hosts run and which knows no fleet, and its
+function here.  They stand in the order in which the playbook's roles apply them.  Pure, but for the files of the
+controller that a machine's :class:`~gdsdeploy.converge.files.Files` reads.
 """
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final
 
-from gdsdeploy.errors import FleetInvalid
-from gdsdeploy.host.apply import registry
+from gdsdeploy.converge import boot
+from gdsdeploy.converge.files import encoded
+from gdsdeploy.converge.machine import PEERMEM, PEERMEM_UNIT, Machine, exactly, packaged_files, superseded
+from gdsdeploy.cufile.render import log_dir
+from gdsdeploy.fleetfile import selection
+from gdsdeploy.host.apply import (
+    boot_arguments,
+    boot_default,
+    cufile,
+    driver_options,
+    expectation,
+    gate,
+    guard,
+    image,
+    imex,
+    loaded,
+    module_options,
+    modules,
+    peermem,
+    pins,
+    preflight,
+    program,
+    reboot,
+    recipes,
+    registry,
+    repositories,
+    signing,
+    watch,
+)
 from gdsdeploy.host.apply.file_resource import FileResource
-from gdsdeploy.host.apply.packages import managers
-from gdsdeploy.host.io import reading
-from gdsdeploy.host.model import schema
+from gdsdeploy.host.apply.packages import managers, transaction
+from gdsdeploy.host.gate.gate import FILE, Settings
+from gdsdeploy.host.io.prometheus import places
+from gdsdeploy.host.model.expectation import from_json
+from gdsdeploy.host.model.system import services_of
+from gdsdeploy.lock.signatures import lock_order
+from gdsdeploy.model.lock import Target
+from gdsdeploy.platform import stack_platform_for
 
 VERSION: Final = 1
-Variables = Mapping[str, Any]
-
-
-def _host(values: Variables) -> bool:
-    return bool(values["gds_role"] == "host")
-
-
-def _boots(values: Variables) -> bool:
-    return bool(values["gds_kernel_boot"])
-
-
-def _builds(values: Variables) -> bool:
-    return bool(values["gds_modules_from"] == "build")
-
-
-def _receives(values: Variables) -> bool:
-    return _host(values) and not _builds(values)
-
-
-def _signed(when: Callable[[Variables], bool]) -> Callable[[Variables], bool]:
-    return lambda values: bool(values["gds_secureboot_certificate"]) and when(values)
+#: MiB that have to be free on a host before anything is installed, by the directory they are needed in.
+FREE_MIB = {"/boot": 200, "/usr": 800, "/var": 500}
+#: IMEX guide, IMEX Channels: without one, programs may not share memory; the driver makes channel 0 for every user.
+IMEX_CHANNEL = {"NVreg_CreateImexChannel0": "1"}
 
 
 @dataclass(frozen=True)
-class Use:
-    """A resource as one role applies it."""
+class Resource:
+    """A resource as a role applies it."""
 
+    #: as the host program names it: RESOURCE or RESOURCE.INSTANCE
+    name: str
     role: str
-    resource: str
-    #: option of its Ansible module → the role variable that the option is set to
-    options: Mapping[str, str] = field(default_factory=dict)
-    #: of a resource that a host has several of
-    instance: str = ""
     #: on which machines
-    when: Callable[[Variables], bool] = lambda _: True
-
-    @property
-    def name(self) -> str:
-        """As the host program names it: RESOURCE or RESOURCE.INSTANCE."""
-        return f"{self.resource}.{self.instance}" if self.instance else self.resource
-
-
-def _options_of(role: str, *options: str) -> dict[str, str]:
-    return {option: f"{role}_{option}" for option in options}
+    when: Callable[[Machine], bool]
+    desired: Callable[[Machine], Any]
+    #: variables of the role that name files of the controller, instead of the fields with their contents
+    files: Callable[[Machine], dict[str, Any]]
+    contents: tuple[str, ...]
 
 
-def _packages(role: str, *more: str) -> dict[str, str]:
-    return {**_options_of(role, "manager", "locked", "removes", *more), "wanted": f"{role}_packages"}
+#: Every resource in the order in which the playbook's roles apply it.
+RESOURCES: Final[list[Resource]] = []
 
 
-_RECIPES = (
-    *("driver_version", "driver_flavour", "driver_tree", "driver_dkms_name"),
-    *("nvidia_fs_version", "nvidia_fs_tree", "nvidia_fs_dkms_name"),
-)
-_SOURCE = {"source": "gds_modules_from"}
-_MODULES = Use(
+def _applied(
+    role: str,
+    name: str,
+    when: Callable[[Machine], bool] = lambda _: True,
+    *,
+    files: Callable[[Machine], dict[str, Any]] = lambda _: {},
+    contents: tuple[str, ...] = (),
+) -> Callable[[Callable[[Machine], Any]], Callable[[Machine], Any]]:
+    def add(desired: Callable[[Machine], Any]) -> Callable[[Machine], Any]:
+        RESOURCES.append(Resource(name, role, when, desired, files, contents))
+        return desired
+
+    return add
+
+
+def _host(machine: Machine) -> bool:
+    return machine.is_host
+
+
+def _boots(machine: Machine) -> bool:
+    return machine.boots
+
+
+def _builds(machine: Machine) -> bool:
+    return machine.builds
+
+
+def _builds_or_receives(machine: Machine) -> bool:
+    return machine.builds or machine.is_host
+
+
+@_applied("gds_preflight", "preflight")
+def _preflight(machine: Machine) -> preflight.Desired:
+    target, profile = machine.target, machine.profile
+    fleet_id, serial = lock_order(machine.fleet, machine.lock)
+    # A host may run a kernel of another flavour without the profile saying so; the one that runs isn't the image's.
+    asks = machine.boots and not machine.image and profile.kernel.flavour is None
+    return preflight.Desired(
+        os=target.os,
+        arch=target.arch,
+        manager=machine.manager,
+        free_mib=dict(FREE_MIB),
+        unasked_kernel=machine.release if asks else "",
+        kernel_release=machine.release,
+        versions={package.package: package.version for package in machine.packages},
+        repositories=list(dict.fromkeys(index.uri for index in target.indices)),
+        driver_version=target.driver.version if machine.is_host else "",
+        imex_nodes=list(machine.fleet.imex_nodes(machine.name)),
+        fleet_id=fleet_id,
+        lock_serial=serial,
+    )
+
+
+def _pins_of(machine: Machine) -> list[managers.Pin]:
+    return [managers.Pin(package.package, package.version, package.sha256) for package in machine.packages]
+
+
+def _keyring_files(machine: Machine) -> dict[str, Any]:
+    return {"keys": [{"src": source, "dest": dest} for dest, source in machine.sources[1].items()]}
+
+
+@_applied("gds_repo", "repositories", files=_keyring_files, contents=("keys",))
+def _repositories(machine: Machine) -> repositories.Desired:
+    indices, keyrings = machine.sources
+    keys = [managers.Key(dest, encoded(machine.controller.keyring(source))) for dest, source in keyrings.items()]
+    return repositories.Desired(machine.manager, indices, keys, _pins_of(machine))
+
+
+@_applied("gds_repo", "pins")
+def _pins(machine: Machine) -> pins.Desired:
+    return pins.Desired(
+        manager=machine.manager,
+        indices=machine.sources[0],
+        pins=_pins_of(machine),
+        deny=[*machine.platform.kept_out(), *_bad_kernels(machine.target)],
+        modules=list(machine.target.modules),
+    )
+
+
+def _bad_kernels(target: Target) -> list[str]:
+    """Packages of the kernels that a compatibility rule forbids: on them, the driver's build leaves dpkg half done."""
+    platform = stack_platform_for(target.os)
+    kernels = [choice.choice for choice in target.refused if choice.rule in target.rules and choice.subject == "kernel"]
+    return [name for kernel in kernels for name in platform.kernel_packages(kernel)]
+
+
+@_applied("gds_host", "program")
+def _program(_: Machine) -> program.Desired:
+    return program.Desired()
+
+
+@_applied("gds_host", "expectation")
+def _expectation(machine: Machine) -> expectation.Desired:
+    text = machine.files.expectations[machine.name] if machine.is_host else ""
+    return expectation.Desired(replace(from_json(text), host="").to_json() if machine.image else text)
+
+
+def has_dkms(machine: Machine) -> bool:
+    """Whether it gets DKMS, to build or because the driver's packages need it."""
+    return any(package.part == "driver-source" for package in machine.packages)
+
+
+def _recipe(machine: Machine) -> dict[str, Any]:
+    """What DKMS builds, as both of its resources say it."""
+    target = machine.target
+    nvidia_fs = target.nvidia_fs if machine.profile.mode == "nvidia-fs" else None
+    return {
+        "source": machine.supply.mode,
+        "kernel_release": machine.release,
+        # No host boots a builder's other kernels.
+        "target_only": not machine.is_host,
+        "driver_version": target.driver.version,
+        "driver_flavour": target.driver.flavour,
+        "driver_tree": target.driver.source_tree,
+        "driver_dkms_name": target.driver.dkms_name,
+        "nvidia_fs_version": nvidia_fs.version if nvidia_fs else "",
+        "nvidia_fs_tree": nvidia_fs.source_tree if nvidia_fs else "",
+        "nvidia_fs_dkms_name": nvidia_fs.dkms_name if nvidia_fs else "nvidia-fs",
+    }
+
+
+@_applied("gds_modules", "recipes", has_dkms)
+def _recipes(machine: Machine) -> recipes.Desired:
+    return recipes.Desired(**_recipe(machine))
+
+
+@_applied("gds_kernel", "guard", _boots)
+def _guard(machine: Machine) -> guard.Desired:
+    return guard.Desired(machine.manager)
+
+
+@_applied("gds_driver", "driver_options", _host)
+def _driver_options(machine: Machine) -> driver_options.Desired:
+    profile, driver = machine.profile, machine.target.driver
+    channel = IMEX_CHANNEL if machine.fleet.imex_nodes(machine.name) else {}
+    return driver_options.Desired(
+        kernel_release=machine.release,
+        options={**channel, **boot.driver_options(profile)},
+        option_module=driver.module or machine.platform.driver_module(driver.flavour),
+        modules=[*machine.loads, *machine.umad],
+        rdma=profile.rdma,
+        p2pdma=boot.needs_p2pdma_options(profile),
+    )
+
+
+def _packages(machine: Machine, part: str) -> transaction.Desired:
+    return transaction.Desired(
+        manager=machine.manager,
+        wanted=exactly(machine.packages_of[part]),
+        locked=machine.locked,
+        removes=list(machine.profile.removes),
+    )
+
+
+@_applied("gds_driver", "packages.driver", _host)
+def _packages_driver(machine: Machine) -> transaction.Desired:
+    return replace(
+        _packages(machine, "driver"),
+        along=exactly(machine.packages_of["cufile"]),
+        leaving=superseded(machine.target) if machine.is_host and machine.manager == "apt" else [],
+    )
+
+
+@_applied("gds_driver", "imex", _host)
+def _imex(machine: Machine) -> imex.Desired:
+    return imex.Desired(list(machine.fleet.imex_nodes(machine.name)))
+
+
+@_applied("gds_kernel", "packages.kernel")
+def _packages_kernel(machine: Machine) -> transaction.Desired:
+    leaves = machine.is_host and machine.target.packaged
+    return replace(_packages(machine, "kernel"), leaving=superseded(machine.target) if leaves else [])
+
+
+@_applied("gds_boot", "module_options", _boots)
+def _module_options(machine: Machine) -> module_options.Desired:
+    return module_options.Desired(machine.release, boot.module_options(machine.profile))
+
+
+@_applied("gds_boot", "boot_arguments", _boots)
+def _boot_arguments(machine: Machine) -> boot_arguments.Desired:
+    # What boots hosts from the network passes them.
+    arguments = [] if machine.image == "network" else boot.arguments(machine.profile)
+    return boot_arguments.Desired(machine.release, arguments)
+
+
+@_applied("gds_cufile", "packages.cufile", _host)
+def _packages_cufile(machine: Machine) -> transaction.Desired:
+    return _packages(machine, "cufile")
+
+
+@_applied("gds_cufile", "cufile", _host)
+def _cufile(machine: Machine) -> cufile.Desired:
+    text = machine.files.cufile[machine.name] if machine.is_host else ""
+    return cufile.Desired(text, log_dir=log_dir(machine.profile))
+
+
+def _is_signed(machine: Machine) -> bool:
+    return machine.profile.signing is not None and _builds_or_receives(machine)
+
+
+def _certificate_file(machine: Machine) -> dict[str, Any]:
+    return {"shared": machine.certificate_path}
+
+
+@_applied("gds_secureboot", "signing", _is_signed, files=_certificate_file, contents=("certificate_content",))
+def _signing(machine: Machine) -> signing.Desired:
+    own = machine.profile.signing
+    delivered = None if machine.builds else machine.controller.content(machine.certificate_path)
+    return signing.Desired(
+        certificate=own.certificate if own else "",
+        # An address of a PKCS#11 token isn't a file.
+        key=own.own_key if own and not own.own_key.startswith("pkcs11:") else "",
+        settings=own.settings if own else "",
+        signs=machine.builds,
+        # The firmware is that of the hosts, not of the machine that makes an image.
+        enrols=machine.is_host and not machine.image,
+        kernel_release=machine.release,
+        certificate_content=encoded(delivered or b""),
+    )
+
+
+@_applied("gds_modules", "packages.modules", _builds)
+def _packages_modules(machine: Machine) -> transaction.Desired:
+    return _packages(machine, "modules")
+
+
+def _archive_files(machine: Machine) -> dict[str, Any]:
+    return {"archive": machine.archive_path, "builder_key": machine.builder_key_path}
+
+
+@_applied(
     "gds_modules",
     "modules",
-    _SOURCE
-    | _options_of(
-        "gds_modules",
-        "kernel_release",
-        *_RECIPES,
-        "names",
-        "signed",
-        "archive",
-        "builder",
-        "builder_key",
-        "packaged",
-        "target_only",
-    ),
+    _builds_or_receives,
+    files=_archive_files,
+    contents=("hand_over", "archive_sha256", "builder_key"),
 )
-_SIGNING = Use(
-    "gds_secureboot",
-    "signing",
-    _options_of("gds_secureboot", "certificate", "key", "settings", "signs", "enrols", "kernel_release", "shared"),
-)
+def _modules(machine: Machine) -> modules.Desired:
+    return modules.Desired(
+        **_recipe(machine),
+        names=machine.loads,
+        signed=machine.profile.signing is not None,
+        builder=machine.supply.origin,
+        # The key with which an archive is verified comes while provision runs.
+        hand_over=machine.builds and bool(machine.archive_path),
+        archive_sha256="" if machine.builds else machine.archive,
+        packaged=packaged_files(machine.target),
+    )
 
 
-_LOCKED = ("kernel_release", "versions", "repositories", "driver_version", "imex_nodes", "fleet_id", "lock_serial")
-#: Every resource in the order in which the playbook's roles apply it.
-TABLE: Final = (
-    Use(
-        "gds_preflight",
-        "preflight",
-        _options_of("gds_preflight", "os", "arch", "manager", "free_mib", "unasked_kernel", *_LOCKED),
-    ),
-    Use("gds_repo", "repositories", _options_of("gds_repo", "manager", "indices", "keys", "pins")),
-    Use("gds_repo", "pins", _options_of("gds_repo", "manager", "indices", "pins", "deny", "modules")),
-    Use("gds_host", "program"),
-    Use("gds_host", "expectation", {"content": "gds_host_expectation"}),
-    Use(
-        "gds_modules",
-        "recipes",
-        _SOURCE | _options_of("gds_modules", *_RECIPES, "kernel_release", "target_only"),
-        when=lambda values: bool(values["gds_modules_dkms"]),
-    ),
-    Use("gds_kernel", "guard", _options_of("gds_kernel", "manager"), when=_boots),
-    Use(
-        "gds_driver",
-        "driver_options",
-        _options_of("gds_driver", "kernel_release", "options", "option_module", "modules", "rdma", "p2pdma"),
-        when=_host,
-    ),
-    Use("gds_driver", "packages", _packages("gds_driver", "along", "leaving"), "driver", _host),
-    Use("gds_driver", "imex", {"nodes": "gds_driver_imex_nodes"}, when=_host),
-    Use("gds_kernel", "packages", _packages("gds_kernel", "leaving"), "kernel"),
-    Use(
-        "gds_boot",
-        "module_options",
-        {"kernel_release": "gds_boot_kernel_release", "options": "gds_boot_module_options"},
-        when=_boots,
-    ),
-    Use("gds_boot", "boot_arguments", _options_of("gds_boot", "kernel_release", "arguments"), when=_boots),
-    Use("gds_cufile", "packages", _packages("gds_cufile"), "cufile", _host),
-    Use("gds_cufile", "cufile", _options_of("gds_cufile", "content", "path", "log_dir"), when=_host),
-    replace(_SIGNING, when=_signed(_builds)),
-    Use("gds_modules", "packages", _packages("gds_modules"), "modules", _builds),
-    replace(_MODULES, when=_builds),
-    replace(_SIGNING, when=_signed(_receives)),
-    replace(_MODULES, when=_receives),
-    Use(
-        "gds_kernel",
-        "boot_default",
-        {"kernel_release": "gds_kernel_release"},
-        when=lambda values: _boots(values) and values["gds_host_image"] != "network",
-    ),
-    Use("gds_peermem", "peermem", _options_of("gds_peermem", "rdma", "before"), when=_host),
-    Use(
-        "gds_gate",
-        "gate",
-        _options_of("gds_gate", "enabled", "settings", "before", "required_by", "seconds", "slurm", "left"),
-        when=_host,
-    ),
-    Use("gds_watch", "watch", _options_of("gds_watch", "enabled", "every", "metrics"), when=_host),
-    Use(
-        "gds_modules",
-        "loaded",
-        {"modules": "gds_modules_loaded"} | _options_of("gds_modules", "kernel_release", "units", "services"),
-        when=_boots,
-    ),
-    Use(
-        "gds_reboot",
-        "reboot",
-        _options_of("gds_reboot", "kernel_release", "modules", "allowed", "arguments", "parameters"),
-        when=lambda values: _boots(values) and not values["gds_host_image"],
-    ),
-    # After packages, which may bring what belongs to one host.
-    Use("gds_host", "image", when=lambda values: bool(values["gds_host_image"])),
-)
+@_applied("gds_kernel", "boot_default", lambda machine: machine.boots and machine.image != "network")
+def _boot_default(machine: Machine) -> boot_default.Desired:
+    return boot_default.Desired(machine.release)
+
+
+@_applied("gds_peermem", "peermem", _host)
+def _peermem(machine: Machine) -> peermem.Desired:
+    return peermem.Desired(machine.profile.rdma, list(machine.profile.gate.before))
+
+
+@_applied("gds_gate", "gate", _host)
+def _gate(machine: Machine) -> gate.Desired:
+    wish = machine.profile.gate
+    settings = Settings(
+        seconds=float(wish.seconds),
+        file=wish.file,
+        slurm=wish.slurm,
+        metrics=wish.metrics,
+        measured_boot=wish.measured_boot,
+        waivers=[waiver.as_dict() for waiver in selection.waivers_of(machine.fleet, machine.name)],
+    )
+    return gate.Desired(
+        enabled=wish.enabled and machine.is_host,
+        settings=settings.to_json(),
+        before=list(wish.before),
+        required_by=list(wish.required_by),
+        seconds=wish.seconds,
+        slurm=wish.slurm,
+        # All of the usual folders: only the host knows which of them are there.
+        left=[*places(wish.metrics, FILE), *([wish.file] if wish.file else [])],
+    )
+
+
+@_applied("gds_watch", "watch", _host)
+def _watch(machine: Machine) -> watch.Desired:
+    wish = machine.profile.watch
+    return watch.Desired(wish.enabled and machine.is_host, wish.every, wish.metrics)
+
+
+@_applied("gds_modules", "loaded", _boots)
+def _loaded(machine: Machine) -> loaded.Desired:
+    # In an image, services are only enabled.
+    return loaded.Desired(
+        kernel_release=machine.release,
+        modules=[] if machine.image else [*machine.loads, *machine.umad, *machine.peermem],
+        units={PEERMEM: PEERMEM_UNIT} if machine.peermem and not machine.image else {},
+        services=services_of(package.package for package in machine.target.packages),
+    )
+
+
+@_applied("gds_reboot", "reboot", lambda machine: machine.boots and not machine.image)
+def _reboot(machine: Machine) -> reboot.Desired:
+    return reboot.Desired(
+        kernel_release=machine.release,
+        modules=machine.loads,
+        allowed=machine.profile.reboot,
+        arguments=boot.arguments(machine.profile),
+        parameters=boot.expected_parameters(machine.profile),
+    )
+
+
+# After packages, which may bring what belongs to one host.
+@_applied("gds_host", "image", lambda machine: bool(machine.image))
+def _image(_: Machine) -> image.Desired:
+    return image.Desired()
+
+
 #: Name of a resource → the role that applies it.
-ROLES: Final[Mapping[str, str]] = {use.name: use.role for use in TABLE}
-
-#: Bytes of a keyring or a certificate.
-LIMIT: Final = 16 * 1024 * 1024
-#: What keyrings have: a line of armour, or as their first byte one of a packet that holds a public key (RFC 9580).
-_ARMOUR = b"\n-----BEGIN PGP PUBLIC KEY BLOCK-----"
-_PUBLIC_KEY = frozenset(bytes([tag]) for tag in (0x98, 0x99, 0x9A, 0xC6))
-_CORRECT_KEYRING = "Correct keyring in the fleet file"
+ROLES: Final[Mapping[str, str]] = {resource.name: resource.role for resource in RESOURCES}
 
 
-class Files:
-    """Files of the controller that role variables name; each is read once."""
+def desired_states(machine: Machine) -> dict[str, Any]:
+    """Name of each resource that the machine has → its desired state.
 
-    def __init__(self) -> None:
-        self._read: dict[str, bytes | None] = {}
-
-    def content(self, path: str) -> bytes | None:
-        """The bytes of a file; None where there is none.  Raises FleetInvalid where it can't be read."""
-        if path not in self._read:
-            try:
-                self._read[path] = reading.whole(path, LIMIT)
-            except FileNotFoundError:
-                self._read[path] = None
-            except OSError as error:
-                raise FleetInvalid(f"{path}: {error.strerror}", hint="Make it readable, and run this again") from None
-        return self._read[path]
-
-
-def resources_of(values: Variables, files: Files, *, archive: str = "") -> list[dict[str, Any]]:
-    """The resources of a machine with these role variables.
-
-    archive: sha256 of the archive of modules that the controller has for it; empty: what it received before stays.
     Raises FleetInvalid where a keyring is missing.
     """
-    resources = []
-    for use in (use for use in TABLE if use.when(values)):
-        desired: dict[str, Any] = {}
-        for option, variable in use.options.items():
-            desired |= _fields(option, values[variable], values, files, archive)
-        resources.append({"resource": use.resource, "instance": use.instance, "desired": desired})
-    return resources
+    return {resource.name: resource.desired(machine) for resource in RESOURCES if resource.when(machine)}
 
 
-def _fields(option: str, value: Any, values: Variables, files: Files, archive: str) -> dict[str, Any]:
-    """An option as fields of the desired state; four options name files of the controller."""
-    if option == "keys":
-        return {"keys": [_key(entry, files) for entry in value]}
-    if option == "shared":
-        content = None if values["gds_secureboot_signs"] or not value else files.content(value)
-        return {"certificate_content": base64.b64encode(content or b"").decode()}
-    if option == "archive":
-        return {"hand_over": bool(value)} if _builds(values) else {"archive_sha256": archive}
-    if option == "builder_key":
-        # What is verified with it comes while provision runs.
-        return {}
-    return {option: value}
+def listed(machine: Machine) -> list[dict[str, Any]]:
+    """The same as the host program's document lists it."""
+    entries = ((name.partition("."), state) for name, state in desired_states(machine).items())
+    return [{"resource": name[0], "instance": name[2], "desired": plain(state)} for name, state in entries]
 
 
-def _key(entry: Mapping[str, str], files: Files) -> dict[str, str]:
-    return {"dest": entry["dest"], "content": base64.b64encode(keyring(entry["src"], files)).decode()}
+#: Variables whose names aren't ROLE_OPTION.
+_NAMES = {
+    "gds_boot_options": "gds_boot_module_options",
+    "gds_driver_nodes": "gds_driver_imex_nodes",
+    "gds_driver_wanted": "gds_driver_packages",
+    "gds_kernel_wanted": "gds_kernel_packages",
+    "gds_cufile_wanted": "gds_cufile_packages",
+    "gds_modules_wanted": "gds_modules_packages",
+    "gds_host_content": "gds_host_expectation",
+    "gds_modules_modules": "gds_modules_loaded",
+    "gds_modules_source": "gds_modules_from",
+    "gds_kernel_kernel_release": "gds_kernel_release",
+}
+#: What no role sets.
+_UNUSED = {"gds_reboot_after_boot", "gds_kernel_along"} | {
+    f"{role}_{option}" for role in ("gds_cufile", "gds_modules") for option in ("along", "leaving")
+}
 
 
-def keyring(source: str, files: Files) -> bytes:
-    """The content of a keyring.  Raises FleetInvalid where it's missing, or isn't one."""
-    content = files.content(source)
-    if content is None:
-        raise FleetInvalid(f"{source}: the keyring is missing", hint=_CORRECT_KEYRING)
-    require_keyring(source, content)
-    return content
+def variables(machine: Machine) -> dict[str, Any]:
+    """The variables of all roles: ROLE_OPTION for each option of a role's resources."""
+    fleet_id, serial = lock_order(machine.fleet, machine.lock)
+    values: dict[str, Any] = {
+        "gds_role": "host" if machine.is_host else "builder",
+        "gds_host_image": machine.image,
+        "gds_kernel_boot": machine.boots,
+        "gds_modules_dkms": has_dkms(machine),
+        "gds_remove_fleet_id": fleet_id,
+        "gds_remove_lock_serial": serial,
+    }
+    for resource in RESOURCES:
+        own = {key: value for key, value in plain(resource.desired(machine)).items() if key not in resource.contents}
+        for option, value in {**own, **resource.files(machine)}.items():
+            name = f"{resource.role}_{option}"
+            if name not in _UNUSED:
+                values[_NAMES.get(name, name)] = value
+    return values
 
 
-def require_keyring(place: str, content: bytes) -> None:
-    """Raise FleetInvalid unless the file ``place`` begins with a public key.
-
-    It leaves this machine: a fleet file that others wrote must not have any file sent to hosts that it names.
-    """
-    if _ARMOUR not in b"\n" + content and content[:1] not in _PUBLIC_KEY:
-        raise FleetInvalid(
-            f"{place}: not a keyring: it doesn't begin with an OpenPGP public key", hint=_CORRECT_KEYRING
-        )
+def plain(value: Any) -> Any:
+    """A desired state as JSON has it."""
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: plain(inner) for key, inner in value.items()}
+    return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
-def paths(resources: Sequence[Mapping[str, Any]]) -> set[str]:
-    """The files and folders that the resources of a document decide about."""
+def paths(desired_states: Mapping[str, Any]) -> set[str]:
+    """The files and folders that the resources of a machine decide about."""
     files: set[str] = set()
-    for entry in resources:
-        name, resource = entry["resource"], registry.resource(entry["resource"])
-        desired = schema.load(resource.desired_type, entry["desired"], name)
+    for name, desired in desired_states.items():
+        resource = registry.resource(name.partition(".")[0])
         files |= set(resource.reverts)
         if name == "repositories":
             files |= {key.dest for key in desired.keys}

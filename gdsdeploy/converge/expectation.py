@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from gdsdeploy.converge import boot
-from gdsdeploy.converge.inventory import addresses, packaged_files, packages_for
+from gdsdeploy.converge.machine import addresses, packaged_files, packages_for
 from gdsdeploy.cufile.render import PATH, FitTarget, render
 from gdsdeploy.errors import FleetInvalid, LockStale
-from gdsdeploy.host.kmod.packaged_file import PackagedFile
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.model.fleet import Fleet, Mount, Profile, TopologySettings
 from gdsdeploy.model.lock import Lock
@@ -61,7 +60,7 @@ def expectation(fleet: Fleet, lock: Lock, name: str, host: FitTarget | None = No
         own_kernel=profile.own_kernel,
         boot_arguments=boot.arguments(profile),
         module_parameters=boot.expected_parameters(profile) if profile.own_kernel else {},
-        packaged=[PackagedFile(**file) for file in packaged_files(target)],
+        packaged=packaged_files(target),
         imex_nodes=list(fleet.imex_nodes(name)),
         # Where a rule is on the controller is no matter of hosts.
         rules=[replace(rule, place="") for rule in fleet._own_rules],

@@ -9,14 +9,14 @@ import contextlib
 import fnmatch
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gdsdeploy.converge import boot
 from gdsdeploy.converge.diff import HostPlan
+from gdsdeploy.converge.machine import PEERMEM, load_order
 from gdsdeploy.errors import FleetInvalid, GdsError, HostUnfit
-from gdsdeploy.host.model import expectation
 from gdsdeploy.image.root import ImageRoot, ask, entered, open_root
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import Lock
@@ -69,25 +69,14 @@ class Image:
             answer = Answer(name, document, failure, time.monotonic() - begin)
             yield answer, judged(judge, answer)
 
-    def variables(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of its host that differ in the image."""
-        shared = replace(expectation.from_json(values["gds_host_expectation"]), host="")
+    def connection(self) -> dict[str, Any]:
+        """Ansible's variables with which it enters the root."""
         return {
             "ansible_connection": "gdsdeploy.gds.root",
             "ansible_root_enter": list(self.enter),
             "ansible_become": False,
             # A folder in memory, which ends with the run.
             "ansible_remote_tmp": "/tmp",  # noqa: S108 # nosec B108
-            "gds_host_image": "disk" if self.root.has_loader else "network",
-            # What boots the hosts from the network passes them.
-            **({} if self.root.has_loader else {"gds_boot_arguments": []}),
-            "gds_host_expectation": shared.to_json(),
-            # The kernel that runs is that of the machine that makes the image, and the firmware is that of the hosts.
-            "gds_preflight_unasked_kernel": "",
-            "gds_secureboot_enrols": False,
-            # Services are enabled.
-            "gds_modules_loaded": [],
-            "gds_modules_units": {},
         }
 
     def refusal(self, plan: HostPlan) -> GdsError | None:
@@ -103,8 +92,6 @@ class Image:
 
     def left(self, lock: Lock) -> list[Left]:
         """What is left to the first boot, to whom boots the hosts, and to a later provision."""
-        from gdsdeploy.converge.inventory import PEERMEM, load_order
-
         profile, target = self._profile, lock.targets[self.fleet.hosts[self.name].profile]
         release, arguments = target.kernel.release, tuple(boot.arguments(profile))
         modules = (*load_order(profile, target), *([PEERMEM] if profile.rdma == "peermem" else []))

@@ -23,8 +23,10 @@ from gdsdeploy.builds.assign import BuildFacts, RunArchives, Supply, archive_of
 from gdsdeploy.converge import desired
 from gdsdeploy.converge.diff import BUILD, KEEP, PACKAGED, RECEIVE, HostPlan, Variants, plan, variants
 from gdsdeploy.converge.expectation import expectation
+from gdsdeploy.converge.files import Files
 from gdsdeploy.converge.image import Image
-from gdsdeploy.converge.inventory import BUILDERS, HOSTS, RunFiles, inventory
+from gdsdeploy.converge.inventory import BUILDERS, HOSTS
+from gdsdeploy.converge.machine import Machine, RunFiles
 from gdsdeploy.cufile.render import FitTarget
 from gdsdeploy.cufile.render import render as render_cufile
 from gdsdeploy.errors import GdsError, HostUnfit
@@ -275,22 +277,25 @@ def plan_fleet(
 
 def desired_documents(fleet: Fleet, lock: Lock, run_files: RunFiles, names: Sequence[str]) -> dict[str, Document]:
     """Machine → the desired state in each way in which it may come to its modules.  Raises FleetInvalid."""
-    files = desired.Files()
-    wants = {name: assign.by_intent(fleet, lock, name).want for name in names}
-    building = {name: Supply("build", "", want, delivers=True, origin=name) for name, want in wants.items()}
-    receiving = {name: Supply("receive", "", want, cached=True) for name, want in wants.items()}
-    packaged = {name: Supply("packaged", "", want) for name, want in wants.items()}
-    desired_documents: dict[str, dict[str, Any]] = {name: {} for name in names}
-    for supplies, settings, archives in (
-        (building, ("build", "auto"), {BUILD: ""}),
-        (receiving, ("receive", "auto"), {KEEP: "", RECEIVE: NOT_DELIVERED}),
-        (packaged, ("packaged",), {PACKAGED: ""}),
-    ):
-        values = variables(inventory(fleet, lock, replace(run_files, supplies=supplies)))
-        for name in (name for name in names if fleet.modules(name) in settings):
-            for variant, archive in archives.items():
-                desired_documents[name][variant] = desired.resources_of(values[name][1], files, archive=archive)
-    return {name: _document(variants) for name, variants in desired_documents.items()}
+    files = Files()
+
+    def states(name: str, supply: Supply, archive: str = "") -> list[dict[str, Any]]:
+        sources = replace(run_files, supplies={name: supply})
+        return desired.listed(Machine(fleet, lock, name, sources, files, archive))
+
+    documents: dict[str, Document] = {}
+    for name in names:
+        setting, want = fleet.modules(name), assign.by_intent(fleet, lock, name).want
+        listed: dict[str, Any] = {}
+        if setting in ("build", "auto"):
+            listed[BUILD] = states(name, Supply("build", "", want, delivers=True, origin=name))
+        if setting in ("receive", "auto"):
+            received = Supply("receive", "", want, cached=True)
+            listed |= {KEEP: states(name, received), RECEIVE: states(name, received, NOT_DELIVERED)}
+        if setting == "packaged":
+            listed[PACKAGED] = states(name, Supply("packaged", "", want))
+        documents[name] = _document(listed)
+    return documents
 
 
 def _document(variants: Mapping[str, Any]) -> Document:

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from gdsdeploy import atomic, resources
 from gdsdeploy.builds import assign
 from gdsdeploy.builds.assign import FindBuild, Supply, by_intent
-from gdsdeploy.converge import desired
+from gdsdeploy.converge.files import Files
 from gdsdeploy.converge.inventory import BUILDERS, CHECKED, FOLDER, HOSTS, dump, inventory
 from gdsdeploy.converge.plan_fleet import sha256, variables, write_run_files
 from gdsdeploy.cufile.render import FitTarget
@@ -89,7 +89,7 @@ def write(
         values = variables(inventory(fleet, lock, replace(run_files, supplies=supplies)))
         files = _playbooks(run_files.program)
         groups: dict[str, Any] = {BUILDERS: {"hosts": {}}, HOSTS: {"hosts": {}}}
-        host_keys, notes, sources = set(), [], desired.Files()
+        host_keys, notes, sources = set(), [], Files()
         for end in sshconfig.endpoints(fleet, run_files.fleet_dir, list(fleet.everyone())):
             group, own = values[end.host]
             groups[group]["hosts"][end.host] = {}
@@ -154,7 +154,7 @@ def _host_keys(end: Endpoint) -> list[str]:
     ]
 
 
-def _carry(values: dict[str, Any], files: dict[str, bytes | Path], sources: desired.Files) -> dict[str, Any]:
+def _carry(values: dict[str, Any], files: dict[str, bytes | Path], sources: Files) -> dict[str, Any]:
     """Role variables that name files in the folder instead of this machine's, which are added to ``files``."""
     values = dict(values)
     for variable, kind in _FILES.items():
@@ -168,7 +168,7 @@ def _carry(values: dict[str, Any], files: dict[str, bytes | Path], sources: desi
     for key in values["gds_repo_keys"]:
         source = Path(key["src"])
         place = f"files/keyrings/{hashlib.sha256(key['dest'].encode()).hexdigest()[:8]}-{source.name}"
-        files[place] = desired.keyring(key["src"], sources)
+        files[place] = sources.keyring(key["src"])
         keyrings.append({"src": f"{FOLDER}/{place}", "dest": key["dest"]})
     return {**values, "gds_repo_keys": keyrings}
 

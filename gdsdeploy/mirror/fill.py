@@ -27,8 +27,8 @@ import yaml
 
 from gdsdeploy.errors import LockStale, NoSolution, RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.files import yamlfile
-from gdsdeploy.mirror import host_vars, writing
-from gdsdeploy.mirror.host_vars import STACK, SYSTEM
+from gdsdeploy.mirror import host_sources, writing
+from gdsdeploy.mirror.host_sources import STACK, SYSTEM
 from gdsdeploy.mirror.writing import Folder, MirroredPackage
 from gdsdeploy.model.lock import Index, Lock, Package, Target
 from gdsdeploy.platform import StackPlatform, stack_platform_for
@@ -445,7 +445,7 @@ def mirror(
     """
     groups: dict[str, list[Target]] = {}
     for target in lock.targets.values():
-        groups.setdefault(host_vars.folder(target), []).append(target)
+        groups.setdefault(host_sources.folder(target), []).append(target)
     contents: list[AptContent | RpmContent] = []
     for place, targets in sorted(groups.items()):
         _require_one_file_each(targets)

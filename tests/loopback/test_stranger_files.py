@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gdsdeploy.converge.desired import Files
+from gdsdeploy.converge.files import Files
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.gdscheck import reader

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy.converge.inventory import RunFiles, inventory
+from gdsdeploy.converge.inventory import inventory
+from gdsdeploy.converge.machine import RunFiles
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply.packages import aptsources
 from gdsdeploy.host.apply.packages.managers import Pin

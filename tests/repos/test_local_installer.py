@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.converge.inventory import keys
+from gdsdeploy.converge.machine import keyrings
 from gdsdeploy.errors import RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.fleetfile.load import load_fleet
 from tests.commandline import run
@@ -43,8 +43,8 @@ def test_a_local_installer_resolves_from_its_folder_and_from_a_mirror(
     (driver,) = [package for package in target.packages if package.package == "nvidia-dkms-580-open"]
     assert (root / driver.file).is_file()
     assert run("lock", "--check", ubuntu.fleet) == 0
-    brought = keys(load_fleet(ubuntu.fleet), target, ubuntu.fleet.parent)
-    assert {"src": str(other_key.keyring), "dest": "/etc/apt/keyrings/gdsdeploy-nvidia.gpg"} in brought
+    brought = keyrings(load_fleet(ubuntu.fleet), target, ubuntu.fleet.parent)
+    assert brought["/etc/apt/keyrings/gdsdeploy-nvidia.gpg"] == str(other_key.keyring)
 
 
 def test_the_key_of_another_build_is_refused(ubuntu: Ubuntu, other_key: Key, tmp_path: Path, verb: Verb) -> None:

@@ -15,7 +15,6 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,10 +27,9 @@ from gdsdeploy.errors import (
     RepositoryUnusable,
 )
 from gdsdeploy.host.apply.packages.dnf import render_repositories
-from gdsdeploy.host.apply.packages.managers import Index
 from gdsdeploy.lock import lockfile
 from gdsdeploy.mirror import fill as mirror
-from gdsdeploy.mirror import host_vars
+from gdsdeploy.mirror import host_sources
 from gdsdeploy.mirror.fill import closure
 from gdsdeploy.mirror.writing import RECORD
 from gdsdeploy.model.fleet import Mirror
@@ -275,10 +273,10 @@ def test_without_a_key_those_there_are_are_listed(apt: Mirroring, capsys: pytest
 def install_from_mirror(mirror_folder: Path, target: Target, machine: AptMachine) -> set[str]:
     """Names of what the real apt takes for the locked stack, on a machine that has nothing and this one source."""
     wish = Mirror(uri=mirror_folder.as_uri(), keyring=f"{mirror_folder}/{mirror.KEYRING}")
-    variables = host_vars.variables(wish, target, mirror_folder)
-    (source,), (key,) = variables["gds_repo_indices"], variables["gds_repo_keys"]
-    place = f"{source['uri']} {source['suite']} {' '.join(source['components'])}"
-    machine.source("mirror", f"deb [signed-by={key['src']}] {place}")
+    (source,), keyrings = host_sources.of_mirror(wish, target, mirror_folder, {})
+    (key,) = keyrings.values()
+    place = f"{source.uri} {source.suite} {' '.join(source.components)}"
+    machine.source("mirror", f"deb [signed-by={key}] {place}")
     machine.run("apt-get", "--error-on=any", "update")
     expected = [f"{package.package}={package.version}" for package in target.packages]
     taken = machine.simulate("install", *expected)
@@ -524,17 +522,16 @@ class RpmHost:
         keys = {name: root / "keys" / name for name in ("mirror", "maker")}
         (root / "keys").mkdir(parents=True)
         keys["maker"].write_text(mirroring.site.key.armoured())
-        brought = [{"src": "maker", "dest": target.indices[0].host_keyring}]
+        brought = {target.indices[0].host_keyring: "maker"}
         wish = Mirror(uri=mirror.as_uri(), keyring="mirror/gdsdeploy-mirror.gpg")
-        self.variables: dict[str, Any] = host_vars.variables(wish, target, mirror.parent, brought)
-        (index,) = self.variables["gds_repo_indices"]
-        shutil.copy(self.variables["gds_repo_keys"][0]["src"], keys["mirror"])
-        index["host_keyring"], index["package_keys"] = str(keys["mirror"]), [str(keys["maker"])]
+        (self.index,), keyrings = host_sources.of_mirror(wish, target, mirror.parent, brought)
+        shutil.copy(next(iter(keyrings.values())), keys["mirror"])
+        self.index.host_keyring, self.index.package_keys = str(keys["mirror"]), [str(keys["maker"])]
         self.write()
 
     def write(self) -> None:
         """The source, as the role writes it."""
-        text = render_repositories([Index(**index) for index in self.variables["gds_repo_indices"]], [])
+        text = render_repositories([self.index], [])
         (self.root / "repos").mkdir(exist_ok=True)
         (self.root / "repos" / "gdsdeploy.repo").write_text(text)
 
@@ -597,7 +594,7 @@ def test_dnf_refuses_what_was_changed_in_the_mirror(changed: str, words: str, rp
     assert rpm.run() == 0
     host = RpmHost(tmp_path / "host", rpm)
     if changed == "maker":
-        del host.variables["gds_repo_indices"][0]["package_keys"]
+        host.index.package_keys = []
         host.write()
     else:
         (path,) = (p for p in rpm.folder.rglob(f"*{changed}*") if not p.name.endswith(".asc"))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.converge.inventory import _indices
+from gdsdeploy.converge.machine import indices
 from gdsdeploy.errors import FleetInvalid, GdsError, LockStale, RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.host.apply.packages.dnf import render_repositories
 from gdsdeploy.host.apply.packages.managers import Index as HostIndex
@@ -343,9 +343,8 @@ def test_the_lock_records_the_choice_and_says_so(epel: Epel, verb: Verb) -> None
 
 
 def test_a_host_checks_its_packages_and_not_its_index(epel: Epel) -> None:
-    chosen = {index["repository"]: index for index in _indices(lock(epel.rhel.fleet))}
-    assert chosen["epel"]["metadata"] == "unsigned"
-    assert "metadata" not in chosen["cuda"]
+    metadata = {index.repository: index.metadata for index in indices(lock(epel.rhel.fleet))}
+    assert (metadata["epel"], metadata["cuda"]) == ("unsigned", "signed")
 
 
 def test_another_choice_makes_the_lock_stale(epel: Epel, verb: Verb) -> None:

@@ -15,11 +15,9 @@ from gdsdeploy.converge.inventory import inventory
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply.packages.dnf import render_repositories
-from gdsdeploy.host.apply.packages.managers import Index
-from gdsdeploy.host.model import schema
 from gdsdeploy.lock import lockfile
-from gdsdeploy.mirror import host_vars
-from gdsdeploy.mirror.host_vars import HOST_KEY, HOST_KEYRING
+from gdsdeploy.mirror import host_sources
+from gdsdeploy.mirror.host_sources import HOST_KEY, HOST_KEYRING
 from gdsdeploy.model.fleet import Fleet, Mirror, Repository
 from gdsdeploy.model.lock import Lock, Target
 from gdsdeploy.model.profile_parts import ImexNode
@@ -243,19 +241,11 @@ def test_rpm_hosts_get_their_own_repository_and_the_makers_keys(named: str) -> N
     indices = tuple(target.indices[0].model_copy(update={"kind": "rpm", "host_keyring": key}) for key in keys)
     of_rpm = target.model_copy(update={"indices": indices, "os": "rocky-9"})
     mirror = Mirror(uri="http://mirror.example/gds/", keyring=named)
-    brought = {"src": "/fleet/a.asc", "dest": keys[0]}
-    variables = host_vars.variables(mirror, of_rpm, Path("/fleet"), [brought])
-    (index,) = variables["gds_repo_indices"]
-    assert index["uri"] == f"http://mirror.example/gds/rpm/rocky-9/{target.arch}"
-    assert (index["host_keyring"], index["package_keys"]) == (HOST_KEY, ["/etc/pki/rpm-gpg/a", "/usr/share/b"])
-    assert variables["gds_repo_keys"] == [{"src": "/fleet/gdsdeploy-mirror.asc", "dest": HOST_KEY}, brought]
-    spec = yaml.safe_load((ROOT / "roles/gds_repo/meta/argument_specs.yml").read_text())["argument_specs"]["main"]
-    assert (
-        not ArgumentSpecValidator(spec["options"])
-        .validate({"gds_repo_manager": "dnf", "gds_repo_pins": [], **variables})
-        .error_messages
-    )
-    source = render_repositories([schema.load(Index, index, "index")], [])
+    (index,), keyrings = host_sources.of_mirror(mirror, of_rpm, Path("/fleet"), {keys[0]: "/fleet/a.asc"})
+    assert index.uri == f"http://mirror.example/gds/rpm/rocky-9/{target.arch}"
+    assert (index.host_keyring, index.package_keys) == (HOST_KEY, ["/etc/pki/rpm-gpg/a", "/usr/share/b"])
+    assert list(keyrings.items()) == [(HOST_KEY, "/fleet/gdsdeploy-mirror.asc"), (keys[0], "/fleet/a.asc")]
+    source = render_repositories([index], [])
     assert f"gpgkey=file://{HOST_KEY} file:///etc/pki/rpm-gpg/a file:///usr/share/b\n" in source
-    of_apt = host_vars.variables(mirror, target, Path("/fleet"))
-    assert of_apt["gds_repo_keys"] == [{"src": "/fleet/gdsdeploy-mirror.gpg", "dest": HOST_KEYRING}]
+    _, of_apt = host_sources.of_mirror(mirror, target, Path("/fleet"), {})
+    assert of_apt == {HOST_KEYRING: "/fleet/gdsdeploy-mirror.gpg"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -14,11 +15,16 @@ import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from gdsdeploy import resources
-from gdsdeploy.converge.desired import TABLE, Use
+from gdsdeploy.converge import desired
+from gdsdeploy.converge.desired import RESOURCES
+from gdsdeploy.converge.machine import Machine, RunFiles
+from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply import registry
-from gdsdeploy.host.model import schema
+from gdsdeploy.lock import lockfile
 from tests.roles.readme import IMPORT, ROLES, ROOT, example, readme, role_of, spec
 
+LAB = ROOT / "tests" / "golden" / "lab"
+RUN_FILES = RunFiles(Path("/fleet"), Path("/program"), Path("/modules"), {"gpu1": "{}"}, {"gpu1": "{}"})
 #: Of a role, a module's own change logic not counted.
 MAX_TASKS = 10
 
@@ -145,53 +151,41 @@ def test_playbook_syntax(playbook: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-# -- The plan's table of resources is what the tasks of the roles say: the same options, variables and order.
+# -- The plan's resources are what the tasks of the roles apply, in the same order, with options of the same names.
 
 
 PREFIX = "gdsdeploy.gds.gds_"
 #: Resources that no plan has: what a removal and a rollback do.
 OTHERS = {"remove", "restore"}
-#: Options that stand for fields of another name, as plugins/action has them.
-FILES = {"keys": {"keys"}, "shared": {"certificate_content"}, "archive": {"hand_over", "archive_sha256"}}
 
 
-def tasks_desired(listed: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    for task in listed:
-        for key in ("block", "rescue", "always"):
-            yield from tasks_desired(task.get(key, []))
-        yield task
-
-
-def uses() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
-    """(role, resource, instance, options) of every task that applies a resource."""
-    for file in sorted((ROOT / "roles").glob("*/tasks/*.yml")):
-        for task in tasks_desired(yaml.safe_load(file.read_text()) or []):
+def uses() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """(role, resource, options) of every task that applies a resource."""
+    for role in ROLES:
+        for task in tasks(role):
             for key, options in task.items():
                 if key.startswith(PREFIX) and key.removeprefix(PREFIX) not in OTHERS:
                     options = dict(options or {})
-                    yield file.parts[-3], key.removeprefix(PREFIX), options.pop("instance", ""), options
+                    name = ".".join(filter(None, (key.removeprefix(PREFIX), options.pop("instance", ""))))
+                    yield role.name, name, options
 
 
-def test_every_task_has_its_row_and_every_row_its_task() -> None:
-    sources: dict[tuple[str, str, str], dict[str, str]] = {}
-    for role, resource, instance, options in uses():
-        if role == "gds_packages" or options.get("state") == "absent" or "after_boot" in options:
-            continue  # used alone; what takes back what has just failed; what looks at a reboot that a plan only names
-        sources[role, resource, instance] = {
-            option: re.sub(r"^\{\{ (\w+) \}\}$", r"\1", str(value)) for option, value in options.items()
-        }
-    assert sources == {(use.role, use.resource, use.instance): dict(use.options) for use in TABLE}
+def test_every_task_has_its_resource_and_every_resource_its_task() -> None:
+    applied = {(role, name) for role, name, _ in uses() if role != "gds_packages"}
+    assert applied == {(resource.role, resource.name) for resource in RESOURCES}
+    machine = Machine(load_fleet(LAB / "fleet.yml"), lockfile.read(LAB / "gdsdeploy.lock"), "gpu1", RUN_FILES)
+    given = desired.variables(machine)
+    for role, name, options in uses():
+        if role != "gds_packages" and options.get("state") != "absent":
+            fields = {
+                field.name for field in dataclasses.fields(registry.resource(name.partition(".")[0]).desired_type)
+            }
+            assert options.keys() - {"shared", "archive", "after_boot"} <= fields, name
+            variables = {re.sub(r"^\{\{ (\w+) \}\}$", r"\1", value) for value in options.values()}
+            assert {value for value in variables if value.isidentifier()} <= given.keys(), name
 
 
-@pytest.mark.parametrize("use", TABLE, ids=lambda use: use.name)
-def test_a_row_gives_every_field_of_its_resource(use: Use) -> None:
-    desired = schema.schema(registry.resource(use.resource).desired_type)
-    fields = {field for option in use.options for field in FILES.get(option, {option})}
-    assert fields <= desired["properties"].keys()
-    assert set(desired["required"]) <= fields
-
-
-def test_the_roles_stand_in_the_order_of_the_table() -> None:
+def test_the_roles_stand_in_the_order_of_the_resources() -> None:
     """A machine meets a role's tasks in the playbook's order; a role may stand there twice."""
     played = [
         role_of(task)
@@ -200,7 +194,7 @@ def test_the_roles_stand_in_the_order_of_the_table() -> None:
     ]
     remaining = iter(played)
     previous = ""
-    for use in TABLE:
-        if use.role != previous:
-            assert use.role in remaining, f"{use.name} is not where {use.role} is played: {played}"
-        previous = use.role
+    for resource in RESOURCES:
+        if resource.role != previous:
+            assert resource.role in remaining, f"{resource.name} is not where {resource.role} is played: {played}"
+        previous = resource.role

@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from gdsdeploy.converge import ansible, desired
-from gdsdeploy.converge.inventory import RunFiles, dump, inventory
+from gdsdeploy.converge.inventory import dump, inventory
+from gdsdeploy.converge.machine import Machine, RunFiles
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
@@ -114,14 +115,16 @@ def test_what_a_fleet_and_a_host_say_reaches_a_task_and_the_plan_alike(fleet: Fl
     driver = fleet.profiles["gds"].driver.model_copy(update={"options": {"NVreg_X": text}})
     gate = Gate(file="/run/" + text)
     profile = fleet.profiles["gds"].model_copy(update={"driver": driver, "gate": gate})
-    values = variables(fleet.model_copy(update={"profiles": {"gds": profile}}), f"// of {text}\n")
-    results = play(tmp_path, values)
+    fleet = fleet.model_copy(update={"profiles": {"gds": profile}})
+    results = play(tmp_path, variables(fleet, f"// of {text}\n"))
     assert results["gds_driver_options"] == {"NVreg_X": text}
     assert results["gds_cufile_content"] == results["gds_host_expectation"] == f"// of {text}\n"
     assert json.loads(results["gds_gate_settings"])["file"] == "/run/" + text
-    resources = {entry["resource"]: entry["desired"] for entry in desired.resources_of(values, desired.Files())}
-    assert resources["cufile"]["content"] == f"// of {text}\n"
-    assert resources["driver_options"]["options"] == {"NVreg_X": text}
+    texts = {"gpu1": f"// of {text}\n"}
+    sources = RunFiles(Path("/fleet"), Path("/p"), Path("/m"), texts, texts)
+    states = desired.desired_states(Machine(fleet, lockfile.read(LAB / "gdsdeploy.lock"), "gpu1", sources))
+    assert states["cufile"].content == f"// of {text}\n"
+    assert states["driver_options"].options == {"NVreg_X": text}
     assert not (tmp_path / "PWNED").exists()
 
 

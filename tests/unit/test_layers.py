@@ -19,6 +19,7 @@ PURE = (
     "lock/resolve/",
     "lock/compat.py",
     "converge/inventory.py",
+    "converge/machine.py",
     "converge/expectation.py",
     "validate/redact.py",
     "fleetfile/selection.py",

@@ -9,8 +9,9 @@ from typing import Any
 from gdsdeploy.builds import assign
 from gdsdeploy.builds.assign import RunArchives, Supply
 from gdsdeploy.converge import desired, diff
-from gdsdeploy.converge.inventory import leaving, packages_for
-from gdsdeploy.converge.plan_fleet import facts_to_fit, names_to_fit, variables
+from gdsdeploy.converge.files import Files
+from gdsdeploy.converge.machine import Machine, packages_for, superseded
+from gdsdeploy.converge.plan_fleet import facts_to_fit, names_to_fit
 from gdsdeploy.cufile.render import FitTarget
 from gdsdeploy.errors import GdsError, HostUnfit, RollbackFailed, RolloutRefused
 from gdsdeploy.host.io.wording import first_few
@@ -116,7 +117,7 @@ def _restore_variables(work: Work, back: Work) -> dict[str, Any]:
     unwanted = sorted(name for name, package in packages.items() if not package.version)
     modules = work.facts.modules_before
     return {
-        "gds_driver_leaving": leaving(back.target)
+        "gds_driver_leaving": desired.plain(superseded(back.target))
         + [{"package": name, "version": ""} for name in unwanted if name not in kernel_packages(work.target)],
         "gds_restore_manager": stack_platform_for(back.target.os).manager,
         "gds_restore_modules": modules.archive if modules is not None else "",
@@ -148,8 +149,8 @@ def _compared(work: Work) -> list[answers.Difference]:
 
 def _managed(back: Work, shelf: RunArchives, supply: Supply, fit: Mapping[str, FitTarget]) -> set[str]:
     """Paths that the roles write with the lock that the host had."""
-    values = variables(upgrade.render_inventory(back, shelf, supply, fit))[back.name][1]
-    return desired.paths(desired.resources_of(values, desired.Files()))
+    machine = Machine(back.fleet, back.lock, back.name, upgrade.run_files(back, shelf, supply, fit), Files())
+    return desired.paths(desired.desired_states(machine))
 
 
 def _files(work: Work, managed: Collection[str]) -> list[dict[str, str]]:

@@ -21,8 +21,10 @@ from gdsdeploy.builds import assign
 from gdsdeploy.builds.assign import RunArchives, Supply
 from gdsdeploy.converge import ansible
 from gdsdeploy.converge import boot as boot_settings
+from gdsdeploy.converge.desired import FREE_MIB
 from gdsdeploy.converge.diff import DISRUPTIONS, HostPlan
-from gdsdeploy.converge.inventory import FREE_MIB, PEERMEM, dump, inventory, load_order, packages_for
+from gdsdeploy.converge.inventory import dump, inventory
+from gdsdeploy.converge.machine import PEERMEM, Machine, RunFiles, load_order, packages_for
 from gdsdeploy.converge.plan_fleet import plan_fleet, variables, write_run_files
 from gdsdeploy.converge.plan_report import supply_words
 from gdsdeploy.cufile.render import FitTarget
@@ -291,11 +293,11 @@ def refuse(work: Work, look: Look) -> None:
         )
 
 
-def render_inventory(work: Work, shelf: RunArchives, supply: Supply, fit: Mapping[str, FitTarget]) -> dict[str, Any]:
-    """The inventory of the one machine, towards the lock."""
+def run_files(work: Work, shelf: RunArchives, supply: Supply, fit: Mapping[str, FitTarget]) -> RunFiles:
+    """What the run has for its one machine, towards the lock."""
     every = write_run_files(work.fleet, work.lock, work.fleet_path.resolve().parent, fit, shelf)
     who = rollout_identity(work)
-    return inventory(work.fleet, work.lock, replace(every, supplies={work.name: supply}, run=who.run, who=who.who))
+    return replace(every, supplies={work.name: supply}, run=who.run, who=who.who)
 
 
 def play(
@@ -310,7 +312,7 @@ def play(
 
     extra: more variables.  Waits where another run keeps the host.  Raises the failed task's error, and as require_out.
     """
-    document = render_inventory(work, shelf, supply, fit)
+    document = inventory(work.fleet, work.lock, run_files(work, shelf, supply, fit))
     # Beside its other variables, which would win against those of a group.
     variables(document)[work.name][1].update(extra or {})
     for left in range(_TRIES, -1, -1):
@@ -488,11 +490,10 @@ def _certificate(work: Work) -> tuple[str, bytes]:
     """The certificate as an option's value, and what the host gets on its standard input."""
     with assign.open_run_archives(work.fleet_path) as shelf:
         look = look_at(work, shelf)
-        document = render_inventory(work, shelf, look.supply, look.fit)
-    values = variables(document)[work.name][1]
-    if values["gds_secureboot_signs"]:
-        return str(values["gds_secureboot_certificate"]), b""
-    path = Path(values["gds_secureboot_shared"])
+        machine = Machine(work.fleet, work.lock, work.name, run_files(work, shelf, look.supply, look.fit))
+    if machine.builds:
+        return machine.profile.signing.certificate if machine.profile.signing else "", b""
+    path = Path(machine.certificate_path)
     if not path.is_file():
         raise RolloutRefused(
             f"{work.name}: this controller doesn't have the certificate that its modules are signed with",

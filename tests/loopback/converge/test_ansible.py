@@ -20,12 +20,17 @@ import yaml
 from gdsdeploy import resources
 from gdsdeploy.builds.assign import by_intent
 from gdsdeploy.converge import ansible, plan_fleet
-from gdsdeploy.converge.desired import TABLE
+from gdsdeploy.converge.desired import RESOURCES, desired_states, variables
+from gdsdeploy.converge.image import Image
 from gdsdeploy.converge.inventory import dump, inventory
+from gdsdeploy.converge.machine import Machine
 from gdsdeploy.errors import Busy, ConvergeFailed, HostUnfit, HostUnreachable, ModuleBuildFailed, NotProvisioned
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply.model import Change
+from gdsdeploy.image.root import ImageRoot
 from gdsdeploy.lock import lockfile
+from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.profile_parts import Signing
 
 
 def test_the_command_line_ends_with_our_limit() -> None:
@@ -333,6 +338,10 @@ def task_names() -> dict[str, list[str]]:
     return applied
 
 
+def of_profile(fleet: Fleet, **profile: Any) -> Fleet:
+    return fleet.model_copy(update={"profiles": {"gds": fleet.profiles["gds"].model_copy(update=profile)}})
+
+
 def test_each_machine_is_applied_what_its_plan_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
     shutil.copytree(LAB, tmp_path / "fleet")
@@ -340,35 +349,36 @@ def test_each_machine_is_applied_what_its_plan_has(tmp_path: Path, monkeypatch: 
     files = plan_fleet.write_run_files(fleet, lock, tmp_path / "fleet")
     every = inventory(fleet, lock, files)
     groups = every["all"]["children"]
-    answers = {use.resource: CHANGES for use in TABLE}
+    answers = {one.name.partition(".")[0]: CHANGES for one in RESOURCES}
     groups["builders"]["hosts"]["build1"] |= host(tmp_path, "build1", answers)
     groups["hosts"]["hosts"].clear()
-    signed = {"gds_secureboot_certificate": "/c.der", "gds_secureboot_shared": "", "gds_modules_signed": True}
-    kinds: Mapping[str, tuple[Any, dict[str, Any]]] = {
-        "receives": ("receive", {}),
-        "builds": ("build", {}),
-        "packaged": ("packaged", {"gds_modules_dkms": False}),
-        "foreign-kernel": ("receive", {"gds_kernel_boot": False}),
-        "signed": ("receive", signed),
-        "signs": ("build", signed),
-        "image": ("receive", {"gds_host_image": "disk"}),
-        "network-image": ("receive", {"gds_host_image": "network"}),
+    machines = {"build1": Machine(fleet, lock, "build1", files)}
+    signed, foreign = of_profile(fleet, signing=Signing()), of_profile(fleet, own_kernel=False)
+    roots = {loads: Image(ImageRoot(tmp_path, has_loader=loads), (), "gpu1", fleet) for loads in (True, False)}
+    kinds: Mapping[str, tuple[Fleet, Any, Image | None]] = {
+        "receives": (fleet, "receive", None),
+        "builds": (fleet, "build", None),
+        "packaged": (fleet, "packaged", None),
+        "foreign-kernel": (foreign, "receive", None),
+        "signed": (signed, "receive", None),
+        "signs": (signed, "build", None),
+        "image": (fleet, "receive", roots[True]),
+        "network-image": (fleet, "receive", roots[False]),
     }
-    for name, (mode, more) in kinds.items():
-        supplied = replace(files, supplies={"gpu1": replace(by_intent(fleet, lock, "gpu1"), mode=mode)})
-        values = inventory(fleet, lock, supplied)["all"]["children"]["hosts"]["hosts"]["gpu1"]
-        # The gate's verdict is a command of Ansible's own.
-        more |= {"gds_gate_enabled": False}
-        groups["hosts"]["hosts"][name] = values | more | host(tmp_path, name, answers)
+    for name, (wish, mode, image) in kinds.items():
+        supply = replace(by_intent(fleet, lock, "gpu1"), mode=mode)
+        machines[name] = Machine(wish, lock, "gpu1", replace(files, supplies={"gpu1": supply}, image=image))
+        # The gate's verdict is a command of Ansible's own; and there is no archive, nor a certificate.
+        more = {"gds_gate_enabled": False, "gds_modules_archive": "", "gds_secureboot_shared": ""}
+        groups["hosts"]["hosts"][name] = variables(machines[name]) | more | host(tmp_path, name, answers)
 
     # A check, because every host answers that it needs a reboot.
     outcome, log = play(tmp_path, every, resources.playbook("provision"), "--check")
 
     names = task_names()
-    for name, (_, values) in plan_fleet.variables(every).items():
+    for name, machine in machines.items():
         assert outcome.hosts[name].failure is None
-        applied = [names[task][0] for task in outcome.hosts[name].changed]
-        assert applied == [use.name for use in TABLE if use.when(values)], name
+        assert [names[task][0] for task in outcome.hosts[name].changed] == list(desired_states(machine)), name
     # Ansible starts a process for each: of a host that receives, for the gate's verdict.
     skipped = dict(re.findall(r"^([\w-]+) +: ok=.* skipped=(\d+)", log, re.MULTILINE))
     assert skipped["receives"] == skipped["signed"] == "1", log

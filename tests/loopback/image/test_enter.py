@@ -324,7 +324,7 @@ def play(root: Path, folder: Path, tasks: list[dict[str, Any]], host_program: by
     zipapp.write_bytes(host_program or hostapp.build())
     with open_root(root, "debian-13") as opened, entered(opened, changes=True) as enter:
         image = Image(opened, enter, "gpu1", Fleet.model_construct())
-        values = image.variables({"gds_host_expectation": EVIDENCE})
+        values = image.connection() | {"gds_host_expectation": EVIDENCE}
         inventory.write_text(dump({"all": {"hosts": {"gpu1": values}}}))
         environment = ansible.environment(control_dir=folder, program=zipapp)
         command = [sys.executable, "-P", "-m", "ansible", "playbook", "-i", str(inventory), str(book)]

@@ -587,9 +587,10 @@ def lying(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, question: tuple[str, 
     monkeypatch.setattr(rollback.previous_packages, "offer_packages", lambda *_: nullcontext())
     shelf = SimpleNamespace(folder=tmp_path, keys=SimpleNamespace(folder=tmp_path), look=lambda *_: None)
     monkeypatch.setattr(rollback.assign, "open_run_archives", lambda _: nullcontext(shelf))
+    monkeypatch.setattr(upgrade, "run_files", lambda *_: None)
     monkeypatch.setattr(
         upgrade,
-        "render_inventory",
+        "inventory",
         lambda *_: {"all": {"children": {"builders": {"hosts": {}}, "hosts": {"hosts": {"gpu1": {}}}}}},
     )
     monkeypatch.setattr(upgrade, "look_at", lambda *_: SimpleNamespace(plan=HostPlan("gpu1")))

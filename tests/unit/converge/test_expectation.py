@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from gdsdeploy.converge import boot
 from gdsdeploy.converge.expectation import expectation
-from gdsdeploy.converge.inventory import load_order
+from gdsdeploy.converge.machine import load_order
 from gdsdeploy.cufile import render as cufile_render
 from gdsdeploy.cufile.render import FitTarget, render
 from gdsdeploy.errors import FleetInvalid, LockStale

@@ -9,9 +9,10 @@ import pytest
 import yaml
 
 from gdsdeploy.builds.assign import BuildFacts, by_intent, supplies
-from gdsdeploy.converge import inventory, plan_fleet, plan_report
+from gdsdeploy.converge import desired, plan_fleet, plan_report
 from gdsdeploy.converge.diff import PACKAGED, HostPlan, Result, plan
 from gdsdeploy.converge.expectation import expectation
+from gdsdeploy.converge.machine import Machine
 from gdsdeploy.errors import FleetInvalid, GdsError
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply import engine
@@ -132,7 +133,7 @@ def test_a_host_is_asked_for_its_packages_modules_alone(locked: Lock) -> None:
 
 def test_the_roles_bring_no_archive(locked: Lock) -> None:
     files = plan_fleet.write_run_files(fleet(), locked, Path("/nowhere"))
-    assert inventory.variables(fleet(), locked, "gpu1", files)["gds_modules_archive"] == ""
+    assert desired.variables(Machine(fleet(), locked, "gpu1", files))["gds_modules_archive"] == ""
 
 
 def test_the_kernel_comes_with_its_modules_and_after_the_userland(locked: Lock) -> None:

@@ -18,16 +18,20 @@ import pytest
 from gdsdeploy.builds.assign import by_intent
 from gdsdeploy.converge import desired, image, plan_fleet
 from gdsdeploy.converge.diff import HostPlan
+from gdsdeploy.converge.files import Files
 from gdsdeploy.converge.image import Image
 from gdsdeploy.converge.inventory import inventory
+from gdsdeploy.converge.machine import Machine
 from gdsdeploy.errors import FleetInvalid, HostUnfit, HostUnreachable
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply import engine
 from gdsdeploy.host.apply.model import Refusal
+from gdsdeploy.host.apply.packages.managers import Key
 from gdsdeploy.host.model import expectation
 from gdsdeploy.image.root import ImageRoot
 from gdsdeploy.lock import lockfile
-from gdsdeploy.model.fleet import Fit, Fleet, FleetWaiver, KernelPin
+from gdsdeploy.mirror.host_sources import HOST_KEYRING
+from gdsdeploy.model.fleet import Fit, Fleet, FleetWaiver, KernelPin, Mirror
 from gdsdeploy.model.profile_parts import Boot, Signing
 from gdsdeploy.ssh.endpoint import Answer
 
@@ -133,36 +137,39 @@ def test_modules_that_are_signed_bring_their_certificate(fleet: Fleet, tmp_path:
     assert list(variants["build"]).index("signing") == list(variants["build"]).index("packages.modules") - 1
     assert (variants["build"]["signing"].signs, variants["build"]["signing"].certificate_content) == (True, "")
     assert variants["keep"]["signing"].certificate_content == "", "the builder hasn't delivered it"
-    values = {"gds_secureboot_signs": False}
-    (tmp_path / "c.der").write_bytes(b"certificate")
-    delivered = desired._fields("shared", str(tmp_path / "c.der"), values, desired.Files(), "")
-    assert delivered == {"certificate_content": base64.b64encode(b"certificate").decode()}
+    run_files = replace(plan_fleet.write_run_files(signed, LOCK, LAB), certificates=tmp_path)
+    machine = Machine(signed, LOCK, "gpu1", run_files, Files())
+    Path(machine.certificate_path).write_bytes(b"certificate")
+    delivered = desired.desired_states(machine)["signing"].certificate_content
+    assert delivered == base64.b64encode(b"certificate").decode()
 
 
-def test_keyrings_travel_in_the_desired_state(tmp_path: Path) -> None:
+def test_keyrings_travel_in_the_desired_state(fleet: Fleet, tmp_path: Path) -> None:
     key = tmp_path / "key.gpg"
     key.write_bytes(b"\x99key")
-    files = desired.Files()
-    keyrings = [{"src": str(key), "dest": "/etc/apt/keyrings/gdsdeploy-a.gpg"}]
-    assert desired._fields("keys", keyrings, {}, files, "") == {
-        "keys": [{"dest": "/etc/apt/keyrings/gdsdeploy-a.gpg", "content": base64.b64encode(b"\x99key").decode()}]
-    }
-    with pytest.raises(FleetInvalid, match=r"none\.gpg: the keyring is missing"):
-        desired._fields("keys", [{"src": str(tmp_path / "none.gpg"), "dest": "/x"}], {}, files, "")
+    mirrored = fleet.model_copy(update={"mirror": Mirror(uri="http://mirror.example", keyring=str(key))})
+    run_files = plan_fleet.write_run_files(mirrored, LOCK, LAB)
+
+    def keys() -> list[Key]:
+        return list(desired.desired_states(Machine(mirrored, LOCK, "gpu1", run_files, Files()))["repositories"].keys)
+
+    assert keys() == [Key(HOST_KEYRING, base64.b64encode(b"\x99key").decode())]
     for content in (b"-----BEGIN OPENSSH PRIVATE KEY-----", b"root:x:0:0", b"\x95private", b""):
         key.write_bytes(content)
         with pytest.raises(FleetInvalid, match=r"key\.gpg: not a keyring"):
-            desired._fields("keys", keyrings, {}, desired.Files(), "")
+            keys()
     key.write_bytes(b"The key of a maker:\n-----BEGIN PGP PUBLIC KEY BLOCK-----\n")
-    assert desired._fields("keys", keyrings, {}, desired.Files(), "")
+    assert keys()
+    key.unlink()
+    with pytest.raises(FleetInvalid, match=r"key\.gpg: the keyring is missing"):
+        keys()
     with pytest.raises(FleetInvalid, match="Is a directory"):
-        files.content(str(tmp_path))
+        Files().content(str(tmp_path))
 
 
 def test_the_files_that_a_host_has_by_its_lock(fleet: Fleet) -> None:
     run_files = plan_fleet.write_run_files(fleet, LOCK, LAB)
-    values = plan_fleet.variables(inventory(fleet, LOCK, run_files))["gpu1"][1]
-    assert desired.paths(desired.resources_of(values, desired.Files())) >= {
+    assert desired.paths(desired.desired_states(Machine(fleet, LOCK, "gpu1", run_files))) >= {
         "/etc/cufile.json",
         "/etc/gdsdeploy/cufile.json",
         "/etc/gdsdeploy/expectation.json",
@@ -274,7 +281,7 @@ def state(fleet: Fleet, of: Image | None) -> tuple[dict[str, Any], dict[str, Any
     """The variables of gpu1, and its desired state by the name of the resource; the host program reads it."""
     run_files = replace(plan_fleet.write_run_files(fleet, LOCK, LAB), image=of)
     values = plan_fleet.variables(inventory(fleet, LOCK, run_files))["gpu1"][1]
-    listed = desired.resources_of(values, desired.Files())
+    listed = desired.listed(Machine(fleet, LOCK, "gpu1", run_files))
     return values, {entry.name: entry.desired for entry in engine.read_resources({"version": 1, "resources": listed})}
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.converge.inventory import _indices, keys
+from gdsdeploy.converge.machine import indices as host_indices
+from gdsdeploy.converge.machine import keyrings
 from gdsdeploy.errors import FleetInvalid, RepositoryUnusable
 from gdsdeploy.host.apply.packages.aptsources import Source
 from gdsdeploy.lock.repo_settings import controller_uri, repositories
@@ -242,13 +243,11 @@ def test_a_vendors_repository_is_there_for_the_stack_alone_and_its_key_is_brough
         for r in chosen("rocky-9", "rocky", "nvidia")
     )  # fmt: skip
     target = Target.model_construct(os="rocky-9", arch="x86_64", indices=indices)
-    assert {index["repository"]: index["exclusive"] for index in _indices(target)} == {
+    assert {index.repository: index.exclusive for index in host_indices(target)} == {
         "rocky-baseos": False, "rocky-appstream": False, "nvidia": True,
     }  # fmt: skip
-    (brought,) = keys(wish, target, Path("/fleet"))
-    assert brought == {
-        "src": "/etc/pki/rpm-gpg/RPM-GPG-KEY-NVIDIA",
-        "dest": "/etc/pki/rpm-gpg/RPM-GPG-KEY-gdsdeploy-nvidia",
+    assert keyrings(wish, target, Path("/fleet")) == {
+        "/etc/pki/rpm-gpg/RPM-GPG-KEY-gdsdeploy-nvidia": "/etc/pki/rpm-gpg/RPM-GPG-KEY-NVIDIA",
     }
 
 

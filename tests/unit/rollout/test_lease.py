@@ -14,7 +14,7 @@ from gdsdeploy.builds.assign import Supply
 from gdsdeploy.converge import desired
 from gdsdeploy.converge.ansible import HostResult
 from gdsdeploy.converge.diff import HostPlan
-from gdsdeploy.converge.inventory import RunFiles
+from gdsdeploy.converge.machine import RunFiles
 from gdsdeploy.errors import Busy, ConvergeFailed, GdsError, HostUnreachable, Interrupted
 from gdsdeploy.host.apply.model import Change
 from gdsdeploy.model.rollout import Step
@@ -183,7 +183,7 @@ def test_a_host_that_is_not_let_go_is_no_failure() -> None:
 
 
 def test_every_resource_belongs_to_one_step() -> None:
-    names = {use.name for use in desired.TABLE}
+    names = {use.name for use in desired.RESOURCES}
     parts = [*upgrade.RESOURCES_OF_STEP.values(), ELSEWHERE]
     assert set.union(*map(set, parts)) == names
     assert sum(map(len, parts)) == len(names)
@@ -213,7 +213,7 @@ def roles_of(step: str) -> list[dict[str, Any]]:
 
 
 def test_what_a_step_lacks_is_told_by_the_resource_alone() -> None:
-    changes = [Change("install", "x", resource=use.name) for use in desired.TABLE]
+    changes = [Change("install", "x", resource=use.name) for use in desired.RESOURCES]
     look = Look(HostPlan("gpu1", tuple(changes)), Supply("build", "", ""), {})
     assert {change.resource for change in look.lacks("apply")} == upgrade.RESOURCES_OF_STEP["apply"]
     assert {change.resource for change in look.lacks("modules")} == upgrade.RESOURCES_OF_STEP["modules"]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from gdsdeploy import paths
+from gdsdeploy.host.apply.packages.managers import Index
 from gdsdeploy.model.fleet import Mirror
 from gdsdeploy.model.lock import Target
 
@@ -29,41 +29,26 @@ def _of_rpm(target: Target) -> bool:
     return any(index.kind == "rpm" for index in target.indices)
 
 
-def variables(
-    mirror: Mirror | None, target: Target, fleet_dir: Path, keys: Sequence[Mapping[str, str]] = ()
-) -> dict[str, Any]:
-    """What of gds_repo's variables a mirror replaces; nothing without one.
+def of_mirror(
+    mirror: Mirror, target: Target, fleet_dir: Path, keyrings: Mapping[str, str]
+) -> tuple[list[Index], dict[str, str]]:
+    """The repository of a host that uses the mirror, and place on the host → keyring on the controller.
 
-    keys: those that are brought to hosts without a mirror.  Rpm packages keep their makers' signatures, which dnf goes
-    on to check.  The files are the same, so versions, pins and checksums stay those of the lock.
+    keyrings: those that are brought to hosts without a mirror.  Rpm packages keep their makers' signatures, which dnf
+    goes on to check.  The files are the same, so versions, pins and checksums stay those of the lock.
     """
-    if mirror is None:
-        return {}
     keyring = paths.locate(fleet_dir, mirror.keyring)
     if _of_rpm(target):
         makers = list(dict.fromkeys(index.host_keyring for index in target.indices))
         uri = f"{mirror.uri.rstrip('/')}/{folder(target)}"
-        source = {**_source(uri, "", [], HOST_KEY), "package_keys": makers}
-        own = {"src": _key(keyring, ".gpg", ".asc"), "dest": HOST_KEY}
-        return {"gds_repo_indices": [source], "gds_repo_keys": [own, *map(dict, keys)]}
+        # What the locked packages need of the system comes from here too, so it isn't exclusive.
+        index = Index("mirror", uri, "", [], HOST_KEY, exclusive=False, package_keys=makers)
+        return [index], {HOST_KEY: _key(keyring, ".gpg", ".asc"), **keyrings}
     suite = folder(target).removeprefix("dists/")
-    source = _source(mirror.uri.rstrip("/"), suite, [STACK, SYSTEM], HOST_KEYRING)
-    own = {"src": _key(keyring, ".asc", ".gpg"), "dest": HOST_KEYRING}
-    return {"gds_repo_indices": [source], "gds_repo_keys": [own]}
+    index = Index("mirror", mirror.uri.rstrip("/"), suite, [STACK, SYSTEM], HOST_KEYRING, exclusive=False)
+    return [index], {HOST_KEYRING: _key(keyring, ".asc", ".gpg")}
 
 
 def _key(keyring: Path, other: str, ending: str) -> str:
     """The key in this host's form: the mirror has both beside each other, and a fleet names one."""
     return str(keyring.with_suffix(ending) if keyring.suffix == other else keyring)
-
-
-def _source(uri: str, suite: str, components: list[str], host_keyring: str) -> dict[str, Any]:
-    return {
-        "repository": "mirror",
-        "uri": uri,
-        "suite": suite,
-        "components": components,
-        "host_keyring": host_keyring,
-        # What the locked packages need of the system comes from here too.
-        "exclusive": False,
-    }
