@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import List
+from typing import Callable, List, Pattern, Tuple
 
 from .. import gdscheck
 from ..explain import explanation
@@ -12,8 +12,6 @@ from ..facts import HostFacts, UndecidedError, Unknown, require
 from ..facts.cufile import ACCEPTED, REFUSAL, REJECTED, differences, refusal
 from ..facts.driver import OPEN
 from ..facts.processes import Program
-from ..facts.storage import Mount
-from ..facts.unknown import when_known
 from ..libcufile.counters import REASONS
 from ..model.expectation import Expectation
 from .registry import Answer, Answers, check, failed, not_applicable, passed
@@ -126,8 +124,8 @@ def _nothing_logged(facts: HostFacts) -> Answer:
 def running(facts: HostFacts, expectation: Expectation) -> Answers:
     if expectation.mode == "compat":
         return not_applicable("not asked: the mode is compat")
-    points = [facts.storage.mount_of(str(entry["mount"])) for entry in expectation.storage]
-    explained = require(explanation.programs(facts, [point for point in points if isinstance(point, Mount)]))
+    points = [str(entry["mount"]) for entry in expectation.storage]
+    explained = explanation.programs(facts, explanation.mounts_at(facts, points))
     causes = [(each.program.label, cause) for each in explained for cause in each.causes]
     if causes:
         lines = [f"{label}: {cause.what}" for label, cause in causes]
@@ -135,7 +133,7 @@ def running(facts: HostFacts, expectation: Expectation) -> Answers:
         hint = "See each program's configuration: gdsdeploy explain HOST. Correct the file, and start the program again"
         return failed("; ".join(lines), hint, [*lines, *quotes])
     for point in points if explained else []:
-        require(point)  # whether a program's denylist names it is unknown
+        require(facts.storage.mount_of(point))  # where it isn't known, a program's denylist may name it
     for each in explained:
         if each.unseen:
             raise UndecidedError(f"{each.program.label}: {each.unseen[0]}")
@@ -257,15 +255,15 @@ def _compared(facts: HostFacts, report: gdscheck.Report) -> Answer:
 def _refused(facts: HostFacts, report: gdscheck.Report) -> Answer:
     """It gave up: passes if the other checks found the same reason."""
     reason = "; ".join(line for line in report.errors if not GENERAL.search(line)) or "; ".join(report.errors)
-    causes = (
-        (REFUSAL, when_known(facts.cufile.acceptance, lambda acceptance: acceptance == REJECTED)),
-        (NO_GPU, when_known(facts.pci.gpus, lambda gpus: not gpus)),
-        (NO_NVIDIA_FS, when_known(facts.nvidia_fs.module.loaded, lambda loaded: not loaded)),
+    causes: Tuple[Tuple[Pattern[str], Callable[[], bool]], ...] = (
+        (REFUSAL, lambda: require(facts.cufile.acceptance) == REJECTED),
+        (NO_GPU, lambda: not require(facts.pci.gpus)),
+        (NO_NVIDIA_FS, lambda: not require(facts.nvidia_fs.module.loaded)),
     )
     same = [cause for pattern, cause in causes if any(map(pattern.search, report.errors))]
     if not same:
         return failed("it gives up: " + reason, BY_HAND, report.errors)
-    if require(same[0]):
+    if same[0]():
         return passed("it gives up for a reason found here too, and proves nothing: " + reason, report.errors)
     return failed("it gives up, which nothing found here explains: " + reason, BY_HAND, report.errors)
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence, Tuple
 
 from ..facts import HostFacts, Maybe, UndecidedError, Unknown, require
 from ..facts.packages import Choice, Move, Package
 from ..facts.pci import Part
 from ..facts.storage import size
-from ..facts.unknown import when_known
+from ..facts.unknown import any_of, if_known, known
 from ..foreign import Locked, evidence, findings, kind, sentence, way_out
 from ..io.wording import first_few
 from ..model.expectation import Expectation
@@ -115,10 +115,10 @@ def _counted(facts: HostFacts, expectation: Expectation, key: str, noun: str) ->
     devices = expectation.hardware.get(key)
     if devices is None:
         return not_applicable(f"the profile has no key {key}")
-    parts: Maybe[Tuple[Part, ...]] = getattr(facts.hardware, key)
     count = int(devices["count"])
     expected = _amount(count, noun) + "".join(f", {name} {devices[name]}" for name in devices if name != "count")
-    answers = [(part, _counts(part, devices)) for part in require(parts)]
+    parts: Tuple[Part, ...] = require(getattr(facts.hardware, key))
+    answers = [(part, known(partial(_counts, part, devices))) for part in parts]
     sure = [part.address for part, answer in answers if answer is True]
     open_ones = [(part.address, answer) for part, answer in answers if isinstance(answer, Unknown)]
     others = [f"{part.address} ({_words(part)})" for part, answer in answers if answer is False]
@@ -166,26 +166,27 @@ def _named(addresses: Sequence[str]) -> str:
     return f": {first_few(addresses, NAMED)}" if addresses else ""
 
 
-def _counts(part: Part, devices: Mapping[str, Any]) -> Maybe[bool]:
-    """Whether a device is one of those that the fleet file counts."""
-    answers: List[Maybe[bool]] = []
-    if "model" in devices:
-        answers.append(when_known(part.model, lambda model: devices["model"].lower() in model.lower()))
-    if "driver" in devices:
-        answers.append(when_known(part.driver, lambda driver: driver == devices["driver"]))
-    if "link" in devices:
-        answers.append(when_known(part.link, lambda link: link == devices["link"]))
-    if any(answer is False for answer in answers):
-        return False
-    return next((answer for answer in answers if isinstance(answer, Unknown)), True)
+def _counts(part: Part, devices: Mapping[str, Any]) -> bool:
+    """Whether a device is one of those that the fleet file counts; raises UndecidedError."""
+    asked: Dict[str, Callable[[], bool]] = {
+        "model": lambda: devices["model"].lower() in require(part.model).lower(),
+        "driver": lambda: require(part.driver) == devices["driver"],
+        "link": lambda: require(part.link) == devices["link"],
+    }
+    # One that differs decides, whatever the others are.
+    return not any_of(known(partial(_differs, equal)) for key, equal in asked.items() if key in devices)
+
+
+def _differs(equal: Callable[[], bool]) -> bool:
+    return not equal()
 
 
 def _words(part: Part) -> str:
-    words = [part.model] if isinstance(part.model, str) else []
-    if not isinstance(part.driver, Unknown):
-        words.append(f"driver {part.driver}" if part.driver else "no driver")
-    if not isinstance(part.link, Unknown):
-        words.append(f"{part.link:g} Gbit/s" if part.link else "no active port")
+    model, driver = if_known(lambda: part.model, ""), if_known(lambda: part.driver, None)
+    link = if_known(lambda: part.link, None)
+    words = [model] if model else []
+    words += [f"driver {driver}" if driver else "no driver"] if driver is not None else []
+    words += [f"{link:g} Gbit/s" if link else "no active port"] if link is not None else []
     return ", ".join(words)
 
 
@@ -222,7 +223,7 @@ SLOW_HINT = (
     prevents="a slow disk, a bad cable or a link at half its width, which no check of the configuration notices",
 )
 def read_rate(facts: HostFacts, expectation: Expectation) -> Iterator[Answer]:
-    loads = facts.storage.loads
+    loads = known(lambda: facts.storage.loads)
     for mount in expectation.storage:
         mount_point, limits = mount.get("mount", ""), mount.get("load")
         rate = limits.get("read") if isinstance(limits, dict) else None
@@ -310,22 +311,22 @@ MOVES_NAMED = 3
 def drift(facts: HostFacts, expectation: Expectation) -> Answer:
     installed, locked = require(facts.packages.installed), locked_packages(expectation)
     versions = {name: _version(installed.get(name, ()), version) for name, version in locked.items()}
+    moves = known(lambda: facts.drift.moves)
     moved = [
-        _describe_move(name, version, versions[name], facts.drift.moves)
+        _describe_move(name, version, versions[name], moves)
         for name, version in locked.items()
         if versions[name] != version
     ]
     if moved:
         hint = "Provision the host again: it restores the locked versions, and their pins and holds"
         return failed(first_few(moved, MOVES_NAMED, "; "), hint, moved)
-    choices, versionlocks = facts.drift.choices, facts.drift.locked
-    if not isinstance(choices, Unknown):
+    versionlocks = if_known(lambda: facts.drift.locked, None)
+    choices = if_known(lambda: facts.drift.choices, None) if versionlocks is not None else require(facts.drift.choices)
+    if choices is not None:
         lines = [_apt(name, version, choices.get(name), installed.get(name, ())) for name, version in locked.items()]
         loose = list(filter(None, lines))
-    elif not isinstance(versionlocks, Unknown):
-        loose = [f"{name} is not locked" for name in locked if name not in versionlocks]
     else:
-        raise UndecidedError(choices.reason)
+        loose = [f"{name} is not locked" for name in locked if name not in (versionlocks or ())]
     if loose:
         hint = "Provision the host again: it writes the pins and sets the holds"
         return failed(first_few(loose, MOVES_NAMED, "; "), hint, loose)
@@ -390,7 +391,7 @@ def dkms(facts: HostFacts, expectation: Expectation) -> Answer:
     names = sorted({name for _, name, _, _ in rows})
     installed = {name for _, name, kernel, state in rows if kernel == release and "installed" in state}
     missing = [name for name in names if name not in installed]
-    idle = facts.packages.dkms_idle if isinstance(facts.packages.dkms_idle, tuple) else ()
+    idle = if_known(lambda: facts.packages.dkms_idle, ())
     bad += [f"{name} is not installed for {release}" for name in missing if name not in idle]
     if not bad and missing == names:
         return not_applicable("DKMS has a recipe that builds nothing: the modules are received")

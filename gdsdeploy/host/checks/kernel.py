@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import List, Mapping
 
 from ..boot import arguments as words_of_kernel
-from ..facts import HostFacts, UndecidedError, Unknown, require
+from ..facts import HostFacts, UndecidedError, require
 from ..facts.host_facts import judge, stack
 from ..facts.kernel import configured, shown_parameters
+from ..facts.unknown import if_known
 from ..kmod.flavour import flavour_of
 from ..kmod.module import NOTE
 from ..model.expectation import Expectation
@@ -42,8 +43,8 @@ def arguments(facts: HostFacts, expectation: Expectation) -> Answer:
     missing = words_of_kernel.unmet(words, expectation.boot_arguments)
     if missing:
         text = "this boot is without {}".format(", ".join(missing))
-        entries = configured(facts.document, expectation.kernel_release)
-        if not isinstance(entries, Unknown) and not any(words_of_kernel.unmet(entry, missing) for entry in entries):
+        entries = if_known(lambda: configured(facts.document, expectation.kernel_release), None)
+        if entries is not None and not any(words_of_kernel.unmet(entry, missing) for entry in entries):
             return failed(f"reboot pending: {text}, which the next boot has", _PENDING, lines, expected=values)
         return failed(text, _AGAIN, lines, expected=values)
     shown = {key: require(value) for key, value in shown_parameters(facts.document, expected).items()}
@@ -227,9 +228,8 @@ def signatures(facts: HostFacts, expectation: Expectation) -> Answer:
     for finding, message in findings:
         if finding.id in _UNDECIDED:
             raise UndecidedError(message)
-    lockdown = facts.kernel.lockdown
-    words = WORDS[state]
-    if isinstance(lockdown, str) and lockdown != "none":
+    words, lockdown = WORDS[state], if_known(lambda: facts.kernel.lockdown, "none")
+    if lockdown != "none":
         words += f", the kernel is locked down ({lockdown})"
     packaged = [
         f"{module.module} on kernel {kernel.release}: {packaged_words(module)}"

@@ -14,7 +14,7 @@ from ..facts.driver import ModuleFacts, ModuleFile
 from ..facts.kernel import NVIDIA, NVIDIA_FS, PEERMEM, KernelAudit, Message, ModuleAudit
 from ..facts.kernel import messages as logged
 from ..facts.pci import NVIDIA_VENDOR
-from ..facts.unknown import if_known
+from ..facts.unknown import if_known, known
 from ..kmod.module import ERROR, NOTE, UNKNOWN
 from ..model.expectation import Expectation
 from ..model.system import FABRIC, NVSWITCH, services_of
@@ -26,7 +26,7 @@ from .topology import NOT_ASKED
 
 def messages(facts: HostFacts, *words: str) -> Tuple[str, ...]:
     """The last kernel messages with one of ``words``, as evidence only."""
-    lines = facts.kernel.messages if isinstance(facts.kernel.messages, tuple) else ()
+    lines = if_known(lambda: facts.kernel.messages, ())
     return tuple(line for line in lines if any(word in line for word in words))[-6:]
 
 
@@ -181,7 +181,7 @@ def _judge_messages(facts: HostFacts, expectation: Expectation, module: str) -> 
         return not_applicable(f"not needed: the fleet asks for RDMA {expectation.rdma}")
     log = facts.kernel.log
     # A module that is loaded now has no failure to load any more.
-    loaded = module == PEERMEM and facts.peermem.module.loaded is True
+    loaded = module == PEERMEM and if_known(lambda: facts.peermem.module.loaded, False)
     reported = [m for m in logged(log.lines, module) if not (loaded and m.meaning.loading)]
     faults = [message for message in reported if message.meaning.fault]
     if faults:
@@ -473,9 +473,9 @@ def _registered(condition: Condition) -> Answer:
 
 
 def _state(facts: HostFacts) -> str:
-    loaded, stub = facts.peermem.module.loaded, facts.peermem.stub
-    if loaded is True:
+    if if_known(lambda: facts.peermem.module.loaded, False):
         return "nvidia-peermem is loaded"
+    stub = known(lambda: facts.peermem.stub)
     if isinstance(stub, Unknown):
         return "nvidia-peermem was not looked into"
     if stub is None:
@@ -493,8 +493,9 @@ def _dmabuf(facts: HostFacts) -> Answer:
     words = f"the open driver and kernel {require(facts.kernel.release)} offer DMA-BUF; peermem is not needed"
     if require(facts.peermem.module.loaded):
         words += ", but nvidia-peermem is loaded"
-    if isinstance(facts.p2p.adapters_dmabuf, tuple) and facts.p2p.adapters_dmabuf:
-        words += "; adapters' drivers that take it: {}".format(", ".join(facts.p2p.adapters_dmabuf))
+    adapters = if_known(lambda: facts.p2p.adapters_dmabuf, ())
+    if adapters:
+        words += "; adapters' drivers that take it: {}".format(", ".join(adapters))
     return passed(words)
 
 
@@ -577,9 +578,9 @@ def registration(facts: HostFacts, expectation: Expectation) -> Answer:
 
 def _in_use(facts: HostFacts) -> List[str]:
     """The adapters of cufile.json's lists, else those with an active port; empty where neither is known."""
-    addresses = if_known(mechanisms.listed_addresses(facts), ())
-    active = [entry for entry in if_known(facts.network.rdma, ()) if entry.active]
-    used = if_known(mechanisms.adapters_at(facts, addresses), []) or active
+    addresses = if_known(lambda: mechanisms.listed_addresses(facts), ())
+    active = [entry for entry in if_known(lambda: facts.network.rdma, ()) if entry.active]
+    used = if_known(lambda: mechanisms.adapters_at(facts, addresses), []) or active
     return list(dict.fromkeys(entry.device for entry in used))
 
 

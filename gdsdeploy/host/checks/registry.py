@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence, Tuple, Union
 
-from ..facts import HostFacts, UndecidedError, Unknown
+from ..facts import HostFacts, UndecidedError, require
 from ..facts.host_facts import stack
+from ..facts.unknown import if_known
 from ..io.wording import aligned, joined
 from ..model.expectation import Expectation
 from ..model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, WAIVED, WORDS, Finding, worst
@@ -156,7 +157,8 @@ def _run(check: Check, facts: HostFacts, expectation: Expectation, values: Mappi
 
 def _never_provisioned(facts: HostFacts) -> bool:
     """Whether gdsdeploy's folders were looked for and don't exist, outside of a container, which may not show them."""
-    return facts.environment.container is None and facts.environment.own_folders == ()
+    environment = facts.environment
+    return if_known(lambda: require(environment.container) is None and environment.own_folders == (), False)
 
 
 def listed() -> Tuple[Check, ...]:
@@ -168,10 +170,10 @@ def document(expectation: Expectation, facts: HostFacts, findings: Sequence[Find
     """One JSON object: host, profile, boot_id, verdict, stack, findings, gaps, collected_at, seconds, lock_digest."""
     return {
         "version": 1,
-        "host": expectation.host or facts.name,
+        "host": expectation.host or if_known(lambda: facts.name, "this host"),
         "profile": expectation.profile,
         "lock_digest": expectation.lock_digest,
-        "boot_id": "" if isinstance(facts.kernel.boot_id, Unknown) else facts.kernel.boot_id,
+        "boot_id": if_known(lambda: facts.kernel.boot_id, ""),
         "collected_at": facts.collected_at,
         "seconds": facts.seconds,
         "verdict": worst(list(findings)),
@@ -187,7 +189,7 @@ def text(expectation: Expectation, facts: HostFacts, findings: Sequence[Finding]
     All checks that are not applicable share one line.
     """
     versions = ", ".join("{} {}".format(*part) for part in stack(facts))
-    host = expectation.host or facts.name
+    host = expectation.host or if_known(lambda: facts.name, "this host")
     lines = ["{} (profile {}): {}".format(host, expectation.profile, versions or "nothing is known"), ""]
     by_verdict = {verdict: [finding for finding in findings if finding.verdict == verdict] for verdict in WORDS}
     for verdict in (FAIL, UNKNOWN, WAIVED):

@@ -8,9 +8,9 @@ from typing import Iterator, List, Sequence
 from ..explain.cause import COMPAT, Cause
 from ..explain.explanation import MountPath, description, proof_of, storage_paths
 from ..facts import HostFacts, Unknown, storage
-from ..facts.processes import Proof
+from ..facts.processes import Program, Proof
 from ..facts.storage import ALIGNED, BYPASSED, FILESYSTEM, NOT_PROVEN, ON, POSSIBLE, REFUSED, WRONG, Audit, Mount
-from ..facts.unknown import if_known
+from ..facts.unknown import if_known, known
 from ..libcufile.counters import NOT_COUNTED, Observed, route, route_words
 from ..model.expectation import Expectation
 from .registry import UNKNOWN_HINT, Answer, capitalized, check, failed, not_applicable, passed, unknown
@@ -46,8 +46,8 @@ def path(facts: HostFacts, expectation: Expectation) -> Iterator[Answer]:
 
 def _at_work(facts: HostFacts, mount: str) -> Iterator[str]:
     """What running programs with files on the mount have done since they opened cuFile, wherever their files are."""
-    for program in if_known(facts.processes.programs, ()):
-        if program.container is False and any(file.mount == mount for file in program.files):
+    for program in if_known(lambda: facts.processes.programs, ()):
+        if _is_of_host(program) and any(file.mount == mount for file in program.files):
             way = route(Observed(program.counters))
             if way.path != NOT_COUNTED:
                 yield f"{program.label} has files here, and its I/O took: {route_words(way.path, '', way.operations)}"
@@ -122,7 +122,7 @@ BUFFERED_HINT = "See the check odirect.conditions for the filesystem's reason, a
     unknown_hint="The reason above names what prevented the trial; run it as root",
 )
 def bypass(facts: HostFacts, expectation: Expectation) -> Iterator[Answer]:
-    mounts = facts.storage.mounts
+    mounts = known(lambda: facts.storage.mounts)
     for mount in expectation.storage:
         mount_point, is_compat = mount.get("mount", ""), mount.get("path") == "compat"
         is_mounted = isinstance(mounts, Unknown) or mount_point in mounts
@@ -175,7 +175,7 @@ def _lines(audit: Audit) -> List[str]:
     prevents="a mount option or a folder's flag that takes its files off the direct path one by one",
 )
 def untransformed(facts: HostFacts, expectation: Expectation) -> Iterator[Answer]:
-    mounts = facts.storage.mounts
+    mounts = known(lambda: facts.storage.mounts)
     for mount in expectation.storage:
         mount_point = mount.get("mount", "")
         if isinstance(mounts, Unknown):
@@ -201,7 +201,11 @@ def _judge_conditions(facts: HostFacts, mount: Mount, is_compat: bool) -> Answer
         hint = "; ".join(dict.fromkeys(FIXES[name] for name in on))
         return failed(", ".join(on), capitalized(hint), evidence, point)
     unread = [(row.name, row.state.reason) for row in rows if isinstance(row.state, Unknown)]
-    if unread and mount.device is not None:
+    if unread and if_known(lambda: mount.device, True) is not None:
         return unknown("{}: {}".format(*unread[0]), UNKNOWN_HINT, point)
     words = "none is on here" + ("; some files may have: " + ", ".join(possible) if possible else "")
     return passed(words + (f"; behind the mount: {unread[0][1]}" if unread else ""), evidence, point)
+
+
+def _is_of_host(program: Program) -> bool:
+    return not if_known(lambda: program.container, True)

@@ -9,15 +9,17 @@ See docs/guides/extend.md.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Tuple, TypeVar, Union, cast
 
-from ..facts import HostFacts, Maybe, Unknown
+from ..facts import HostFacts, Maybe, UndecidedError, Unknown
 from ..facts.processes import Proof
 from ..facts.storage import Mount
+from ..facts.unknown import if_known, known
 from ..model import causes
 from ..model.discovery import import_modules
 
@@ -41,16 +43,41 @@ class Cause:
     reference: str = ""
 
 
-@dataclass(frozen=True)
 class Condition:
     """A requirement of a path, and the cause if it doesn't hold.
 
-    ``suspect``: the cause is shown also where it's unknown whether the condition holds.
+    Where ``holds`` is a function that meets a fact which isn't known, it is unknown whether it holds.  A cause
+    that is a function is made where it's shown.  ``suspect``: the cause is shown also where it's unknown whether the
+    condition holds.
     """
 
-    holds: Maybe[bool]
-    cause: Optional[Cause] = None
-    suspect: bool = False
+    def __init__(
+        self,
+        holds: Union[Maybe[bool], Callable[[], Maybe[bool]]],
+        cause: Union[Cause, Callable[[], Optional[Cause]], None] = None,
+        *,
+        suspect: bool = False,
+    ) -> None:
+        self.holds: Maybe[bool] = known(holds) if callable(holds) else holds
+        self.suspect = suspect
+        is_shown = self.holds is False or (suspect and isinstance(self.holds, Unknown))
+        self.cause = cause if cause is None or isinstance(cause, Cause) else cause() if is_shown else None
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def condition(function: Callable[..., Condition]) -> Callable[..., Condition]:
+    """``function``, whose condition is unknown where it meets a fact that isn't known."""
+
+    @functools.wraps(function)
+    def judged(*arguments: Any, **named: Any) -> Condition:
+        try:
+            return function(*arguments, **named)
+        except UndecidedError as error:
+            return Condition(Unknown(str(error)))
+
+    return judged
 
 
 @dataclass(frozen=True)
@@ -144,24 +171,45 @@ NOTES = "notes"
 NOT_LOADED = "not-loaded"
 ABOUT = (USABLE, DIRECT_PATH, NVIDIA_FS, P2PDMA, NOTES, NOT_LOADED)
 
-F = TypeVar("F", bound=Callable[..., Any])
 _RULES: Dict[str, Dict[int, Callable[..., Any]]] = {about: {} for about in ABOUT}
 
 
 def rule(about: str, rank: int) -> Callable[[F], F]:
     """Register a function as a rule.  rank: rules run in this order, from the root outwards; each is unique.
 
+    A fact that isn't known ends the rule: with a condition that is unknown, without a note, or without a reason.
     Raises ValueError for a rank that another rule about the same subject has.
     """
 
     def register(function: F) -> F:
-        other = _RULES[about].setdefault(rank, function)
-        if other is not function:
+        guarded = _reason_or_none(function) if about == NOT_LOADED else _ended(function, about != NOTES)
+        other = _RULES[about].setdefault(rank, guarded)
+        if other is not guarded:
             name, taken_by = (f"{rule.__module__}.{rule.__qualname__}" for rule in (function, other))
             raise ValueError(f"{name}: {taken_by} has the rank {rank} about {about}")
-        return function
+        return cast("F", guarded)
 
     return register
+
+
+def _reason_or_none(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def reason(*arguments: Any) -> Any:
+        return if_known(lambda: function(*arguments), None)
+
+    return reason
+
+
+def _ended(function: Callable[..., Iterator[Any]], with_condition: bool) -> Callable[..., Iterator[Any]]:
+    @functools.wraps(function)
+    def results(*arguments: Any) -> Iterator[Any]:
+        try:
+            yield from function(*arguments)
+        except UndecidedError as error:
+            if with_condition:
+                yield Condition(Unknown(str(error)))
+
+    return results
 
 
 @lru_cache(maxsize=len(ABOUT))

@@ -11,18 +11,18 @@ Which files cuFileHandleRegister takes, and the error that it returns for the ot
 
 from __future__ import annotations
 
-from typing import Iterator, Optional, Tuple
+from functools import partial
+from typing import Callable, Iterator, List, Optional, Tuple
 
-from ..facts import HostFacts, Maybe, Unknown
+from ..facts import HostFacts, Maybe, Unknown, require
 from ..facts.cufile import REJECTED, refusal
-from ..facts.environment import VARIABLE, Overlay, Variable
-from ..facts.storage import Device, Mount
-from ..facts.unknown import when_known
-from ..gdscheck import Report
+from ..facts.environment import VARIABLE
+from ..facts.storage import Mount
+from ..facts.unknown import any_of, if_known, known
 from ..libcufile import p2pdma
 from ..paths import CUFILE
 from . import quote, reference
-from .cause import DIRECT_PATH, NOTES, USABLE, Cause, Condition, listed_cause, numbers, rule
+from .cause import DIRECT_PATH, NOTES, USABLE, Cause, Condition, condition, listed_cause, numbers, rule
 
 #: The last release that reads CUFILE_ALLOW_COMPAT_MODE.
 LAST_WITH_ALLOW_COMPAT = (1, 16)
@@ -35,22 +35,23 @@ def _by_setting(facts: HostFacts, ident: str, key: str, what: str, fix: str) -> 
     return Cause(ident, what, fix, quote.setting(facts, "properties", key), reference.PARAMETERS)
 
 
-def _by_variable(ident: str, variable: Maybe[Optional[Variable]], what: str, fix: str) -> Optional[Cause]:
-    if not isinstance(variable, Variable):
-        return None
-    what, fix = f"{variable.name} {what}", fix.format(variable.place)
-    return Cause(ident, what, fix, quote.variable(variable), reference.VARIABLES)
+def _by_variable(facts: HostFacts, ident: str, name: str, what: str, fix: str) -> Cause:
+    """A cause that is a variable which some place sets."""
+    variable = facts.environment.variables[name]
+    return Cause(ident, f"{name} {what}", fix.format(variable.place), quote.variable(variable), reference.VARIABLES)
 
 
 @rule(USABLE, 10)
 def usable(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condition]:
     """If libcufile refuses its configuration, every cuFile call fails."""
-    opened = facts.cufile.opened
-    lines = tuple(refusal(opened)) if not isinstance(opened, Unknown) else ()
-    what = "libcufile refuses its configuration"
-    fix = f"correct the value that libcufile names; this lists every problem: gdsdeploy cufile check {CUFILE}"
-    cause = Cause("cufile.refused", what, fix, quote.with_source("libcufile", lines), reference.PARAMETERS)
-    yield Condition(when_known(facts.cufile.acceptance, lambda acceptance: acceptance != REJECTED), cause)
+
+    def refused() -> Cause:
+        what = "libcufile refuses its configuration"
+        fix = f"correct the value that libcufile names; this lists every problem: gdsdeploy cufile check {CUFILE}"
+        lines = quote.with_source("libcufile", refusal(require(facts.cufile.opened)))
+        return Cause("cufile.refused", what, fix, lines, reference.PARAMETERS)
+
+    yield Condition(lambda: require(facts.cufile.acceptance) != REJECTED, refused)
 
 
 @rule(DIRECT_PATH, 20)
@@ -59,76 +60,72 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     key = "force_compat_mode"
     fix = "set properties.force_compat_mode to false"
     cause = _by_setting(facts, "cufile.force-compat", key, "cufile.json forces compat mode", fix)
-    yield Condition(when_known(facts.cufile.setting("properties", key, False), lambda value: value is not True), cause)
+    yield Condition(lambda: require(facts.cufile.setting("properties", key, False)) is not True, cause)
     name = "CUFILE_FORCE_COMPAT_MODE"
-    variable = facts.environment.variable(name)
-    variable_cause = _by_variable("cufile.variable-forces-compat", variable, "forces compat mode", "remove it from {}")
-    yield Condition(when_known(facts.environment.switch(name), lambda forced: forced is not True), variable_cause)
-    for key in ("vanilla_posix_io_mode", "posix_io_mode"):
-        if facts.cufile.setting("properties", key, False) is True:
-            what = f"cufile.json sets properties.{key}; its effect on the direct path is unknown"
-            cause = _by_setting(facts, "cufile.posix-io", key, what, f"remove properties.{key}")
+    yield Condition(
+        lambda: require(facts.environment.switch(name)) is not True,
+        lambda: _by_variable(facts, "cufile.variable-forces-compat", name, "forces compat mode", "remove it from {}"),
+    )
+    for mode in ("vanilla_posix_io_mode", "posix_io_mode"):
+        if if_known(partial(facts.cufile.setting, "properties", mode, False), None) is True:
+            what = f"cufile.json sets properties.{mode}; its effect on the direct path is unknown"
+            cause = _by_setting(facts, "cufile.posix-io", mode, what, f"remove properties.{mode}")
             yield Condition(Unknown(what), cause, suspect=True)
     if mount is not None:
-        yield from _denied(facts, mount)
+        devices = mount.devices
+        yield _not_denied(facts, "filesystems", [mount.filesystem])
+        yield _not_denied(facts, "mounts", [mount.mount_point])
+        yield _not_denied(facts, "drivers", sorted({device.kind for device in devices}))
+        yield _not_denied(facts, "devices", ["/dev/" + device.name for device in devices])
 
 
-def _denied(facts: HostFacts, mount: Mount) -> Iterator[Condition]:
-    devices = mount.devices
-    values_by_key = {
-        "filesystems": [mount.filesystem],
-        "mounts": [mount.mount_point],
-        "drivers": sorted({device.kind for device in devices}),
-        "devices": ["/dev/" + device.name for device in devices],
-    }
-    for key, values in values_by_key.items():
-        denied = facts.cufile.setting("denylist", key, [])
-        matches = [value for value in values if isinstance(denied, list) and value in denied]
-        shown = " and ".join(matches)
-        what = f"denylist.{key} in cufile.json names {shown}"
-        evidence = quote.setting(facts, "denylist", key)
-        cause = Cause("cufile.denied", what, f"remove {shown} from denylist.{key}", evidence, reference.PARAMETERS)
-        yield Condition(denied if isinstance(denied, Unknown) else not matches, cause)
+@condition
+def _not_denied(facts: HostFacts, key: str, values: List[str]) -> Condition:
+    denied = require(facts.cufile.setting("denylist", key, []))
+    matches = [value for value in values if isinstance(denied, list) and value in denied]
+    shown = " and ".join(matches)
+    what = f"denylist.{key} in cufile.json names {shown}"
+    evidence = quote.setting(facts, "denylist", key)
+    cause = Cause("cufile.denied", what, f"remove {shown} from denylist.{key}", evidence, reference.PARAMETERS)
+    return Condition(not matches, cause)
 
 
-def library(facts: HostFacts) -> Maybe[Optional[str]]:
-    """The release of libcufile: from the name of its file, else from its log; None where none is installed."""
-    logged = facts.gdscheck.logged
-    if isinstance(facts.cufile.library, Unknown) and isinstance(logged, Report) and logged.release:
-        return logged.release
-    return facts.cufile.library
+def library(facts: HostFacts) -> Optional[str]:
+    """The release of libcufile: from the name of its file, else from its log; None where none is installed.
+
+    Raises UndecidedError where neither has it.
+    """
+    of_file, logged = known(lambda: facts.cufile.library), if_known(lambda: facts.gdscheck.logged, None)
+    return logged.release if isinstance(of_file, Unknown) and logged and logged.release else require(of_file)
 
 
-def fallback(facts: HostFacts) -> Tuple[Maybe[bool], Optional[Cause]]:
-    """Whether compat mode may replace a direct path, and the cause if not."""
-    allowed = facts.cufile.setting("properties", "allow_compat_mode", True)
-    forced = facts.cufile.setting("properties", "force_compat_mode", False)
-    for value in (allowed, forced):
-        if isinstance(value, Unknown):
-            return value, None
-    fix = "remove the causes above, or set properties.allow_compat_mode to true"
+@condition
+def fallback(facts: HostFacts) -> Condition:
+    """Whether compat mode may replace a direct path."""
+    allowed = require(facts.cufile.setting("properties", "allow_compat_mode", True))
+    forced = require(facts.cufile.setting("properties", "force_compat_mode", False))
     name = "CUFILE_ALLOW_COMPAT_MODE"
-    release = library(facts)
-    reads_variable = isinstance(release, str) and numbers(release) <= LAST_WITH_ALLOW_COMPAT
-    if facts.environment.switch(name) is False and reads_variable and forced is not True:
-        fix, variable = "remove the causes above, or remove the variable from {}", facts.environment.variable(name)
-        return False, _by_variable("cufile.variable-no-compat", variable, "disallows compat mode", fix)
-    if allowed is True or forced is True:
-        return True, None
-    return False, _by_setting(facts, "cufile.no-compat", "allow_compat_mode", "cufile.json disallows compat mode", fix)
+    release = if_known(lambda: library(facts), None)
+    reads_variable = release is not None and numbers(release) <= LAST_WITH_ALLOW_COMPAT
+    if reads_variable and forced is not True and if_known(lambda: facts.environment.switch(name), None) is False:
+        fix = "remove the causes above, or remove the variable from {}"
+        return Condition(False, _by_variable(facts, "cufile.variable-no-compat", name, "disallows compat mode", fix))
+    fix = "remove the causes above, or set properties.allow_compat_mode to true"
+    cause = _by_setting(facts, "cufile.no-compat", "allow_compat_mode", "cufile.json disallows compat mode", fix)
+    return Condition(allowed is True or forced is True, cause)
 
 
 @rule(NOTES, 10)
 def notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     """Settings that exclude some I/O from a direct path."""
-    section = facts.cufile.setting("fs", mount.filesystem, {})
+    section = require(facts.cufile.setting("fs", mount.filesystem, {}))
     least = section.get(MINIMUM) if isinstance(section, dict) else None
     if isinstance(least, int) and least > 0:
         key = f"fs.{mount.filesystem}.{MINIMUM}"
         what = f"I/O of less than {least} KiB takes compat mode: {key}"
         evidence = quote.setting(facts, "fs", MINIMUM)
         yield Cause("cufile.small-io", what, f"lower {key} in cufile.json", evidence, reference.PARAMETERS)
-    if facts.cufile.setting("properties", "gds_rdma_write_support", True) is False:
+    if require(facts.cufile.setting("properties", "gds_rdma_write_support", True)) is False:
         evidence = quote.setting(facts, "properties", "gds_rdma_write_support")
         what = "writes over RDMA take compat mode: properties.gds_rdma_write_support is false"
         fix = "set properties.gds_rdma_write_support to true"
@@ -138,8 +135,8 @@ def notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
 @rule(USABLE, 11)
 def overlay_usable(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condition]:
     """If libcufile refuses the second file, every cuFile call fails as well."""
-    over = facts.cufile.overlay
-    if isinstance(over, Overlay) and over.broken:
+    over = if_known(lambda: facts.cufile.overlay, None)
+    if over and over.broken:
         what = f"libcufile refuses the configuration that {VARIABLE} names: {over.broken}"
         fix = f"correct the file, or remove the variable from {over.variable.place}: gdsdeploy cufile check {over.path}"
         evidence = (*quote.with_source(over.path, [over.broken]), *quote.variable(over.variable))
@@ -149,19 +146,19 @@ def overlay_usable(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator
 @rule(DIRECT_PATH, 21)
 def overlay_direct(facts: HostFacts, _mount: Optional[Mount]) -> Iterator[Condition]:
     """A file that was not seen may set anything."""
-    over, named = facts.cufile.overlay, facts.environment.variables.get(VARIABLE)
-    if isinstance(over, Unknown) and isinstance(named, Variable):
+    over, named = known(lambda: facts.cufile.overlay), facts.environment.variables.get(VARIABLE)
+    if isinstance(over, Unknown) and named is not None:
         what = f"{VARIABLE} overlays /etc/cufile.json with a configuration that couldn't be examined"
         fix = f"examine that file, or remove the variable from {named.place}"
         evidence = (*quote.variable(named), over.reason)
         cause = Cause("cufile.variable-overlays", what, fix, evidence, reference.VARIABLES)
-        yield Condition(Unknown(over.reason), cause, suspect=True)
+        yield Condition(over, cause, suspect=True)
 
 
 @rule(NOTES, 11)
 def overlay_notes(facts: HostFacts, _mount: Mount) -> Iterator[Cause]:
-    over = facts.cufile.overlay
-    if isinstance(over, Overlay) and not over.exists:
+    over = require(facts.cufile.overlay)
+    if over and not over.exists:
         what = f"{VARIABLE} names {over.path}, which doesn't exist: libcufile ignores it"
         fix = f"create the file, or remove the variable from {over.variable.place}"
         evidence = quote.variable(over.variable)
@@ -172,70 +169,65 @@ def overlay_notes(facts: HostFacts, _mount: Mount) -> Iterator[Cause]:
 P2PDMA_VARIABLE = "CUFILE_USE_PCIP2PDMA"
 
 
-def requests_p2pdma(facts: HostFacts, storage: Maybe[Optional[str]]) -> Maybe[bool]:
+def requests_p2pdma(facts: HostFacts, storage: Callable[[], Optional[str]]) -> bool:
     """Whether the configuration asks for P2PDMA on ``storage``, as filesystem.storage_of says, with one key or both.
 
-    Never for storage that NVIDIA lists no such route to, whatever its key.
+    Never for storage that NVIDIA lists no such route to, whatever its key.  Raises UndecidedError.
     """
-    requested = p2pdma_enabled(facts)
-    if isinstance(storage, Unknown):
-        return when_known(requested, lambda value: storage if value else False)
-    row = p2pdma_key(storage)
+    name = known(storage)
+    if isinstance(name, Unknown):
+        return p2pdma_enabled(facts) and require(name) is not None
+    row = p2pdma_key(name)
     if row is None or not row.route:
         return False
-    release = library(facts)
-    if isinstance(release, str) and numbers(release) < p2pdma.OWN_KEYS_SINCE:
-        return requested
-    halves = (requested, _own_key(facts, row))
-    if True in halves:
-        return True
-    return next((half for half in halves if isinstance(half, Unknown)), False)
+    release = if_known(lambda: library(facts), None)
+    if release is not None and numbers(release) < p2pdma.OWN_KEYS_SINCE:
+        return p2pdma_enabled(facts)
+    return any_of([known(lambda: p2pdma_enabled(facts)), known(lambda: _own_key(facts, row))])
 
 
 def p2pdma_key(storage: Optional[str]) -> Optional[p2pdma.StorageKey]:
     return next((row for row in p2pdma.storage_keys() if row.storage == storage), None)
 
 
-def p2pdma_enabled(facts: HostFacts) -> Maybe[bool]:
+def p2pdma_enabled(facts: HostFacts) -> bool:
     """The first half: ``properties.use_pci_p2pdma``, or the variable over it."""
-    switch = facts.environment.switch(P2PDMA_VARIABLE)
-    if isinstance(switch, bool):
+    switch = if_known(lambda: facts.environment.switch(P2PDMA_VARIABLE), None)
+    if switch is not None:
         return switch
-    return when_known(facts.cufile.setting("properties", "use_pci_p2pdma", False), lambda value: value is True)
+    return require(facts.cufile.setting("properties", "use_pci_p2pdma", False)) is True
 
 
-def _own_key(facts: HostFacts, row: p2pdma.StorageKey) -> Maybe[bool]:
+def _own_key(facts: HostFacts, row: p2pdma.StorageKey) -> bool:
     """The second half: the key of one kind of storage."""
     section, _, name = row.section.partition(".")
-    values = facts.cufile.setting(section, name, {})
-    return when_known(values, lambda keys: isinstance(keys, dict) and keys.get(row.key) is True)
+    keys = require(facts.cufile.setting(section, name, {}))
+    return isinstance(keys, dict) and keys.get(row.key) is True
 
 
 def p2pdma_keys(facts: HostFacts, storage: str) -> Iterator[Condition]:
     """Both keys of a kind of storage, in a libcufile that has a route to it."""
-    row, release = p2pdma_key(storage), library(facts)
+    row, release = p2pdma_key(storage), known(lambda: library(facts))
     if row is None or release is None:
         return
-    older = when_known(release, lambda version: numbers(version) < p2pdma.OWN_KEYS_SINCE)
     since = ".".join(str(number) for number in row.since)
     what = f"libcufile {release} has no P2PDMA mode for this kind of storage ({storage}): {since} is the first"
     cause = Cause("cufile.no-p2pdma", what, f"install libcufile {since} or newer", (f"libcufile: {release}",))
     if storage != "nvme":
-        yield Condition(when_known(release, lambda version: numbers(version) >= row.since), cause)
-    if older is True:
+        yield Condition(lambda: numbers(require(release)) >= row.since, cause)
+    if not isinstance(release, Unknown) and numbers(release) < p2pdma.OWN_KEYS_SINCE:
         return
-    halves = {p2pdma.GLOBAL: p2pdma_enabled(facts), row.name: _own_key(facts, row)}
+    halves = {p2pdma.GLOBAL: known(lambda: p2pdma_enabled(facts)), row.name: known(lambda: _own_key(facts, row))}
     words = " and ".join(name for name, value in halves.items() if value is False)
     what = f"P2PDMA on this storage needs two keys of cufile.json, and {words} isn't true"
     evidence = tuple(f"{CUFILE}: {name} is {_shown(value)}" for name, value in halves.items())
-    if isinstance(facts.environment.switch(P2PDMA_VARIABLE), bool):
+    if if_known(lambda: facts.environment.switch(P2PDMA_VARIABLE), None) is not None:
         evidence = (*quote.variable(facts.environment.variables[P2PDMA_VARIABLE]), evidence[1])
     cause = Cause("cufile.p2pdma-half-set", what, f"set {words} to true", evidence, reference.PARAMETERS)
-    if isinstance(older, Unknown):
-        yield Condition(older, cause, suspect=bool(words))
+    if isinstance(release, Unknown):
+        yield Condition(release, cause, suspect=bool(words))
     else:
-        unknown = [value for value in halves.values() if isinstance(value, Unknown)]
-        yield Condition(False if words else unknown[0] if unknown else True, cause)
+        yield Condition(lambda: not words and all(map(require, halves.values())), cause)
 
 
 def _shown(value: Maybe[bool]) -> str:
@@ -255,15 +247,15 @@ def registration_error(release: str) -> int:
 
 def registration_failure(facts: HostFacts) -> str:
     """``cuFileHandleRegister fails with …``, by the release of libcufile where that is known."""
-    release = library(facts)
-    error = registration_error(release) if isinstance(release, str) else f"{NEWER} ({OLDER} before libcufile 1.15)"
+    release = if_known(lambda: library(facts), None)
+    error = f"{NEWER} ({OLDER} before libcufile 1.15)" if release is None else registration_error(release)
     return f"cuFileHandleRegister fails with {error}"
 
 
 def registers_silently(facts: HostFacts) -> Tuple[Cause, ...]:
     """What goes for each file in compat mode: newer releases register it as if nothing were amiss."""
-    release = library(facts)
-    if not isinstance(release, str) or numbers(release) < SILENT:
+    release = if_known(lambda: library(facts), None)
+    if release is None or numbers(release) < SILENT:
         return ()
     return (listed_cause("cufile.silent-compat", (f"libcufile: {release}",)),)
 
@@ -271,14 +263,15 @@ def registers_silently(facts: HostFacts) -> Tuple[Cause, ...]:
 @rule(USABLE, 30)
 def udev(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     """When a file is registered, libcufile looks up its disk in udev's database."""
-    if mount is None or not isinstance(mount.device, Device):
+    device = if_known(lambda: mount.device, None) if mount is not None else None
+    if device is None:
         return
-    device, container = mount.device, facts.environment.container
     evidence = (f"/run/udev/data/b{device.number}: no ID_FS_USAGE",)
     what = f"udev has no ID_FS_USAGE for {device.name}, so {registration_failure(facts)}"
     fix = "record it: udevadm trigger --subsystem-match=block; in a container, also mount the host's /run/udev"
-    if isinstance(container, str):
+    container = if_known(lambda: facts.environment.container, None)
+    if container:
         what += f" (this is {container})"
         fix = "start the container with the host's database, read-only: --volume /run/udev:/run/udev:ro"
     cause = Cause("udev.no-database", what, fix, evidence, reference.HANDLE_REGISTER)
-    yield Condition(when_known(device.udev_usage, lambda usage: usage is not None), cause)
+    yield Condition(lambda: require(device.udev_usage) is not None, cause)

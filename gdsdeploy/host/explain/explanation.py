@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
-from ..facts import HostFacts, Maybe, Unknown, as_dict, storage
-from ..facts.environment import VARIABLE, Overlay, Variable
+from ..facts import HostFacts, Maybe, Unknown, as_dict, require, storage
+from ..facts.environment import VARIABLE, Variable
 from ..facts.processes import Program, Proof
 from ..facts.storage import Mount
-from ..facts.unknown import all_known, if_known, when_known
+from ..facts.unknown import any_of, if_known, known, or_else
 from ..foreign import ForeignInstall, Locked, findings
 from ..gdscheck.reader import SINCE
 from ..libcufile.counters import NOT_COUNTED, REASONS, Observed, Route, route
@@ -51,13 +52,13 @@ def path_of(facts: HostFacts, mount: Mount, file: str = "") -> Path:
 
 def _as_configured(facts: HostFacts, proof: Proof) -> Proof:
     """Programs get what the host's configuration allows, which the second try of a proof may exceed."""
-    if proof.path == COMPAT and config.fallback(facts)[0] is False:
+    if proof.path == COMPAT and config.fallback(facts).holds is False:
         return replace(proof, path=BROKEN, how=proof.how + "; but this host's configuration disallows it")
     return proof
 
 
 def _expected_path(facts: HostFacts, mount: Mount, file: str) -> Path:
-    gpu = when_known(facts.pci.gpus, bool)
+    gpu = _has_gpu(facts)
     usable = weigh(needs(USABLE, facts, mount))
     name, verdict = _direct(facts, mount, file)
     if usable.holds is False:
@@ -75,12 +76,16 @@ def _expected_path(facts: HostFacts, mount: Mount, file: str) -> Path:
     return Path(name, verdict.causes, gpu, verdict.suspects, unseen, notes)
 
 
+def _has_gpu(facts: HostFacts) -> Maybe[bool]:
+    return known(lambda: bool(require(facts.pci.gpus)))
+
+
 def _or_compat(facts: HostFacts, causes: Tuple[Cause, ...]) -> Tuple[Maybe[str], Tuple[Cause, ...]]:
     """The path where there is no direct one, with its causes."""
-    allowed, cause = config.fallback(facts)
-    if isinstance(allowed, Unknown):
-        return allowed, causes
-    return (COMPAT, causes) if allowed else (BROKEN, (*causes, cause) if cause is not None else causes)
+    allowed = config.fallback(facts)
+    if isinstance(allowed.holds, Unknown):
+        return allowed.holds, causes
+    return (COMPAT, causes) if allowed.holds else (BROKEN, (*causes, allowed.cause) if allowed.cause else causes)
 
 
 def _direct(facts: HostFacts, mount: Mount, file: str) -> Tuple[Maybe[Optional[str]], Verdict]:
@@ -91,14 +96,14 @@ def _direct(facts: HostFacts, mount: Mount, file: str) -> Tuple[Maybe[Optional[s
         shared += filesystem.flag_conditions(file, facts.storage.inodes.get(file, unseen))
     attempts = [(NVIDIA_FS, list(needs(NVIDIA_FS, facts, mount)))]
     client = mechanisms.CLIENTS.get(mount.filesystem)
-    configured = requests_p2pdma(facts, filesystem.storage_of(facts, mount))
+    configured = Condition(lambda: requests_p2pdma(facts, lambda: filesystem.storage_of(facts, mount)))
     if client is not None:
         attempts = mechanisms.attempts(facts, client, mount)
     elif mount.filesystem == filesystem.PANFS:
         # The rules about DIRECT say what is known: not whether nvidia-fs has a part in it.
         attempts = [(NVIDIA_FS, [])]
-    elif configured is not False:
-        attempts.insert(0, (P2PDMA, [Condition(configured), *needs(P2PDMA, facts, mount)]))
+    elif configured.holds is not False:
+        attempts.insert(0, (P2PDMA, [configured, *needs(P2PDMA, facts, mount)]))
     return _decide(shared, attempts)
 
 
@@ -137,11 +142,12 @@ class ExplainedProgram:
     unseen: Tuple[str, ...]
 
 
-def programs(facts: HostFacts, mounts: Sequence[Mount] = ()) -> Maybe[Tuple[ExplainedProgram, ...]]:
-    """Every program that has loaded libcufile.  mounts: those for which its denylist is judged."""
-    return when_known(
-        facts.processes.programs, lambda running: tuple(explain_program(facts, mounts, program) for program in running)
-    )
+def programs(facts: HostFacts, mounts: Sequence[Mount] = ()) -> Tuple[ExplainedProgram, ...]:
+    """Every program that has loaded libcufile.  mounts: those for which its denylist is judged.
+
+    Raises UndecidedError where the programs aren't known.
+    """
+    return tuple(explain_program(facts, mounts, program) for program in require(facts.processes.programs))
 
 
 def explain_program(facts: HostFacts, mounts: Sequence[Mount], program: Program) -> ExplainedProgram:
@@ -152,10 +158,15 @@ def explain_program(facts: HostFacts, mounts: Sequence[Mount], program: Program)
         conditions += config.direct(own, mount)
         client = mechanisms.CLIENTS.get(mount.filesystem)
         # Where the program has the host's own choice, the mount's path has the cause.
-        if client and not client.hooks and mechanisms.peer_type(own) != mechanisms.peer_type(facts):
+        if client and not client.hooks and _peer_type(own) != _peer_type(facts):
             conditions += mechanisms.memory(own)
     verdict = weigh(conditions)
-    return ExplainedProgram(program, _differs(facts, own, program), distinct(verdict.causes), verdict.unseen)
+    differs = known(lambda: _differs(facts, own, program))
+    return ExplainedProgram(program, differs, distinct(verdict.causes), verdict.unseen)
+
+
+def _peer_type(facts: HostFacts) -> Maybe[str]:
+    return known(lambda: mechanisms.peer_type(facts))
 
 
 def _facts_of(facts: HostFacts, program: Program) -> HostFacts:
@@ -170,14 +181,14 @@ def _facts_of(facts: HostFacts, program: Program) -> HostFacts:
     return replace(facts, cufile=cufile, environment=environment)
 
 
-def _differs(facts: HostFacts, own: HostFacts, program: Program) -> Maybe[bool]:
-    both = all_known([facts.cufile.merged, own.cufile.merged, program.variables, facts.environment.complete])
-    if isinstance(both, Unknown):
-        return both
-    mine, default = (
-        {name: v.value for name, v in each.environment.variables.items() if _counts(name)} for each in (own, facts)
-    )
-    return facts.cufile.merged != own.cufile.merged or mine != default
+def _differs(facts: HostFacts, own: HostFacts, program: Program) -> bool:
+    default, mine = require(facts.cufile.merged), require(own.cufile.merged)
+    variables = _counting(own) if require(program.variables) is not None else {}
+    return require(facts.environment.complete) and (default != mine or variables != _counting(facts))
+
+
+def _counting(facts: HostFacts) -> Dict[str, str]:
+    return {name: variable.value for name, variable in facts.environment.variables.items() if _counts(name)}
 
 
 def _counts(name: str) -> bool:
@@ -191,16 +202,16 @@ def is_listed(explained: ExplainedProgram) -> bool:
 
 def configuration(program: Program) -> str:
     """The files of its configuration and the variables over them, in words."""
-    over, variables = program.overlay, program.variables
-    more = [over.path] if isinstance(over, Overlay) else [f"({over.reason})"] if isinstance(over, Unknown) else []
-    if not isinstance(variables, Unknown):
-        more += [f"{name}={value}" for name, value in variables.items() if _counts(name)]
+    over = known(lambda: program.overlay)
+    more = [f"({over.reason})"] if isinstance(over, Unknown) else [over.path] if over else []
+    variables = if_known(lambda: program.variables, {})
+    more += [f"{name}={value}" for name, value in variables.items() if _counts(name)]
     return program.base_path + (" with " + ", ".join(more) if more else "")
 
 
 def versions(program: Program) -> List[str]:
     """Each libcufile that it has loaded: its file, and its version where that is known."""
-    shown = {path: if_known(version, "") for path, version in program.libraries.items()}
+    shown = {path: or_else(version, "") for path, version in program.libraries.items()}
     return [f"{path} ({version})" if version else path for path, version in shown.items()]
 
 
@@ -209,8 +220,8 @@ def as_row(explained: ExplainedProgram) -> Dict[str, Any]:
     program = explained.program
     return {
         **_about(program),
-        "container": if_known(program.container, None),
-        "differs": if_known(explained.differs, None),
+        "container": or_else(program.container, None),
+        "differs": or_else(explained.differs, None),
         "causes": as_dict(explained.causes),
         "unseen": list(explained.unseen),
     }
@@ -221,7 +232,7 @@ def _about(program: Program) -> Dict[str, Any]:
         "pid": program.pid,
         "program": program.name,
         "unit": program.unit,
-        "libcufile": {path: if_known(version, None) for path, version in program.libraries.items()},
+        "libcufile": {path: or_else(version, None) for path, version in program.libraries.items()},
         "configuration": configuration(program),
     }
 
@@ -244,7 +255,7 @@ class ExplainedProcess:
 
 def explain_process(facts: HostFacts, pid: int) -> ExplainedProcess:
     """Explain the process; raises NoSuchProcessError."""
-    running = facts.processes.programs
+    running = known(lambda: facts.processes.programs)
     if isinstance(running, Unknown):
         raise NoSuchProcessError(f"running programs are not known: {running.reason}")
     for program in running:
@@ -254,10 +265,16 @@ def explain_process(facts: HostFacts, pid: int) -> ExplainedProcess:
     raise NoSuchProcessError(f"process {pid} has no libcufile loaded (processes that have: {pids})")
 
 
+def mounts_at(facts: HostFacts, paths: Iterable[str]) -> List[Mount]:
+    """The mounts that the paths lie on, where that is known."""
+    mounts = [if_known(partial(facts.storage.mount_of, path), None) for path in paths]
+    return [mount for mount in mounts if mount is not None]
+
+
 def _explain(facts: HostFacts, program: Program) -> ExplainedProcess:
     # In a container, the same mount point is another mount.
-    places = {} if program.container is not False else dict.fromkeys(file.mount for file in program.files)
-    mounts = [mount for mount in map(facts.storage.mount_of, places) if isinstance(mount, Mount)]
+    is_own = if_known(lambda: program.container, True) is False
+    mounts = mounts_at(facts, dict.fromkeys(file.mount for file in program.files)) if is_own else []
     own = explain_program(facts, mounts, program)
     paths = {mount.mount_point: path_of(facts, mount) for mount in mounts}
     of_mounts = [cause for path in paths.values() for cause in (*path.causes, *path.suspects)]
@@ -266,13 +283,13 @@ def _explain(facts: HostFacts, program: Program) -> ExplainedProcess:
     files = []
     for file in program.files:
         path = paths.get(file.mount)
-        files.append((file.path, "not judged" if path is None else if_known(path.path, "not proven")))
+        files.append((file.path, "not judged" if path is None else or_else(path.path, "not proven")))
     return ExplainedProcess(program, way, distinct(causes), tuple(files), own.unseen)
 
 
 def _own(facts: HostFacts, program: Program, way: Route) -> Iterator[Cause]:
     label = f"/proc/{program.pid}"
-    if program.nvidia_fs is False:
+    if not if_known(lambda: program.nvidia_fs, True):
         what = "the process has no /dev/nvidia-fs* open, so its I/O can't take nvidia-fs"
         fix = "load nvidia-fs, give a container its devices (docs/containers.md), and start it again"
         yield Cause("process.no-nvidia-fs", what, fix, (f"{label}/fd: no /dev/nvidia-fs*",), reference.COMPATIBILITY)
@@ -289,11 +306,9 @@ def _own(facts: HostFacts, program: Program, way: Route) -> Iterator[Cause]:
 
 def _libraries(facts: HostFacts, program: Program) -> Iterator[Cause]:
     """A copy of its own; the release that a host was validated with says nothing about it."""
-    of_host = facts.cufile.library
+    of_host = if_known(lambda: facts.cufile.library, None)
     for path, version in program.libraries.items():
-        if isinstance(version, Unknown) or isinstance(of_host, Unknown) or of_host is None:
-            continue
-        if not (version + ".").startswith(of_host + "."):
+        if of_host is not None and not isinstance(version, Unknown) and not (version + ".").startswith(of_host + "."):
             what = f"it runs a libcufile of its own: {version}, and the host's is {of_host}"
             fix = "install the host's release in that environment or image, or remove the copy there"
             yield Cause("process.own-libcufile", what, fix, (f"/proc/{program.pid}/maps: {path}",))
@@ -384,7 +399,7 @@ def proof_of(mount_path: MountPath) -> str:
 
 
 def _judge(facts: HostFacts, mount: str, requirement: str) -> MountPath:
-    mounts = facts.storage.mounts
+    mounts = known(lambda: facts.storage.mounts)
     if isinstance(mounts, Unknown):
         return MountPath(mount, requirement, mounts, proven=False, satisfies=mounts)
     mounted = mounts.get(mount)
@@ -444,21 +459,22 @@ class Kind:
 def kinds(facts: HostFacts) -> Tuple[Kind, ...]:
     """Every kind that this host's libcufile prints; those that depend on the release where it isn't known, too."""
     storage_kinds = tuple(
-        Kind(label, _has(facts, label), _kind_path(facts, label), _row(facts, label)) for label in _labels(facts)
+        Kind(label, known(partial(_has, facts, label)), _kind_path(facts, label), _row(facts, label))
+        for label in _labels(facts)
     )
-    adapters = when_known(facts.peermem.rdma_devices, bool)
+    adapters = known(lambda: bool(require(facts.peermem.rdma_devices)))
     attempts = [(mechanisms.path_name(facts), list(mechanisms.needed(facts)))]
     path = _best(facts, config.usable(facts), attempts)
     return (*storage_kinds, Kind(RDMA, adapters, path, _row(facts, RDMA)))
 
 
 def _labels(facts: HostFacts) -> Iterator[str]:
-    release = config.library(facts)
+    release = if_known(lambda: config.library(facts), None)
     for label in (*STACKS, *FILESYSTEMS):
         first, last = SINCE.get(label, ((0, 0), (99, 99)))
-        if isinstance(release, str) and not first <= numbers(release) <= last:
+        if release is not None and not first <= numbers(release) <= last:
             continue
-        if label == "FSx Lustre" and _has(facts, label) is not True and not _row(facts, label):
+        if label == "FSx Lustre" and not if_known(partial(_has, facts, label), False) and not _row(facts, label):
             continue
         yield label
 
@@ -468,28 +484,26 @@ def _row(facts: HostFacts, label: str) -> str:
     return row.value if row is not None else ""
 
 
-def _has(facts: HostFacts, label: str) -> Maybe[bool]:
+def _has(facts: HostFacts, label: str) -> bool:
     driver = STACKS.get(label, "")
     if driver in LOADED:
-        return when_known(facts.kernel.modules, lambda names: driver in names)
+        return driver in require(facts.kernel.modules)
     if label == "SCSI":
-        every = when_known(facts.storage.mounts, lambda mounts: [d for mount in mounts.values() for d in mount.devices])
-        return when_known(every, lambda devices: any(device.kind == storage.SCSI for device in devices))
+        devices = [device for mount in require(facts.storage.mounts).values() for device in mount.devices]
+        return any(device.kind == storage.SCSI for device in devices)
     if driver in TRANSPORTS:
-        transports = list(facts.storage.controllers.values())
-        if any(transport in TRANSPORTS[driver] for transport in transports):
-            return True
-        return next((transport for transport in transports if isinstance(transport, Unknown)), False)
+        transports = facts.storage.controllers.values()
+        return any_of(name if isinstance(name, Unknown) else name in TRANSPORTS[driver] for name in transports)
     types = {name for name, module in NETWORK.items() if module == driver and (name == FSX) == (label == "FSx Lustre")}
     types |= {name for name, client in CLIENTS.items() if client.row == label} | {FILESYSTEMS.get(label, "")}
-    return when_known(facts.storage.mounts, lambda mounts: any(m.filesystem in types for m in mounts.values()))
+    return any(mount.filesystem in types for mount in require(facts.storage.mounts).values())
 
 
 def _storage_path(facts: HostFacts, driver: str) -> Path:
     """The path of a mount that is itself without fault."""
     attempts = [(NVIDIA_FS, [*needs(NVIDIA_FS, facts), *nvidia_fs.hooks(facts, driver)])]
     served = P2PDMA_STORAGE.get(driver, "")
-    if requests_p2pdma(facts, served) is True:
+    if if_known(lambda: requests_p2pdma(facts, lambda: served), False):
         attempts.insert(0, (P2PDMA, [*needs(P2PDMA, facts), *p2pdma_keys(facts, served)]))
     return _best(facts, needs(USABLE, facts), attempts)
 
@@ -505,7 +519,7 @@ def _kind_path(facts: HostFacts, label: str) -> Path:
 
 
 def _best(facts: HostFacts, usable: Iterator[Condition], attempts: Sequence[Tuple[str, List[Condition]]]) -> Path:
-    gpu = when_known(facts.pci.gpus, bool)
+    gpu = _has_gpu(facts)
     basis = weigh(usable)
     if basis.holds is False:
         return Path(BROKEN, basis.causes, gpu)
@@ -559,9 +573,9 @@ class NoSuchMountError(Exception):
 def explain(facts: HostFacts, runs: Sequence[Tuple[str, str]], path: str = "") -> Explanation:
     """Explain the mount that holds ``path``, else all that may hold data; raises NoSuchMountError."""
     mounts = tuple(_one(facts, path) if path else _all(facts))
-    running = programs(facts, [explained.mount for explained in mounts])
+    own = [explained.mount for explained in mounts]
     return Explanation(
-        host=facts.name if isinstance(facts.name, str) else "this host",
+        host=if_known(lambda: facts.name, "this host"),
         collected_at=facts.collected_at,
         runs=tuple(runs),
         mounts=mounts,
@@ -569,7 +583,7 @@ def explain(facts: HostFacts, runs: Sequence[Tuple[str, str]], path: str = "") -
         unseen=tuple(dict.fromkeys(_unseen(facts, mounts))),
         foreign=_foreign(facts),
         release=_release(facts),
-        programs=when_known(running, lambda every: tuple(filter(is_listed, every))),
+        programs=known(lambda: tuple(filter(is_listed, programs(facts, own)))),
     )
 
 
@@ -579,13 +593,13 @@ def _release(facts: HostFacts) -> str:
 
 
 def _foreign(facts: HostFacts) -> Tuple[ForeignInstall, ...]:
-    if facts.environment.container is not None:
+    if if_known(lambda: facts.environment.container, "perhaps one") is not None:
         return ()
     return findings(facts.foreign, Locked(_release(facts)))[0]
 
 
 def _one(facts: HostFacts, path: str) -> Iterator[ExplainedMount]:
-    mount = facts.storage.mount_of(path)
+    mount = known(lambda: facts.storage.mount_of(path))
     if mount is None:
         raise NoSuchMountError(f"nothing is mounted at or above {path}")
     if not isinstance(mount, Unknown):
@@ -594,18 +608,17 @@ def _one(facts: HostFacts, path: str) -> Iterator[ExplainedMount]:
 
 
 def _all(facts: HostFacts) -> Iterator[ExplainedMount]:
-    for _, mount in sorted(if_known(facts.storage.mounts, {}).items()):
+    for _, mount in sorted(if_known(lambda: facts.storage.mounts, {}).items()):
         if mount.filesystem in NATIVE or not UNINTERESTING.match(mount.filesystem):
             yield ExplainedMount(mount, path_of(facts, mount))
 
 
 def _unseen(facts: HostFacts, explained: Sequence[ExplainedMount]) -> Iterator[str]:
-    if facts.environment.root is False:
+    if not if_known(lambda: facts.environment.root, True):
         yield "the evidence was collected without root; only root can read kernel symbols, messages and modules"
-    if isinstance(facts.storage.mounts, Unknown):
-        yield facts.storage.mounts.reason
-    if isinstance(facts.processes.complete, Unknown):
-        yield facts.processes.complete.reason
+    for unread in (known(lambda: facts.storage.mounts), known(lambda: facts.processes.complete)):
+        if isinstance(unread, Unknown):
+            yield unread.reason
     yield from facts.gaps
     for entry in explained:
         yield from entry.path.unseen
@@ -620,10 +633,10 @@ def as_document(explanation: Explanation) -> Dict[str, Any]:
         "stack": [list(run) for run in explanation.runs],
         "mounts": [_mount(explained) for explained in explanation.mounts],
         "kinds": [
-            {"kind": k.label, "here": if_known(k.present, None), "libcufile": k.row, **_path_row(k.path)}
+            {"kind": k.label, "here": or_else(k.present, None), "libcufile": k.row, **_path_row(k.path)}
             for k in explanation.kinds
         ],
-        "processes": if_known(when_known(explanation.programs, lambda every: [as_row(each) for each in every]), None),
+        "processes": if_known(lambda: [as_row(each) for each in require(explanation.programs)], None),
         "foreign": [install.to_json() for install in explanation.foreign],
         "unseen": list(explanation.unseen),
     }
@@ -644,5 +657,5 @@ def _mount(explained: ExplainedMount) -> Dict[str, Any]:
 def _path_row(path: Path) -> Dict[str, Any]:
     name, reason = ("not proven", path.path.reason) if isinstance(path.path, Unknown) else (path.path, "")
     lists = {name: as_dict(getattr(path, name)) for name in ("causes", "suspects", "notes", "proofs")}
-    about = {"path": name, "reason": reason, "gpu": if_known(path.gpu, None)}
+    about = {"path": name, "reason": reason, "gpu": if_known(lambda: path.gpu, None)}
     return {**about, **lists, "surprise": path.surprise, "unseen": list(path.unseen)}

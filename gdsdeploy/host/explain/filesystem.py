@@ -9,11 +9,11 @@ from functools import lru_cache
 from typing import Dict, Iterator, NamedTuple, Optional, Tuple
 
 from .. import data
-from ..facts import HostFacts, Maybe, storage
+from ..facts import HostFacts, Maybe, UndecidedError, Unknown, require, storage
 from ..facts.storage import Device, Mount
-from ..facts.unknown import Unknown, when_known, why_not
+from ..facts.unknown import if_known, known
 from . import config, quote, reference
-from .cause import DIRECT_PATH, NOTES, NVIDIA_FS, USABLE, Cause, Condition, listed_cause, numbers, rule
+from .cause import DIRECT_PATH, NOTES, NVIDIA_FS, USABLE, Cause, Condition, condition, listed_cause, numbers, rule
 from .config import registration_failure
 
 #: First part of a device-mapper name → what it does with the data, and what to do instead.
@@ -37,59 +37,65 @@ NAMES = {"nfs4": "nfs"}
 LOCAL = ("ext4", "xfs")
 
 
-def storage_of(facts: HostFacts, mount: Mount) -> Maybe[Optional[str]]:
+def storage_of(facts: HostFacts, mount: Mount) -> Optional[str]:
     """What cufile.json calls the storage of a mount: ``nvme``, ``nvmeof``, ``raid``, …, or a filesystem's name.
 
-    None for local storage without such a name.
+    None for local storage without such a name.  Raises UndecidedError.
     """
     if mount.filesystem not in LOCAL:
         return NAMES.get(mount.filesystem, mount.filesystem)
-    device = mount.device
-    if not isinstance(device, Device):
-        return device
+    device = require(mount.device)
+    if device is None:
+        return None
     if device.kind == storage.MD:
-        return when_known(device.md_level, RAID.get)
+        return RAID.get(require(device.md_level))
     if device.kind == storage.MULTIPATH:
         return _paths(facts, device)
     if device.kind in (storage.NVME, storage.NVMEOF):
-        return when_known(device.transport, lambda name: "nvme" if name == "pcie" else "nvmeof")
+        return "nvme" if require(device.transport) == "pcie" else "nvmeof"
     return None
 
 
-def _paths(facts: HostFacts, device: Device) -> Maybe[Optional[str]]:
+def _paths(facts: HostFacts, device: Device) -> str:
     """The storage of an NVMe multipath device, whose paths aren't recorded: known where all controllers are alike."""
-    local = {when_known(transport, lambda name: name == "pcie") for transport in facts.storage.controllers.values()}
-    if local == {True}:
-        return "nvme"
-    return "nvmeof" if local == {False} else Unknown(f"{device.name} is NVMe multipath: its paths were not examined")
+    transports = facts.storage.controllers.values()
+    local = {None if isinstance(name, Unknown) else name == "pcie" for name in transports}
+    if local in ({True}, {False}):
+        return "nvme" if local == {True} else "nvmeof"
+    raise UndecidedError(f"{device.name} is NVMe multipath: its paths were not examined")
 
 
 def any_direct(mount: Mount) -> Iterator[Condition]:
     """What either direct path requires of the devices under a local filesystem."""
-    if isinstance(mount.device, Unknown) or mount.device is None:
-        yield Condition(why_not(mount.device, f"{mount.mount_point} has no block device"))
+    if require(mount.device) is None:
+        yield Condition(Unknown(f"{mount.mount_point} has no block device"))
     for device in mount.devices:
-        if device.kind == storage.DM:
-            yield _layer(device)
-        elif device.kind not in (storage.NVME, storage.NVMEOF, storage.MULTIPATH, storage.MD):
-            yield _no_nvme(device)
-        evidence = (f"{_sysfs(device)}/integrity/device_is_integrity_capable: 1",)
-        what = f"{device.name} is formatted with protection information"
-        cause = listed_cause("storage.protection-information", evidence, what)
-        yield Condition(when_known(device.integrity, lambda capable: not capable), cause)
-        if isinstance(device.block_size, int) and device.block_size > PAGE:
-            yield _large_blocks(device, device.block_size)
+        yield from _of_device(device)
 
 
-def transport(device: Device) -> Iterator[Condition]:
+def _of_device(device: Device) -> Iterator[Condition]:
+    if device.kind == storage.DM:
+        yield _layer(device)
+    elif device.kind not in (storage.NVME, storage.NVMEOF, storage.MULTIPATH, storage.MD):
+        yield _no_nvme(device)
+    evidence = (f"{_sysfs(device)}/integrity/device_is_integrity_capable: 1",)
+    what = f"{device.name} is formatted with protection information"
+    cause = listed_cause("storage.protection-information", evidence, what)
+    yield Condition(lambda: not require(device.integrity), cause)
+    size = if_known(lambda: device.block_size, 0)
+    if size > PAGE:
+        yield _large_blocks(device, size)
+
+
+@condition
+def transport(device: Device) -> Condition:
     """NVMe is local, or goes over RDMA.  A disk whose transport isn't known may be NVMe over something else."""
+    name = require(device.transport)
     if device.kind == storage.NVME:
-        yield Condition(when_known(device.transport, lambda name: name == "pcie"))
-    else:
-        what = f"{device.name} is NVMe over {device.transport}"
-        evidence = (f"/sys/class/nvme: {device.name} by {device.transport}",)
-        cause = Cause("nvmeof.not-rdma", what, "connect it over RDMA", evidence, reference.NVME)
-        yield Condition(when_known(device.transport, lambda name: name == "rdma"), cause)
+        return Condition(name == "pcie")
+    what = f"{device.name} is NVMe over {name}"
+    evidence = (f"/sys/class/nvme: {device.name} by {name}",)
+    return Condition(name == "rdma", Cause("nvmeof.not-rdma", what, "connect it over RDMA", evidence, reference.NVME))
 
 
 def _sysfs(device: Device) -> str:
@@ -97,7 +103,7 @@ def _sysfs(device: Device) -> str:
 
 
 def _layer(device: Device) -> Condition:
-    uuid = device.dm_uuid if isinstance(device.dm_uuid, str) else ""
+    uuid = if_known(lambda: device.dm_uuid, "")
     kind = uuid.split("-")[0]
     does, fix = LAYERS.get(kind, ("", "put the filesystem directly on the NVMe disk"))
     what = f"{device.name} is a device-mapper device" + (f" ({kind})" if kind else "") + (f": {does}" if does else "")
@@ -204,7 +210,7 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     if name in LOCAL:
         if name == "ext4":
             yield _journal_mode(mount)
-        yield from flag_conditions(mount.mount_point, mount.flags)
+        yield from flag_conditions(mount.mount_point, known(lambda: mount.flags))
         yield from any_direct(mount)
 
 
@@ -213,12 +219,13 @@ def without_direct_path(name: str) -> Filesystem:
     return _filesystems().get(name.split(".")[0], Filesystem(name, ""))
 
 
+@condition
 def _has_path(facts: HostFacts, name: str) -> Condition:
     release, first = config.library(facts), SINCE[name]
     since = ".".join(map(str, first))
     what = f"libcufile {release} has no direct path for {name}: {since} is the first release with one"
     cause = Cause("filesystem.newer-library", what, f"install libcufile {since} or newer", (f"libcufile: {release}",))
-    return Condition(when_known(release, lambda version: numbers(version or "0") >= first), cause)
+    return Condition(numbers(release or "0") >= first, cause)
 
 
 def _panfs(facts: HostFacts) -> Condition:
@@ -233,15 +240,16 @@ def registers(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     """Releases that don't know a filesystem refuse to register its files, also in compat mode."""
     if mount is None or mount.filesystem in NATIVE:
         return
-    name, kind, release = mount.filesystem, without_direct_path(mount.filesystem), config.library(facts)
+    name, kind = mount.filesystem, without_direct_path(mount.filesystem)
     since = kind.since
-    if since and release is not None:
+    release = config.library(facts) if since else None
+    if release is not None:
         what = (
             f"libcufile {release} takes no files on {name}, so {registration_failure(facts)}: {since} is the first to"
         )
         fix = f"{kind.instead}; or install libcufile {since} or newer, which takes such files in compat mode"
         cause = Cause("filesystem.not-taken", what, fix, quote.mount(mount), reference.HANDLE_REGISTER)
-        yield Condition(when_known(release, lambda version: numbers(version) >= numbers(since)), cause)
+        yield Condition(numbers(release) >= numbers(since), cause)
 
 
 @rule(NVIDIA_FS, 30)
@@ -253,36 +261,37 @@ def of_nvidia_fs(_facts: HostFacts, mount: Optional[Mount]) -> Iterator[Conditio
         yield Condition(False, Cause("filesystem.p2pdma-only", what, fix, quote.mount(mount), reference.PARAMETERS))
 
 
+@condition
 def _journal_mode(mount: Mount) -> Condition:
     mode = journal(mount)
     what = f"ext4 on {mount.mount_point} is mounted with data={mode}"
     fix = "mount it with data=ordered"
     evidence = quote.mount(mount)
-    if mount.option("data") is None and isinstance(mount.device, Device):
-        evidence = (f"/proc/fs/ext4/{mount.device.name}/options: data={mode}",)
+    device = if_known(lambda: mount.device, None)
+    if mount.option("data") is None and device is not None:
+        evidence = (f"/proc/fs/ext4/{device.name}/options: data={mode}",)
         if mode is None:
             what = f"ext4 on {mount.mount_point} has no journal, so it is not in the mode data=ordered"
             fix = f"unmount it and add a journal: tune2fs -O has_journal {mount.source}"
-            evidence = (f"/proc/fs/ext4/{mount.device.name}/options: no data=",)
-    cause = Cause("ext4.not-ordered", what, fix, evidence, reference.EXT4)
-    return Condition(when_known(mode, lambda value: value == "ordered"), cause)
+            evidence = (f"/proc/fs/ext4/{device.name}/options: no data=",)
+    return Condition(mode == "ordered", Cause("ext4.not-ordered", what, fix, evidence, reference.EXT4))
 
 
-def journal(mount: Mount) -> Maybe[Optional[str]]:
-    """ext4's journal mode; only /proc/fs/ext4 shows the filesystem's default."""
-    mode = mount.option("data")
-    if mode is not None or not isinstance(mount.device, Device):
+def journal(mount: Mount) -> Optional[str]:
+    """ext4's journal mode; only /proc/fs/ext4 shows the filesystem's default.  Raises UndecidedError."""
+    mode, device = mount.option("data"), if_known(lambda: mount.device, None)
+    if mode is not None or device is None:
         return mode
-    options = mount.device.ext4_options
-    if not isinstance(options, tuple):
-        return why_not(options, f"the evidence doesn't show the journal mode of {mount.mount_point}")
+    options = require(device.ext4_options)
+    if options is None:
+        raise UndecidedError(f"the evidence doesn't show the journal mode of {mount.mount_point}")
     return next((option[5:] for option in options if option.startswith("data=")), None)
 
 
 def flag_conditions(path: str, flags: Maybe[Optional[Tuple[str, ...]]]) -> Iterator[Condition]:
     """Flags of a file, or of a folder, whose new files inherit them."""
-    if not isinstance(flags, tuple):
-        yield Condition(why_not(flags, f"the evidence doesn't show the flags of {path}"))
+    if flags is None or isinstance(flags, Unknown):
+        yield Condition(Unknown(f"the evidence doesn't show the flags of {path}") if flags is None else flags)
         return
     evidence = ("inode flags of {}: {}".format(path, ", ".join(flags)),)
     for row in _flags():
@@ -294,9 +303,9 @@ def flag_conditions(path: str, flags: Maybe[Optional[Tuple[str, ...]]]) -> Itera
 @rule(NOTES, 20)
 def notes(_facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     """Features of ext4 that exclude some files from a direct path."""
-    device = mount.device
-    features = device.ext4_features if isinstance(device, Device) else None
-    if mount.filesystem != "ext4" or not isinstance(features, tuple) or not isinstance(device, Device):
+    device = require(mount.device) if mount.filesystem == "ext4" else None
+    features = require(device.ext4_features) if device is not None else None
+    if device is None or features is None:
         return
     evidence = ("ext4 superblock of /dev/{}: {}".format(device.name, ", ".join(features)),)
     if "inline_data" in features:

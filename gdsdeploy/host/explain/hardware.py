@@ -11,16 +11,15 @@ from __future__ import annotations
 import re
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
-from ..facts import HostFacts, Maybe, Unknown
-from ..facts.document import Ran
+from ..facts import HostFacts, UndecidedError, Unknown, require
 from ..facts.kernel import NVIDIA, NVIDIA_FS, Message, messages
 from ..facts.pci import DISK, DISTANCES, GPU, NIC, NODE, REDIRECTS, Function, Topology, bar1, find
-from ..facts.storage import NVME, Mount
-from ..facts.unknown import when_known, why_not
+from ..facts.storage import NVME, Device, Mount
+from ..facts.unknown import if_known, known
 from ..gdscheck import Gpu, Report
 from ..paths import CUFILE, CUFILE_OPEN, NVFS, PCI
 from . import cause, filesystem, quote, reference
-from .cause import DIRECT_PATH, NOTES, USABLE, Cause, Condition, listed_cause, rule
+from .cause import DIRECT_PATH, NOTES, USABLE, Cause, Condition, condition, listed_cause, rule
 from .config import requests_p2pdma
 
 MIB = 1 << 20
@@ -39,39 +38,49 @@ CACHE_KIB = 131072
 @rule(DIRECT_PATH, 30)
 def gpus_direct(facts: HostFacts, _mount: Optional[Mount]) -> Iterator[Condition]:
     """What either direct path requires of the GPUs; a host without a GPU passes."""
-    gpus = facts.pci.gpus
-    if isinstance(gpus, Unknown):
-        yield Condition(gpus)
-    elif gpus:
+    gpus = require(facts.pci.gpus)
+    if gpus:
         yield _class(facts)
         # On Grace BAR1 isn't used: see the check topology.bar1.
-        if grace(facts) is not True:
+        if not if_known(lambda: grace(facts), False):
             yield from _bar1(facts, gpus)
 
 
-def report_of(facts: HostFacts) -> Maybe[Report]:
-    """What libcufile reports about the platform, from its log, else through gdscheck."""
-    for report in (facts.gdscheck.logged, facts.gdscheck.report):
+def report_of(facts: HostFacts) -> Report:
+    """What libcufile reports about the platform, from its log, else through gdscheck; raises UndecidedError."""
+    logged = known(lambda: facts.gdscheck.logged)
+    for report in (logged, if_known(lambda: facts.gdscheck.report, None)):
         if isinstance(report, Report) and report.gpus:
             return report
-    return why_not(facts.gdscheck.logged, "libcufile named no GPU")
+    require(logged)
+    raise UndecidedError("libcufile named no GPU")
 
 
+@condition
 def _class(facts: HostFacts) -> Condition:
-    report, models = report_of(facts), facts.driver.models
+    models = facts.driver.models
     consumer = [(name, model) for name, model in models.items() if isinstance(model, str) and CONSUMER.search(model)]
     if consumer and len(consumer) == len(models):
         name, model = consumer[0]
         evidence = quote.file(facts, f"/proc/driver/nvidia/gpus/{name}/information", "^Model:")
         return Condition(False, _unsupported_class(model, evidence))
-    unknown = [fact for fact in (facts.driver.gpus, *models.values(), report) if isinstance(fact, Unknown)]
-    if isinstance(report, Unknown) or unknown:
-        return Condition(Unknown(f"whether libcufile supports these GPUs: {unknown[0].reason}"))
-    unsupported = [gpu for gpu in report.gpus if UNSUPPORTED.search(gpu.reason)]
-    if not unsupported or len(unsupported) < len(report.gpus):
+    try:
+        require(facts.driver.gpus)
+        tuple(map(require, models.values()))
+        gpus = report_of(facts).gpus
+    except UndecidedError as error:
+        raise UndecidedError(f"whether libcufile supports these GPUs: {error}") from None
+    unsupported = [gpu for gpu in gpus if UNSUPPORTED.search(gpu.reason)]
+    if not unsupported or len(unsupported) < len(gpus):
         return Condition(True)
     shown = f"{unsupported[0].name} ({unsupported[0].reason})"
     return Condition(False, _unsupported_class(shown, _rows(unsupported)))
+
+
+def cache_bytes(facts: HostFacts) -> int:
+    """The size of libcufile's bounce buffers, by default where cufile.json isn't known."""
+    size = if_known(lambda: facts.cufile.setting("properties", "max_device_cache_size_kb", CACHE_KIB), CACHE_KIB)
+    return (size if isinstance(size, int) else CACHE_KIB) * 1024
 
 
 def _rows(gpus: Sequence[Gpu]) -> Tuple[str, ...]:
@@ -84,8 +93,7 @@ def _unsupported_class(shown: str, evidence: Tuple[str, ...]) -> Cause:
 
 
 def _bar1(facts: HostFacts, gpus: Sequence[Function]) -> Iterator[Condition]:
-    cache = facts.cufile.setting("properties", "max_device_cache_size_kb", CACHE_KIB)
-    needed = (cache if isinstance(cache, int) else CACHE_KIB) * 1024
+    needed = cache_bytes(facts)
     for gpu in gpus:
         sizes = ", ".join(str(gpu.bars[index]) for index in sorted(gpu.bars))
         evidence = quote.with_source(f"{PCI}/{gpu.address}/resource", [f"BARs of {sizes} bytes"])
@@ -103,18 +111,16 @@ def _bar1(facts: HostFacts, gpus: Sequence[Function]) -> Iterator[Condition]:
             yield Condition(Unknown(what), cause, suspect=True)
 
 
-def grace(facts: HostFacts) -> Maybe[bool]:
+def grace(facts: HostFacts) -> bool:
     """Whether the processor is NVIDIA's Grace: by the GPU's model, else by its core beside an NVIDIA GPU.
 
-    Other machines with this core, AWS Graviton4, have no NVIDIA GPU.
+    Other machines with this core, AWS Graviton4, have no NVIDIA GPU.  Raises UndecidedError.
     """
-    if facts.os.machine != ARM:
-        return when_known(facts.os.machine, lambda _: False)
+    if require(facts.os.machine) != ARM:
+        return False
     if any(isinstance(model, str) and COHERENT.search(model) for model in facts.driver.models.values()):
         return True
-    if facts.os.core == GRACE_CORE:
-        return when_known(facts.pci.gpus, bool)
-    return when_known(facts.os.core, lambda _: False)
+    return require(facts.os.core) == GRACE_CORE and bool(require(facts.pci.gpus))
 
 
 def iommu(facts: HostFacts, mount: Optional[Mount], needs_it_off: bool) -> Iterator[Condition]:
@@ -122,59 +128,58 @@ def iommu(facts: HostFacts, mount: Optional[Mount], needs_it_off: bool) -> Itera
 
     NVIDIA documents no rule for other Arm machines: there it only may block.
     """
-    on_grace = grace(facts)
+    on_grace = if_known(lambda: grace(facts), False)
     for function in _endpoints(facts, mount):
-        if on_grace is True:
-            yield _iommu_on_grace(facts, function)
-        else:
-            yield _iommu_of(facts, function, needs_it_off, on_x86=facts.os.machine in X86)
+        yield _iommu_on_grace(facts, function) if on_grace else _iommu_of(facts, function, needs_it_off)
 
 
+@condition
 def _iommu_on_grace(facts: HostFacts, function: Function) -> Condition:
+    translates = known(lambda: require(function.iommu) and require(function.iommu_domain) != "identity")
+    if translates is True:
+        return Condition(True)
     what = f"no IOMMU translates addresses for {function.address}, but NVIDIA's guide needs that on Grace"
-    evidence = quote.with_source(f"{PCI}/{function.address}/iommu_group/type", [str(function.iommu_domain)])
+    domain = str(if_known(lambda: function.iommu_domain, "not known"))
+    evidence = quote.with_source(f"{PCI}/{function.address}/iommu_group/type", [domain])
     fix = "remove iommu.passthrough=1 from the kernel's command line"
     cause = Cause("platform.iommu", what, fix, evidence + quote.file(facts, "/proc/cmdline"), reference.BEFORE_INSTALL)
-    translates = when_known(
-        function.iommu, lambda on: on and when_known(function.iommu_domain, lambda domain: domain != "identity")
-    )
     return Condition(Unknown(what) if translates is False else translates, cause, suspect=True)
 
 
-def _iommu_of(facts: HostFacts, function: Function, needs_it_off: bool, on_x86: bool) -> Condition:
-    if isinstance(function.iommu, Unknown) or not function.iommu:
-        return Condition(function.iommu if isinstance(function.iommu, Unknown) else True)
-    domain = function.iommu_domain if isinstance(function.iommu_domain, str) else "of a type that was not recorded"
+@condition
+def _iommu_of(facts: HostFacts, function: Function, needs_it_off: bool) -> Condition:
+    if not require(function.iommu):
+        return Condition(True)
+    domain = if_known(lambda: function.iommu_domain, None) or "of a type that was not recorded"
     if domain == "identity" and not needs_it_off:
         return Condition(True)
+    machine = if_known(lambda: facts.os.machine, "")
     what = f"an IOMMU is between {function.address} and its peers ({domain})"
     evidence = quote.with_source(f"{PCI}/{function.address}/iommu_group/type", [domain])
     fix = "turn the IOMMU off on the kernel's command line: intel_iommu=off or amd_iommu=off; iommu=pt is second best"
-    if facts.os.machine == ARM:
+    if machine == ARM:
         fix = "let the IOMMU pass addresses through: iommu.passthrough=1 on the kernel's command line"
     cause = Cause("platform.iommu", what, fix, evidence + quote.file(facts, "/proc/cmdline"), reference.BEFORE_INSTALL)
-    refuses = on_x86 and needs_it_off and domain != "identity"
+    refuses = machine in X86 and needs_it_off and domain != "identity"
     return Condition(False if refuses else Unknown(what), cause, suspect=True)
 
 
 def _endpoints(facts: HostFacts, mount: Optional[Mount]) -> List[Function]:
     """GPUs and the disks under a mount; none without a GPU, because the disks then have no peer."""
-    if isinstance(facts.pci.gpus, Unknown) or isinstance(facts.pci.functions, Unknown) or not facts.pci.gpus:
-        return []
-    return [*facts.pci.gpus, *disks(facts, mount)]
+    gpus = if_known(lambda: facts.pci.gpus, ())
+    return [*gpus, *disks(facts, mount)] if gpus else []
 
 
 def disks(facts: HostFacts, mount: Optional[Mount]) -> List[Function]:
-    functions = facts.pci.functions
-    if mount is None or isinstance(functions, Unknown):
-        return []
-    matches = (find(functions, device.pci_address) for device in mount.devices if device.pci_address)
+    functions = if_known(lambda: facts.pci.functions, ())
+    devices = mount.devices if mount is not None else ()
+    matches = (find(functions, device.pci_address) for device in devices if device.pci_address)
     return [function for function in matches if function is not None]
 
 
 def redirecting_bridges(facts: HostFacts) -> Tuple[str, ...]:
     """Bridges whose access control sends peers' traffic up to the root, according to the kernel and nvidia-fs."""
-    listed = facts.nvidia_fs.bridges if isinstance(facts.nvidia_fs.bridges, tuple) else ()
+    listed = if_known(lambda: facts.nvidia_fs.bridges, None) or ()
     own = [name for name, control in facts.pci.acs.items() if isinstance(control, int) and control & REDIRECTS]
     return tuple(sorted({*listed, *own}))
 
@@ -190,19 +195,21 @@ def gpu_notes(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Cause]:
         fix = f"turn ACS off between GPUs and disks, in the firmware or with pci=disable_acs_redir={bridges[0]}"
         evidence = tuple(f"{name}: ACS redirects requests" for name in bridges[: quote.LINES])
         yield Cause("platform.acs", what.format(", ".join(bridges)), fix, evidence, reference.ACS)
-    for function in endpoints:
-        if function.iommu is True and function.iommu_domain == "identity":
-            what = f"an IOMMU passes the addresses of {function.address} through, which is slow on some platforms"
-            evidence = quote.with_source(f"{PCI}/{function.address}/iommu_group/type", ["identity"])
-            fix = "if I/O is slow, turn the IOMMU off: intel_iommu=off or amd_iommu=off"
-            yield Cause("platform.iommu", what, fix, evidence, reference.BEFORE_INSTALL)
-            break
-    report = report_of(facts)
-    gpus = report.gpus if isinstance(report, Report) else ()
+    passed = next(filter(_is_passed_through, endpoints), None)
+    if passed is not None:
+        what = f"an IOMMU passes the addresses of {passed.address} through, which is slow on some platforms"
+        evidence = quote.with_source(f"{PCI}/{passed.address}/iommu_group/type", ["identity"])
+        fix = "if I/O is slow, turn the IOMMU off: intel_iommu=off or amd_iommu=off"
+        yield Cause("platform.iommu", what, fix, evidence, reference.BEFORE_INSTALL)
+    gpus = report_of(facts).gpus
     unsupported = [gpu for gpu in gpus if not gpu.gds and UNSUPPORTED.search(gpu.reason)]
     if unsupported and len(unsupported) < len(gpus):
         what = "some GPUs take compat mode only: {}".format(", ".join(f"{gpu.index} {gpu.name}" for gpu in unsupported))
         yield Cause("gpu.class", what, "run this work on the other GPUs", _rows(unsupported), reference.HARDWARE)
+
+
+def _is_passed_through(function: Function) -> bool:
+    return if_known(lambda: function.iommu_domain, None) == "identity"
 
 
 VERSION, MAKER = "/proc/version", "(?i)microsoft"
@@ -213,8 +220,8 @@ ABORTED = "Assertion failure, file index :cufio-udev"
 @rule(USABLE, 5)
 def pci_tree_usable(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condition]:
     """The library ended the program that opened it here; it does so with every other program."""
-    ran = facts.document.attempted(CUFILE_OPEN)
-    lines = (ran.stdout + ran.stderr).splitlines() if isinstance(ran, Ran) else []
+    ran = if_known(lambda: facts.document.attempted(CUFILE_OPEN), None)
+    lines = (ran.stdout + ran.stderr).splitlines() if ran else []
     evidence = quote.with_source("libcufile", [line for line in lines if ABORTED in line])
     if evidence:
         yield Condition(False, listed_cause("platform.no-pci-tree", evidence))
@@ -223,8 +230,8 @@ def pci_tree_usable(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterato
 @rule(DIRECT_PATH, 5)
 def pci_tree_direct(facts: HostFacts, _mount: Optional[Mount]) -> Iterator[Condition]:
     """WSL's kernel names its maker in its version."""
-    text = facts.document.text(VERSION)
-    if isinstance(text, str) and "microsoft" in text.lower():
+    text = if_known(lambda: facts.document.text(VERSION), None) or ""
+    if "microsoft" in text.lower():
         yield Condition(False, listed_cause("platform.wsl", quote.file(facts, VERSION, MAKER)))
 
 
@@ -238,9 +245,7 @@ NEARLY = 0.9
 @rule(NOTES, 45)
 def pinned_notes(facts: HostFacts, _mount: Mount) -> Iterator[Cause]:
     """GPUs on which nearly all of BAR1 was pinned at some time since nvidia-fs was loaded."""
-    text, functions = facts.document.text(STATS), facts.pci.functions
-    if not isinstance(text, str) or not isinstance(functions, tuple):
-        return
+    text, functions = require(facts.document.text(STATS)) or "", require(facts.pci.functions)
     for row in _GPU.finditer(text):
         gpu = find(functions, row["address"].lower())
         size = bar1(gpu) if gpu is not None else None
@@ -258,15 +263,17 @@ BROKEN = {"nvidia-fs-bug": "nvidia-fs.stopped", "nvidia-fs-access": "nvidia-fs.a
 def stopped(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condition]:
     """An error in nvidia-fs that the kernel stopped, or one that every transfer meets, leaves it loaded without use."""
     stops = [m for m in messages(facts.kernel.log.lines, NVIDIA_FS) if m.meaning.id in BROKEN]
-    obstacle = _obstacle(facts, stops[-1]) if stops else None
-    yield Condition(False if stops else when_known(facts.kernel.messages, lambda _: True), obstacle)
+    if stops:
+        yield Condition(False, _obstacle(facts, stops[-1]))
+    else:
+        yield Condition(lambda: isinstance(require(facts.kernel.messages), tuple))
 
 
 @rule(NOTES, 80)
 def fault_notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     """Faults that don't rule the path out, though they may end a transfer on it."""
     modules = {NVIDIA: "driver.reported-fault"}
-    if requests_p2pdma(facts, filesystem.storage_of(facts, mount)) is not True:
+    if not if_known(lambda: requests_p2pdma(facts, lambda: filesystem.storage_of(facts, mount)), False):
         modules[NVIDIA_FS] = "nvidia-fs.reported-fault"
     for module, ident in modules.items():
         for message in messages(facts.kernel.log.lines, module):
@@ -297,16 +304,18 @@ SPREADING = ("RoundRobinMaxMin", "MaxMinFit")
 @rule(NOTES, 40)
 def nearness_notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     """Advice on one mount; none where the evidence doesn't show it."""
-    yield from _nearness(facts, mount)
+    topology = if_known(lambda: facts.topology, None)
+    if topology:
+        yield from _nearness(topology, mount)
     yield from _queues(mount)
     if mount.filesystem in OWN_RDMA:
-        yield from _policy(facts)
+        if topology:
+            yield from _policy(facts, topology)
         yield from links(facts)
 
 
-def _nearness(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
-    topology = facts.topology
-    if isinstance(topology, Unknown) or not topology.of_kind(GPU):
+def _nearness(topology: Topology, mount: Mount) -> Iterator[Cause]:
+    if not topology.of_kind(GPU):
         return
     addresses = {device.pci_address for device in mount.devices if device.pci_address}
     disks = [disk.label for disk in topology.of_kind(DISK) if disk.address in addresses]
@@ -338,8 +347,8 @@ def _nearest(topology: Topology, label: str, kind: str) -> Tuple[str, Tuple[str,
 
 
 def _queues(mount: Mount) -> Iterator[Cause]:
-    queues = [(device.name, device.requests) for device in mount.devices if device.kind == NVME]
-    shallow = [(name, size) for name, size in queues if isinstance(size, int) and size < REQUESTS]
+    sizes = {device.name: _requests(device) for device in mount.devices if device.kind == NVME}
+    shallow = [(name, size) for name, size in sizes.items() if size < REQUESTS]
     if shallow:
         name, size = shallow[0]
         what = f"the queue of {name} holds {size} requests"
@@ -349,22 +358,24 @@ def _queues(mount: Mount) -> Iterator[Cause]:
         yield Cause("storage.queue-depth", what, fix, evidence, reference.ACS)
 
 
-def _policy(facts: HostFacts) -> Iterator[Cause]:
+def _requests(device: Device) -> int:
+    return if_known(lambda: device.requests, REQUESTS)
+
+
+def _policy(facts: HostFacts, topology: Topology) -> Iterator[Cause]:
     """Which adapter libcufile uses for a GPU; its default is round robin."""
-    topology = facts.topology
-    if isinstance(topology, Unknown):
-        return
     gpus, adapters = topology.of_kind(GPU), topology.of_kind(NIC)
     if len(gpus) < 2 or len(adapters) < 2:
         return
-    policy = facts.cufile.setting("properties", POLICY, "RoundRobin")
+    policy = if_known(lambda: facts.cufile.setting("properties", POLICY, "RoundRobin"), SPREADING[0])
     if policy not in SPREADING:
         host = f"a host with {len(gpus)} GPUs and {len(adapters)} network adapters"
         what = f"properties.{POLICY} is {policy} on {host}"
         fix = f"set properties.{POLICY} to RoundRobinMaxMin, which spreads GPUs over their nearest adapters"
         yield Cause("rdma.policy", what, fix, quote.setting(facts, "properties", POLICY), reference.PARAMETERS)
     distances = {_nearest(topology, gpu.label, NIC)[0] for gpu in gpus}
-    if len(distances) > 1 and facts.cufile.setting("properties", "rdma_dynamic_routing", False) is not True:
+    routing = if_known(lambda: facts.cufile.setting("properties", "rdma_dynamic_routing", False), False)
+    if len(distances) > 1 and routing is not True:
         what = "some GPUs are farther from every adapter than others, and dynamic routing is off"
         fix = "set properties.rdma_dynamic_routing to true: far GPUs then reach an adapter through the nearest GPU"
         evidence = quote.setting(facts, "properties", "rdma_dynamic_routing")
@@ -373,8 +384,7 @@ def _policy(facts: HostFacts) -> Iterator[Cause]:
 
 def links(facts: HostFacts) -> Iterator[Cause]:
     """RDMA adapters without an active port."""
-    rdma = facts.network.rdma
-    down = [] if isinstance(rdma, Unknown) else [port.device for port in rdma if not port.active]
+    down = [port.device for port in if_known(lambda: facts.network.rdma, ()) if not port.active]
     if down:
         what = "no port of {} is active".format(", ".join(dict.fromkeys(down)))
         fix = "connect the adapter's cable, or remove its addresses from rdma_dev_addr_list in cufile.json"

@@ -15,11 +15,11 @@ import itertools
 from dataclasses import dataclass
 from typing import Any, Collection, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from ..facts import HostFacts, Maybe, Unknown
+from ..facts import HostFacts, Maybe, UndecidedError, Unknown, require
 from ..facts.pci import bar1
 from ..facts.rdma import RdmaInterface
 from ..facts.storage import Mount
-from ..facts.unknown import when_known
+from ..facts.unknown import if_known, known
 from ..gdscheck import Row
 from ..paths import CUFILE, HOLDERS, PEERS
 from . import hardware, modules, nvidia_fs, quote, reference
@@ -32,6 +32,7 @@ from .cause import (
     PEERMEM,
     Cause,
     Condition,
+    condition,
     distinct,
     listed_cause,
     needs,
@@ -93,7 +94,7 @@ def _mechanism(name: str, title: str, conditions: Iterator[Condition]) -> Mechan
 
 def _gpu(facts: HostFacts) -> Condition:
     cause = Cause("gpu.none", "this host has no GPU", "", ("/sys/bus/pci/devices: no display device of NVIDIA",))
-    return Condition(when_known(facts.pci.gpus, bool), cause)
+    return Condition(lambda: bool(require(facts.pci.gpus)), cause)
 
 
 def _either(facts: HostFacts) -> Iterator[Condition]:
@@ -117,14 +118,14 @@ def _nvidia_fs(facts: HostFacts) -> Iterator[Condition]:
     what = "no loaded storage driver has hooks for nvidia-fs"
     fix = "install nvme from MLNX_OFED or DOCA, or the vendor's filesystem client, for this kernel; or use P2PDMA mode"
     cause = Cause("storage.no-hooks", what, fix, quote.symbols(facts, names[:2]), reference.NVME)
-    yield Condition(when_known(facts.kernel.symbols, lambda symbols: any(name in symbols for name in names)), cause)
+    yield Condition(lambda: any(name in require(facts.kernel.symbols) for name in names), cause)
 
 
 def adapters(facts: HostFacts) -> Condition:
     what = "there is no RDMA adapter"
     fix = "if the host has an adapter, load its driver (mlx5_ib on ConnectX), then list the adapters: rdma link"
     cause = Cause("rdma.no-adapter", what, fix, ("/sys/class/infiniband: empty",))
-    return Condition(when_known(facts.peermem.rdma_devices, bool), cause)
+    return Condition(lambda: bool(require(facts.peermem.rdma_devices)), cause)
 
 
 def peerdirect(facts: HostFacts) -> Iterator[Condition]:
@@ -138,9 +139,10 @@ def peerdirect(facts: HostFacts) -> Iterator[Condition]:
 
 def _room(facts: HostFacts) -> Iterator[Condition]:
     """What adapters register has to fit into BAR1, which maps all of the memory on large GPUs only (T4: 256 MiB)."""
-    for gpu in facts.pci.gpus if isinstance(facts.pci.gpus, tuple) else ():
+    on_grace = if_known(lambda: hardware.grace(facts), False)
+    for gpu in () if on_grace else if_known(lambda: facts.pci.gpus, ()):
         size = bar1(gpu) or 0
-        if 0 < size <= SMALL_BAR1 and hardware.grace(facts) is not True:
+        if 0 < size <= SMALL_BAR1:
             what = (
                 f"BAR1 of the GPU {gpu.address} has {size >> 20} MiB: adapters can't register more than that at a time"
             )
@@ -153,23 +155,25 @@ def peer_memory(facts: HostFacts) -> Iterator[Condition]:
     what = "the loaded RDMA core has no ib_register_peer_memory_client: it's the kernel's own, not OFED's"
     fix = "install MLNX_OFED or DOCA, then build the driver again; or use DMA-BUF, which needs neither"
     evidence = quote.symbols(facts, ("ib_register_peer_memory_client",))
-    core = when_known(facts.p2p.peer_memory, lambda symbol: symbol is not None)
-    yield Condition(core, Cause("rdma.no-peer-memory", what, fix, evidence))
-    loaded = True if facts.p2p.legacy_loaded is True else facts.peermem.module.loaded
-    yield Condition(loaded, modules.not_loaded(facts, modules.peermem(facts)) if loaded is False else None)
-    if loaded is True:
+    cause = Cause("rdma.no-peer-memory", what, fix, evidence)
+    yield Condition(lambda: require(facts.p2p.peer_memory) is not None, cause)
+    is_legacy = if_known(lambda: facts.p2p.legacy_loaded, False)
+    loaded = Condition(
+        lambda: is_legacy or facts.peermem.module.loaded, lambda: modules.not_loaded(facts, modules.peermem(facts))
+    )
+    yield loaded
+    if loaded.holds is True:
         yield registration(facts)
 
 
+@condition
 def registration(facts: HostFacts) -> Condition:
     """Whether a loaded peermem is a client of the RDMA core.
 
     Some kernels show no folder of clients.  The users of ib_uverbs then show that the module uses the core, which it
     does from its successful start on; that doesn't prove the registration.
     """
-    clients, users = facts.p2p.clients, facts.p2p.rdma_users
-    if isinstance(clients, Unknown):
-        return Condition(clients)
+    clients = require(facts.p2p.clients)
     what = "nvidia-peermem is loaded, but not registered as a client of the RDMA core"
     fix = "load it again after OFED's ib_core: systemctl restart gds-peermem"
     if clients is not None:
@@ -177,11 +181,11 @@ def registration(facts: HostFacts) -> Condition:
         evidence = tuple(f"{PEERS}: {name}" for name in clients) or (PEERS + ": empty",)
         holds = any(name.startswith(CLIENT) for name in clients)
         return Condition(holds, Cause("peermem.not-registered", what, fix, evidence))
-    no_list = f"the kernel shows no {PEERS}"
+    no_list, users = f"the kernel shows no {PEERS}", known(lambda: facts.p2p.rdma_users)
     if isinstance(users, Unknown):
-        return Condition(Unknown(f"{no_list}; {users.reason}"))
+        raise UndecidedError(f"{no_list}; {users.reason}")
     if {"nvidia_peermem", "nv_peer_mem"} & set(users):
-        return Condition(Unknown(no_list + "; the module uses the RDMA core, as it does from its start on"))
+        raise UndecidedError(no_list + "; the module uses the RDMA core, as it does from its start on")
     what += ": the module doesn't even use the core"
     evidence = ("{}: {}".format(HOLDERS[0], ", ".join(users) or "none"),)
     return Condition(False, Cause("peermem.not-registered", what, fix, evidence))
@@ -199,30 +203,35 @@ def dma_buf(facts: HostFacts) -> Iterator[Condition]:
     yield from dmabuf_of_host(facts)
     fix = "load the core (modprobe ib_uverbs); if it's loaded, use another kernel or OFED"
     evidence = quote.symbols(facts, ("ib_umem_dmabuf_get",))
-    core = when_known(facts.p2p.rdma_dmabuf, lambda symbol: symbol is not None)
-    yield Condition(core, Cause("rdma.no-dmabuf", "the RDMA core has no ib_umem_dmabuf_get", fix, evidence))
+    cause = Cause("rdma.no-dmabuf", "the RDMA core has no ib_umem_dmabuf_get", fix, evidence)
+    yield Condition(lambda: require(facts.p2p.rdma_dmabuf) is not None, cause)
     what = "no loaded adapter driver accepts DMA-BUF memory"
     evidence = ("/proc/kallsyms: no …reg_user_mr_dmabuf",)
     fix = "use an adapter whose driver does (mlx5_ib, irdma, bnxt_re, efa), or nvidia-peermem"
-    yield Condition(when_known(facts.p2p.adapters_dmabuf, bool), Cause("rdma.adapter-no-dmabuf", what, fix, evidence))
+    cause = Cause("rdma.adapter-no-dmabuf", what, fix, evidence)
+    yield Condition(lambda: bool(require(facts.p2p.adapters_dmabuf)), cause)
 
 
 def dmabuf_of_host(facts: HostFacts) -> Iterator[Condition]:
     """What DMA-BUF requires of driver and kernel, whatever the adapters."""
     yield dmabuf_driver(facts)
-    release = facts.kernel.release
-    what = f"kernel {release} is older than 5.12"
-    cause = Cause("kernel.no-dmabuf", what, "boot a newer kernel, or use nvidia-peermem", (f"uname -r: {release}",))
-    yield Condition(when_known(release, lambda text: numbers(text) >= DMABUF_KERNEL), cause)
+    yield _dmabuf_kernel(facts)
 
 
+@condition
+def _dmabuf_kernel(facts: HostFacts) -> Condition:
+    release = require(facts.kernel.release)
+    what, fix = f"kernel {release} is older than 5.12", "boot a newer kernel, or use nvidia-peermem"
+    return Condition(numbers(release) >= DMABUF_KERNEL, Cause("kernel.no-dmabuf", what, fix, (f"uname -r: {release}",)))
+
+
+@condition
 def dmabuf_driver(facts: HostFacts) -> Condition:
-    flavour = facts.driver.flavour
-    shown = flavour if isinstance(flavour, str) else "not loaded"
-    what = f"the driver is {shown}: only the open kernel modules export GPU memory as DMA-BUF"
+    flavour = require(facts.driver.flavour)
+    what = f"the driver is {flavour or 'not loaded'}: only the open kernel modules export GPU memory as DMA-BUF"
     evidence = quote.file(facts, "/proc/driver/nvidia/version")
     cause = Cause("driver.proprietary", what, "install the open kernel modules", evidence, reference.OPEN_DRIVER)
-    return Condition(when_known(flavour, lambda name: name == "open"), cause)
+    return Condition(flavour == "open", cause)
 
 
 def choose(facts: HostFacts) -> Choice:
@@ -233,7 +242,7 @@ def choose(facts: HostFacts) -> Choice:
     p2pdma = (P2PDMA, offered[P2PDMA], "PCI P2PDMA", good)
     good = "nvidia-fs is loaded, and a storage driver has hooks for it"
     mode, mode_why = _first_usable([p2pdma, (NVIDIA_FS, offered[NVIDIA_FS], "nvidia-fs", good)], COMPAT)
-    devices = facts.peermem.rdma_devices
+    devices = known(lambda: facts.peermem.rdma_devices)
     if isinstance(devices, Unknown):
         return Choice(mode, mode_why, devices, (devices.reason,))
     if not devices:
@@ -300,7 +309,7 @@ def attempts(facts: HostFacts, client: Client, mount: Optional[Mount]) -> Attemp
         hooks = nvidia_fs.hooks(facts, client.hooks) if mount is None else ()
         ways.append((NVIDIA_FS, [*needs(NVIDIA_FS, facts, mount), *hooks]))
     # libcufile was asked without the variable, so its row is about cufile.json alone.
-    row = None if isinstance(facts.environment.switch(VARIABLE), bool) else row_of(facts, client.row)
+    row = row_of(facts, client.row) if by_variable(facts) is None else None
     verdicts = [weigh(conditions) for _, conditions in ways]
     if row is None:
         return ways
@@ -327,26 +336,29 @@ def needed(facts: HostFacts, client: Optional[Client] = None, mount: Optional[Mo
 
 def path_name(facts: HostFacts) -> str:
     """The path that cufile.json or the variable chooses; nvidia-peermem is libcufile's default."""
-    chosen = peer_type(facts)
-    return PEERMEM if isinstance(chosen, Unknown) else PEER_TYPES[chosen]
+    return if_known(lambda: PEER_TYPES[peer_type(facts)], PEERMEM)
 
 
-def peer_type(facts: HostFacts) -> Maybe[str]:
-    """A key of PEER_TYPES: what the variable says, else cufile.json, else libcufile's default.
+def by_variable(facts: HostFacts) -> Optional[bool]:
+    """What VARIABLE says; None where it says nothing.
 
     Where the variables are unknown, config.direct already leaves every direct path unproven.
     """
-    enabled = facts.environment.switch(VARIABLE)
-    if isinstance(enabled, bool):
+    return if_known(lambda: facts.environment.switch(VARIABLE), None)
+
+
+def peer_type(facts: HostFacts) -> str:
+    """A key of PEER_TYPES: what the variable says, else cufile.json, else libcufile's default; or UndecidedError."""
+    enabled = by_variable(facts)
+    if enabled is not None:
         return "dmabuf" if enabled else "nvidia_peermem"
-    configured = facts.cufile.setting("properties", PEER_TYPE, "")
-    return when_known(configured, lambda value: value if value in PEER_TYPES else "nvidia_peermem")
+    value = require(facts.cufile.setting("properties", PEER_TYPE, ""))
+    return value if value in PEER_TYPES else "nvidia_peermem"
 
 
 def row_of(facts: HostFacts, label: str) -> Optional[Row]:
     """The row of libcufile itself; None where there is none, or where no GPU was there for it to count."""
-    has_gpu = not isinstance(facts.pci.gpus, Unknown) and bool(facts.pci.gpus)
-    row = facts.gdscheck.row(label) if has_gpu else None
+    row = facts.gdscheck.row(label) if if_known(lambda: facts.pci.gpus, ()) else None
     # Rows of a report that isn't whole claim nothing.
     return row if row is not None and row.supported is not None else None
 
@@ -373,7 +385,7 @@ def _doubt(facts: HostFacts, client: Client, row: Row, ours: str) -> Condition:
 
 def memory(facts: HostFacts) -> Iterator[Condition]:
     """Access to the GPU's memory by the mechanism that cufile.json or the variable chooses."""
-    chosen = peer_type(facts)
+    chosen = known(lambda: peer_type(facts))
     if isinstance(chosen, Unknown):
         yield Condition(chosen)
         return
@@ -384,7 +396,7 @@ def memory(facts: HostFacts) -> Iterator[Condition]:
         what = f"libcufile uses {chosen}, which this host can't use, though it can use {other}"
         fix = f"set properties.{PEER_TYPE} to {other}"
         evidence = quote.setting(facts, "properties", PEER_TYPE) or (f"{CUFILE}: there is no such file",)
-        if isinstance(facts.environment.switch(VARIABLE), bool):
+        if by_variable(facts) is not None:
             variable = facts.environment.variables[VARIABLE]
             fix += f", and remove {VARIABLE} from {variable.place}"
             evidence = quote.variable(variable)
@@ -394,7 +406,7 @@ def memory(facts: HostFacts) -> Iterator[Condition]:
 
 def _addresses(facts: HostFacts, client: Optional[Client], mount: Optional[Mount]) -> Iterator[Condition]:
     """An adapter that cufile.json names by an address, and that has a link."""
-    addresses = listed_addresses(facts, client, mount)
+    addresses = known(lambda: listed_addresses(facts, client, mount))
     what = "cufile.json names no RDMA adapter: no list and no mount table has an address"
     if client is not None:
         lists = f"properties.{LIST} or fs.{client.section}.{LIST}"
@@ -402,10 +414,10 @@ def _addresses(facts: HostFacts, client: Optional[Client], mount: Optional[Mount
     fix = f"set properties.{LIST} to the addresses of the adapters; the profile's `fit` does this for each host"
     evidence = quote.setting(facts, "properties", LIST) or (f"{CUFILE}: there is no such file",)
     cause = Cause("rdma.no-addresses", what, fix, evidence, reference.PARAMETERS)
-    yield Condition(when_known(addresses, bool), cause)
+    yield Condition(lambda: bool(require(addresses)), cause)
     if isinstance(addresses, Unknown) or not addresses:
         return
-    adapters = adapters_at(facts, addresses)
+    adapters = known(lambda: adapters_at(facts, addresses))
     if isinstance(adapters, Unknown):
         yield Condition(adapters)
         return
@@ -422,24 +434,20 @@ def _addresses(facts: HostFacts, client: Optional[Client], mount: Optional[Mount
         yield Condition(any(entry.active for entry in adapters), cause)
 
 
-def adapters_at(facts: HostFacts, addresses: Collection[str]) -> Maybe[List[RdmaInterface]]:
-    """The RDMA interfaces that have one of ``addresses``."""
-    return when_known(
-        facts.network.rdma,
-        lambda entries: [entry for entry in entries if any(own.address in addresses for own in entry.addresses)],
-    )
+def adapters_at(facts: HostFacts, addresses: Collection[str]) -> List[RdmaInterface]:
+    """The RDMA interfaces that have one of ``addresses``; raises UndecidedError."""
+    interfaces = require(facts.network.rdma)
+    return [entry for entry in interfaces if any(own.address in addresses for own in entry.addresses)]
 
 
 def listed_addresses(
     facts: HostFacts, client: Optional[Client] = None, mount: Optional[Mount] = None
-) -> Maybe[Tuple[str, ...]]:
+) -> Tuple[str, ...]:
     """The addresses for a mount: of its row in the mount table, else its filesystem's list, else the general list.
 
-    Without a mount, all addresses of the client's lists; without a client, those of every list.
+    Without a mount, all addresses of the client's lists; without a client, those of every list.  Raises UndecidedError.
     """
-    config = facts.cufile.config
-    if isinstance(config, Unknown):
-        return config
+    config = require(facts.cufile.config)
     filesystems = _object(_object(config).get("fs"))
     sections = [client.section] if client is not None else list(filesystems)
     rows: List[Any] = []
@@ -462,10 +470,7 @@ def _object(value: Any) -> Mapping[str, Any]:
 def notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     """Writes take compat mode unless the filesystem's own key allows them."""
     client = CLIENTS.get(mount.filesystem)
-    if client is None:
-        return
-    section = facts.cufile.setting("fs", client.section, {})
-    if isinstance(section, Unknown) or _object(section).get(client.write_key) is True:
+    if client is None or _object(require(facts.cufile.setting("fs", client.section, {}))).get(client.write_key) is True:
         return
     key = f"fs.{client.section}.{client.write_key}"
     what = f"writes to {mount.mount_point} take compat mode: {key} isn't true"

@@ -10,12 +10,11 @@ import re
 from dataclasses import dataclass
 from typing import Iterator, Optional, Tuple
 
-from ..facts import HostFacts, Unknown
-from ..facts.document import Ran
+from ..facts import HostFacts, require
 from ..facts.driver import PROPRIETARY, ModuleFacts, ModuleFile
 from ..facts.host_facts import judge
 from ..facts.storage import Mount
-from ..facts.unknown import when_known
+from ..facts.unknown import if_known
 from ..kmod.module import substitute_of
 from ..model import causes
 from ..paths import MODPROBE
@@ -90,15 +89,13 @@ def _absent(subject: Subject) -> Tuple[str, ...]:
 @rule(DIRECT_PATH, 10)
 def driver_runs(facts: HostFacts, _mount: Optional[Mount]) -> Iterator[Condition]:
     """Both direct paths need a running driver."""
-    version = facts.driver.version
-    cause = not_loaded(facts, driver(facts)) if version is None else None
-    yield Condition(when_known(version, lambda running: running is not None), cause)
+    yield Condition(lambda: require(facts.driver.version) is not None, lambda: not_loaded(facts, driver(facts)))
 
 
 @rule(NOT_LOADED, 10)
 def forbidden(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     """Blocked in modprobe.d or on the kernel's command line."""
-    if not isinstance(facts.boot.forbidden, tuple) or subject.module.name not in facts.boot.forbidden:
+    if subject.module.name not in require(facts.boot.forbidden):
         return None
     pattern = re.compile(r"(blacklist|install)\s+{}\b".format(re.sub("[-_]", "[-_]", subject.name)))
     lines = [(place, line) for place, line in quote.fragments(facts) if pattern.match(line)]
@@ -111,9 +108,10 @@ def forbidden(facts: HostFacts, subject: Subject) -> Optional[Reason]:
 @rule(NOT_LOADED, 20)
 def in_container(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     """A container shares its host's kernel, and can neither see nor load that kernel's module files."""
-    if not isinstance(facts.environment.container, str):
+    container = require(facts.environment.container)
+    if container is None:
         return None
-    what = f"this is {facts.environment.container}, and its host's kernel hasn't loaded the module"
+    what = f"this is {container}, and its host's kernel hasn't loaded the module"
     fix = f"load it on the host: modprobe {subject.name}; if that fails, run on the host: gdsdeploy explain"
     return Reason("not-on-container-host", what, fix, _absent(subject), reference.INSTALL)
 
@@ -121,8 +119,8 @@ def in_container(facts: HostFacts, subject: Subject) -> Optional[Reason]:
 @rule(NOT_LOADED, 30)
 def no_modules(facts: HostFacts, _subject: Subject) -> Optional[Reason]:
     """The running kernel has no folder of modules, as in machines that boot a kernel from outside."""
-    release, names = facts.kernel.release, facts.document.names(MODULES)
-    if not isinstance(release, str) or isinstance(names, Unknown) or release in (names or ()):
+    release, names = require(facts.kernel.release), require(facts.document.names(MODULES))
+    if release in (names or ()):
         return None
     evidence = ("{}: {}".format(MODULES, ", ".join(names) if names else "there is no such folder"),)
     what = f"there are no module files for the running kernel {release}"
@@ -133,11 +131,11 @@ def no_modules(facts: HostFacts, _subject: Subject) -> Optional[Reason]:
 @rule(NOT_LOADED, 40)
 def no_file(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     """Modprobe finds no file for the running kernel: never installed, or never built for it."""
-    if subject.module.file is not None:
+    if require(subject.module.file) is not None:
         return None
-    release = facts.kernel.release if isinstance(facts.kernel.release, str) else "the running kernel"
+    release = if_known(lambda: facts.kernel.release, "the running kernel")
     build = f"install the kernel's headers and run dkms autoinstall -k {release}; or run gdsdeploy provision again"
-    lines = facts.packages.dkms if isinstance(facts.packages.dkms, tuple) else ()
+    lines = if_known(lambda: facts.packages.dkms, ())
     in_dkms = [line for line in lines if re.match(f"(?:{subject.in_dkms})[/,]", line)]
     if in_dkms:
         built = any("installed" in line for line in in_dkms)
@@ -145,13 +143,11 @@ def no_file(facts: HostFacts, subject: Subject) -> Optional[Reason]:
             return _no_dkms_driver(lines)
         what = "DKMS built it for other kernels, not for " if built else "DKMS has it, but hasn't built it for "
         return Reason("not-built", what + release, build, quote.with_source("dkms", in_dkms), reference.DKMS)
-    installed = facts.packages.installed
-    packages = sorted(installed) if isinstance(installed, dict) else []
     # Where another module stands for the name, as on Debian, modprobe's answer is about that one.
-    run = facts.document.attempted(MODPROBE + subject.name)
-    behind = substitute_of(run.stdout) if isinstance(run, Ran) else None
+    run = if_known(lambda: facts.document.attempted(MODPROBE + subject.name), None)
+    behind = substitute_of(run.stdout) if run else None
     evidence = quote.program(facts, MODPROBE + (behind or subject.name))
-    for package in packages:
+    for package in sorted(if_known(lambda: facts.packages.installed, {})):
         if re.match(subject.packages, package):
             what = f"{package} is installed, but has no module for {release}"
             return Reason("not-built", what, build, evidence, reference.DKMS)
@@ -172,10 +168,10 @@ def _no_dkms_driver(lines: Tuple[str, ...]) -> Reason:
 @rule(NOT_LOADED, 50)
 def other_kernel(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     """The file was built for another kernel."""
-    file = _file(subject)
-    if file is None or not isinstance(facts.kernel.release, str) or file.kernel == facts.kernel.release:
+    file, release = _file(subject), require(facts.kernel.release)
+    if file is None or file.kernel == release:
         return None
-    what = f"its file was built for {file.kernel or 'an unknown kernel'}, but {facts.kernel.release} runs"
+    what = f"its file was built for {file.kernel or 'an unknown kernel'}, but {release} runs"
     return Reason("other-kernel", what, AGAIN, (f"{file.path}: vermagic {file.kernel}",), reference.DKMS)
 
 
@@ -187,7 +183,7 @@ def proprietary(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     log = quote.messages(facts, rf"nvidia_fs.*({GPL})")
     file = _file(subject)
     links = file is not None and any(name.startswith(P2P) for name in file.imports)
-    if not log and not (facts.driver.flavour == PROPRIETARY and links):
+    if not log and not (links and require(facts.driver.flavour) == PROPRIETARY):
         return None
     evidence = log or quote.file(facts, "/proc/driver/nvidia/version")
     what = "it may not use the symbols of the proprietary driver"
@@ -239,24 +235,27 @@ def _differing(facts: HostFacts, subject: Subject) -> Tuple[str, ...]:
 def refused_signature(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     """The kernel accepts signed modules only, as under Secure Boot, and trusts no key that signed this one."""
     file = _file(subject)
-    enforced = facts.kernel.secure_boot is True or facts.kernel.lockdown in ("integrity", "confidentiality")
-    enforced = enforced or facts.document.line("/sys/module/module/parameters/sig_enforce") == "Y"
-    record = facts.document.module(file.path) if file is not None else None
-    unsigned = isinstance(record, dict) and "signature" in record and record["signature"] is None
+    is_on = if_known(lambda: facts.kernel.secure_boot, False)
+    locked = if_known(lambda: facts.kernel.lockdown, "") in ("integrity", "confidentiality")
+    parameter = if_known(lambda: facts.document.line("/sys/module/module/parameters/sig_enforce"), None)
+    if not (is_on or locked or parameter == "Y"):
+        return None
+    record = if_known(lambda: facts.document.module(file.path), {}) if file is not None else {}
+    is_unsigned = "signature" in record and record["signature"] is None
     # The kernel's messages don't name the module, so they count only where signatures are enforced.
-    log = quote.messages(facts, REFUSED) if enforced else ()
-    if not log and not (enforced and unsigned):
+    log = quote.messages(facts, REFUSED)
+    if not log and not is_unsigned:
         return None
     evidence = log or (f"{file.path if file else subject.name}: no signature",)
     what = "the kernel refuses modules that aren't signed with a trusted key"
-    what += " (Secure Boot is on)" if facts.kernel.secure_boot is True else ""
+    what += " (Secure Boot is on)" if is_on else ""
     return _shared("module.refused-signature", what, evidence)
 
 
 @rule(NOT_LOADED, 90)
 def stub(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     """Without OFED nvidia-peermem is built as a stub, whose initialisation ends with EINVAL."""
-    if subject.name != "nvidia-peermem" or facts.peermem.stub is not True:
+    if subject.name != "nvidia-peermem" or not require(facts.peermem.stub):
         return None
     file = _file(subject)
     evidence = (f"{file.path if file else subject.name}: doesn't import ib_register_peer_memory_client",)
@@ -273,8 +272,7 @@ def no_gpu(facts: HostFacts, subject: Subject) -> Optional[Reason]:
 
 @rule(NOT_LOADED, 110)
 def nouveau(facts: HostFacts, subject: Subject) -> Optional[Reason]:
-    modules = facts.kernel.modules
-    if subject.name != "nvidia" or not isinstance(modules, frozenset) or "nouveau" not in modules:
+    if subject.name != "nvidia" or "nouveau" not in require(facts.kernel.modules):
         return None
     evidence = quote.file(facts, "/proc/modules", r"^nouveau ")
     return _shared("nvidia.nouveau", "nouveau drives the GPUs", evidence)
@@ -282,7 +280,7 @@ def nouveau(facts: HostFacts, subject: Subject) -> Optional[Reason]:
 
 @rule(NOT_LOADED, 120)
 def driver_missing(facts: HostFacts, subject: Subject) -> Optional[Reason]:
-    if subject.name == "nvidia" or facts.driver.version is not None:
+    if subject.name == "nvidia" or require(facts.driver.version) is not None:
         return None
     evidence = quote.file(facts, "/proc/driver/nvidia/version")
     return _shared("nvidia-fs.driver-missing", "it needs the driver, which is not loaded", evidence)
@@ -290,8 +288,8 @@ def driver_missing(facts: HostFacts, subject: Subject) -> Optional[Reason]:
 
 @rule(NOT_LOADED, 130)
 def nothing_loads_it(facts: HostFacts, subject: Subject) -> Optional[Reason]:
-    names, name = facts.boot.autoloaded, subject.name
-    if not isinstance(names, tuple) or subject.module.name in names:
+    names, name = require(facts.boot.autoloaded), subject.name
+    if subject.module.name in names:
         return None
     evidence = ("modules-load.d: {}".format(", ".join(names) or "names no module"),)
     fix = f"load it now: modprobe {name}; and at every boot: echo {name} > /etc/modules-load.d/{name}.conf"
@@ -299,7 +297,7 @@ def nothing_loads_it(facts: HostFacts, subject: Subject) -> Optional[Reason]:
 
 
 def _file(subject: Subject) -> Optional[ModuleFile]:
-    return subject.module.file if isinstance(subject.module.file, ModuleFile) else None
+    return if_known(lambda: subject.module.file, None)
 
 
 #: A warning without one of these is about programs, not about a path.
@@ -310,7 +308,7 @@ JUDGED_ELSEWHERE = {"nvidia-fs-p2p-abi-580"}
 
 @rule(NOTES, 90)
 def notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
-    if requests_p2pdma(facts, filesystem.storage_of(facts, mount)) is True:
+    if if_known(lambda: requests_p2pdma(facts, lambda: filesystem.storage_of(facts, mount)), False):
         return
     verdict = judge(facts, NVIDIA_FS, "none", facts.rules)
     for name, words in {**verdict.forbidden, **verdict.warnings}.items():

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Iterator, Optional, Tuple
 
-from ..facts import HostFacts, Maybe, Unknown, storage
-from ..facts.driver import ModuleFile
+from ..facts import HostFacts, UndecidedError, Unknown, require, storage
 from ..facts.storage import Mount
-from ..facts.unknown import when_known
-from ..gdscheck import Report
+from ..facts.unknown import if_known
 from ..kmod.flavour import has_nvme_hooks
 from ..paths import NVFS, NVFS_DEVICE
 from . import hardware, modules, quote, reference
-from .cause import NVIDIA_FS, USABLE, Cause, Condition, listed_cause, numbers, rule
+from .cause import NVIDIA_FS, USABLE, Cause, Condition, condition, listed_cause, numbers, rule
 from .config import p2pdma_enabled
 from .filesystem import NETWORK, transport
 
@@ -42,18 +40,21 @@ MAJOR, MINIMUM = 2, (2, 12)
 #: First driver with the new layout of the page table for peers.
 NEW_PAGE_TABLE = 580
 WRONG_PAGE_TABLE = r"Incompatible page table version"
+OTHER_PAGE_TABLE = (
+    "nvidia-fs was built for another layout of the driver's page tables, so pinning GPU memory ends in an oops"
+)
 
 
 @rule(USABLE, 20)
 def usable(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condition]:
     """With an nvidia-fs of another major version libcufile refuses to work at all."""
-    if facts.nvidia_fs.module.loaded is True:
-        version = facts.nvidia_fs.module.version
+    if if_known(lambda: facts.nvidia_fs.module.loaded, False):
+        version = require(facts.nvidia_fs.module.version)
         what = f"libcufile accepts nvidia-fs {MAJOR}.x only, but {version} is loaded; every cuFile call fails"
         fix = "install the nvidia-fs of the lock: gdsdeploy provision"
         evidence = quote.file(facts, "/sys/module/nvidia_fs/version")
         cause = Cause("nvidia-fs.other-major", what, fix, evidence, reference.SOFTWARE)
-        yield Condition(when_known(version, lambda text: not text or numbers(text)[:1] == (MAJOR,)), cause)
+        yield Condition(not version or numbers(version)[:1] == (MAJOR,), cause)
 
 
 @rule(NVIDIA_FS, 20)
@@ -66,112 +67,129 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
         yield from hooks(facts, NETWORK[mount.filesystem])
     for device in mount.devices:
         if device.kind == storage.MD:
-            what = f"{device.name} is {device.md_level}, but nvidia-fs supports raid0 only"
-            evidence = (f"/sys/dev/block/{device.number}/md/level: {device.md_level}",)
-            cause = listed_cause("storage.raid-level", evidence, what)
-            yield Condition(when_known(device.md_level, lambda level: level == "raid0"), cause)
+            yield _raid_level(device)
         elif device.kind == storage.NVME:
-            yield from transport(device)
+            yield transport(device)
             yield from hooks(facts, "nvme")
         elif device.kind == storage.NVMEOF:
-            yield from transport(device)
+            yield transport(device)
             yield _no_p2pdma_attempt(facts, device)
             yield from hooks(facts, "nvme_rdma")
         elif device.kind == storage.MULTIPATH:
             yield _multipath(facts, device)
 
 
+@condition
+def _raid_level(device: storage.Device) -> Condition:
+    level = require(device.md_level)
+    what = f"{device.name} is {level}, but nvidia-fs supports raid0 only"
+    evidence = (f"/sys/dev/block/{device.number}/md/level: {level}",)
+    return Condition(level == "raid0", listed_cause("storage.raid-level", evidence, what))
+
+
+@condition
 def _no_p2pdma_attempt(facts: HostFacts, device: storage.Device) -> Condition:
     """With P2PDMA on, libcufile tries it on a disk over fabrics, too: transfers were seen to fail with EIO.
 
     ai-dynamo/nixl issue 1063; with the key false the same host uses nvidia-fs.
     """
-    what = f"P2PDMA is on, and {device.name} is NVMe over {device.transport}: such transfers were seen to fail with EIO"
+    if not p2pdma_enabled(facts):
+        return Condition(True)
+    what = f"P2PDMA is on, and {device.name} is NVMe over {require(device.transport)}"
+    what += ": such transfers were seen to fail with EIO"
     evidence = (*quote.setting(facts, "properties", "use_pci_p2pdma"), f"/sys/class/nvme: {device.name}")
-    requested = p2pdma_enabled(facts)
-    holds = when_known(requested, lambda value: Unknown(what) if value else True)
-    return Condition(holds, listed_cause("cufile.p2pdma-nvmeof", evidence, what), suspect=requested is True)
+    return Condition(Unknown(what), listed_cause("cufile.p2pdma-nvmeof", evidence, what), suspect=True)
 
 
+@condition
 def _multipath(facts: HostFacts, device: storage.Device) -> Condition:
     """The driver of an NVMe multipath device's paths is unknown, but some driver must have hooks."""
     names = HOOKS["nvme"] + HOOKS["nvme_rdma"]
+    symbols = if_known(lambda: facts.kernel.symbols, names)
+    if any(name in symbols for name in names):
+        raise UndecidedError(f"{device.name} is NVMe multipath: its paths were not examined")
     what = "neither the loaded nvme nor nvme_rdma has hooks for nvidia-fs"
     fix = "install both from MLNX_OFED or DOCA for this kernel, or turn multipath off: nvme_core.multipath=N"
-    cause = Cause("nvme.no-hooks", what, fix, quote.symbols(facts, names), reference.NVME)
-    symbols = facts.kernel.symbols
-    if not isinstance(symbols, Unknown) and not any(name in symbols for name in names):
-        return Condition(False, cause)
-    return Condition(Unknown(f"{device.name} is NVMe multipath: its paths were not examined"), cause)
+    return Condition(False, Cause("nvme.no-hooks", what, fix, quote.symbols(facts, names), reference.NVME))
 
 
 @rule(NVIDIA_FS, 10)
 def module(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condition]:
     """nvidia-fs must be loaded, accessible, and compatible with driver and libcufile."""
-    loaded = facts.nvidia_fs.module.loaded
-    if loaded is False:
-        yield Condition(False, modules.not_loaded(facts, modules.nvidia_fs(facts)))
-        return
-    yield Condition(loaded)
-    yield from _devices(facts)
-    yield from _page_table(facts)
-    yield _mapped(facts)
-    yield _minimum(facts)
+    loaded = Condition(
+        lambda: facts.nvidia_fs.module.loaded, lambda: modules.not_loaded(facts, modules.nvidia_fs(facts))
+    )
+    yield loaded
+    if loaded.holds is not False:
+        yield from _devices(facts)
+        yield _page_table(facts)
+        yield _driver_of_build(facts)
+        yield _mapped(facts)
+        yield _minimum(facts)
 
 
 def _devices(facts: HostFacts) -> Iterator[Condition]:
-    container = facts.environment.container
+    container = if_known(lambda: facts.environment.container, None)
     what, missing, denied = "there are no /dev/nvidia-fs* devices", "load the module again: modprobe -r nvidia-fs", ""
-    if isinstance(container, str):
+    if container:
         what += f" (this is {container})"
         missing = denied = f"start the container with the host's devices: --device {NVFS_DEVICE}, and so on for each"
     else:
         missing += " && modprobe nvidia-fs; then see the check nvidia-fs.devices"
         denied = "let all users open it: chmod 0666 /dev/nvidia-fs*; then look at the udev rules and the SELinux log"
     cause = Cause("nvidia-fs.no-devices", what, missing, ("/dev: no nvidia-fs*",), reference.INSTALL)
-    present = when_known(facts.nvidia_fs.devices, bool)
-    yield Condition(present, cause)
-    if present is True:
-        error = facts.nvidia_fs.opens
-        evidence = (f"{NVFS_DEVICE}: {error}",)
-        what = f"{NVFS_DEVICE} can't be opened: {error}"
-        cause = Cause("nvidia-fs.device-denied", what, denied, evidence, reference.INSTALL)
-        yield Condition(when_known(error, lambda text: text in ("ok", None)), cause)
+    present = Condition(lambda: bool(require(facts.nvidia_fs.devices)), cause)
+    yield present
+    if present.holds is True:
+        yield _opens(facts, denied)
 
 
-def _page_table(facts: HostFacts) -> Iterator[Condition]:
+@condition
+def _opens(facts: HostFacts, fix: str) -> Condition:
+    error = require(facts.nvidia_fs.opens)
+    what, evidence = f"{NVFS_DEVICE} can't be opened: {error}", (f"{NVFS_DEVICE}: {error}",)
+    cause = Cause("nvidia-fs.device-denied", what, fix, evidence, reference.INSTALL)
+    return Condition(error in ("ok", None), cause)
+
+
+@condition
+def _page_table(facts: HostFacts) -> Condition:
     """Driver 580 changed the layout of its page table for peers: modules built before fail to pin memory."""
-    ident, log = "nvidia-fs.other-page-table", quote.messages(facts, WRONG_PAGE_TABLE)
-    what = "nvidia-fs was built for another layout of the driver's page tables, so pinning GPU memory ends in an oops"
-    yield Condition(when_known(facts.kernel.messages, lambda _: not log), listed_cause(ident, log, what))
-    file, running = facts.nvidia_fs.module.file, facts.driver.version
-    if isinstance(running, str) and numbers(running)[:1] >= (NEW_PAGE_TABLE,):
-        built = file.provenance.get("driver", "") if isinstance(file, ModuleFile) else ""
-        what += f": it was built against driver {built}, but {running} runs"
-        evidence = (f"modinfo nvidia-fs: gdsdeploy_driver={built}",)
-        older = bool(built) and numbers(built)[:1] < (NEW_PAGE_TABLE,)
-        cause = listed_cause(ident, evidence, what)
-        yield Condition(file if isinstance(file, Unknown) else not older, cause)
+    log = quote.logged(facts, WRONG_PAGE_TABLE)
+    return Condition(not log, listed_cause("nvidia-fs.other-page-table", log, OTHER_PAGE_TABLE))
 
 
+@condition
+def _driver_of_build(facts: HostFacts) -> Condition:
+    running = if_known(lambda: facts.driver.version, None)
+    if running is None or numbers(running)[:1] < (NEW_PAGE_TABLE,):
+        return Condition(True)
+    file = require(facts.nvidia_fs.module.file)
+    built = file.provenance.get("driver", "") if file is not None else ""
+    what = f"{OTHER_PAGE_TABLE}: it was built against driver {built}, but {running} runs"
+    evidence = (f"modinfo nvidia-fs: gdsdeploy_driver={built}",)
+    older = bool(built) and numbers(built)[:1] < (NEW_PAGE_TABLE,)
+    return Condition(not older, listed_cause("nvidia-fs.other-page-table", evidence, what))
+
+
+@condition
 def _mapped(facts: HostFacts) -> Condition:
+    counts = require(facts.nvidia_fs.mapped)
     what = "every mapping of GPU memory through BAR1 has failed so far"
     evidence = quote.file(facts, NVFS + "/stats", r"^Bar1-map")
     fix = "find the reason: dmesg | grep -i nvidia-fs; on some newer kernels only nvidia-fs 2.26.6 or newer works"
     cause = Cause("nvidia-fs.no-mapping", what, fix, evidence, reference.STATISTICS)
-    return Condition(
-        when_known(facts.nvidia_fs.mapped, lambda counts: counts is None or counts[0] > 0 or counts[1] == 0), cause
-    )
+    return Condition(counts is None or counts[0] > 0 or counts[1] == 0, cause)
 
 
+@condition
 def _minimum(facts: HostFacts) -> Condition:
     """Releases below libcufile's minimum are not refused (seen with 2.3), so their behaviour is unknown."""
-    logged = facts.gdscheck.logged
-    minimum = numbers(logged.nvidia_fs_minimum) if isinstance(logged, Report) else ()
-    minimum = minimum or MINIMUM
-    version = facts.nvidia_fs.module.version
-    if not isinstance(version, str) or not version or numbers(version) >= minimum:
-        return Condition(version if isinstance(version, Unknown) else True)
+    logged = if_known(lambda: facts.gdscheck.logged, None)
+    minimum = (numbers(logged.nvidia_fs_minimum) if logged else ()) or MINIMUM
+    version = require(facts.nvidia_fs.module.version)
+    if not version or numbers(version) >= minimum:
+        return Condition(True)
     what = "nvidia-fs {} is older than {}, libcufile's minimum".format(version, ".".join(map(str, minimum)))
     evidence = quote.file(facts, "/sys/module/nvidia_fs/version")
     fix = "install the nvidia-fs that belongs to this libcufile: gdsdeploy lock, then gdsdeploy provision"
@@ -181,26 +199,30 @@ def _minimum(facts: HostFacts) -> Condition:
 
 def hooks(facts: HostFacts, stack_name: str) -> Iterator[Condition]:
     """A storage driver must have hooks for nvidia-fs, in the version that this nvidia-fs needs."""
-    symbols, names = facts.kernel.symbols, HOOKS[stack_name]
+    names = HOOKS[stack_name]
+    offered = Condition(
+        lambda: any(name in require(facts.kernel.symbols) for name in names), lambda: _no_hooks(facts, stack_name)
+    )
+    yield offered
+    if offered.holds is True:
+        yield _gpl(facts, stack_name, names)
+        if stack_name == "nvme":
+            yield _version(facts, names)
+        yield _registered(facts, stack_name)
+
+
+def _no_hooks(facts: HostFacts, stack_name: str) -> Cause:
     fix = f"install {stack_name} from MLNX_OFED or DOCA for this kernel, "
     if stack_name in ("nvme", "nvme_rdma"):
         fix += "run a linux-nvidia kernel of Ubuntu, which has them, or use P2PDMA mode on a kernel that has it"
     else:
         fix += "or the filesystem vendor's client that has the hooks"
-    if stack_name == "nvme" and isinstance(facts.kernel.release, str) and has_nvme_hooks(facts.kernel.release):
+    if stack_name == "nvme" and if_known(lambda: has_nvme_hooks(require(facts.kernel.release)), False):
         fix = "use this kernel's own nvme, which has them: remove the one in its place (package mlnx-nvme-dkms)"
     what = f"the loaded {stack_name} has no hooks for nvidia-fs"
     section = REFERENCES.get(stack_name, reference.NVME)
-    cause = Cause(stack_name + ".no-hooks", what, fix, quote.symbols(facts, names), section)
-    holds = when_known(symbols, lambda exports: any(name in exports for name in names))
-    if holds is False and stack_name in ("nvme", "nvme_rdma"):
-        cause = _ofed_unused(facts, stack_name) or cause
-    yield Condition(holds, cause)
-    if holds is True:
-        yield _gpl(facts, stack_name, names)
-        if stack_name == "nvme":
-            yield _version(facts, names)
-        yield _registered(facts, stack_name)
+    cause = Cause(stack_name + ".no-hooks", what, fix, quote.symbols(facts, HOOKS[stack_name]), section)
+    return (_ofed_unused(facts, stack_name) if stack_name in ("nvme", "nvme_rdma") else None) or cause
 
 
 def _ofed_unused(facts: HostFacts, stack_name: str) -> Optional[Cause]:
@@ -214,42 +236,43 @@ def _ofed_unused(facts: HostFacts, stack_name: str) -> Optional[Cause]:
     return listed_cause("nvme.ofed-unused", lines, what)
 
 
+@condition
 def _gpl(facts: HostFacts, stack_name: str, names: Tuple[str, ...]) -> Condition:
     """Kernels from 6.6 on, and stable ones from September 2023, hand symbols that aren't GPL-only to no GPL module."""
-    lines = quote.messages(facts, "non-GPLONLY symbol (?:{})".format("|".join(names)))
+    lines = quote.logged(facts, "non-GPLONLY symbol (?:{})".format("|".join(names)))
     what = f"{stack_name} exports its hooks for nvidia-fs without GPL, and this kernel refuses to hand them out"
-    cause = listed_cause("storage.hooks-not-gpl", lines, what)
-    return Condition(when_known(facts.kernel.messages, lambda _: not lines), cause)
+    return Condition(not lines, listed_cause("storage.hooks-not-gpl", lines, what))
 
 
+@condition
 def _version(facts: HostFacts, names: Tuple[str, ...]) -> Condition:
-    needed, symbols = needed_version(facts), facts.kernel.symbols
+    symbols = require(facts.kernel.symbols)
+    if all(name in symbols for name in names):
+        return Condition(True)
+    needed = needed_version(facts)
     what = f"nvme's hooks have another version than {needed}, which this nvidia-fs needs"
     cause = listed_cause("nvme.other-hooks", quote.symbols(facts, names), what)
-    if isinstance(symbols, Unknown) or all(name in symbols for name in names):
-        return Condition(symbols if isinstance(symbols, Unknown) else True)
-    return Condition(when_known(needed, lambda number: names[number - 1] in symbols), cause)
+    return Condition(names[needed - 1] in symbols, cause)
 
 
-def needed_version(facts: HostFacts) -> Maybe[int]:
-    """1 or 2: the version of nvme's hooks that the loaded nvidia-fs looks for."""
-    release, version = facts.kernel.release, facts.nvidia_fs.module.version
-    if isinstance(release, Unknown) or isinstance(version, Unknown):
-        return release if isinstance(release, Unknown) else Unknown(str(version))
+def needed_version(facts: HostFacts) -> int:
+    """1 or 2: the version of nvme's hooks that the loaded nvidia-fs looks for.  Raises UndecidedError."""
+    release, version = require(facts.kernel.release), require(facts.nvidia_fs.module.version)
     if numbers(release) < V2_KERNEL:
         return 1
     if not numbers(version, 3):
-        return Unknown("the version of the loaded nvidia-fs is unknown")
+        raise UndecidedError("the version of the loaded nvidia-fs is unknown")
     return 2 if numbers(version, 3) >= V2_NVIDIA_FS else 1
 
 
+@condition
 def _registered(facts: HostFacts, stack_name: str) -> Condition:
     """The hooks that nvidia-fs uses; it shows them while its device is open, as it was during collection."""
-    registered = facts.nvidia_fs.registered
-    if facts.nvidia_fs.opens != "ok" or registered is None:
+    registered = require(facts.nvidia_fs.registered) if if_known(lambda: facts.nvidia_fs.opens, "") == "ok" else None
+    if registered is None:
         return Condition(True)
     what = f"nvidia-fs doesn't use the hooks that {stack_name} offers"
     evidence = quote.file(facts, NVFS + "/modules", r".")
     fix = f"stop the programs that hold {NVFS_DEVICE[:-1]}* open, then load nvidia-fs again, after {stack_name}"
     cause = Cause(stack_name + ".not-registered", what, fix, evidence, reference.NVME)
-    return Condition(when_known(registered, lambda stacks: stack_name in stacks), cause)
+    return Condition(stack_name in registered, cause)

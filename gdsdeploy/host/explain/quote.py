@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from typing import Iterable, Iterator, Sequence, Tuple
 
-from ..facts import HostFacts, Unknown
-from ..facts.environment import Overlay, Variable
+from ..facts import HostFacts, Unknown, require
+from ..facts.environment import Variable
 from ..facts.storage import Mount
+from ..facts.unknown import if_known, known
 from ..paths import CUFILE, MOUNTINFO, PROBE_FOLDERS
 
 #: Most lines quoted from one source, and most characters of one line.
@@ -18,7 +20,7 @@ WIDTH = 200
 
 def file(facts: HostFacts, path: str, pattern: str = "") -> Tuple[str, ...]:
     """The first line of a file, or the lines that match ``pattern``."""
-    text = facts.document.text(path)
+    text = known(lambda: facts.document.text(path))
     if isinstance(text, Unknown):
         return (text.reason,)
     if text is None:
@@ -29,8 +31,8 @@ def file(facts: HostFacts, path: str, pattern: str = "") -> Tuple[str, ...]:
 
 def symbols(facts: HostFacts, names: Sequence[str]) -> Tuple[str, ...]:
     """The lines of the kernel's symbols with one of ``names``, or that there are none."""
-    lines = facts.document.lines("/proc/kallsyms")
-    if not isinstance(lines, tuple):
+    lines = if_known(lambda: facts.document.lines("/proc/kallsyms"), None)
+    if lines is None:
         return ()
     matches = [line for line in lines if any(re.search(rf"\b{name}\b", line) for name in names)]
     return with_source("/proc/kallsyms", matches) or ("/proc/kallsyms: no {}".format(", no ".join(names)),)
@@ -38,7 +40,7 @@ def symbols(facts: HostFacts, names: Sequence[str]) -> Tuple[str, ...]:
 
 def program(facts: HostFacts, name: str) -> Tuple[str, ...]:
     """The last lines that a program printed."""
-    ran = facts.document.attempted(name)
+    ran = known(lambda: facts.document.attempted(name))
     if isinstance(ran, Unknown):
         return (ran.reason,)
     lines = (ran.stderr.strip() or ran.stdout.strip()).splitlines()
@@ -47,8 +49,12 @@ def program(facts: HostFacts, name: str) -> Tuple[str, ...]:
 
 def messages(facts: HostFacts, pattern: str) -> Tuple[str, ...]:
     """The last kernel messages that match ``pattern``; none where the messages are unknown."""
-    log = facts.kernel.messages
-    lines = [line for line in log if re.search(pattern, line)] if isinstance(log, tuple) else []
+    return if_known(lambda: logged(facts, pattern), ())
+
+
+def logged(facts: HostFacts, pattern: str) -> Tuple[str, ...]:
+    """As ``messages``; raises UndecidedError where the messages are unknown."""
+    lines = [line for line in require(facts.kernel.messages) if re.search(pattern, line)]
     return with_source(facts.kernel.log.source, lines[-LINES:])
 
 
@@ -58,17 +64,18 @@ def mount(mounted: Mount) -> Tuple[str, ...]:
 
 def setting(facts: HostFacts, section: str, key: str) -> Tuple[str, ...]:
     """A setting of cufile.json by file and line, as it is written there; else of the file that is laid over it."""
-    over, value = facts.cufile.overlay, facts.cufile.setting(section, key, None)
+    value = known(lambda: facts.cufile.setting(section, key, None))
     if isinstance(value, Unknown):
         return ()
-    if isinstance(over, Overlay) and over.value(section, key) is not None:
+    over = if_known(lambda: facts.cufile.overlay, None)
+    if over and over.value(section, key) is not None:
         shown = json.dumps(over.value(section, key))
         return (f"{over.path}: {section}: {key}: {shown}"[:WIDTH], *variable(over.variable))
     if facts.cufile.path != CUFILE:
         shown = json.dumps(value)
         return (f"{facts.cufile.path}: {section}: {key}: {shown}"[:WIDTH],)
-    text = facts.document.text(CUFILE)
-    if not isinstance(text, str):
+    text = if_known(lambda: facts.document.text(CUFILE), None)
+    if text is None:
         return ()
     for number, line in enumerate(text.splitlines(), 1):
         if f'"{key}"' in line:
@@ -84,12 +91,9 @@ def variable(named: Variable) -> Tuple[str, ...]:
 
 def fragments(facts: HostFacts) -> Iterator[Tuple[str, str]]:
     """(``FILE:LINE``, line) of every fragment of modprobe.d in the evidence."""
-    for folder in PROBE_FOLDERS:
-        names = facts.document.names(folder)
-        for name in names if isinstance(names, tuple) else ():
-            text = facts.document.text(folder + "/" + name)
-            for number, line in enumerate(text.splitlines() if isinstance(text, str) else (), 1):
-                yield f"{folder}/{name}:{number}", line.strip()
+    for path in (f"{folder}/{name}" for folder in PROBE_FOLDERS for name in facts.document.existing(folder)):
+        text = if_known(partial(facts.document.text, path), None) or ""
+        yield from ((f"{path}:{number}", line.strip()) for number, line in enumerate(text.splitlines(), 1))
 
 
 def with_source(source: str, lines: Iterable[str]) -> Tuple[str, ...]:

@@ -33,6 +33,7 @@ from .unknown import (
     decided,
     if_known,
     if_present,
+    or_else,
     require,
     when_known,
     why_not,
@@ -164,13 +165,13 @@ def _variables(document: Document) -> Tuple[List[Variable], Maybe[bool]]:
     variables = [
         Variable(name, value, path, line.strip())
         for path, lines in files.items()
-        for line in if_known(lines, ()) or ()
+        for line in or_else(lines, ()) or ()
         if not line.lstrip().startswith("#")
         for name, value in dict(_ASSIGNED.findall(line)).items()
     ]
     variables += [
         Variable(name, value, place, f"{name}={value}")
-        for name, value in sorted(if_known(own, {}).items())
+        for name, value in sorted(if_known(lambda: own, {}).items())
         if name.startswith("CUFILE_")
     ]
     return variables, when_known(all_known([own, *folders.values(), *files.values()]), lambda _: True)

@@ -698,7 +698,7 @@ def _of_devices(mount: Mount) -> Iterator[Condition]:
 
 def _add_targets(device: Device, evidence: Dict[str, List[str]]) -> None:
     """Add what the table of a device-mapper device shows; older evidence has no tables."""
-    for target in if_known(device.dm_targets, ()):
+    for target in if_known(lambda: device.dm_targets, ()):
         if target in _TARGETS:
             evidence[_TARGETS[target]].append(f"dmsetup table: {device.name}: {target}")
 

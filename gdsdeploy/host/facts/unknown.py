@@ -1,14 +1,22 @@
-"""The third value: a fact that the evidence doesn't decide.  It never counts as an answer."""
+"""The third value: a fact that the evidence doesn't decide.  It never counts as an answer.
+
+Such a fact raises UndecidedError where it is asked for.  Unknown is for what has to be kept or shown beside others.
+"""
 
 from __future__ import annotations
 
+import copy
 import functools
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Callable, Iterable, List, Mapping, Tuple, TypeVar, Union, cast
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, Tuple, TypeVar, Union, cast
+
+if TYPE_CHECKING:
+    from .document import Document
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 Function = TypeVar("Function", bound=Callable[..., Any])
+Self = TypeVar("Self", bound="Facts")
 
 
 @dataclass(frozen=True)
@@ -27,18 +35,89 @@ Maybe = Union[Value, Unknown]
 
 
 class UndecidedError(Exception):
-    """A check met an unknown fact; the message is the reason.  hint: the next step; empty: the check's own."""
+    """A fact is not known; the message is the reason.  hint: the next step; empty: the check's own."""
 
     def __init__(self, reason: str, hint: str = "") -> None:
         super().__init__(reason)
         self.hint = hint
 
 
-def require(value: Union[Value, Unknown]) -> Value:
-    """Return ``value``; raises UndecidedError if it is unknown."""
+def known(function: Callable[[], Maybe[Value]]) -> Maybe[Value]:
+    """What ``function`` returns, or why that isn't known."""
+    try:
+        return function()
+    except UndecidedError as error:
+        return Unknown(str(error))
+
+
+def if_known(function: Callable[[], Maybe[Value]], default: Result) -> Union[Value, Result]:
+    """What ``function`` returns, or ``default`` where that isn't known: for what is shown, never for a verdict."""
+    return or_else(known(function), default)
+
+
+def or_else(value: Maybe[Value], default: Result) -> Union[Value, Result]:
+    """A value that was kept, or ``default`` where it isn't known."""
+    return default if isinstance(value, Unknown) else value
+
+
+def require(value: Maybe[Value]) -> Value:
+    """A value that was kept; raises UndecidedError if it isn't known."""
     if isinstance(value, Unknown):
         raise UndecidedError(value.reason)
     return value
+
+
+def any_of(answers: Iterable[Maybe[bool]]) -> bool:
+    """Whether one is true, whatever the others are; raises UndecidedError where none is, and one isn't known."""
+    kept = tuple(answers)
+    return True in kept or any(map(require, kept))
+
+
+class _Fact:
+    """A property that is computed once: its value is kept, or the reason why it isn't known."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function, self.__doc__ = function, function.__doc__
+
+    def __set_name__(self, _owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, facts: Any, _owner: object = None) -> Any:
+        if facts is None:
+            return self
+        if self._name not in facts.decided:
+            facts.decided[self._name] = known(lambda: self._function(facts))
+        return require(facts.decided[self._name])
+
+
+fact = property if TYPE_CHECKING else _Fact
+
+
+class Facts:
+    """What is known of one subject.  A ``@fact`` is computed when it is first asked for, and may raise UndecidedError.
+
+    ``as_dict`` has the facts and the attributes, but for ``document`` and ``decided``.
+    """
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+
+    @property
+    def decided(self) -> Dict[str, Any]:
+        """The facts that were asked for, by name; one that isn't known is Unknown."""
+        decided: Dict[str, Any] = vars(self).setdefault("_decided", {})
+        return decided
+
+    def but(self: Self, **others: object) -> Self:
+        """The same with other facts, or Unknown in their place; what follows from them is computed again."""
+        view = copy.copy(self)
+        vars(view)["_decided"] = {name: value for name, value in others.items() if _is_fact(view, name)}
+        vars(view).update({name: value for name, value in others.items() if not _is_fact(view, name)})
+        return view
+
+
+def _is_fact(facts: Facts, name: str) -> bool:
+    return isinstance(getattr(type(facts), name, None), _Fact)
 
 
 def decided(function: Function) -> Function:
@@ -62,11 +141,6 @@ def why_not(value: object, absent: str) -> Unknown:
 def when_known(value: Union[Value, Unknown], function: Callable[[Value], Result]) -> Union[Result, Unknown]:
     """``function`` of ``value``; an unknown value stays unknown."""
     return value if isinstance(value, Unknown) else function(value)
-
-
-def if_known(value: Union[Value, Unknown], default: Result) -> Union[Value, Result]:
-    """``value``, or ``default`` where it is unknown: for what is shown, never for a verdict."""
-    return default if isinstance(value, Unknown) else value
 
 
 def if_present(
@@ -95,6 +169,10 @@ def as_dict(value: Any) -> Any:
     """Facts as JSON values; an unknown one becomes ``{"unknown": reason}``."""
     if isinstance(value, Unknown):
         return {"unknown": value.reason}
+    if isinstance(value, Facts):
+        shown = [name for name in vars(value) if name != "document" and name[0] != "_"]
+        shown += [name for kind in reversed(type(value).__mro__) for name in vars(kind) if _is_fact(value, name)]
+        return {name: as_dict(known(functools.partial(getattr, value, name))) for name in shown}
     if is_dataclass(value):
         return {entry.name: as_dict(getattr(value, entry.name)) for entry in fields(value) if entry.repr}
     if isinstance(value, Mapping):

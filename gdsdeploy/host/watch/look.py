@@ -108,7 +108,7 @@ class Watcher:
             entries.append(Entry(program, route(Observed(program.counters, old, program.at - then))))
         gaps = [gap["reason"] for gap in recorder.document["gaps"]]
         missing = facts.complete.reason if isinstance(facts.complete, Unknown) else next(iter(gaps), None)
-        dead = if_known(facts.dead_segments, None)
+        dead = if_known(lambda: facts.dead_segments, None)
         return Look(time.time(), tuple(sorted(entries, key=_rank)), missing, dead)
 
 

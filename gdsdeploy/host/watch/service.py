@@ -19,7 +19,7 @@ from collections import Counter
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from ..facts.processes import Program
-from ..facts.unknown import if_known
+from ..facts.unknown import or_else
 from ..io import atomic, jsontext
 from ..io.prometheus import Metric, Sample, folders, text
 from ..io.wording import line
@@ -211,7 +211,7 @@ def _metrics(look: Look, totals: Totals, pods: Dict[str, str], direct: Optional[
 def _processes(look: Look) -> List[Sample]:
     counts: Counter[tuple[str, str]] = Counter()
     for program, result in look.programs:
-        releases = sorted({if_known(version, "unknown") for version in program.libraries.values()})
+        releases = sorted({or_else(version, "unknown") for version in program.libraries.values()})
         state = COUNTED if isinstance(program.counters, Counters) and not result.reason else result.reason
         counts[(line(",".join(releases))[:64], state)] += 1
     return [([("libcufile", release), ("statistics", state)], str(n)) for (release, state), n in sorted(counts.items())]

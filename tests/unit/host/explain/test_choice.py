@@ -15,6 +15,7 @@ from gdsdeploy.host.explain.mechanisms import choose, mechanisms
 from gdsdeploy.host.explain.p2pdma import LABELS
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.driver import registry
+from gdsdeploy.host.facts.unknown import known
 from gdsdeploy.host.libcufile.p2pdma import storage_keys
 from gdsdeploy.host.model.compat import rules_with
 from tests.unit.host import cases, hosts
@@ -75,7 +76,7 @@ def test_filesystems_without_the_path_are_judged_by_nvidia_fs_alone(name: str) -
     settings = {"$json": {**ASKED, "fs": {name: {"use_pci_p2pdma": True}}}}
     mounts = {"$replace": {" ext4 /dev/nvme0n1 ": f" {name} /dev/nvme0n1 "}}
     document = patched(HOST, {"files": {"/proc/self/mountinfo": mounts, "/etc/cufile.json": settings}})
-    assert requests_p2pdma(facts_from(document), name) is False
+    assert requests_p2pdma(facts_from(document), lambda: name) is False
     assert explained(document).path != "p2pdma"
 
 
@@ -119,7 +120,8 @@ def model(name: str, implementer: str = "0x41", part: str = "") -> dict[str, Any
     ],
 )
 def test_grace_is_known_by_its_gpu_or_its_core(patch: dict[str, Any], expected: bool | None) -> None:
-    answer = grace(facts_from(patched(GRACE, patch) if patch else GRACE))
+    facts = facts_from(patched(GRACE, patch) if patch else GRACE)
+    answer = known(lambda: grace(facts))
     assert isinstance(answer, Unknown) if expected is None else answer is expected
 
 
