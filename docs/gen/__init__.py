@@ -18,6 +18,7 @@ PAGES = {
     "fleet-schema.md": "fleet_schema",
     "foreign.md": "foreign",
     "kernel-messages.md": "kernel_messages",
+    "roles.md": "collection",
     "tickets.md": "tickets",
 }
 #: The JSON Schema of fleet files, which the site has beside them.

@@ -7,6 +7,7 @@ import inspect
 import json
 from typing import Any
 
+from docs.gen.collection import descriptions
 from gdsdeploy.host.apply import registry
 from gdsdeploy.host.model import schema
 
@@ -31,8 +32,11 @@ def _section(name: str) -> str:
     fields = dataclasses.fields(resource.desired_type)
     if fields:
         types = schema.schema(resource.desired_type)["properties"]
-        lines += ["| field | type | default |", "|---|---|---|"]
-        lines += [f"| `{field.name}` | {_type(types[field.name])} | {_default(field)} |" for field in fields]
+        texts = descriptions(resource.desired_type)
+        lines += ["| field | type | default | |", "|---|---|---|---|"]
+        for field in fields:
+            text = texts[field.name].replace("``", "`")
+            lines.append(f"| `{field.name}` | {_type(types[field.name])} | {_default(field)} | {text} |")
         lines.append("")
     return "\n".join(lines)
 
@@ -40,6 +44,8 @@ def _section(name: str) -> str:
 def _type(value: dict[str, Any]) -> str:
     if "anyOf" in value:
         return f"{_type(value['anyOf'][0])} or null"
+    if "enum" in value:
+        return " or ".join(f"`{word}`" for word in value["enum"])
     if value["type"] == "array":
         return f"list of {_type(value['items'])}"
     if "properties" in value:

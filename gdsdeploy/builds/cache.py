@@ -16,7 +16,7 @@ that signed it: no other builder can change what they get.
 Public keys of the machines that build are on record on the controller from the first archive on, below the state
 folder: ``builders/<fleet file>/<name>.pub`` (PEM), where ``<fleet file>`` is a digest of its path.  In
 ``<name>.pub.new`` is a key that a machine has shown instead of it and that was refused.  A run writes them where a
-builder hands its first archive over; see ``plugins/action/gds_modules.py``.
+builder hands its first archive over; see ``plugins/plugin_utils/files.py``.
 """
 
 from __future__ import annotations

@@ -224,7 +224,7 @@ def _driver_options(machine: Machine) -> driver_options.Desired:
 def _packages(machine: Machine, part: str) -> transaction.Desired:
     return transaction.Desired(
         manager=machine.manager,
-        wanted=exactly(machine.packages_of[part]),
+        packages=exactly(machine.packages_of[part]),
         locked=machine.locked,
         removes=list(machine.profile.removes),
     )
@@ -234,8 +234,8 @@ def _packages(machine: Machine, part: str) -> transaction.Desired:
 def _packages_driver(machine: Machine) -> transaction.Desired:
     return replace(
         _packages(machine, "driver"),
-        along=exactly(machine.packages_of["cufile"]),
-        leaving=superseded(machine.target) if machine.is_host and machine.manager == "apt" else [],
+        dependents=exactly(machine.packages_of["cufile"]),
+        superseded=superseded(machine.target) if machine.is_host and machine.manager == "apt" else [],
     )
 
 
@@ -247,7 +247,7 @@ def _imex(machine: Machine) -> imex.Desired:
 @_applied("gds_kernel", "packages.kernel")
 def _packages_kernel(machine: Machine) -> transaction.Desired:
     leaves = machine.is_host and machine.target.packaged
-    return replace(_packages(machine, "kernel"), leaving=superseded(machine.target) if leaves else [])
+    return replace(_packages(machine, "kernel"), superseded=superseded(machine.target) if leaves else [])
 
 
 @_applied("gds_boot", "module_options", _boots)
@@ -356,7 +356,7 @@ def _gate(machine: Machine) -> gate.Desired:
         seconds=wish.seconds,
         slurm=wish.slurm,
         # All of the usual folders: only the host knows which of them are there.
-        left=[*places(wish.metrics, FILE), *([wish.file] if wish.file else [])],
+        files=[*places(wish.metrics, FILE), *([wish.file] if wish.file else [])],
     )
 
 
@@ -371,13 +371,13 @@ def _loaded(machine: Machine) -> loaded.Desired:
     # In an image, services are only enabled.
     return loaded.Desired(
         kernel_release=machine.release,
-        modules=[] if machine.image else [*machine.loads, *machine.umad, *machine.peermem],
+        loaded=[] if machine.image else [*machine.loads, *machine.umad, *machine.peermem],
         units={PEERMEM: PEERMEM_UNIT} if machine.peermem and not machine.image else {},
         services=services_of(package.package for package in machine.target.packages),
     )
 
 
-@_applied("gds_reboot", "reboot", lambda machine: machine.boots and not machine.image)
+@_applied("gds_reboot", "reboot", lambda machine: machine.boots and not machine.image, contents=("after_boot",))
 def _reboot(machine: Machine) -> reboot.Desired:
     return reboot.Desired(
         kernel_release=machine.release,
@@ -412,25 +412,6 @@ def listed(machine: Machine) -> list[dict[str, Any]]:
     return [{"resource": name[0], "instance": name[2], "desired": plain(state)} for name, state in entries]
 
 
-#: Variables whose names aren't ROLE_OPTION.
-_NAMES = {
-    "gds_boot_options": "gds_boot_module_options",
-    "gds_driver_nodes": "gds_driver_imex_nodes",
-    "gds_driver_wanted": "gds_driver_packages",
-    "gds_kernel_wanted": "gds_kernel_packages",
-    "gds_cufile_wanted": "gds_cufile_packages",
-    "gds_modules_wanted": "gds_modules_packages",
-    "gds_host_content": "gds_host_expectation",
-    "gds_modules_modules": "gds_modules_loaded",
-    "gds_modules_source": "gds_modules_from",
-    "gds_kernel_kernel_release": "gds_kernel_release",
-}
-#: What no role sets.
-_UNUSED = {"gds_reboot_after_boot", "gds_kernel_along"} | {
-    f"{role}_{option}" for role in ("gds_cufile", "gds_modules") for option in ("along", "leaving")
-}
-
-
 def variables(machine: Machine) -> dict[str, Any]:
     """The variables of all roles: ROLE_OPTION for each option of a role's resources."""
     fleet_id, serial = lock_order(machine.fleet, machine.lock)
@@ -445,9 +426,7 @@ def variables(machine: Machine) -> dict[str, Any]:
     for resource in RESOURCES:
         own = {key: value for key, value in plain(resource.desired(machine)).items() if key not in resource.contents}
         for option, value in {**own, **resource.files(machine)}.items():
-            name = f"{resource.role}_{option}"
-            if name not in _UNUSED:
-                values[_NAMES.get(name, name)] = value
+            values[f"{resource.role}_{option}"] = value
     return values
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import getpass
 import hashlib
+import json
 import re
 import shlex
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ from gdsdeploy.converge.inventory import BUILDERS, CHECKED, FOLDER, HOSTS, dump,
 from gdsdeploy.converge.plan_fleet import sha256, variables, write_run_files
 from gdsdeploy.cufile.render import FitTarget
 from gdsdeploy.errors import FleetInvalid, NotProvisioned
+from gdsdeploy.host.apply import registry
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.hostnames import words
 from gdsdeploy.model.lock import Lock
@@ -181,6 +183,8 @@ def _playbooks(program: Path) -> dict[str, bytes | Path]:
     sources |= {Path("gdsdeploy", name): package / name for name in hostapp.MODULES}
     sources[Path("gdsdeploy-host.pyz")] = program
     files: dict[str, bytes | Path] = {f"{_COLLECTION}/{path}": source for path, source in sources.items()}
+    # By which the collection checks options, where it hasn't the program's sources.
+    files[f"{_COLLECTION}/gdsdeploy-host.json"] = json.dumps(registry.schemas()).encode()
     # Copies, because Ansible's playbook_dir is the collection's own folder in a playbook imported from there.
     files |= {f"{name}.yml": resources.playbook(name) for name in ("provision", "remove")}
     files["requirements.yml"] = _REQUIREMENTS.encode()

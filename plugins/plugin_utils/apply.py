@@ -1,8 +1,4 @@
-"""Base of the action plugins: one resource of the host program per task.
-
-A task is one command on the host, also in check mode: ``python3`` reads the host program from standard input and runs
-``apply`` with the task's options as the desired state.
-"""
+"""Runs the host program on a task's host, and moves files between the host and the controller."""
 
 from __future__ import annotations
 
@@ -17,12 +13,11 @@ from typing import Any
 from ansible import constants as C  # noqa: N812 - Ansible's name for it
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
-from ansible.plugins.loader import fragment_loader, module_loader
 from ansible.utils.display import Display
-from ansible.utils.plugin_docs import get_docstring
 from ansible_collections.gdsdeploy.gds.gdsdeploy.zipapp import hostapp
 
-COLLECTION = "gdsdeploy.gds"
+from .files import NOT_DELIVERED, GdsError
+
 #: A packed host program: in a rendered folder, or named by ``gdsdeploy provision``.
 PACKED = Path(__file__).parents[2] / "gdsdeploy-host.pyz"
 VARIABLE = "GDSDEPLOY_HOST_PROGRAM"
@@ -30,67 +25,27 @@ VARIABLE = "GDSDEPLOY_HOST_PROGRAM"
 MARK = "\x1egdsdeploy\n"
 #: Lines of a failed program's output in an error.
 TAIL = 12
-#: Bytes of address space for the rest of a task whose answer doesn't fit; never written, so they take no memory.
-_RESERVE = 64 * 2**20
-#: Refusal for the lack of what a builder's task of the same run may deliver; kind of an error, too.
-NOT_DELIVERED = "not-delivered"
-#: Options that aren't part of the desired state.
-OWN = ("instance", "state")
 
 display = Display()
 
 
-class GdsError(Exception):
-    """A failure; ``kind`` is for programs, ``message`` and ``hint`` for people."""
-
-    def __init__(self, kind: str, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.kind, self.message, self.hint = kind, message, hint
-
-
-class ApplyAction(ActionBase):  # type: ignore[misc]
-    """The action of every module: apply the resource in the module's name."""
+class ProgramAction(ActionBase):  # type: ignore[misc]
+    """An action that runs the host program, and moves files for it."""
 
     _supports_check_mode = True
     _supports_async = False
+    #: the task's
+    variables: dict[str, Any]
 
     @property
-    def resource(self) -> str:
-        """``packages`` for ``gdsdeploy.gds.gds_packages``."""
-        return str(self._task.action).rpartition(".")[2].removeprefix("gds_")
+    def host(self) -> str:
+        """The host's name in the inventory."""
+        return str(self.variables.get("inventory_hostname", ""))
 
-    def run(self, tmp: None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Ansible's entry point."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        variables = task_vars or {}
-        options = self._options()
-        reserve = bytearray(_RESERVE)
-        try:
-            desired = self.prepare({key: value for key, value in options.items() if key not in OWN}, variables)
-            answer = self._ask(self.command(options), _document(self.resource, options, desired), variables)
-            self._warn(answer, str(variables.get("inventory_hostname", "")))
-            result |= _result(answer, diff=bool(self._task.diff), check=bool(self._task.check_mode))
-            if not result["failed"] and not self._task.check_mode:
-                self.finish(options, variables)
-        except GdsError as error:
-            result |= _failure(error.kind, error.message, error.hint)
-        except MemoryError:
-            del reserve
-            result |= _failure("program", "the host's answer is too large for this machine's memory", "check that host")
-        return result
-
-    def prepare(self, options: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        """The desired state for the module's options; may read files of the controller.  Raises GdsError."""
-        return options
-
-    def finish(self, options: Mapping[str, Any], variables: dict[str, Any]) -> None:
-        """Called after the resource was applied without an error, not in check mode.  Raises GdsError."""
-
-    def command(self, options: Mapping[str, Any]) -> list[str]:
-        """The host program's arguments for this call."""
-        if options.get("state") == "absent":
-            return ["remove", self.resource]
-        return ["apply", "--desired", "-", *(["--diff"] if self._task.diff else [])]
+    @property
+    def checks(self) -> bool:
+        """Whether nothing may change."""
+        return bool(self._task.check_mode)
 
     def read(self, path: str) -> bytes:
         """The content of a controller's file, found like a role's files; raises GdsError."""
@@ -100,20 +55,23 @@ class ApplyAction(ActionBase):  # type: ignore[misc]
         except (AnsibleError, OSError) as error:
             raise GdsError(NOT_DELIVERED, f"{path}: can't be read on the controller: {error}") from None
 
-    def bring(self, source: str, place: str, variables: dict[str, Any]) -> str:
+    def bring(self, source: str, place: str) -> str:
         """Copy a controller's file to the host (not in check mode); return its SHA-256.  Raises GdsError."""
         try:
             with Path(source).open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise GdsError(NOT_DELIVERED, f"{source}: can't be read on the controller: {error.strerror}") from None
-        if not self._task.check_mode:
-            owner = {"owner": "root", "group": "root", "mode": "0644"}
-            self.play("copy", {"src": source, "dest": place, **owner}, variables)
+        if not self.checks:
+            self._play("copy", {"src": source, "dest": place, "owner": "root", "group": "root", "mode": "0644"})
         return digest
 
-    def play(self, action: str, arguments: dict[str, Any], variables: dict[str, Any]) -> None:
-        """Run another action on this host, such as ``copy``; raises GdsError when it fails."""
+    def fetch(self, place: str, destination: str) -> None:
+        """Copy a file of the host to the controller; raises GdsError."""
+        self._play("fetch", {"src": place, "dest": destination, "flat": True})
+
+    def _play(self, action: str, arguments: dict[str, Any]) -> None:
+        """Run another action on this host; raises GdsError when it fails."""
         task = self._task.copy()
         task.args = arguments
         plugin = self._shared_loader_obj.action_loader.get(
@@ -125,24 +83,21 @@ class ApplyAction(ActionBase):  # type: ignore[misc]
             templar=self._templar,
             shared_loader_obj=self._shared_loader_obj,
         )
-        done = plugin.run(task_vars=variables)
+        done = plugin.run(task_vars=self.variables)
         if done.get("failed"):
             raise GdsError("io", f"{action}: {done.get('msg', 'failed')}")
 
-    def _options(self) -> dict[str, Any]:
-        """The task's options that are set, checked and converted by the module's documentation."""
-        path = module_loader.find_plugin(f"{COLLECTION}.gds_{self.resource}", mod_type=".py")
-        documented = get_docstring(path, fragment_loader, collection_name=COLLECTION, plugin_type="module")[0]
-        _, options = self.validate_argument_spec(argument_spec=documented.get("options", {}))
-        return _without_none(options)
+    def warn(self, text: str) -> None:
+        """Say this about the host."""
+        display.warning(f"{self.host}: {text}")
 
-    def _ask(self, command: list[str], document: bytes, variables: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, command: list[str], document: Mapping[str, Any]) -> dict[str, Any]:
         """The host program's answer; raises GdsError when there is none."""
         self._require_standard_input()
-        words = [*command, "--json", *(["--check"] if self._task.check_mode else []), *self._run(variables)]
+        words = [*command, "--json", *(["--check"] if self.checks else []), *self._run()]
         # Commands get the task's environment from their action, as a proxy for apt and dnf.
-        start = self._compute_environment_string() + " " + hostapp.start(shlex.quote(self._interpreter(variables)))
-        sent = hostapp.sent(_program(), words, document, MARK.encode())
+        start = self._compute_environment_string() + " " + hostapp.start(shlex.quote(self._interpreter()))
+        sent = hostapp.sent(_program(), words, json.dumps(document).encode(), MARK.encode())
         done = self._low_level_execute_command(start.strip(), sudoable=True, in_data=sent)
         _, mark, output = done["stdout"].partition(MARK)
         if not mark:
@@ -153,13 +108,10 @@ class ApplyAction(ActionBase):  # type: ignore[misc]
             raise _broken(done) from None
         if not isinstance(answer, dict):
             raise _broken(done)
-        return answer
-
-    def _warn(self, answer: Mapping[str, Any], host: str) -> None:
-        """Show the program's notes, and what a check couldn't determine."""
         unknown = [text for resource in answer.get("resources", []) for text in resource.get("unknown", [])]
         for text in [*answer.get("notes", []), *(f"can't tell what would change: {text}" for text in unknown)]:
-            display.warning(f"{host}: {text}")
+            self.warn(text)
+        return answer
 
     def _require_standard_input(self) -> None:
         become = self._connection.become
@@ -168,20 +120,15 @@ class ApplyAction(ActionBase):  # type: ignore[misc]
             message = f"{how} can't pass the host program to a command's standard input"
             raise GdsError("connection", message, "use the connection plugin ssh, and become with sudo")
 
-    def _interpreter(self, variables: Mapping[str, Any]) -> str:
+    def _interpreter(self) -> str:
         """The configured interpreter, or ``python3``; the host isn't searched."""
-        interpreter = str(self._templar.template(variables.get("ansible_python_interpreter") or "auto"))
+        interpreter = str(self._templar.template(self.variables.get("ansible_python_interpreter") or "auto"))
         return "python3" if interpreter.startswith("auto") else interpreter
 
-    def _run(self, variables: Mapping[str, Any]) -> list[str]:
+    def _run(self) -> list[str]:
         """Options of a run of several tasks, which locks the host; see ``apply --help``."""
-        values = {name: str(self._templar.template(variables.get(f"gds_{name}") or "")) for name in ("run", "who")}
+        values = {name: str(self._templar.template(self.variables.get(f"gds_{name}") or "")) for name in ("run", "who")}
         return [word for name, value in values.items() if value for word in (f"--{name}", value)]
-
-
-def _document(resource: str, options: Mapping[str, Any], desired: Mapping[str, Any]) -> bytes:
-    request = {"resource": resource, "instance": options.get("instance", ""), "desired": desired}
-    return json.dumps({"version": 1, "resources": [request]}).encode()
 
 
 def _program() -> bytes:
@@ -195,14 +142,7 @@ def _program() -> bytes:
     return program.read_bytes()
 
 
-def _without_none(value: Any) -> Any:
-    """A validated value without unset options."""
-    if isinstance(value, Mapping):
-        return {key: _without_none(element) for key, element in value.items() if element is not None}
-    return [_without_none(element) for element in value] if isinstance(value, list) else value
-
-
-def _result(answer: Mapping[str, Any], *, diff: bool, check: bool) -> dict[str, Any]:
+def outcome(answer: Mapping[str, Any], *, diff: bool, check: bool) -> dict[str, Any]:
     """The task's result; what a check couldn't determine counts as a change, and so does what the run will deliver."""
     results = answer.get("resources", [])
     changes = [change for resource in results for change in resource["changes"]]
@@ -212,20 +152,20 @@ def _result(answer: Mapping[str, Any], *, diff: bool, check: bool) -> dict[str, 
         changes += [{"kind": "receive", "subject": one["name"], "resource": one["name"], **coming} for one in results]
         refusals = [refusal for refusal in refusals if refusal["id"] != NOT_DELIVERED]
     unknown = any(resource.get("unknown") for resource in results)
-    outcome: dict[str, Any] = {"changed": bool(changes or unknown), "failed": False, "changes": changes}
-    outcome["report"] = results[0].get("report", {}) if results else {}
+    result: dict[str, Any] = {"changed": bool(changes or unknown), "failed": False, "changes": changes}
+    result["report"] = results[0].get("report", {}) if results else {}
     if diff:
-        outcome["diff"] = [_diff(entry) for resource in results for entry in resource.get("diffs", [])]
+        result["diff"] = [_diff(entry) for resource in results for entry in resource.get("diffs", [])]
     error = answer.get("error")
-    if check and changes and outcome["report"].get("allowed") is False:
-        reasons = "; ".join(outcome["report"]["reasons"])
+    if check and changes and result["report"].get("allowed") is False:
+        reasons = "; ".join(result["report"]["reasons"])
         message = f"this host needs a reboot ({reasons}) and its profile does not allow one"
         refusals.append({"message": message, "hint": "reboot it yourself, or allow it"})
     if error is None and refusals:
         # A check: apply would make none of the changes.
-        outcome["changed"] = False
+        result["changed"] = False
         error = {**refusals[0], "kind": "refused", "message": "; ".join(refusal["message"] for refusal in refusals)}
-    return outcome if error is None else {**outcome, **_failure(error["kind"], error["message"], error["hint"])}
+    return result if error is None else {**result, **failure(error["kind"], error["message"], error["hint"])}
 
 
 def _diff(entry: Mapping[str, str]) -> dict[str, str]:
@@ -233,7 +173,8 @@ def _diff(entry: Mapping[str, str]) -> dict[str, str]:
     return {**names, "before": entry["before"], "after": entry["after"]}
 
 
-def _failure(kind: str, message: str, hint: str) -> dict[str, Any]:
+def failure(kind: str, message: str, hint: str) -> dict[str, Any]:
+    """The result of a task that failed."""
     error = {"kind": kind, "message": message, "hint": hint}
     return {"failed": True, "msg": f"{message} ({hint})" if hint else message, "gds_error": error}
 

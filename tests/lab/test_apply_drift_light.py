@@ -115,14 +115,14 @@ def document(uri: str, key: Key, sums: dict[tuple[str, int], str], release: str 
 
     def resource(name: str, **more: Any) -> dict[str, Any]:
         names = [*LOCKED, "drift-common"]
-        return {"manager": "apt", "wanted": [{"package": name, "version": "2"}], "locked": names, **more}
+        return {"manager": "apt", "packages": [{"package": name, "version": "2"}], "locked": names, **more}
 
     resources: list[tuple[str, str, dict[str, Any]]] = [
         ("preflight", "", {"os": "debian-13", "arch": "x86_64", "manager": "apt", "free_mib": {"/var": 10}}),
         ("repositories", "", {"manager": "apt", "indices": [index], "keys": brought, "pins": pins}),
         ("pins", "", {"manager": "apt", "indices": [index], "pins": pins, "deny": ["drift-tools-*"]}),
         ("program", "", {}),
-        ("expectation", "", {"content": '{"version": 1}\n'}),
+        ("expectation", "", {"expectation": '{"version": 1}\n'}),
         (
             "driver_options", "",
             {
@@ -133,8 +133,8 @@ def document(uri: str, key: Key, sums: dict[tuple[str, int], str], release: str 
         (
             "packages", "driver",
             resource(
-                "drift-driver", along=[{"package": "drift-tools", "version": "2"}],
-                leaving=[{"package": "drift-source", "version": "2"}],
+                "drift-driver", dependents=[{"package": "drift-tools", "version": "2"}],
+                superseded=[{"package": "drift-source", "version": "2"}],
             ),
         ),
         ("guard", "", {"manager": "apt"}),

@@ -48,7 +48,7 @@ def expectation(**settings: Any) -> dict[str, Any]:
         "gds_gate_before": [AFTER],
         "gds_gate_required_by": [BEHIND],
         "gds_gate_seconds": 30,
-        "gds_gate_left": [f"{METRICS}/gdsdeploy.prom", "/run/gdsdeploy/healthy"],
+        "gds_gate_files": [f"{METRICS}/gdsdeploy.prom", "/run/gdsdeploy/healthy"],
     }
 
 

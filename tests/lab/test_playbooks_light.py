@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from docs.gen.collection import ROLES
 from gdsdeploy import resources
 from gdslab import LabHost
 from tests.lab.empty_packages import offer
 from tests.lab.roleplay import connections, lights
 from tests.roles import shown
-from tests.roles.readme import ROLES
 from tests.roles.shown import Playbook
 
 pytestmark = pytest.mark.lab

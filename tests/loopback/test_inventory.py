@@ -154,8 +154,9 @@ CHECK = """
   gather_facts: false
   tasks:
     - name: Ask the packed host program
-      gdsdeploy.gds.gds_expectation:
-        content: "{}"
+      gdsdeploy.gds.gds_apply:
+        resource: expectation
+        desired: {expectation: "{}"}
       check_mode: true
       register: answer
     - ansible.builtin.assert:

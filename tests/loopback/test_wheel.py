@@ -102,7 +102,7 @@ from pathlib import Path
 from gdsdeploy import resources, run
 from gdsdeploy.converge import ansible
 collection = resources.collections() / "ansible_collections" / "gdsdeploy" / "gds"
-for path in ("galaxy.yml", "meta/runtime.yml", "plugins/action/apply.py", "roles/gds_repo/tasks", "gdsdeploy/host"):
+for path in ("galaxy.yml", "meta/runtime.yml", "plugins/action/gds_apply.py", "roles/gds_repo/tasks", "gdsdeploy/host"):
     assert collection.joinpath(path).exists(), path
 assert resources.templates().joinpath("cufile.json.j2").is_file()
 inventory = Path("inventory.yml")

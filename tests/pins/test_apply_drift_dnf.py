@@ -95,8 +95,8 @@ def document(www: Path, server: Server, folder: str = "all") -> dict[str, Any]:
     resources: list[tuple[str, str, dict[str, Any]]] = [
         ("repositories", "", {"indices": [index], "keys": [{"dest": key, "content": content}], "pins": locked}),
         ("pins", "", {"indices": [index], "pins": locked, "deny": ["drift-denied"], "modules": ["drift:locked"]}),
-        ("packages", "driver", {"wanted": [driver]}),
-        ("packages", "cufile", {"wanted": others}),
+        ("packages", "driver", {"packages": [driver]}),
+        ("packages", "cufile", {"packages": others}),
     ]
     listed = [{"resource": name, "instance": i, "desired": {"manager": "dnf", **d}} for name, i, d in resources]
     return {"version": 1, "resources": listed}

@@ -67,15 +67,15 @@ def packages(**desired: Any) -> dict[str, Any]:
 
 
 DOCUMENTS = {
-    "first": packages(wanted=resource(1, "stack-driver", "stack-source", "stack-library1", "linux-image-stack")),
+    "first": packages(packages=resource(1, "stack-driver", "stack-source", "stack-library1", "linux-image-stack")),
     "second": packages(
-        wanted=resource(2, "stack-driver", "stack-library2"),
-        leaving=resource(2, "stack-source"),
+        packages=resource(2, "stack-driver", "stack-library2"),
+        superseded=resource(2, "stack-source"),
         locked=["stack-driver", "stack-source", "stack-library2"],
     ),
     "back": packages(
-        wanted=resource(1, "stack-driver", "stack-library1"),
-        leaving=[*resource(1, "stack-source"), {"package": "stack-library2", "version": ""}],
+        packages=resource(1, "stack-driver", "stack-library1"),
+        superseded=[*resource(1, "stack-source"), {"package": "stack-library2", "version": ""}],
         locked=["stack-driver", "stack-source", "stack-library1"],
     ),
     "pins": {
@@ -98,14 +98,14 @@ DOCUMENTS = {
                     "deny": ["stack-decode*"],
                 },
             },
-            *packages(wanted=resource(2, "stack-driver", "stack-library2"))["resources"],
+            *packages(packages=resource(2, "stack-driver", "stack-library2"))["resources"],
         ],
     },
-    "fs1": packages(wanted=resource(1, "nvidia-fs-dkms")),
-    "fs2": packages(wanted=resource(2, "nvidia-fs-dkms")),
-    "driver2": packages(wanted=resource(2, "stack-driver", "stack-library2")),
-    "allowed": packages(wanted=resource(2, "stack-driver", "stack-library2"), removes=["stack-dec*"]),
-    "broken": packages(wanted=resource(1, "stack-broken")),
+    "fs1": packages(packages=resource(1, "nvidia-fs-dkms")),
+    "fs2": packages(packages=resource(2, "nvidia-fs-dkms")),
+    "driver2": packages(packages=resource(2, "stack-driver", "stack-library2")),
+    "allowed": packages(packages=resource(2, "stack-driver", "stack-library2"), removes=["stack-dec*"]),
+    "broken": packages(packages=resource(1, "stack-broken")),
     "restore": {
         "version": 1,
         "resources": [
@@ -115,9 +115,9 @@ DOCUMENTS = {
             }
         ],
     },
-    "mended": packages(wanted=[*resource(2, "stack-broken"), *resource(1, "stack-common")]),
-    "driver": packages(wanted=resource(1, "stack-driver")),
-    "built2": packages(wanted=resource(2, "stack-source")),
+    "mended": packages(packages=[*resource(2, "stack-broken"), *resource(1, "stack-common")]),
+    "driver": packages(packages=resource(1, "stack-driver")),
+    "built2": packages(packages=resource(2, "stack-source")),
 }
 
 

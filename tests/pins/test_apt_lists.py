@@ -54,7 +54,7 @@ def document(uri: str, key: str) -> dict[str, Any]:
     resources: list[tuple[str, dict[str, Any]]] = [
         ("repositories", {"indices": [index], "keys": [{"dest": KEYRING, "content": key}], "pins": pins}),
         ("pins", {"indices": [index], "pins": pins, "deny": ["stack-decode*"]}),
-        ("packages", {"wanted": pins}),
+        ("packages", {"packages": pins}),
     ]
     return {
         "version": 1,

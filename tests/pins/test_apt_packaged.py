@@ -57,12 +57,16 @@ def packages_at(version: str, *names: str) -> list[dict[str, str]]:
 def document(driver: list[dict[str, str]], kernel: list[dict[str, str]], leaving: bool = True) -> dict[str, Any]:
     """Both transactions of a host, in the roles' order."""
     names = stack_platform_for("ubuntu-24.04").displaced_packages("580") if leaving else ()
-    more = {"manager": "apt", "leaving": packages_at("", *names), "locked": [p["package"] for p in [*driver, *kernel]]}
+    more = {
+        "manager": "apt",
+        "superseded": packages_at("", *names),
+        "locked": [p["package"] for p in [*driver, *kernel]],
+    }
     return {
         "version": 1,
         "resources": [
-            {"resource": "packages", "instance": "driver", "desired": {**more, "wanted": driver}},
-            {"resource": "packages", "instance": "kernel", "desired": {**more, "wanted": kernel}},
+            {"resource": "packages", "instance": "driver", "desired": {**more, "packages": driver}},
+            {"resource": "packages", "instance": "kernel", "desired": {**more, "packages": kernel}},
         ],
     }
 

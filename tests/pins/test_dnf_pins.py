@@ -268,13 +268,13 @@ def document(site: tuple[Path, Server], **changed: Any) -> dict[str, Any]:
         "pins": pins,
         "deny": list(stack_platform_for("rhel-9").kept_out()),
         "modules": ["nvidia-driver:580-open"],
-        "wanted": [{k: pin[k] for k in ("package", "version")} for pin in pins],
+        "packages": [{k: pin[k] for k in ("package", "version")} for pin in pins],
         **changed,
     }
     fields = {
         "repositories": ("indices", "keys", "pins"),
         "pins": ("indices", "pins", "deny", "modules"),
-        "packages": ("wanted",),
+        "packages": ("packages",),
     }
     resources = [
         {"resource": name, "desired": {"manager": "dnf", **{field: options[field] for field in names}}}
@@ -370,7 +370,7 @@ def test_a_setting_of_the_host_that_hides_or_unlocks_packages_is_named(
 def test_a_repository_that_offers_less_is_no_obstacle(site: tuple[Path, Server], tmp_path: Path, plugins: Path) -> None:
     before = f"{ERASE}echo 'excludepkgs=libcufile* kernel*' >>/etc/yum.repos.d/baseos.repo\n"
     # Unsigned packages can't be installed.
-    (checked, done, again), _ = converge(site, tmp_path, plugins, before=before, wanted=[])
+    (checked, done, again), _ = converge(site, tmp_path, plugins, before=before, packages=[])
     assert changes(done) == changes(checked)
     assert changes(again) == []
 

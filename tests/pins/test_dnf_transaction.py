@@ -121,7 +121,7 @@ def document(site: Site, *locked: str, pinned: bool = True, uri: str = "", **mor
                 "modules": [more.pop("stream", "drv:two")],
             },
         ),
-        ("packages", {"wanted": pins, **more}),
+        ("packages", {"packages": pins, **more}),
     ]
     chosen = resources if pinned else resources[2:]
     return {
@@ -285,7 +285,7 @@ def test_a_rollback_brings_back_what_the_locks_of_the_earlier_lock_keep_out(site
 
 
 def test_what_leaves_takes_what_needs_it_and_that_is_refused(site: Site, tmp_path: Path) -> None:
-    leaving = {"leaving": packages("source=0-1")}
+    leaving = {"superseded": packages("source=0-1")}
     script = "say all --check; say all; have; rpm --erase --justdb needs-source addon; say all; have"
     checked, refused, same, done, have = run(
         site, tmp_path, "driver-1-1,common-1-1,source-1-1,needs-source-1-1,addon-1-1", script,

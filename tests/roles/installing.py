@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from docs.gen import collection
+
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 
@@ -28,10 +30,13 @@ def environment(collections: Path, home: Path) -> dict[str, str]:
 
 
 def install(folder: Path) -> None:
-    """Build the tarball in ``folder``, and install it in ``folder/collections`` without a network."""
+    """Build the released tarball in ``folder``, and install it in ``folder/collections`` without a network."""
+    collection.build(folder / "source")
     env = environment(folder / "none", folder)
     galaxy = [BIN / "ansible-galaxy", "collection"]
-    subprocess.run([*galaxy, "build", "--output-path", folder, ROOT], env=env, check=True, capture_output=True)
+    subprocess.run(
+        [*galaxy, "build", "--output-path", folder, folder / "source"], env=env, check=True, capture_output=True
+    )
     (tarball,) = folder.glob("gdsdeploy-gds-*.tar.gz")
     argv = [*galaxy, "install", "--offline", "--collections-path", folder / "collections", tarball]
     subprocess.run(argv, env=env, check=True, capture_output=True)

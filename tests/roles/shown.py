@@ -12,7 +12,6 @@ from typing import Any
 import yaml
 from markdown_it.token import Token
 
-from tests.roles.readme import ROLES, ROOT
 from tests.unit import docs_pages
 
 #: What makes a list of mappings a playbook.
@@ -34,8 +33,8 @@ class Playbook:
 
 
 def all_pages() -> list[str]:
-    """The documentation, and the READMEs of roles: paths from the root of the repository."""
-    return [*docs_pages.pages(), *(f"{role.relative_to(ROOT).as_posix()}/README.md" for role in ROLES)]
+    """The documentation: paths from the root of the repository."""
+    return list(docs_pages.pages())
 
 
 def _tokens(page: str) -> Iterator[Token]:

@@ -1,32 +1,26 @@
-"""The collection: what its tarball has, a module for each of the host program's resources, what their tasks return."""
+"""The collection: what its tarball has, and what tasks of gds_apply send and return."""
 
 from __future__ import annotations
 
 import base64
-import importlib.util
 import json
 import os
 import subprocess
-import sys
 import tarfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
 
 from gdsdeploy import resources
-from gdsdeploy.host.apply import registry
 from gdsdeploy.host.archive.provenance import public_pem
 from gdsdeploy.zipapp import hostapp
+from plugins.plugin_utils.files import Archive, GdsError
 from tests.roles.installing import BIN, ROOT, environment
-
-MODULES = sorted(path.stem for path in (ROOT / "plugins" / "modules").glob("gds_*.py"))
-#: The command ``remove`` isn't a resource.
-COMMANDS = {"gds_remove"}
+from tests.roles.tasks import apply, remove
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -34,10 +28,6 @@ def collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         return resources.collections()
-
-
-def test_every_resource_has_a_module() -> None:
-    assert set(MODULES) - COMMANDS == {f"gds_{name}" for name in registry.names()}
 
 
 def test_the_tarball_has_what_a_controller_needs_and_no_more(installed: Path) -> None:
@@ -92,17 +82,16 @@ def test_tasks_work_with_ansible_alone(installed: Path, tmp_path: Path) -> None:
         tmp_path,
         installed / "collections",
         {
-            "changes": {"gdsdeploy.gds.gds_driver_options": options},
-            "nothing": {"gdsdeploy.gds.gds_expectation": {}},
-            "mistake": {"gdsdeploy.gds.gds_driver_options": {**options, "rdma": "magic"}},
-            "other": {"gdsdeploy.gds.gds_expectation": {}, "vars": {"ansible_python_interpreter": "/no/python"}},
-            "missing": {
-                "gdsdeploy.gds.gds_repositories": {
-                    "manager": "apt", "indices": [], "keys": [{"src": "no.gpg", "dest": "/etc/apt/keyrings/x.gpg"}],
-                }
-            },
+            "changes": apply("driver_options", **options, p2pdma="no"),
+            "nothing": apply("expectation"),
+            "mistake": apply("driver_options", **options, rdma="magic"),
+            "unknown": apply("drivers"),
+            "other": {**apply("expectation"), "vars": {"ansible_python_interpreter": "/no/python"}},
+            "missing": apply(
+                "repositories", manager="apt", indices=[], keys=[{"src": "no.gpg", "dest": "/etc/apt/keyrings/x.gpg"}]
+            ),
         },
-    )  # fmt: skip
+    )
     changed = results["changes"]
     assert changed["changed"], results["output"]
     assert {change["subject"] for change in changed["changes"]} == {
@@ -111,6 +100,7 @@ def test_tasks_work_with_ansible_alone(installed: Path, tmp_path: Path) -> None:
     assert "blacklist nouveau" in changed["diff"][0]["after"]
     assert (results["nothing"]["changed"], results["nothing"]["changes"]) == (False, [])
     assert "rdma must be one of" in results["mistake"]["msg"]
+    assert "drivers: unknown resource (set resource to one of " in results["unknown"]["msg"]
     assert results["other"]["gds_error"]["kind"] == "python"
     assert "/no/python" in results["other"]["msg"]
     assert results["missing"]["gds_error"]["kind"] == "not-delivered"
@@ -143,19 +133,18 @@ def test_the_program_that_is_named_is_run(collections: Path, tmp_path: Path) -> 
     """``gdsdeploy provision`` packs once."""
     env = program(tmp_path, {"changes": [], "unknown": ["dpkg is locked"]}, ["a note"])
     tasks = {
-        "unknown": {"gdsdeploy.gds.gds_packages": {"manager": "apt", "instance": "driver"}, "diff": False},
-        "absent": {"gdsdeploy.gds.gds_gate": {"state": "absent"}, "check_mode": False},
-        "remove": {"gdsdeploy.gds.gds_remove": {}, "check_mode": False},
-        "ordered": {"gdsdeploy.gds.gds_remove": {"fleet_id": "f", "lock_serial": 4}, "check_mode": False},
+        "unknown": {**apply("packages.driver", manager="apt"), "diff": False},
+        "absent": {**remove("gate"), "check_mode": False},
+        "remove": {**remove("all"), "check_mode": False},
+        "ordered": {**remove("all", fleet_id="f", lock_serial=4), "check_mode": False},
     }
     results = play(tmp_path, collections, tasks, env=env, gds_run="r1", gds_who="{{ 'o' ~ 'p' }}")
     unknown = results["unknown"]
     assert unknown["changed"], "what a check can't tell is never no change"
     argv = ["apply", "--desired", "-", "--json", "--check", "--run", "r1", "--who", "op"]
     assert unknown["report"]["argv"] == argv
-    desired = {"manager": "apt", "wanted": [], "along": [], "leaving": [], "locked": [], "removes": []}
     assert unknown["report"]["document"] == {
-        "version": 1, "resources": [{"resource": "packages", "instance": "driver", "desired": desired}],
+        "version": 1, "resources": [{"resource": "packages", "instance": "driver", "desired": {"manager": "apt"}}],
     }  # fmt: skip
     assert "localhost: a note" in results["output"]
     assert "dpkg is locked" in results["output"]
@@ -167,7 +156,7 @@ def test_the_program_that_is_named_is_run(collections: Path, tmp_path: Path) -> 
 def test_the_environment_of_a_task_is_that_of_the_hosts_programs(collections: Path, tmp_path: Path) -> None:
     """A proxy for apt and dnf, as every command of Ansible gets it; words stay words."""
     environment = {"https_proxy": "http://{{ 'proxy' }}:3128", "no_proxy": "a 'b' $(id) \"c\""}
-    task = {"gdsdeploy.gds.gds_packages": {"manager": "apt", "instance": "driver"}, "environment": environment}
+    task = {**apply("packages.driver", manager="apt"), "environment": environment}
     results = play(tmp_path, collections, {"one": task}, env=program(tmp_path, {"changes": []}, []))
     seen = results["one"]["report"]["environment"]
     assert (seen["https_proxy"], seen["no_proxy"]) == ("http://proxy:3128", "a 'b' $(id) \"c\"")
@@ -179,13 +168,13 @@ REBOOT = {"kind": "reboot", "subject": "kernel 6.12", "before": "", "after": "",
 def test_a_check_predicts_how_the_real_run_ends(collections: Path, tmp_path: Path) -> None:
     """A builder's task of the same run delivers what isn't there; nobody delivers the permission to reboot."""
     refusal = {"id": "not-delivered", "message": "no certificate", "hint": ""}
-    task = {"one": {"gdsdeploy.gds.gds_signing": {"certificate": "/c.der", "signs": False, "enrols": False}}}
+    task = {"one": apply("signing", certificate="/c.der", signs=False, enrols=False)}
     result = play(tmp_path, collections, task, env=program(tmp_path, {"changes": [], "refusals": [refusal]}, []))["one"]
     assert (result["changed"], result["failed"]) == (True, False)
     assert [(change["kind"], change["reason"]) for change in result["changes"]] == [("receive", "not-delivered")]
     for allowed in (True, False):
         entry = {"changes": [REBOOT], "report": {"allowed": allowed, "reasons": ["another kernel runs"]}}
-        task = {"one": {"gdsdeploy.gds.gds_reboot": {"kernel_release": "6.12"}}}
+        task = {"one": apply("reboot", kernel_release="6.12")}
         result = play(tmp_path, collections, task, env=program(tmp_path, entry, []))["one"]
         assert (result["changed"], result["failed"]) == (allowed, not allowed)
     assert "needs a reboot (another kernel runs)" in result["msg"]
@@ -196,10 +185,7 @@ def test_a_check_of_a_way_back_needs_nothing_on_the_host(collections: Path, tmp_
     (tmp_path / "packages.tar").write_bytes(b"packages")
     (tmp_path / "key.gpg").write_bytes(b"key")
     offer = {"manager": "apt", "step": "offer", "keyring": str(tmp_path / "key.gpg")}
-    tasks = {
-        name: {"gdsdeploy.gds.gds_restore": {**offer, "archive": str(tmp_path / f"{name}.tar")}}
-        for name in ("packages", "lost")
-    }
+    tasks = {name: apply("restore", **offer, archive=str(tmp_path / f"{name}.tar")) for name in ("packages", "lost")}
     results = play(tmp_path, collections, tasks)
     assert (results["packages"]["changed"], results["packages"]["failed"]) == (True, False), results["packages"]
     assert ("make", "/var/lib/gdsdeploy-restore") in {
@@ -214,11 +200,11 @@ def test_files_of_the_controller_become_part_of_the_desired_state(collections: P
     stack = {"driver_version": "1", "driver_flavour": "open", "driver_tree": "/usr/src/x", "driver_dkms_name": "x"}
     modules = {"kernel_release": "6", **stack}
     keys = [{"src": str(key), "dest": "/etc/apt/keyrings/x.gpg"}]
-    archive = {"gdsdeploy.gds.gds_modules": {**modules, "source": "receive", "archive": str(tmp_path / "none.tar")}}
+    archive = apply("modules", **modules, source="receive", archive=str(tmp_path / "none.tar"))
     tasks = {
-        "keys": {"gdsdeploy.gds.gds_repositories": {"manager": "apt", "indices": [], "keys": keys}},
-        "shared": {"gdsdeploy.gds.gds_signing": {"certificate": "/c", "shared": str(key)}},
-        "built": {"gdsdeploy.gds.gds_modules": {**modules, "source": "build", "archive": "/x.tar"}},
+        "keys": apply("repositories", manager="apt", indices=[], keys=keys),
+        "shared": apply("signing", certificate="/c", shared=str(key)),
+        "built": apply("modules", **modules, source="build", archive="/x.tar"),
         "checked": archive,
         "received": {**archive, "check_mode": False},
     }
@@ -275,6 +261,18 @@ def test_repositories_that_are_new_and_cannot_be_pinned_are_taken_back(
     assert '"gds_error": {"hint": "lock anew", "kind": "verify"' in done.stdout
 
 
+def test_the_old_name_of_a_variable_is_read_with_a_warning(collections: Path, tmp_path: Path) -> None:
+    env = {**environment(collections, tmp_path), **program(tmp_path, {"changes": []}, [])}
+    variables = {"gds_packages_manager": "apt", "gds_packages_wanted": [{"package": "x", "version": "{{ 1 + 1 }}"}]}
+    book = {"hosts": "localhost", "connection": "local", "gather_facts": False, "vars": variables}
+    (tmp_path / "play.yml").write_text(yaml.safe_dump([{**book, "roles": ["gdsdeploy.gds.gds_packages"]}]))
+    argv = [BIN / "ansible-playbook", "-i", "localhost,", "-v", tmp_path / "play.yml"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert '"packages": [{"package": "x", "version": "2"}]' in done.stdout, done.stdout + done.stderr
+    words = "localhost: gds_packages_wanted is now gds_packages_packages; the old name works until 0.2.0"
+    assert words in " ".join((done.stdout + done.stderr).split())
+
+
 def test_many_runs_share_the_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path))
     first = resources.collections() / "ansible_collections/gdsdeploy/gds"
@@ -284,83 +282,59 @@ def test_many_runs_share_the_links(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (first / "roles").readlink() == ROOT / "roles"
 
 
-# -- The action of gds_modules: a builder's key is on record from the first time on, and receivers get it.
+# -- The archive of modules: a builder's key is on record from the first time on, and receivers get it.
 
 
 FIRST, SECOND = public_pem(b"1" * 32), public_pem(b"2" * 32)
 BUILDS = {"source": "build", "kernel_release": "6.12", "archive": "x.tar", "builder": "build1"}
+ARCHIVE = Archive()
 
 
-class Refused(Exception):
-    def __init__(self, kind: str, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.kind, self.message, self.hint = kind, message, hint
+class Task:
+    """Stands for the running task: what it would do on a host."""
 
+    checks = False
 
-class Base:
-    """Stands for the base of all actions: what it would do on a host."""
-
-    def __init__(self, host: dict[str, str]) -> None:
+    def __init__(self, files: dict[str, str], host: str = "gpu1") -> None:
         #: path on the host → content
-        self.host = host
-        self.fetched: list[str] = []
+        self.files, self.host = files, host
 
-    def play(self, action: str, arguments: dict[str, Any], _: dict[str, Any]) -> None:
-        assert action == "fetch"
-        self.fetched.append(arguments["src"])
-        Path(arguments["dest"]).parent.mkdir(parents=True, exist_ok=True)
-        Path(arguments["dest"]).write_text(self.host[arguments["src"]])
+    def fetch(self, place: str, destination: str) -> None:
+        Path(destination).parent.mkdir(parents=True, exist_ok=True)
+        Path(destination).write_text(self.files[place])
 
     def read(self, path: str) -> bytes:
         if not Path(path).is_file():
-            raise Refused("not-delivered", path)
+            raise GdsError("not-delivered", path)
         return Path(path).read_bytes()
 
-    def bring(self, source: str, *_: Any) -> str:
+    def bring(self, source: str, _: str) -> str:
         return f"digest of {Path(source).name}"
 
 
-@pytest.fixture
-def action(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    name = "ansible_collections.gdsdeploy.gds.plugins.plugin_utils.apply"
-    parts = name.split(".")
-    for number in range(1, len(parts) + 1):
-        module = ModuleType(".".join(parts[:number]))
-        module.__path__ = []  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    sys.modules[name].__dict__.update(ApplyAction=Base, GdsError=Refused)
-    spec = importlib.util.spec_from_file_location("gds_modules_action", ROOT / "plugins/action/gds_modules.py")
-    assert spec is not None
-    assert spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    plugin: Callable[..., Any] = loaded.ActionModule
-    return plugin
+def host(key: str) -> Task:
+    return Task({"/var/lib/gdsdeploy/builder.pub": key, "/var/lib/gdsdeploy/modules-6.12.tar": "archive"})
 
 
-def host(key: str) -> dict[str, str]:
-    return {"/var/lib/gdsdeploy/builder.pub": key, "/var/lib/gdsdeploy/modules-6.12.tar": "archive"}
-
-
-def test_the_first_key_is_put_on_record_and_another_is_refused(action: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_first_key_is_put_on_record_and_another_is_refused(tmp_path: Path) -> None:
     record, archive = tmp_path / "builders/build1.pub", tmp_path / "x.tar"
     options = {**BUILDS, "archive": str(archive), "builder_key": str(record)}
-    action(host(FIRST)).finish(options, {})
+    ARCHIVE.finish(host(FIRST), options)
     assert (record.read_text(), archive.read_text()) == (FIRST, "archive")
     archive.unlink()
-    action(host(FIRST)).finish(options, {})
+    ARCHIVE.finish(host(FIRST), options)
     assert archive.exists()
     archive.unlink()
-    other = action(host(SECOND))
-    with pytest.raises(Refused, match="build1 signs its modules with a key other than the recorded one") as caught:
-        other.finish(options, {})
+    other = host(SECOND)
+    with pytest.raises(GdsError, match="build1 signs its modules with a key other than the recorded one") as caught:
+        ARCHIVE.finish(other, options)
     assert caught.value.kind == "builder-key"
     assert "gdsdeploy kmod builders FLEET --accept build1" in caught.value.hint
     assert not archive.exists(), "no host receives its modules"
     assert (record.read_text(), record.with_name("build1.pub.new").read_text()) == (FIRST, SECOND)
 
 
-def test_what_is_no_key_is_not_put_on_record(action: Callable[..., Any], tmp_path: Path) -> None:
+def test_what_is_no_key_is_not_put_on_record(tmp_path: Path) -> None:
     """A record that cannot be read would end the verbs for the whole fleet."""
     record, archive = tmp_path / "builders/build1.pub", tmp_path / "x.tar"
     options = {**BUILDS, "archive": str(archive), "builder_key": str(record)}
@@ -368,49 +342,47 @@ def test_what_is_no_key_is_not_put_on_record(action: Callable[..., Any], tmp_pat
         for name, text in before.items():
             (record.parent / name).write_text(text)
         for text in ("", "nonsense", FIRST.replace("PUBLIC", "PRIVATE"), FIRST * 2, FIRST.replace("MCow", "MCoX")):
-            with pytest.raises(Refused, match="build1 has no Ed25519 public key") as caught:
-                action(host(text)).finish(options, {})
+            with pytest.raises(GdsError, match="build1 has no Ed25519 public key") as caught:
+                ARCHIVE.finish(host(text), options)
             assert caught.value.kind == "builder-key"
         assert {path.name: path.read_text() for path in record.parent.iterdir()} == before
     assert not archive.exists()
 
 
-def test_of_two_runs_that_see_a_first_key_one_records_it(
-    action: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_runs_that_see_a_first_key_one_records_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = tmp_path / "builders/build1.pub"
     options = {**BUILDS, "archive": str(tmp_path / "x.tar"), "builder_key": str(record)}
-    late, link = action(host(SECOND)), os.link
+    late, link = host(SECOND), os.link
 
     def meanwhile(source: Path, target: Path) -> None:
         record.write_text(FIRST)
         link(source, target)
 
     monkeypatch.setattr(os, "link", meanwhile)
-    with pytest.raises(Refused, match="a key other than the recorded one"):
-        late.finish(options, {})
+    with pytest.raises(GdsError, match="a key other than the recorded one"):
+        ARCHIVE.finish(late, options)
     assert record.read_text() == FIRST
 
 
-def test_a_receiver_gets_the_key_of_its_builder(action: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_receiver_gets_the_key_of_its_builder(tmp_path: Path) -> None:
     archive, record = tmp_path / "x.tar", tmp_path / "build1.pub"
     archive.touch()
     options = {**BUILDS, "source": "receive", "archive": str(archive), "builder_key": str(record)}
-    with pytest.raises(Refused, match=r"build1\.pub"):
-        action({}).prepare(options, {})
-    with pytest.raises(Refused, match="needs its builder's public key"):
-        action({}).prepare({**options, "builder_key": ""}, {})
+    with pytest.raises(GdsError, match=r"build1\.pub"):
+        ARCHIVE.prepare(Task({}), options)
+    with pytest.raises(GdsError, match="needs its builder's public key"):
+        ARCHIVE.prepare(Task({}), {**options, "builder_key": ""})
     record.write_text("key")
-    desired = action({}).prepare(options, {})
+    desired = ARCHIVE.prepare(Task({}), options)
     assert (desired["builder"], desired["builder_key"], desired["archive_sha256"]) == (
         "build1",
         "key",
         "digest of x.tar",
     )
-    desired_without = action({}).prepare({**options, "archive": ""}, {})
+    desired_without = ARCHIVE.prepare(Task({}), {**options, "archive": ""})
     assert not {"archive_sha256", "builder_key"} & set(desired_without)
 
 
-def test_a_builder_without_a_name_has_that_of_the_inventory(action: Callable[..., Any]) -> None:
-    desired = action({}).prepare({**BUILDS, "builder": ""}, {"inventory_hostname": "gpu7"})
+def test_a_builder_without_a_name_has_that_of_the_inventory() -> None:
+    desired = ARCHIVE.prepare(Task({}, "gpu7"), {**BUILDS, "builder": ""})
     assert (desired["builder"], desired["hand_over"]) == ("gpu7", True)

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
+from docs.gen.collection import spec
 from gdsdeploy.builds.assign import BuildFacts, archive_of, want
 from gdsdeploy.converge import plan_fleet
 from gdsdeploy.converge.inventory import inventory
@@ -43,8 +44,7 @@ def lock() -> Lock:
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("alone", [False, True], ids=["builder", "self-building"])
 def test_rendered_variables_fit_the_specification(role: str, alone: bool, fleet: Fleet, lock: Lock) -> None:
-    spec = yaml.safe_load((ROOT / "roles" / role / "meta" / "argument_specs.yml").read_text())
-    options = spec["argument_specs"]["main"]["options"]
+    options = spec(ROOT / "roles" / role)["options"]
     for name, values in render(self_building(fleet) if alone else fleet, lock).items():
         variables = {key: value for key, value in values.items() if key.startswith(f"{role}_")}
         assert variables.keys() <= options.keys(), f"{name}: {role} does not know {variables.keys() - options.keys()}"
@@ -75,8 +75,8 @@ def test_a_host_with_a_builder_needs_no_compiler(fleet: Fleet, lock: Lock) -> No
     assert not host & {"dkms", "nvidia-fs-dkms", "nvidia-open-kernel-dkms", "linux-headers-6.12.94+deb13-amd64"}
     assert {"dkms", "nvidia-fs-dkms", "nvidia-open-kernel-dkms", "linux-headers-6.12.94+deb13-amd64"} <= builder
     assert not builder & {"libcufile0", "gds-tools"}
-    assert inventory["gpu1"]["gds_modules_from"] == "receive"
-    assert inventory["build1"]["gds_modules_from"] == "build"
+    assert inventory["gpu1"]["gds_modules_source"] == "receive"
+    assert inventory["build1"]["gds_modules_source"] == "build"
     assert inventory["gpu1"]["gds_modules_archive"] == inventory["build1"]["gds_modules_archive"] != ""
 
 
@@ -85,7 +85,7 @@ def test_a_host_without_a_builder_builds_its_own(fleet: Fleet, lock: Lock) -> No
     names = [p["package"] for key, value in host.items() if key.endswith("_packages") for p in value]
     assert {"dkms", "nvidia-fs-dkms", "libcufile0", "linux-headers-6.12.94+deb13-amd64"} <= set(names)
     assert len(names) == len(set(names)), "a package belongs to one role"
-    assert (host["gds_modules_from"], host["gds_modules_archive"]) == ("build", "")
+    assert (host["gds_modules_source"], host["gds_modules_archive"]) == ("build", "")
 
 
 def with_companions(fleet: Fleet, companions: tuple[str, ...], **profile: Any) -> Fleet:
@@ -124,12 +124,12 @@ def test_a_host_without_a_kernel_of_its_own_is_not_booted_and_loads_nothing(flee
 
 def test_what_depends_on_the_driver_moves_with_it(fleet: Fleet, lock: Lock) -> None:
     inventory = render(fleet, lock)
-    assert {"gds-tools", "libcufile0"} <= {entry["package"] for entry in inventory["gpu1"]["gds_driver_along"]}
-    assert inventory["gpu1"]["gds_driver_along"] == inventory["gpu1"]["gds_cufile_packages"]
-    assert inventory["build1"]["gds_driver_along"] == []
-    leaving = {entry["package"] for entry in inventory["gpu1"]["gds_driver_leaving"]}
+    assert {"gds-tools", "libcufile0"} <= {entry["package"] for entry in inventory["gpu1"]["gds_driver_dependents"]}
+    assert inventory["gpu1"]["gds_driver_dependents"] == inventory["gpu1"]["gds_cufile_packages"]
+    assert inventory["build1"]["gds_driver_dependents"] == []
+    leaving = {entry["package"] for entry in inventory["gpu1"]["gds_driver_superseded"]}
     assert leaving == {"nvidia-open-kernel-dkms", "nvidia-fs-dkms"}, "it may have built them before"
-    assert inventory["build1"]["gds_driver_leaving"] == [], "all of a builder's comes in one transaction"
+    assert inventory["build1"]["gds_driver_superseded"] == [], "all of a builder's comes in one transaction"
     for name in ("gpu1", "build1"):
         assert {"dkms", "libcuda1", "nvidia-fs-dkms"} <= set(inventory[name]["gds_driver_locked"])
 
@@ -202,7 +202,7 @@ def test_the_mirror_takes_the_place_of_every_index(fleet_path: Path) -> None:
     mirror = {"uri": "http://mirror.example/gds/", "keyring": "keys/mirror.gpg"}
     fleet_path.write_text(yaml.safe_dump({**yaml.safe_load(fleet_path.read_text()), "mirror": mirror}))
     after = render_mirror(fleet_path)
-    spec = yaml.safe_load((ROOT / "roles/gds_repo/meta/argument_specs.yml").read_text())["argument_specs"]["main"]
+    options = spec(ROOT / "roles/gds_repo")["options"]
     for name, values in after.items():
         (index,) = values["gds_repo_indices"]
         assert (index["uri"], index["suite"]) == ("http://mirror.example/gds", "debian-13")
@@ -212,7 +212,7 @@ def test_the_mirror_takes_the_place_of_every_index(fleet_path: Path) -> None:
         changed = {key for key in values if values[key] != before[name][key]}
         assert changed == {"gds_repo_indices", "gds_repo_keys"}, "pins and checksums stay the lock's"
         variables = {key: value for key, value in values.items() if key.startswith("gds_repo_")}
-        assert not ArgumentSpecValidator(spec["options"]).validate(variables).error_messages
+        assert not ArgumentSpecValidator(options).validate(variables).error_messages
 
 
 def test_the_lock_still_fits_the_fleet(fleet_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,14 +12,15 @@ import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
+from docs.gen.collection import ROLES, ROOT, example, flat, spec
 from gdsdeploy import resources
-from gdsdeploy.converge import desired
 from gdsdeploy.converge.desired import RESOURCES
 from gdsdeploy.converge.machine import Machine, RunFiles
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.host.apply import registry
 from gdsdeploy.lock import lockfile
-from tests.roles.readme import IMPORT, ROLES, ROOT, example, readme, role_of, spec
+from plugins.plugin_utils.files import FILES, Files
+from plugins.plugin_utils.options import RENAMED
+from tests.roles.tasks import APPLY, IMPORT, role_of
 
 LAB = ROOT / "tests" / "golden" / "lab"
 RUN_FILES = RunFiles(Path("/fleet"), Path("/program"), Path("/modules"), {"gpu1": "{}"}, {"gpu1": "{}"})
@@ -36,36 +35,27 @@ def role_name(path: Path) -> str:
 def tasks(role: Path) -> Iterator[dict[str, Any]]:
     """Every task, those of blocks included."""
     for path in sorted(role.glob("tasks/*.yml")):
-        yield from _flat(yaml.safe_load(path.read_text()))
-
-
-def _flat(listed: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    for task in listed:
-        if "block" not in task:
-            yield task
-        for part in ("block", "rescue", "always"):
-            yield from _flat(task.get(part, []))
+        yield from flat(yaml.safe_load(path.read_text()))
 
 
 @pytest.mark.parametrize("role", ROLES, ids=role_name)
-def test_defaults_are_those_of_the_specification(role: Path) -> None:
-    path = role / "defaults/main.yml"
-    defaults = yaml.safe_load(path.read_text()) if path.is_file() else {}
+def test_variables_carry_the_role_as_prefix_and_are_described(role: Path) -> None:
     options = spec(role)["options"]
-    assert {name: option["default"] for name, option in options.items() if not option.get("required")} == defaults
-
-
-@pytest.mark.parametrize("role", ROLES, ids=role_name)
-def test_variables_carry_the_role_as_prefix_and_are_used(role: Path) -> None:
-    text = "".join(path.read_text() for path in role.glob("tasks/*.yml"))
-    for name in spec(role)["options"]:
+    defaults = role / "defaults/main.yml"
+    for name, option in options.items():
         assert name.startswith(role.name + "_")
-        assert name in text, f"{name} is not used"
+        assert option["type"], name
+        assert option["description"].endswith("."), name
+    assert not defaults.is_file() or yaml.safe_load(defaults.read_text()).keys() <= options.keys()
 
 
 @pytest.mark.parametrize("role", ROLES, ids=role_name)
-def test_the_readme_is_made_from_the_specification(role: Path) -> None:
-    assert (role / "README.md").read_text() == readme(role), "run: python -m tests.roles.readme"
+def test_a_variable_of_the_role_alone_is_used(role: Path) -> None:
+    """The others are the resources' options."""
+    text = "".join(path.read_text() for path in role.glob("tasks/*.yml"))
+    options = yaml.safe_load((role / "meta/role.yml").read_text()).get("options", {})
+    for name, option in options.items():
+        assert "type" not in option or name in text or role.name == "gds_remove", f"{name} is not used"
 
 
 @pytest.mark.parametrize("role", ROLES, ids=role_name)
@@ -79,10 +69,10 @@ def test_a_role_is_a_short_list_of_modules(role: Path) -> None:
     listed = list(tasks(role))
     assert 0 < len(listed) <= MAX_TASKS
     parts = {path.name for path in role.iterdir()}
-    assert parts <= {"README.md", "defaults", "meta", "tasks"}, "what changes a host is written in the host program"
+    assert parts <= {"defaults", "meta", "tasks"}, "what changes a host is written in the host program"
     for task in listed:
         (module,) = [key for key in task if "." in key]
-        assert module.startswith(("gdsdeploy.gds.gds_", "ansible.builtin.")), task
+        assert module.startswith((APPLY, "ansible.builtin.")), task
         for value in _texts(task):
             assert value.count("\n") == 0, f"{role.name}: {value}"
 
@@ -151,38 +141,31 @@ def test_playbook_syntax(playbook: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-# -- The plan's resources are what the tasks of the roles apply, in the same order, with options of the same names.
-
-
-PREFIX = "gdsdeploy.gds.gds_"
-#: Resources that no plan has: what a removal and a rollback do.
-OTHERS = {"remove", "restore"}
-
-
-def uses() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """(role, resource, options) of every task that applies a resource."""
-    for role in ROLES:
-        for task in tasks(role):
-            for key, options in task.items():
-                if key.startswith(PREFIX) and key.removeprefix(PREFIX) not in OTHERS:
-                    options = dict(options or {})
-                    name = ".".join(filter(None, (key.removeprefix(PREFIX), options.pop("instance", ""))))
-                    yield role.name, name, options
+# -- The plan's resources are what the tasks of the roles apply, in the same order, and their options are variables.
 
 
 def test_every_task_has_its_resource_and_every_resource_its_task() -> None:
-    applied = {(role, name) for role, name, _ in uses() if role != "gds_packages"}
+    applied = {
+        (role.name, task[APPLY]["resource"])
+        for role in ROLES
+        for task in tasks(role)
+        if APPLY in task and role.name not in ("gds_packages", "gds_remove", "gds_restore")
+    }
     assert applied == {(resource.role, resource.name) for resource in RESOURCES}
+
+
+def test_files_of_the_controller_stand_for_the_same_fields_on_both_sides() -> None:
     machine = Machine(load_fleet(LAB / "fleet.yml"), lockfile.read(LAB / "gdsdeploy.lock"), "gpu1", RUN_FILES)
-    given = desired.variables(machine)
-    for role, name, options in uses():
-        if role != "gds_packages" and options.get("state") != "absent":
-            fields = {
-                field.name for field in dataclasses.fields(registry.resource(name.partition(".")[0]).desired_type)
-            }
-            assert options.keys() - {"shared", "archive", "after_boot"} <= fields, name
-            variables = {re.sub(r"^\{\{ (\w+) \}\}$", r"\1", value) for value in options.values()}
-            assert {value for value in variables if value.isidentifier()} <= given.keys(), name
+    for resource in RESOURCES:
+        files = FILES.get(resource.name, Files())
+        assert set(files.options) == set(resource.files(machine)), resource.name
+        assert set(files.contents) == set(resource.contents) - {"after_boot"}, resource.name
+
+
+def test_an_old_name_is_the_name_of_no_option() -> None:
+    names = {name for role in ROLES for name in spec(role)["options"]}
+    assert RENAMED.keys() <= names
+    assert not names & set(RENAMED.values())
 
 
 def test_the_roles_stand_in_the_order_of_the_resources() -> None:

@@ -33,9 +33,11 @@ _LIMIT = 1 << 20
 
 @dataclass(frozen=True)
 class Desired:
-    """``arguments``: each ``name=value`` or ``name``.  ``kernel_release``: the locked kernel, whose entry is judged."""
+    """Arguments of the kernel for the next boot."""
 
+    #: Release of the locked kernel, as ``uname -r`` prints it.  Its boot entry is judged.
     kernel_release: str
+    #: Arguments of the kernel, each ``name=value`` or ``name``.  An empty list takes out those of earlier runs.
     arguments: List[str] = field(default_factory=list)
 
 

@@ -18,9 +18,10 @@ _HINT = "the boot default is as before; build or receive the modules first: gdsd
 
 @dataclass(frozen=True)
 class Desired:
-    """``kernel_release``: of the locked kernel, as ``uname -r`` prints it."""
+    """The kernel that boots by default."""
 
-    kernel_release: str
+    #: Release of the locked kernel, as ``uname -r`` prints it.
+    release: str
 
 
 class BootDefault(Resource[Desired]):
@@ -35,18 +36,18 @@ class BootDefault(Resource[Desired]):
         """What boots now, and where that isn't the locked kernel, why it must not become the default."""
         state = {"default": "", "changes": [], "reasons": [], "error": "", "hint": ""}
         try:
-            state["changes"] = grub.set_default(desired.kernel_release, check=True, root=host.root)["changes"]
+            state["changes"] = grub.set_default(desired.release, check=True, root=host.root)["changes"]
             state["default"] = grub.default_kernel(host.root)["default"]
         except HostError as error:
             state.update(error=error.message, hint=error.hint)
         if state["changes"]:
             # Its modules were audited when it became the default, and at every later installation.
-            state["reasons"] = _objections(host, desired.kernel_release)
+            state["reasons"] = _objections(host, desired.release)
         return state
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         """One, if another kernel boots by default; raises CannotTellError if this one must not."""
-        release = desired.kernel_release
+        release = desired.release
         coming = any(change.resource == "packages.kernel" and change.kind in INSTALLS for change in pending)
         if observed["error"] and not coming:
             raise CannotTellError(f"the kernel that boots by default: {observed['error']}", observed["hint"], "failed")
@@ -65,7 +66,7 @@ class BootDefault(Resource[Desired]):
             is_ours = grub.clear_default(check=True, root=host.root)["changed"]
             back = partial(grub.set_default, before) if is_ours and before else grub.clear_default
             host.undo_by("the kernel that boots", lambda: back(root=host.root))
-            grub.set_default(desired.kernel_release, root=host.root)
+            grub.set_default(desired.release, root=host.root)
 
     def revert(self, host: ManagedHost) -> List[Change]:
         """Leave the choice of the kernel to the boot loader's own configuration."""

@@ -26,10 +26,13 @@ d {LOG_DIR} 1777 root root 30d
 
 @dataclass(frozen=True)
 class Desired:
-    """``content``: the text of cufile.json.  ``log_dir``: the folder of log files that the text names."""
+    """The configuration of libcufile."""
 
+    #: Text of the configuration.
     content: str = field(metadata=LINES)
+    #: Path of libcufile's configuration.
     path: str = written.CUFILE
+    #: The configuration's folder of log files.  Only the default folder is created.
     log_dir: str = LOG_DIR
 
 

@@ -9,7 +9,7 @@ from . import initramfs
 from .files import File
 from .host import ManagedHost
 from .initramfs import CarriedFiles
-from .model import Change
+from .model import Change, Rdma
 
 MODPROBE = initramfs.CARRIED[0]
 MODULES_LOAD = "/etc/modules-load.d/gdsdeploy.conf"
@@ -18,19 +18,19 @@ _NVME = "options nvme_core multipath=N"
 
 @dataclass(frozen=True)
 class Desired:
-    """Of the driver.
+    """What the driver's module is loaded with, and what is loaded at boot."""
 
-    ``options``: parameter → value of the module ``option_module``, as its file is called on this system.
-    ``modules``: loaded at boot, in this order.  ``rdma``: none, peermem or dmabuf.
-    ``p2pdma``: NVMe without multipath, as mode p2pdma needs it on x86.
-    ``kernel_release``: the locked kernel, whose initramfs carries the options.
-    """
-
+    #: Release of the locked kernel, as ``uname -r`` prints it.  Its initramfs carries the options.
     kernel_release: str
+    #: Parameters of the driver's kernel module.
     options: Dict[str, str] = field(default_factory=dict)
+    #: Name of the driver's module whose parameters these are, as its file is called on this system.
     option_module: str = "nvidia"
+    #: Modules to load at boot, in this order.  nvidia-peermem isn't among them: a unit loads it.
     modules: List[str] = field(default_factory=list)
-    rdma: str = "none"
+    #: How adapters reach GPU memory.
+    rdma: Rdma = "none"
+    #: Whether NVMe has no multipath, as mode ``p2pdma`` needs it on x86.
     p2pdma: bool = False
 
 

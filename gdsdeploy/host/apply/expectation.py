@@ -16,9 +16,10 @@ from .model import Change
 
 @dataclass(frozen=True)
 class Desired:
-    """``content``: the text of the expectation; empty on machines that only build, which have none."""
+    """What the host checks itself by."""
 
-    content: str = field(default="", metadata=LINES)
+    #: JSON text for ``/etc/gdsdeploy/expectation.json``.  Empty on machines that only build: nothing is written.
+    expectation: str = field(default="", metadata=LINES)
 
 
 class Expectation(FileResource[Desired]):
@@ -30,9 +31,9 @@ class Expectation(FileResource[Desired]):
     reverts = (EXPECTATION,)
 
     def desired_files(self, desired: Desired) -> List[File]:
-        if not desired.content:
+        if not desired.expectation:
             return []
-        return [File("/etc/gdsdeploy", FOLDER, mode=0o755), File.of(EXPECTATION, desired.content)]
+        return [File("/etc/gdsdeploy", FOLDER, mode=0o755), File.of(EXPECTATION, desired.expectation)]
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         """What differs.  The expectation of an image, which names no host, serves each host that boots from it."""
@@ -43,7 +44,7 @@ class Expectation(FileResource[Desired]):
 def _of_image(desired: Desired) -> str:
     """The digest of this expectation without its host; empty for a text that isn't an expectation."""
     try:
-        text = replace(expectation.from_json(desired.content), host="").to_json()
+        text = replace(expectation.from_json(desired.expectation), host="").to_json()
     except ValueError:
         return ""
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"

@@ -35,20 +35,22 @@ exec {COMMAND} gate slurm-health
 
 @dataclass(frozen=True)
 class Desired:
-    """Whether this host has a gate, and how it works.
+    """Whether this host has a gate, and how it works."""
 
-    ``settings``: the text of /etc/gdsdeploy/gate.json.  ``before``: units that start after the gate, whatever it finds.
-    ``required_by``: units that don't start while it is closed.  ``seconds``: what its look at the host may take.
-    ``slurm``: whether slurmd asks it.  ``left``: files that it writes in folders of others, which go with it.
-    """
-
+    #: Whether this host has a gate; ``false`` removes one.
     enabled: bool = True
+    #: JSON text of ``/etc/gdsdeploy/gate.json``.
     settings: str = field(default="", metadata=LINES)
+    #: Units that start after the gate, even if it's closed.
     before: List[str] = field(default_factory=list)
+    #: Units that don't start while the gate is closed.
     required_by: List[str] = field(default_factory=list)
+    #: Time limit of the gate's checks, in seconds.
     seconds: int = 30
+    #: Whether the gate drains and resumes this host's Slurm node.
     slurm: bool = False
-    left: List[str] = field(default_factory=list)
+    #: Files that the gate writes in folders of other programs.  They go with it.
+    files: List[str] = field(default_factory=list)
 
 
 class Gate(FileResource[Desired]):
@@ -73,7 +75,7 @@ class Gate(FileResource[Desired]):
         paths = () if desired.slurm else (SLURM_HEALTH,)
         every = (services.path(UNIT), PATH, SLURM_HEALTH, *_RESULTS)
         observed["back"] = restoration_changes(host, paths if desired.enabled else every)
-        observed["left"] = [] if desired.enabled else _leftovers(host, desired.left)
+        observed["left"] = [] if desired.enabled else _leftovers(host, desired.files)
         return observed
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
@@ -81,7 +83,7 @@ class Gate(FileResource[Desired]):
         refusals += services.names_refused([*desired.before, *desired.required_by])
         if desired.enabled and not desired.settings:
             refusals.append(Refusal("content", f"the text of {PATH} is empty", "run provision, which renders it"))
-        wrong = [path for path in desired.left if not path.startswith("/")]
+        wrong = [path for path in desired.files if not path.startswith("/")]
         hint = "correct the fleet file"
         return refusals + [Refusal("path", f"{path!r}: is not an absolute path", hint) for path in wrong]
 

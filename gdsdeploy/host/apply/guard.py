@@ -36,8 +36,9 @@ exit 0
 
 @dataclass(frozen=True)
 class Desired:
-    """``manager``: the package manager that runs the hooks, apt or dnf."""
+    """The hooks of the package manager."""
 
+    #: The package manager that runs the hooks: ``apt`` or ``dnf``.
     manager: str
 
 

@@ -25,9 +25,10 @@ UNIT = "nvidia-imex.service"
 
 @dataclass(frozen=True)
 class Desired:
-    """``nodes``: the addresses of the host's IMEX domain; empty: it is in none, and a file of others stays."""
+    """The IMEX domain of the host."""
 
-    nodes: List[str] = field(default_factory=list)
+    #: IP addresses of the hosts in the domain.  Empty: the host is in none, and a file of others stays.
+    imex_nodes: List[str] = field(default_factory=list)
 
 
 class Imex(FileResource[Desired]):
@@ -41,13 +42,13 @@ class Imex(FileResource[Desired]):
     reasons: ClassVar[Words] = {"nodes": "it runs with other nodes"}
 
     def desired_files(self, desired: Desired) -> List[File]:
-        return [File.of(IMEX_NODES, text(desired.nodes))] if desired.nodes else []
+        return [File.of(IMEX_NODES, text(desired.imex_nodes))] if desired.imex_nodes else []
 
     def observe(self, host: ManagedHost, desired: Desired) -> Any:
         """Also what takes back an earlier domain's file, and whether IMEX runs."""
-        _check(desired.nodes)
+        _check(desired.imex_nodes)
         observed = super().observe(host, desired)
-        observed["left"] = [] if desired.nodes else restoration_changes(host, self.reverts)
+        observed["left"] = [] if desired.imex_nodes else restoration_changes(host, self.reverts)
         observed["active"] = _is_active(host)
         observed["due"] = derived.is_due(running(host), host.root)
         return observed
@@ -118,4 +119,4 @@ def _check(nodes: Sequence[str]) -> None:
         try:
             ip_address(node)
         except ValueError:
-            raise DesiredError(f"imex.nodes: {node!r} isn't an IP address") from None
+            raise DesiredError(f"imex.imex_nodes: {node!r} isn't an IP address") from None

@@ -22,14 +22,15 @@ _PCI = "/sys/bus/pci/devices"
 
 @dataclass(frozen=True)
 class Desired:
-    """``modules``: loaded in this order.  ``units``: module → the unit that loads it in modprobe's place.
+    """What is loaded into the running kernel, and which services run."""
 
-    ``services``: units of the driver's packages, enabled, and started where there is a GPU.
-    """
-
+    #: Release of the locked kernel, as ``uname -r`` prints it.  Nothing is loaded into another one.
     kernel_release: str
-    modules: List[str] = field(default_factory=list)
+    #: Modules to load, in this order.
+    loaded: List[str] = field(default_factory=list)
+    #: Module name to the systemd unit that loads it instead of modprobe.
     units: Dict[str, str] = field(default_factory=dict)
+    #: Units of the driver's packages to enable and, once the driver is loaded, to start.
     services: List[str] = field(default_factory=list)
 
 
@@ -53,8 +54,8 @@ class Loaded(Resource[Desired]):
     }
 
     def observe(self, host: ManagedHost, desired: Desired) -> Any:
-        loaded = {name: host.exists(f"/sys/module/{name.replace('-', '_')}") for name in desired.modules}
-        present = [name for name in desired.modules if loaded[name]]
+        loaded = {name: host.exists(f"/sys/module/{name.replace('-', '_')}") for name in desired.loaded}
+        present = [name for name in desired.loaded if loaded[name]]
         causes = needed.pending(os.uname().release, present).causes
         stale = [cause.subject for cause in causes if cause.id == needed.MODULE]
         # A unit that is missing or masked is for the check driver.services to judge.
@@ -80,11 +81,11 @@ class Loaded(Resource[Desired]):
         changes = [Change("enable", unit, "", "enabled", "not-enabled") for unit in enabled]
         if observed["running"] != desired.kernel_release or observed["stale"]:
             return changes
-        missing = [name for name in desired.modules if not observed["loaded"][name]]
+        missing = [name for name in desired.loaded if not observed["loaded"][name]]
         changes += [Change("load", name, "not-loaded", "loaded", "not-loaded", RELOAD) for name in missing]
         if observed["failed"]:
             changes.append(Change("start", _LOADER, "failed", "active", "failed-at-boot"))
-        if _DRIVER in desired.modules:
+        if _DRIVER in desired.loaded:
             changes += [Change("start", unit, "", "active", "not-active") for unit in observed["inactive"]]
         return changes
 
@@ -104,7 +105,7 @@ class Loaded(Resource[Desired]):
 
     def settle(self, host: ManagedHost, desired: Desired, changes: Sequence[Change]) -> None:
         """What was unloaded for packages is loaded again once every module is; a rollout has nothing to load then."""
-        if all(host.exists(f"/sys/module/{name.replace('-', '_')}") for name in desired.modules):
+        if all(host.exists(f"/sys/module/{name.replace('-', '_')}") for name in desired.loaded):
             unload.settle(host)
 
 

@@ -9,7 +9,21 @@ import contextlib
 import errno
 import os
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Dict, Generic, Iterator, List, Mapping, Sequence, Tuple, Type, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Dict,
+    Generic,
+    Iterator,
+    List,
+    Literal,
+    Mapping,
+    Sequence,
+    Tuple,
+    Type,
+    TypeVar,
+)
 
 from ..derived import Thing
 from ..errors import ApplyError, HostError
@@ -18,6 +32,12 @@ from ..io.atomic import UnsafePathError
 if TYPE_CHECKING:
     from .host import ManagedHost
 
+#: How adapters reach GPU memory.
+Rdma = Literal["none", "peermem", "dmabuf"]
+#: Where a machine has its modules from.
+Source = Literal["build", "receive", "packaged"]
+#: Of the driver's modules.
+Flavour = Literal["open", "proprietary"]
 _IN_THE_WAY = (errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST, errno.ELOOP)
 
 

@@ -25,10 +25,12 @@ _VALUE = re.compile(r"[^\s\"'\\#\x00-\x1f\x7f]*\Z")
 
 @dataclass(frozen=True)
 class Desired:
-    """``options``: module → parameter → value.  ``kernel_release``: the locked kernel, whose initramfs has them."""
+    """Options of kernel modules."""
 
+    #: Release of the locked kernel, as ``uname -r`` prints it.  Its initramfs has them, too.
     kernel_release: str
-    options: Dict[str, Dict[str, str]] = field(default_factory=dict)
+    #: Module to its parameters and their values.
+    module_options: Dict[str, Dict[str, str]] = field(default_factory=dict)
 
 
 class ModuleOptions(CarriedFiles[Desired]):
@@ -41,10 +43,10 @@ class ModuleOptions(CarriedFiles[Desired]):
     carried = PATH
 
     def desired_files(self, desired: Desired) -> List[File]:
-        return [File.of(PATH, text(desired.options)) if desired.options else File(PATH, ABSENT)]
+        return [File.of(PATH, text(desired.module_options)) if desired.module_options else File(PATH, ABSENT)]
 
     def observe(self, host: ManagedHost, desired: Desired) -> Any:
-        _check(desired.options)
+        _check(desired.module_options)
         return super().observe(host, desired)
 
     def revert(self, host: ManagedHost) -> List[Change]:

@@ -29,7 +29,7 @@ from ..rootdir import inside
 from ..secure_boot import signing as signatures
 from ..secure_boot.signature import signer_of
 from .host import ManagedHost
-from .model import INSTALLS, Change, Resource, Words, with_kind
+from .model import INSTALLS, Change, Flavour, Resource, Source, Words, with_kind
 
 #: Kinds of changes: DKMS's build for this kernel leaves; modules.dep is written again.
 UNBUILD, INDEX = "unbuild", "index"
@@ -120,34 +120,42 @@ _REASONS = {"install": "not-installed", "rebuild": "stale"}
 
 @dataclass(frozen=True)
 class Desired:
-    """The driver and nvidia-fs (if ``nvidia_fs_version`` isn't empty), as DKMS and the lock name them.
+    """The kernel modules of the driver, and of nvidia-fs, as DKMS and the lock name them."""
 
-    ``source``: build, receive, or packaged: locked packages bring them.  ``names``: modules to load.
-    ``signed``: modules get the signature of
-    ``/etc/gdsdeploy/signing.json``.  ``hand_over``: pack what was built, for the controller to fetch.
-    ``builder``: the name in the fleet of the machine that builds: this one, or the one whose archive it receives.
-    ``builder_key``: that machine's public key (PEM), for machines that receive.
-    ``archive_sha256``: of the archive to receive, which is brought before; empty: what is there stays; none: a builder
-    has to deliver it first.  ``packaged``: the module files of locked packages.  ``target_only``: DKMS builds for
-    ``kernel_release`` alone, and not for every kernel with headers.
-    """
-
-    source: str
+    #: Build the modules on this machine, receive them, or have them from packages.
+    source: Source
+    #: Release of the kernel that the modules are for, running or not.
     kernel_release: str
+    #: Upstream version of the driver.
     driver_version: str
-    driver_flavour: str
+    #: Flavour of the driver's kernel modules.
+    driver_flavour: Flavour
+    #: The driver's source tree to build against; empty with packaged modules.
     driver_tree: str
+    #: Name of the driver in DKMS; empty with packaged modules.
     driver_dkms_name: str
+    #: Upstream version of nvidia-fs; empty if nvidia-fs isn't built.
     nvidia_fs_version: str = ""
+    #: Source tree of nvidia-fs.
     nvidia_fs_tree: str = ""
+    #: Name of nvidia-fs in DKMS.
     nvidia_fs_dkms_name: str = "nvidia-fs"
+    #: Modules that the host loads.
     names: List[str] = field(default_factory=list)
+    #: Whether the modules have to be signed, as ``/etc/gdsdeploy/signing.json`` says.
     signed: bool = False
+    #: Whether what was built is packed, for the controller to fetch.
     hand_over: bool = False
+    #: The builder's name in its signature: this machine's, or that of the machine whose archive it receives.
     builder: str = ""
+    #: Public key (PEM) of the machine that builds, on machines that receive.
     builder_key: str = field(default="", metadata=LINES)
+    #: sha256 of the archive to receive, which is brought before.  Empty: what is there stays.  ``none``: a builder has
+    #: to deliver it first.
     archive_sha256: str = ""
+    #: Module files of locked packages.
     packaged: List[PackagedFile] = field(default_factory=list)
+    #: Whether DKMS builds for the locked kernel alone, and not for every kernel that has headers.
     target_only: bool = False
 
 

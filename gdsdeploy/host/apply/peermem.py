@@ -10,7 +10,7 @@ from . import driver_options, services
 from .file_resource import FileResource, restoration_changes
 from .files import FOLDER, File
 from .host import ManagedHost
-from .model import NONE, RELOAD, Change, Refusal, Words
+from .model import NONE, RELOAD, Change, Rdma, Refusal, Words
 from .program import COMMAND
 
 UNIT = "gds-peermem.service"
@@ -29,9 +29,11 @@ ConditionPathExists=!{driver_options.MODPROBE}
 
 @dataclass(frozen=True)
 class Desired:
-    """``rdma``: none, peermem or dmabuf.  ``before``: units that start after nvidia-peermem is loaded."""
+    """Whether nvidia-peermem is loaded, and before what."""
 
-    rdma: str = "none"
+    #: How adapters reach GPU memory.
+    rdma: Rdma = "none"
+    #: Units that start after nvidia-peermem is loaded.
     before: List[str] = field(default_factory=list)
 
 
@@ -62,10 +64,7 @@ class Peermem(FileResource[Desired]):
         return observed
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
-        refusals = super().refusals(desired, observed) + services.names_refused(desired.before)
-        if desired.rdma not in ("none", "peermem", "dmabuf"):
-            refusals.append(Refusal("rdma", f"rdma is {desired.rdma!r}", "say none, peermem or dmabuf"))
-        return refusals
+        return super().refusals(desired, observed) + services.names_refused(desired.before)
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         changes = super().changes(desired, observed, pending)

@@ -14,15 +14,17 @@ from .packages.managers import Index, Pin, check_names, every, manager
 
 @dataclass(frozen=True)
 class Desired:
-    """``pins``: the locked packages.  ``deny``: names and patterns of others that could move the driver.
+    """The versions that the package manager may install."""
 
-    ``indices``: repositories, of which the exclusive ones offer nothing else.  ``modules``: NAME:STREAM; dnf only.
-    """
-
+    #: The host's package manager.
     manager: str
+    #: The locked, signed package indices.  Those that are exclusive offer nothing but the pins.
     indices: List[Index] = field(default_factory=list)
+    #: Exact versions of all locked packages of this host.
     pins: List[Pin] = field(default_factory=list)
+    #: Names and globs of packages that may be installed only in a pinned version.
     deny: List[str] = field(default_factory=list)
+    #: Module streams to enable, as ``NAME:STREAM``; dnf only.
     modules: List[str] = field(default_factory=list)
 
 

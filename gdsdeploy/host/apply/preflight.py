@@ -202,28 +202,34 @@ _NOT_ASKED: Mapping[str, Any] = {"installs": (), "unknown": ()}
 
 @dataclass(frozen=True)
 class Desired:
-    """What the lock was made for: ``os`` such as debian-13, ``arch`` as ``uname -m`` says it.
+    """What the lock was made for, and what it needs."""
 
-    ``free_mib``: the space that the installation needs, by folder.  ``unasked_kernel``: the release of the locked
-    kernel, where the profile leaves the kernel's flavour to its default; empty where it doesn't, or where the host's
-    kernel isn't the host's to choose.  ``kernel_release``: of the locked kernel; empty: what others have installed
-    isn't looked at.  ``versions``: package → version of the lock.  ``repositories``: addresses of the lock's.
-    ``driver_version``: of the locked driver; empty: what runs beside it isn't looked at.  ``imex_nodes``: the addresses
-    of the host's IMEX domain.  ``fleet_id`` and ``lock_serial``: of the lock; empty: whose lock the host has isn't
-    looked at; 0: which of them is older isn't looked at.
-    """
-
+    #: Operating system that was locked, as ``ID-VERSION_ID`` of os-release, without the minor version.
     os: str
+    #: Architecture that was locked, as ``uname -m`` prints it.
     arch: str
+    #: The host's package manager.
     manager: str = "apt"
+    #: Directory to free MiB that its filesystem needs.
     free_mib: Dict[str, int] = field(default_factory=dict)
+    #: Release of the locked kernel, where no flavour was asked for: a host whose kernel is of another flavour is
+    #: refused.  Empty: not checked.
     unasked_kernel: str = ""
+    #: Release of the locked kernel.  A host is refused if a driver, modules or libraries that others have installed
+    #: would win.  Empty: not looked at.
     kernel_release: str = ""
+    #: Package to its locked version.
     versions: Dict[str, str] = field(default_factory=dict)
+    #: Addresses of the locked repositories.  Others with a driver are only named.
     repositories: List[str] = field(default_factory=list)
+    #: Version of the locked driver.  A host is refused whose fabric manager or IMEX is of another one, and one with
+    #: NVSwitches for which the lock has no fabric manager.  Empty: not checked.
     driver_version: str = ""
+    #: IP addresses of the hosts in the host's IMEX domain.
     imex_nodes: List[str] = field(default_factory=list)
+    #: The fleet that the lock is for.  A host with the lock of another fleet is refused.  Empty: not checked.
     fleet_id: str = ""
+    #: The lock's serial.  With a fleet, a host with a lock of a higher serial is refused.  0 refuses none.
     lock_serial: int = 0
 
 

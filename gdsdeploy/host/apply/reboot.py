@@ -22,17 +22,19 @@ _REPLACES = ("build", "place", "receive", "delete", UNBUILD)
 
 @dataclass(frozen=True)
 class Desired:
-    """``modules`` have to be loaded from their installed files.  ``allowed``: whether this host may be rebooted.
+    """What has to run and to be loaded, and whether this host may be rebooted for it."""
 
-    ``arguments``: of the kernel.  ``parameters``: MODULE.PARAMETER → value, of modules that are loaded.
-    ``after_boot``: the id of the boot before the reboot that was to bring all this; empty: there was none.
-    """
-
+    #: Release of the kernel that has to run.
     kernel_release: str
+    #: Modules that have to be loaded from their installed files.
     modules: List[str] = field(default_factory=list)
+    #: Whether this host may be rebooted.
     allowed: bool = False
+    #: Arguments that the running kernel has to be booted with.
     arguments: List[str] = field(default_factory=list)
+    #: Parameters of loaded modules as ``module.parameter``, with the values that they have to have.
     parameters: Dict[str, str] = field(default_factory=dict)
+    #: Id of the boot before the reboot that was to bring all this.  Empty: there was none.
     after_boot: str = ""
 
 

@@ -10,7 +10,7 @@ from ..kmod.packaged import broken_in_dkms, dkms_version
 from .file_resource import FileResource
 from .files import FOLDER, File
 from .host import ManagedHost
-from .model import Change, Words
+from .model import Change, Flavour, Source, Words
 from .program import COMMAND
 
 FOLDER_PATH = "/etc/dkms"
@@ -23,21 +23,28 @@ _LOG = "/var/log/gdsdeploy/kmod/${kernelver}"
 
 @dataclass(frozen=True)
 class Desired:
-    """The driver, and nvidia-fs where ``nvidia_fs_version`` isn't empty, as DKMS and the lock name them.
+    """The driver, and nvidia-fs, as DKMS and the lock name them."""
 
-    source: ``build``, or ``receive`` on a host whose driver's packages bring DKMS along, which then builds nothing.
-    target_only: build for ``kernel_release`` alone, and not for every kernel with headers.
-    """
-
+    #: Upstream version of the driver.
     driver_version: str
-    driver_flavour: str
+    #: Flavour of the driver's kernel modules.
+    driver_flavour: Flavour
+    #: The driver's source tree to build against; empty with packaged modules.
     driver_tree: str
+    #: Name of the driver in DKMS; empty with packaged modules.
     driver_dkms_name: str
+    #: Upstream version of nvidia-fs; empty if nvidia-fs isn't built.
     nvidia_fs_version: str = ""
+    #: Source tree of nvidia-fs.
     nvidia_fs_tree: str = ""
+    #: Name of nvidia-fs in DKMS.
     nvidia_fs_dkms_name: str = "nvidia-fs"
-    source: str = "build"
+    #: Build the modules on this machine, receive them, or have them from packages.  A machine that receives them may
+    #: have DKMS from the driver's packages; it then builds nothing.
+    source: Source = "build"
+    #: Release of the kernel that the modules are for, running or not.
     kernel_release: str = ""
+    #: Whether DKMS builds for the locked kernel alone, and not for every kernel that has headers.
     target_only: bool = False
 
 

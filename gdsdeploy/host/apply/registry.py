@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any, Dict, Iterator, List, Type
 
 from ..errors import DesiredError
+from ..model import schema
 from ..model.discovery import module_names
 from .model import Resource
 
@@ -31,6 +32,11 @@ def resource(name: str) -> Resource[Any]:
 def names() -> List[str]:
     """The names of all resources, sorted."""
     return [name for name in module_names(_PACKAGE) if _kind(name) is not None]
+
+
+def schemas() -> Dict[str, Dict[str, Any]]:
+    """Name of each resource → the JSON schema of its desired state."""
+    return {name: schema.schema(resource(name).desired_type) for name in names()}
 
 
 def removal_order() -> List[str]:

@@ -23,11 +23,15 @@ _FOLDER_HINT = "install the package that holds it, such as cuda-repo-…-local; 
 
 @dataclass(frozen=True)
 class Desired:
-    """``keys`` are brought; keyrings of ``indices`` that aren't among them have to be there."""
+    """The package repositories of the lock."""
 
+    #: The host's package manager.
     manager: str
+    #: The locked, signed package indices.
     indices: List[Index] = field(default_factory=list)
+    #: Keys to bring.  Keyrings of other indices have to be there.
     keys: List[Key] = field(default_factory=list)
+    #: Exact versions of all locked packages of this host.
     pins: List[Pin] = field(default_factory=list)
 
 

@@ -12,7 +12,7 @@ import re
 import shutil
 import tarfile
 from dataclasses import dataclass, field
-from typing import Any, List, Sequence, Tuple
+from typing import Any, List, Literal, Sequence, Tuple
 
 from .. import derived
 from ..archive import pack
@@ -41,39 +41,44 @@ _READABLE = 0o755
 
 @dataclass(frozen=True)
 class FileBefore:
-    """A file before the rollout; ``sha256`` is empty where none was there."""
+    """A file before the rollout."""
 
+    #: Path of the file.
     path: str
+    #: Checksum of the earlier file; empty if there was none.
     sha256: str = ""
 
 
 @dataclass(frozen=True)
 class Desired:
-    """``step``: ``offer`` before the packages are put back, ``remove`` afterwards.
+    """A host's packages and files from before a rollout."""
 
-    ``archive_sha256``: of the tar file at ARCHIVE with the packages that were there before, for apt as a signed
-    repository; empty where none has to come back.  ``keyring``: the key that signs it, in base64.
-
-    ``modules``: the archive of modules of kernel ``kernel_release`` that a rollout kept.
-
-    ``unwanted``, ``unwanted_kernels``: what was not there before.  ``files``: what files were before.
-
-    ``known``: whether ``installed``, ``held`` and ``removed`` say what gdsdeploy had installed and held, and which
-    packages had left for the lock; others that have left since then come back.
-    """
-
+    #: The host's package manager.
     manager: str
-    step: str
+    #: Provide the earlier packages, or remove the new ones.
+    step: Literal["offer", "remove"]
+    #: sha256 of the tar file at ARCHIVE with the packages that were there before, for apt as a signed repository.
+    #: Empty where none has to come back.
     archive_sha256: str = ""
+    #: The key that signs it, in base64.
     keyring: str = ""
+    #: The host's earlier archive of modules; empty if other modules follow.
     modules: str = ""
+    #: Release of the kernel that those modules are for.
     kernel_release: str = ""
+    #: Packages that weren't installed before.
     unwanted: List[str] = field(default_factory=list)
+    #: Kernels that weren't installed before.
     unwanted_kernels: List[str] = field(default_factory=list)
+    #: Changed files of gdsdeploy.  Each is restored from the host's record, or removed if it didn't exist.
     files: List[FileBefore] = field(default_factory=list)
+    #: Whether ``installed``, ``held`` and ``removed`` are from an earlier record.
     known: bool = False
+    #: Packages that gdsdeploy had installed.
     installed: List[str] = field(default_factory=list)
+    #: Packages that gdsdeploy held.
     held: List[str] = field(default_factory=list)
+    #: Packages that had left for the lock.  Others that have left since then are installed again.
     removed: List[str] = field(default_factory=list)
 
 
@@ -171,8 +176,6 @@ class Restore(Resource[Desired]):
 
 
 def _check(desired: Desired) -> None:
-    if desired.step not in ("offer", "remove"):
-        raise DesiredError(f"restore.step: {desired.step!r} is unknown; known: offer, remove")
     for name in ("unwanted", "installed", "held", "removed"):
         check_names(getattr(desired, name), f"restore.{name}")
     releases = [*desired.unwanted_kernels, *([desired.kernel_release] if desired.kernel_release else [])]

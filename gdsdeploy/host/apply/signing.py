@@ -47,19 +47,21 @@ try_sign_modules="true"
 
 @dataclass(frozen=True)
 class Desired:
-    """``certificate``, ``key``: files on the machine that builds; no key where a program signs.
+    """Whose signature the modules get, and which key the firmware has to know."""
 
-    ``settings``: what ``kmod sign`` reads there.  ``signs``: this machine builds and signs.  ``enrols``: it loads the
-    modules, so its firmware has to know the key.  ``certificate_content``: base64 of the certificate, for machines
-    that receive their modules; empty while the builder hasn't delivered it.
-    """
-
+    #: The key's certificate on the builder.
     certificate: str = ""
+    #: Private key on the builder, never copied.  Empty where a program signs.
     key: str = ""
+    #: Settings of ``kmod sign``, as JSON text with certificate, key and signer.
     settings: str = field(default="", metadata=LINES)
+    #: Whether this machine builds and signs modules.
     signs: bool = False
+    #: Whether this machine loads modules and needs the key in its firmware.
     enrols: bool = False
+    #: Release of the kernel whose modules are signed.
     kernel_release: str = ""
+    #: The certificate in base64, on machines that receive their modules.  Empty while the builder hasn't delivered it.
     certificate_content: str = ""
 
 

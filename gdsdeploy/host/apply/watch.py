@@ -24,14 +24,13 @@ _PATH = re.compile(r"/[\w./+@=-]*")
 
 @dataclass(frozen=True)
 class Desired:
-    """Whether this host has the service.
+    """Whether this host has the service, and how it looks."""
 
-    ``every``: seconds between two looks.  ``metrics``: the folder of node_exporter's textfile collector; empty: the
-    usual ones.
-    """
-
+    #: Whether this host has the service; ``false`` removes it.
     enabled: bool = True
+    #: Seconds between two looks at the processes.
     every: int = 30
+    #: Folder of node_exporter's textfile collector.  Empty for the usual ones.
     metrics: str = ""
 
 

@@ -16,7 +16,6 @@ from ..apply.host import ManagedHost
 from ..apply.model import Change, with_kind, writing
 from ..errors import ApplyError, DesiredError
 from ..io.wording import joined, line
-from ..model import schema
 
 #: Bytes of a document; a real one has some 100 KB.
 _LIMIT = 64 << 20
@@ -56,8 +55,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 def _apply(arguments: argparse.Namespace) -> int:
     if arguments.schema:
-        schemas = {name: schema.schema(registry.resource(name).desired_type) for name in registry.names()}
-        print(json.dumps(schemas, indent=2))
+        print(json.dumps(registry.schemas(), indent=2))
         return 0
     if arguments.release:
         return _answer(arguments, lambda answer: answer.update(released=lock.release(arguments.release)))

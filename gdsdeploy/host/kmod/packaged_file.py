@@ -7,12 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PackagedFile:
-    """A module file of a locked package; ``file`` is below /lib/modules/RELEASE, ``version`` the package's."""
+    """A module file of a locked package."""
 
+    #: Name of the module in the kernel.
     module: str
+    #: Path below the kernel's folder of modules.
     file: str
+    #: Checksum of the file.
     sha256: str
+    #: Name of the package.
     package: str
+    #: Version of the package.
     version: str
 
     @property

@@ -1,7 +1,7 @@
 """Typed desired state: dataclasses from JSON, with the place of every mistake; and their JSON schema.
 
-Fields have the types str, int, float, bool, ``List[…]``, ``Tuple[…, ...]``, ``Dict[str, …]``, ``Mapping[str, …]``,
-``Optional[…]`` and other dataclasses.
+Fields have the types str, int, float, bool, ``Literal[…]`` of strings, ``List[…]``, ``Tuple[…, ...]``, ``Dict[str, …]``,
+``Mapping[str, …]``, ``Optional[…]`` and other dataclasses.
 A string of a desired state is one line: it becomes part of a line of a configuration file, in which a second one would
 be a setting of its own.  The content of a file is the exception, and its field has the metadata LINES.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import abc
-from typing import Any, Dict, List, Mapping, Type, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Dict, List, Literal, Mapping, Type, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ..errors import DesiredError
 
@@ -68,6 +68,10 @@ def _value(hint: Any, value: Any, place: str, lines: bool) -> Any:
     if origin is Union:
         part = next(part for part in parts if part is not type(None))
         return None if value is None else _value(part, value, place, lines)
+    if origin is Literal:
+        if value not in parts:
+            raise DesiredError(f"{place}: one of {', '.join(parts)} is needed")
+        return value
     if origin in (list, tuple):
         if not isinstance(value, (list, tuple)):
             raise DesiredError(f"{place}: a list is needed, not {_word(value)}")
@@ -101,6 +105,8 @@ def _schema(hint: Any, lines: bool) -> Dict[str, Any]:
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Union:
         return {"anyOf": [_schema(next(p for p in parts if p is not type(None)), lines), {"type": "null"}]}
+    if origin is Literal:
+        return {"type": "string", "enum": list(parts)}
     if origin in (list, tuple):
         return {"type": "array", "items": _schema(parts[0], lines)}
     if origin in (dict, abc.Mapping):

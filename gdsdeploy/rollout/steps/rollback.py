@@ -117,7 +117,7 @@ def _restore_variables(work: Work, back: Work) -> dict[str, Any]:
     unwanted = sorted(name for name, package in packages.items() if not package.version)
     modules = work.facts.modules_before
     return {
-        "gds_driver_leaving": desired.plain(superseded(back.target))
+        "gds_driver_superseded": desired.plain(superseded(back.target))
         + [{"package": name, "version": ""} for name in unwanted if name not in kernel_packages(work.target)],
         "gds_restore_manager": stack_platform_for(back.target.os).manager,
         "gds_restore_modules": modules.archive if modules is not None else "",

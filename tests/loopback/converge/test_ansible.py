@@ -31,6 +31,7 @@ from gdsdeploy.image.root import ImageRoot
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.profile_parts import Signing
+from tests.roles.tasks import APPLY
 
 
 def test_the_command_line_ends_with_our_limit() -> None:
@@ -331,10 +332,8 @@ def task_names() -> dict[str, list[str]]:
     for file in (ROOT / "roles").glob("*/tasks/*.yml"):
         for task in yaml.safe_load(file.read_text()):
             for inner in (task, *task.get("block", ())):
-                for module in (key for key in inner if key.startswith("gdsdeploy.gds.")):
-                    instance = (inner[module] or {}).get("instance", "")
-                    resource = module.rpartition(".gds_")[2] + (f".{instance}" if instance else "")
-                    applied.setdefault(f"{file.parts[-3]}: {inner['name']}", []).append(resource)
+                if APPLY in inner:
+                    applied.setdefault(f"{file.parts[-3]}: {inner['name']}", []).append(inner[APPLY]["resource"])
     return applied
 
 

@@ -5,7 +5,6 @@ The root is a copy of the Debian that the lab's light hosts have.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -34,6 +33,7 @@ from gdsdeploy.zipapp import hostapp
 from gdslab import archive as archives
 from gdslab import guest, images, recipe
 from gdslab.state import cache_directory
+from tests.roles.tasks import apply
 from tests.unit.host.apply.apply_tree import differing, tree
 
 ROOT = Path(__file__).parents[3]
@@ -336,16 +336,16 @@ def test_the_same_tasks_work_in_a_root(root: Path, tmp_path: Path) -> None:
     archive = tmp_path / "archive"
     archive.write_bytes(os.urandom(3 << 20))
     tasks = [
-        {"gdsdeploy.gds.gds_expectation": {"content": "{{ gds_host_expectation }}"}},
+        apply("expectation", expectation="{{ gds_host_expectation }}"),
         {"ansible.builtin.copy": {"src": str(archive), "dest": "/opt/of-tasks", "owner": "root", "mode": "0644"}},
         {"ansible.builtin.fetch": {"src": "/opt/of-tasks", "dest": str(tmp_path / "fetched"), "flat": True}},
-        {"gdsdeploy.gds.gds_image": None},
+        apply("image"),
     ]
     outcome = play(root, tmp_path, tasks)
     assert (outcome.status, outcome.hosts["gpu1"].failure) == (0, None), (tmp_path / "log").read_text()
     subjects = {change.subject for change in outcome.hosts["gpu1"].changes}
     assert {EXPECTATION, "/etc/machine-id"} <= subjects
-    assert json.loads((root / EXPECTATION.lstrip("/")).read_text())["host"] == ""
+    assert (root / EXPECTATION.lstrip("/")).read_text() == EVIDENCE
     assert (root / "etc/machine-id").read_text() == ""
     assert (root / "opt/of-tasks").read_bytes() == archive.read_bytes() == (tmp_path / "fetched").read_bytes()
     assert not (root / "root/.ansible").exists(), "Ansible's own files are in memory"
@@ -369,9 +369,9 @@ def test_a_file_for_which_there_is_no_space_leaves_nothing(
 CALLER = """
 import sys
 from pathlib import Path
-from tests.loopback.image.test_enter import PATIENT, play, program
+from tests.loopback.image.test_enter import PATIENT, apply, play, program
 
-play(Path(sys.argv[1]), Path(sys.argv[2]), [{"gdsdeploy.gds.gds_program": None}], program(PATIENT))
+play(Path(sys.argv[1]), Path(sys.argv[2]), [apply("program")], program(PATIENT))
 """
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
+from docs.gen.collection import ROOT, spec
 from gdsdeploy.builds.assign import Supply
 from gdsdeploy.cancel import Stop
 from gdsdeploy.converge import ansible
@@ -48,7 +49,6 @@ from gdsdeploy.ssh import transport
 from gdsdeploy.ssh.endpoint import Answer
 from tests.loopback import loopback_sshd
 from tests.loopback.loopback_fleet import LoopbackFleet
-from tests.roles.readme import ROOT, spec
 from tests.unit.rollout.asked import (
     BOOT,
     KERNEL,

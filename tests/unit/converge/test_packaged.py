@@ -140,10 +140,12 @@ def test_the_kernel_comes_with_its_modules_and_after_the_userland(locked: Lock) 
     resources = resources_of(locked)
     names = list(resources)
     assert names.index("packages.driver") < names.index("packages.kernel") < names.index("modules")
-    kernel = {package.package for package in resources["packages.kernel"].wanted}
+    kernel = {package.package for package in resources["packages.kernel"].packages}
     assert kernel == {f"linux-image-{SPARK}", f"linux-modules-{SPARK}", DRIVER, NVIDIA_FS}
     everything = {
-        package.package for entry in ("driver", "kernel", "cufile") for package in resources[f"packages.{entry}"].wanted
+        package.package
+        for entry in ("driver", "kernel", "cufile")
+        for package in resources[f"packages.{entry}"].packages
     }
     assert not [name for name in everything if "dkms" in name or "headers" in name or "source" in name]
 
@@ -151,7 +153,7 @@ def test_the_kernel_comes_with_its_modules_and_after_the_userland(locked: Lock) 
 def test_packages_by_which_dkms_builds_leave(locked: Lock) -> None:
     resources = resources_of(locked)
     for name in ("packages.driver", "packages.kernel"):
-        leaving = {(package.package, package.version) for package in resources[name].leaving}
+        leaving = {(package.package, package.version) for package in resources[name].superseded}
         assert {("nvidia-dkms-580-open", ""), ("nvidia-dkms-open", ""), ("nvidia-dkms-580-server", "")} <= leaving
         assert ("nvidia-fs-dkms", "") in leaving
 

@@ -108,15 +108,16 @@ def test_a_host_is_asked_in_each_way_that_it_may_go(fleet: Fleet) -> None:
     sources = {way: (entry["modules"].source, entry["modules"].archive_sha256) for way, entry in variants.items()}
     assert sources == {"build": ("build", ""), "keep": ("receive", ""), "receive": ("receive", "none")}
     assert variants["build"]["modules"].hand_over
-    packages = {entry.package for entry in variants["keep"]["packages.kernel"].wanted}
-    assert packages < {entry.package for entry in variants["build"]["packages.kernel"].wanted}, "headers are for builds"
+    packages = {entry.package for entry in variants["keep"]["packages.kernel"].packages}
+    building = {entry.package for entry in variants["build"]["packages.kernel"].packages}
+    assert packages < building, "headers are for builds"
 
 
 def test_a_builder_builds(fleet: Fleet) -> None:
     variants = ways(fleet, "build1")
     assert list(variants) == ["build"]
     assert list(variants["build"]) == BUILDER
-    assert variants["build"]["expectation"].content == ""
+    assert variants["build"]["expectation"].expectation == ""
 
 
 @pytest.mark.parametrize(("wish", "expected"), [("build", ["build"]), ("receive", ["keep", "receive"])])
@@ -293,14 +294,14 @@ def test_only_what_needs_the_running_kernel_differs(fleet: Fleet) -> None:
     assert different == {"preflight", "expectation", "signing", "loaded"}
     assert (host["preflight"].unasked_kernel, of_image["preflight"].unasked_kernel) == (TARGET.kernel.release, "")
     assert (host["signing"].enrols, of_image["signing"].enrols) == (True, False)
-    assert host["loaded"].modules == ["nvidia", "nvidia-fs", "nvidia-peermem"]
-    assert (of_image["loaded"].modules, of_image["loaded"].units) == ([], {})
+    assert host["loaded"].loaded == ["nvidia", "nvidia-fs", "nvidia-peermem"]
+    assert (of_image["loaded"].loaded, of_image["loaded"].units) == ([], {})
     assert of_image["loaded"].services == host["loaded"].services
 
 
 def test_the_expectation_fits_whichever_host_boots(fleet: Fleet) -> None:
     states = state(fleet, None)[1], state(fleet, image_of(fleet))[1]
-    host, of_image = (expectation.from_json(each["expectation"].content) for each in states)
+    host, of_image = (expectation.from_json(each["expectation"].expectation) for each in states)
     assert (host.host, of_image.host) == ("gpu1", "")
     assert {**vars(host), "host": ""} == vars(of_image)
     assert of_image.own_kernel, "the first boot has to be of the locked kernel"

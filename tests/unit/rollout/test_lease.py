@@ -22,7 +22,7 @@ from gdsdeploy.rollout import session
 from gdsdeploy.rollout.steps import upgrade
 from gdsdeploy.rollout.steps.upgrade import Look
 from gdsdeploy.rollout.steps.work import release_host, wait_until_free
-from tests.roles.readme import IMPORT, role_of
+from tests.roles.tasks import IMPORT, role_of
 from tests.unit.rollout.asked import ScriptedWork, status, work
 
 ROOT = Path(__file__).parents[3]
@@ -81,7 +81,7 @@ def played(monkeypatch: pytest.MonkeyPatch, host: ScriptedWork, *failures: GdsEr
     sources = RunFiles(Path("/fleet"), Path("/program"), Path("/modules"), {"gpu1": "{}"}, {"gpu1": "{}"})
     monkeypatch.setattr(upgrade, "write_run_files", lambda *_: sources)
     shelf: Any = SimpleNamespace(folder=Path("/modules"))
-    assert upgrade.play(host, "apply", shelf, Supply("build", "", "w"), {}, {"gds_driver_leaving": ["x"]}) == [
+    assert upgrade.play(host, "apply", shelf, Supply("build", "", "w"), {}, {"gds_driver_superseded": ["x"]}) == [
         "gds_repo: Pins"
     ]
     return inventories
@@ -118,8 +118,8 @@ def test_what_only_a_rollout_knows_wins_against_the_inventory(monkeypatch: pytes
     """Ansible prefers a host's variables to those of its groups."""
     (inventory,) = played(monkeypatch, work(Step.APPLY, {}), None)
     values = inventory["all"]["children"]["hosts"]["hosts"]["gpu1"]
-    assert values["gds_driver_leaving"] == ["x"]
-    assert "gds_driver_leaving" not in inventory["all"]["vars"]
+    assert values["gds_driver_superseded"] == ["x"]
+    assert "gds_driver_superseded" not in inventory["all"]["vars"]
 
 
 # -- letting go

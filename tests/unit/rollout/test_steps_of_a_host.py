@@ -257,7 +257,7 @@ def test_what_is_needed_to_build_for_a_kernel_goes_with_the_kernel() -> None:
     lock = lockfile.build({"gds": host.target.model_copy(update={"packages": packages})})
     host = dataclasses.replace(host, lock=lock)
     inputs = rollback._restore_variables(host, host)
-    assert inputs["gds_driver_leaving"] == [{"package": "nvidia-open-kernel-dkms", "version": ""}]
+    assert inputs["gds_driver_superseded"] == [{"package": "nvidia-open-kernel-dkms", "version": ""}]
     assert inputs["gds_restore_unwanted"] == sorted(versions)
 
 
@@ -271,5 +271,7 @@ def test_packages_with_modules_leave_with_the_userland_that_they_need() -> None:
     )
     lock = lockfile.build({"gds": host.target.model_copy(update={"packages": packages})})
     inputs = rollback._restore_variables(dataclasses.replace(host, lock=lock), host)
-    assert {entry["package"] for entry in inputs["gds_driver_leaving"]} >= {f"linux-modules-nvidia-580-open-{KERNEL}"}
-    assert f"linux-image-{KERNEL}" not in {entry["package"] for entry in inputs["gds_driver_leaving"]}
+    assert {entry["package"] for entry in inputs["gds_driver_superseded"]} >= {
+        f"linux-modules-nvidia-580-open-{KERNEL}"
+    }
+    assert f"linux-image-{KERNEL}" not in {entry["package"] for entry in inputs["gds_driver_superseded"]}

@@ -65,7 +65,7 @@ class Packages(Resource[Desired]):
         self._before: Mapping[str, Installed] = {}
 
     def observe(self, host: ManagedHost, desired: Desired) -> Any:
-        for name in ("wanted", "along", "leaving"):
+        for name in ("packages", "dependents", "superseded"):
             check_names([package.package for package in getattr(desired, name)], f"packages.{name}")
         chosen = manager(desired.manager)
         self._before = chosen.installed(host)
@@ -195,7 +195,7 @@ class Packages(Resource[Desired]):
         """Hold the locked packages.  A moved package loses its hold; if another program held it, it is held again."""
         installed = chosen.installed(host)
         before = {name for name, package in self._before.items() if package.is_held}
-        names = [package.package for package in desired.wanted]
+        names = [package.package for package in desired.packages]
         again = [
             package.package
             for package in plan.missing

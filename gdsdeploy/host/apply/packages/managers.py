@@ -8,7 +8,7 @@ import os
 import re
 import time
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Type
+from typing import Any, ClassVar, Dict, Iterator, List, Literal, Mapping, Optional, Sequence, Set, Tuple, Type
 
 from ...errors import ApplyError, DesiredError
 from ...io import space
@@ -38,7 +38,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]*")
 class Package:
     """A package in one version, as the package manager writes both."""
 
+    #: Name of the package.
     package: str
+    #: Exact version.
     version: str
 
     def __str__(self) -> str:
@@ -47,35 +49,41 @@ class Package:
 
 @dataclass(frozen=True)
 class Pin(Package):
-    """A locked package; ``sha256`` of its file, empty where the file isn't compared."""
+    """A locked package."""
 
+    #: Checksum of the package file; empty where it isn't compared.
     sha256: str = ""
 
 
 @dataclass(frozen=True)
 class Index:
-    """A signed repository.
+    """A signed repository."""
 
-    ``host_keyring``: the key on the host that signs it.  ``exclusive``: nothing but the stack comes from there.
-    ``package_keys``: keys of its packages' makers, beside its own; dnf only.  ``metadata``: ``unsigned`` where only its
-    packages are signed, by ``host_keyring``; dnf only.
-    """
-
+    #: Name of the repository.
     repository: str
+    #: Base address.
     uri: str
+    #: Suite; a path that ends in ``/`` for a flat repository; empty for dnf.
     suite: str
+    #: Components; none for a flat repository and for dnf.
     components: List[str]
+    #: Path of the index's key on the host.
     host_keyring: str
+    #: Whether only the locked packages may come from it.
     exclusive: bool = False
+    #: Paths of other keys on the host for its packages; dnf only.
     package_keys: List[str] = field(default_factory=list)
-    metadata: str = "signed"
+    #: ``unsigned`` where only its packages are signed, by ``host_keyring``; dnf only.
+    metadata: Literal["signed", "unsigned"] = "signed"
 
 
 @dataclass(frozen=True)
 class Key:
-    """A key to bring: where it lies on the host, and its content in base64."""
+    """A key to bring."""
 
+    #: File on the host.
     dest: str
+    #: Its content in base64.
     content: str
 
 

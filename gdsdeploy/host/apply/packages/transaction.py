@@ -20,19 +20,20 @@ Simulate = Callable[[Sequence[Package], Sequence[str], Sequence[str]], Optional[
 
 @dataclass(frozen=True)
 class Desired:
-    """``wanted``: packages to have.
+    """The packages of one set."""
 
-    ``along``: packages that depend on those in their new versions; where they are installed, they move with them.
-    ``leaving``: packages that depend on those in the versions before; installed in other versions than these, they
-    leave first.  ``locked``: names of all that the lock has; empty: nothing is known of what it had before.
-    ``removes``: names or shell patterns of packages that may leave although nothing replaces them.
-    """
-
+    #: The host's package manager.
     manager: str
-    wanted: List[Package] = field(default_factory=list)
-    along: List[Package] = field(default_factory=list)
-    leaving: List[Package] = field(default_factory=list)
+    #: Packages to install, in exact versions.
+    packages: List[Package] = field(default_factory=list)
+    #: Packages that depend on those and change to these versions with them if installed; apt only.
+    dependents: List[Package] = field(default_factory=list)
+    #: Packages that depend on those in their versions before.  Installed in other versions than these, they are removed
+    #: first; where the version is empty, in any version; apt only.
+    superseded: List[Package] = field(default_factory=list)
+    #: Names of all locked packages.  Holds of other packages are released; empty releases none.
     locked: List[str] = field(default_factory=list)
+    #: Names or shell patterns of packages that may leave although nothing replaces them.
     removes: List[str] = field(default_factory=list)
 
     def allows(self, name: str) -> bool:
@@ -99,13 +100,15 @@ def plan(
 
     unfinished: packages whose installation was interrupted; a driver whose build failed leaves like any other.
     """
-    along = [package for package in desired.along if package.package in installed]
-    packages = {package.package: package for package in [*along, *desired.wanted]}
+    along = [package for package in desired.dependents if package.package in installed]
+    packages = {package.package: package for package in [*along, *desired.packages]}
     missing = [package for package in packages.values() if not is_installed(chosen, installed, package)]
     if not missing:
         return Plan([], [], [])
     present = {**unfinished, **installed}
-    others = [package for package in desired.leaving if package.package in present and package.package not in packages]
+    others = [
+        package for package in desired.superseded if package.package in present and package.package not in packages
+    ]
     going = [package.package for package in others if not is_installed(chosen, present, package)]
     stale = [name for name in ours if desired.locked and name not in desired.locked and not _stays(name)]
     return Plan(missing, going, [name for name in stale if name in installed and installed[name].is_held])
@@ -207,6 +210,6 @@ def simulated_changes(
 
 def hold_changes(desired: Desired, installed: Mapping[str, Installed]) -> List[Change]:
     """Wanted packages that aren't held."""
-    names = [package.package for package in desired.wanted]
+    names = [package.package for package in desired.packages]
     loose = [name for name in names if name not in installed or not installed[name].is_held]
     return [Change("hold", name, "", "held", "not-held") for name in loose]

@@ -13,7 +13,7 @@ from tests.unit.host.apply.kernel_hosts import KERNEL_COMES, apply, check, predi
 from tests.unit.host.kmod.kmod_root import EXPECTED, RELEASE, Root
 
 OTHER = "6.1.0-50-amd64"
-DESIRED = {"kernel_release": RELEASE}
+DESIRED = {"release": RELEASE}
 ADMITTED = [("boot", RELEASE, "default")]
 
 

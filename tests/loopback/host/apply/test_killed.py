@@ -49,18 +49,18 @@ RECIPES = {"driver_version": "1", "driver_flavour": "open", "driver_tree": "/usr
 DESIRED: dict[str, dict[str, Any]] = {
     # First, as on hosts: its folders are those of others, too.
     "program": {},
-    "module_options": {"kernel_release": RELEASE, "options": {"nvme_core": {"multipath": "N"}}},
+    "module_options": {"kernel_release": RELEASE, "module_options": {"nvme_core": {"multipath": "N"}}},
     "driver_options": DRIVER,
-    "imex": {"nodes": ["10.0.0.1", "10.0.0.2"]},
+    "imex": {"imex_nodes": ["10.0.0.1", "10.0.0.2"]},
     "watch": {"enabled": True},
     "gate": {"settings": Settings().to_json(), "required_by": ["slurmd.service"], "slurm": True},
     "peermem": {"rdma": "peermem"},
     "cufile": {"content": '{"ours": 1}'},
     "recipes": {**RECIPES, "driver_dkms_name": "nvidia"},
-    "expectation": {"content": "{}"},
+    "expectation": {"expectation": "{}"},
     "guard": {"manager": "apt"},
     "boot_arguments": {"kernel_release": RELEASE, "arguments": ["iommu=pt"]},
-    "boot_default": {"kernel_release": OLDER},
+    "boot_default": {"release": OLDER},
     "signing": {**SIGNING, "settings": "{}"},
     "signing.receives": {"certificate": "/etc/ssl/site.der", "certificate_content": "Y2VydA=="},
     "repositories": {**APT, "indices": [INDEX], "keys": [{"dest": KEY, "content": "a2V5"}]},
@@ -68,16 +68,16 @@ DESIRED: dict[str, dict[str, Any]] = {
     "pins.dnf": {"manager": "dnf", "deny": ["nvidia-driver", "kmod-nvidia*"], "modules": ["nvidia-driver:570"]},
     "packages": {
         "manager": "killed",
-        "wanted": [{"package": "nvidia-driver-570", "version": "570.1"}],
-        "leaving": [{"package": name, "version": "570.1"} for name in killed_world.PACKAGES],
+        "packages": [{"package": "nvidia-driver-570", "version": "570.1"}],
+        "superseded": [{"package": name, "version": "570.1"} for name in killed_world.PACKAGES],
     },
 }
 #: What programs make, and gdsdeploy's own records: an undo leaves them to the next run.
 MADE = ("/var/lib/gdsdeploy", "/world", "/boot", f"/lib/modules/{RELEASE}/modules.dep")
 #: What a host had of these before, made by an earlier run; an administrator's state is still on record.
 EARLIER: dict[str, dict[str, Any]] = {
-    "module_options": {"kernel_release": RELEASE, "options": {"nvme_core": {"io_timeout": "60"}}},
-    "imex": {"nodes": ["10.0.0.3"]},
+    "module_options": {"kernel_release": RELEASE, "module_options": {"nvme_core": {"io_timeout": "60"}}},
+    "imex": {"imex_nodes": ["10.0.0.3"]},
     "watch": {"enabled": True, "every": 7},
     "gate": {"settings": Settings().to_json(), "required_by": ["k3s.service"]},
     "boot_arguments": {"kernel_release": RELEASE, "arguments": ["iommu=pt", "mitigations=off"]},

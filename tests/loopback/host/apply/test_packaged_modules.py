@@ -147,5 +147,5 @@ def test_modules_of_an_earlier_kernel_lose_their_hold_with_the_userland() -> Non
     """They need the userland that moves; the kernel itself keeps its hold, because it runs."""
     ours = [f"linux-image-{RELEASE}", DRIVER]
     installed = {name: Installed(("1",), True) for name in ours}
-    wish = Packages("apt", wanted=[Package("nvidia-utils-580", "2")], locked=["nvidia-utils-580"])
+    wish = Packages("apt", packages=[Package("nvidia-utils-580", "2")], locked=["nvidia-utils-580"])
     assert list(plan(manager("apt"), wish, installed, ours, {}).obsolete) == [DRIVER]

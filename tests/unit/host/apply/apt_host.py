@@ -181,7 +181,7 @@ def packages(instance: str = "driver", **desired: Any) -> dict[str, Any]:
     """The resource ``packages`` in a document; lists are of NAME=VERSION."""
     lists = {
         key: [dict(zip(("package", "version"), word.split("="), strict=True)) for word in desired[key].split()]
-        for key in ("wanted", "along", "leaving")
+        for key in ("packages", "dependents", "superseded")
         if key in desired
     }
     names = {key: desired[key].split() for key in ("locked", "removes") if key in desired}

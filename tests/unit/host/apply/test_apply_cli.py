@@ -56,16 +56,16 @@ DEEP = "[" * 200_000
         ('{"version": 99, "resources": []}', "the desired state has version 99; this program reads 1"),
         ('{"version": 1, "resources": [{"resource": "toaster"}]}', "toaster: unknown resource; known: boot_arguments,"),
         (
-            '{"version": 1, "resources": [{"resource": "expectation", "desired": {"content": 1}}]}',
-            "resources[0].desired.content: string is needed, not a number",
+            '{"version": 1, "resources": [{"resource": "expectation", "desired": {"expectation": 1}}]}',
+            "resources[0].desired.expectation: string is needed, not a number",
         ),
         (
-            '{"version": 1, "resources": [{"resource": "expectation", "desired": {"content": "\\u0000"}}]}',
-            "resources[0].desired.content: has a NUL character",
+            '{"version": 1, "resources": [{"resource": "expectation", "desired": {"expectation": "\\u0000"}}]}',
+            "resources[0].desired.expectation: has a NUL character",
         ),
         (
-            '{"version": 1, "resources": [{"resource": "expectation", "desired": {"content": "\\ud800"}}]}',
-            "resources[0].desired.content: has half of a surrogate pair",
+            '{"version": 1, "resources": [{"resource": "expectation", "desired": {"expectation": "\\ud800"}}]}',
+            "resources[0].desired.expectation: has half of a surrogate pair",
         ),
     ],
 )

@@ -123,7 +123,7 @@ def test_it_is_dismissed_with_what_it_left(root: Path, systemctl: Systemctl) -> 
     lock = root / "run/gdsdeploy/apply.lock"
     lock.write_text("")
     left = ["/var/lib/node_exporter/gdsdeploy.prom", "/srv/open", "/srv/precious", "/etc", "/run/gdsdeploy/healthy"]
-    changes = both(root, replace(OFF, left=left))
+    changes = both(root, replace(OFF, files=left))
     assert changes[0] == ("disable", "gds-gate.service", "not-wanted")
     assert {subject for _, subject, _ in changes[1:]} == {
         *(set(files) - {"/srv/precious"}),
@@ -178,7 +178,7 @@ def test_revert_with_settings_that_nobody_can_read(root: Path, settings: str) ->
         (replace(ON, settings=""), ["content"]),
         (replace(ON, before=["slurmd"]), ["unit-name"]),
         (replace(ON, required_by=["a.service\nExecStart=/bin/sh"]), ["unit-name"]),
-        (replace(OFF, left=["etc/passwd"]), ["path"]),
+        (replace(OFF, files=["etc/passwd"]), ["path"]),
         (OFF, []),
     ],
 )

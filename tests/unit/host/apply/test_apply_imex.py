@@ -14,7 +14,7 @@ from tests.unit.host.apply.kernel_hosts import apply, check, short
 from tests.unit.host.apply.test_loaded import IMEX, Systemd
 
 PATH = "/etc/nvidia-imex/nodes_config.cfg"
-NODES = {"nodes": ["10.0.0.1", "fd00::2"]}
+NODES = {"imex_nodes": ["10.0.0.1", "fd00::2"]}
 WRITE = [("write", PATH, "missing")]
 
 
@@ -47,7 +47,7 @@ def test_imex_restarts_where_it_runs_with_other_nodes(tmp_path: Path, monkeypatc
     assert short(apply(tmp_path, "imex", NODES).changes) == WRITE
     systemd.active.add(IMEX)
     assert apply(tmp_path, "imex", NODES).changes == []
-    more = {"nodes": ["10.0.0.1"]}
+    more = {"imex_nodes": ["10.0.0.1"]}
     (_, restart) = check(tmp_path, "imex", more).changes
     assert (restart.kind, restart.subject, restart.disruption) == ("restart", IMEX, "module reload")
     assert systemd.commands == []
@@ -57,4 +57,4 @@ def test_imex_restarts_where_it_runs_with_other_nodes(tmp_path: Path, monkeypatc
 
 def test_a_line_that_is_no_address_is_refused(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="isn't an IP address"):
-        apply(tmp_path, "imex", {"nodes": ["10.0.0.1", "tray2 10.0.0.2"]})
+        apply(tmp_path, "imex", {"imex_nodes": ["10.0.0.1", "tray2 10.0.0.2"]})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional  # noqa: UP035 - as on Python 3.8
+from typing import Any, Dict, List, Literal, Optional  # noqa: UP035 - as on Python 3.8
 
 import jsonschema
 import pytest
@@ -32,6 +32,7 @@ class Outer:
     sizes: Dict[str, int] = field(default_factory=dict)  # noqa: UP006
     inner: List[Inner] = field(default_factory=list)  # noqa: UP006
     maybe: Optional[str] = None  # noqa: UP045
+    way: Literal["in", "out"] = "in"
 
 
 def test_what_is_left_out_has_its_default() -> None:
@@ -61,6 +62,8 @@ def test_what_is_left_out_has_its_default() -> None:
         ({"text": "x", "inner": [{"name": "a\tb"}]}, f"desired.inner[0].name: {ONE_LINE}"),
         ({"text": "\ud800"}, "desired.text: has half of a surrogate pair, which isn't a character"),
         ({"text": "x", "colour": "red"}, "desired.colour: unknown key"),
+        ({"text": "x", "way": "up"}, "desired.way: one of in, out is needed"),
+        ({"text": "x", "way": ["in"]}, "desired.way: one of in, out is needed"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(value: Any, message: str) -> None:
@@ -112,7 +115,7 @@ def test_only_contents_of_files_have_several_lines() -> None:
     }
     assert fields == {
         ("cufile", "content"),
-        ("expectation", "content"),
+        ("expectation", "expectation"),
         ("gate", "settings"),
         ("modules", "builder_key"),
         ("signing", "settings"),

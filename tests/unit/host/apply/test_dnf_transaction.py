@@ -86,7 +86,7 @@ def dnf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DnfHost:
     return host
 
 
-DRIVER = packages(manager="dnf", wanted="driver=3:2-1")
+DRIVER = packages(manager="dnf", packages="driver=3:2-1")
 UPGRADE = ["upgrade", "driver", "3:1-1", "3:2-1", "", ""]
 
 
@@ -146,8 +146,8 @@ def test_what_nothing_replaces_is_refused_with_the_command_of_dnf(dnf: DnfHost) 
 def test_an_old_kernel_that_makes_room_is_no_loss_and_the_others_stay(dnf: DnfHost) -> None:
     dnf.packages = {"kernel": "5-1 6-1"}
     dnf.moves = [["remove", "kernel", "0:5-1", "", "replaced-by", "other"], ["install", "kernel", "", "0:7-1", "", ""]]
-    first = packages("kernel", manager="dnf", wanted="kernel=7-1")
-    same = packages("again", manager="dnf", wanted="kernel=7-1")
+    first = packages("kernel", manager="dnf", packages="kernel=7-1")
+    same = packages("again", manager="dnf", packages="kernel=7-1")
     results = dnf.check(first, same)
     assert short(results) == ["remove kernel 5-1 replaced-by", "upgrade kernel 6-1>7-1 version"]
     assert [result.refusals for result in results] == [[], []]

@@ -16,7 +16,7 @@ from tests.unit.host.apply.kernel_hosts import apply, check, short
 RUNNING = os.uname().release
 DESIRED = {
     "kernel_release": RUNNING,
-    "modules": ["nvidia", "nvidia-fs", "nvidia-peermem"],
+    "loaded": ["nvidia", "nvidia-fs", "nvidia-peermem"],
     "units": {"nvidia-peermem": "gds-peermem.service"},
 }
 
@@ -77,7 +77,7 @@ def test_the_unit_that_failed_at_boot_starts_again_once_the_modules_are_loaded(
 
     monkeypatch.setattr(process, "run", run)
     monkeypatch.setattr(services, "is_booted", lambda _: True)
-    desired = {"kernel_release": RUNNING, "modules": ["nvidia"]}
+    desired = {"kernel_release": RUNNING, "loaded": ["nvidia"]}
     unit = "systemd-modules-load.service"
     expected = [("load", "nvidia", "not-loaded"), ("start", unit, "failed-at-boot")]
     assert short(check(tmp_path, "loaded", desired).changes) == expected
@@ -134,7 +134,7 @@ def test_the_services_of_the_driver_are_enabled_and_started(tmp_path: Path, monk
     fabric.parent.mkdir(parents=True)
     fabric.symlink_to("/dev/null")
     units = [PERSISTENCED, fabric.name, IMEX, "nvidia-missing.service"]
-    desired = {"kernel_release": RUNNING, "modules": ["nvidia"], "services": units}
+    desired = {"kernel_release": RUNNING, "loaded": ["nvidia"], "services": units}
     expected = [
         ("enable", PERSISTENCED, "not-enabled"),
         ("start", PERSISTENCED, "not-active"),
@@ -159,7 +159,7 @@ def test_a_service_without_a_gpu_to_serve_is_enabled_and_not_started(
     """nvidia-persistenced fails where there is none: with an NVSwitch alone, or with another vendor's adapter."""
     systemd = Systemd(tmp_path, monkeypatch)
     systemd.function("0000:01:00.0", vendor, kind)
-    desired = {"kernel_release": RUNNING, "modules": ["nvidia"], "services": [PERSISTENCED]}
+    desired = {"kernel_release": RUNNING, "loaded": ["nvidia"], "services": [PERSISTENCED]}
     assert short(apply(tmp_path, "loaded", desired).changes) == [("enable", PERSISTENCED, "not-enabled")]
     assert systemd.commands == [["systemctl", "enable", PERSISTENCED]]
     assert short(check(tmp_path, "loaded", desired).changes) == []
@@ -167,7 +167,7 @@ def test_a_service_without_a_gpu_to_serve_is_enabled_and_not_started(
 
 def test_services_wait_for_the_reboot_into_the_locked_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Systemd(tmp_path, monkeypatch)
-    desired = {"kernel_release": "9.9", "modules": ["nvidia"], "services": [PERSISTENCED]}
+    desired = {"kernel_release": "9.9", "loaded": ["nvidia"], "services": [PERSISTENCED]}
     assert short(check(tmp_path, "loaded", desired).changes) == [("enable", PERSISTENCED, "not-enabled")]
 
 
@@ -187,7 +187,7 @@ def test_what_was_unloaded_is_forgotten_once_it_is_loaded_again(tmp_path: Path) 
     assert unload.recorded(host) == ["gds-peermem.service", "nvidia_fs", "nvidia_peermem"]
     unit.unlink()
     assert unload.recorded(host) == ["nvidia_fs"], "a host without the unit doesn't want the module either"
-    desired = {"kernel_release": "9.9", "modules": ["nvidia", "nvidia-fs"]}
+    desired = {"kernel_release": "9.9", "loaded": ["nvidia", "nvidia-fs"]}
     apply(tmp_path, "loaded", desired)
     assert marker.exists(), "the reboot or an exchange has to load it"
     (tmp_path / "sys/module/nvidia_fs").mkdir()

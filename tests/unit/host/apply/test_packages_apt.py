@@ -60,7 +60,7 @@ def test_no_call_asks_a_question_or_lets_needrestart_restart_services(apt: AptHo
 def test_what_an_earlier_transaction_removes_is_refused_there_only(apt: AptHost) -> None:
     apt.packages = {"tool": ("1", "ii")}
     apt.simulated = "Remv tool [1]\nInst driver (2 stack [all])\n"
-    first, second = apt.check(packages("driver", wanted="driver=2"), packages("cufile", wanted="cufile=1"))
+    first, second = apt.check(packages("driver", packages="driver=2"), packages("cufile", packages="cufile=1"))
     assert [refusal.id for refusal in first.refusals] == ["removals"]
     assert second.refusals == []
 
@@ -73,13 +73,13 @@ def test_a_package_of_another_architecture_is_another_one(apt: AptHost) -> None:
     apt.simulated = (
         "Remv gl:i386 [1]\nRemv gl [1]\nInst driver (2 stack [amd64])\nInst driver:i386 [1] (2 stack [i386])\n"
     )
-    (result,) = apt.check(packages(wanted="driver=2"))
+    (result,) = apt.check(packages(packages="driver=2"))
     assert [(change.subject, change.reason) for change in result.changes if change.kind == "remove"] == [
         ("gl:i386", "replaced-by"), ("gl", "replaced-by"),
     ]  # fmt: skip
     assert result.refusals == []
     apt.simulated = None
-    apt.apply(packages(wanted="driver=2"))
+    apt.apply(packages(packages="driver=2"))
     assert apt.text(managers.INSTALLED) == "driver\n", "only that of i386 was there"
     apt.packages["lost:i386"] = ("1", "iHR")
     managers.manager("apt").reinstall(ManagedHost(root=str(apt.root)))
@@ -96,7 +96,7 @@ def test_with_sources_that_cannot_be_read_only_the_lock_is_predicted(apt: AptHos
     apt.write("/k.gpg", "key")
     words = "E: Failed to fetch http://x/dists/s/InRelease  Could not resolve 'x'"
     apt.failing["apt-get --config-file="] = Output(100, "", f"W: other\n{words}\nE: Some index files failed.\n")
-    result = apt.check(SOURCES, packages(wanted="libcuda1=550-2"))[1]
+    result = apt.check(SOURCES, packages(packages="libcuda1=550-2"))[1]
     assert short([result]) == ["install libcuda1 550-2 missing", "hold libcuda1 held not-held"]
     assert result.refusals == []
     why = f"this host can't read the repositories that it will have: {words[3:]}"
@@ -106,7 +106,7 @@ def test_with_sources_that_cannot_be_read_only_the_lock_is_predicted(apt: AptHos
 def test_without_room_for_a_look_only_the_lock_is_predicted(apt: AptHost, monkeypatch: pytest.MonkeyPatch) -> None:
     apt.write("/k.gpg", "key")
     monkeypatch.setattr("gdsdeploy.host.apply.host.SCRATCH", str(apt.root / "none"))
-    result = apt.check(SOURCES, packages(wanted="libcuda1=550-2"))[1]
+    result = apt.check(SOURCES, packages(packages="libcuda1=550-2"))[1]
     assert short([result]) == ["install libcuda1 550-2 missing", "hold libcuda1 held not-held"]
     assert result.report["removals"]["known"] is False
 
@@ -134,7 +134,7 @@ def test_sources_to_come_are_read_into_a_folder_of_the_look(apt: AptHost) -> Non
 
     texts: dict[str, str] = {}
     process.run = look  # the fixture puts it back
-    result = apt.check(SOURCES, packages(wanted="libcuda1=550-2"))[1]
+    result = apt.check(SOURCES, packages(packages="libcuda1=550-2"))[1]
     assert links == {"own.list": True, "gdsdeploy.sources": False, "own_InRelease": False, "own_Packages": True}
     assert texts["conf"].startswith("#clear APT::Update;\n"), "hooks of the host's own updates"
     assert "URIs: http://x\n" in texts["ours"]
@@ -157,7 +157,7 @@ def test_a_record_is_written_before_the_transaction(apt: AptHost, monkeypatch: p
 
     monkeypatch.setattr(process, "run", watch)
     with pytest.raises(ApplyError, match="dpkg: error processing package one") as caught:
-        apt.apply(packages(wanted="one=1 two=1"))
+        apt.apply(packages(packages="one=1 two=1"))
     assert caught.value.kind == "failed"
     assert events == ["one\ntwo\n"]
     assert apt.text("/var/lib/gdsdeploy/installed") == "one\n"
@@ -168,7 +168,7 @@ def test_a_full_disk_is_told_from_other_failures(apt: AptHost) -> None:
     output = f"dpkg: error: failed to write ({os.strerror(errno.ENOSPC)})\n" + "more\n" * 30
     apt.failing[TRANSACTION] = Output(100, "", output)
     with pytest.raises(ApplyError, match="no space left") as caught:
-        apt.apply(packages(wanted="one=1"))
+        apt.apply(packages(packages="one=1"))
     assert caught.value.kind == "no-space"
 
 
@@ -180,14 +180,14 @@ def test_a_lock_of_another_process_is_waited_for_and_named(apt: AptHost, monkeyp
     monkeypatch.setattr(managers.time, "sleep", waits.append)
     monkeypatch.setattr(database, "locks", lambda _: [HOLDER])
     with pytest.raises(ApplyError, match=r"unattended-upgr \(process 812\), which holds /var/lib/dpkg") as caught:
-        apt.apply(packages(wanted="one=1"))
+        apt.apply(packages(packages="one=1"))
     assert caught.value.kind == "package-manager-locked"
     assert sum(waits) == managers.LOCK_SECONDS
     assert apt.changed == []
     monkeypatch.setattr(database, "locks", lambda _: [HOLDER] if len(waits) < 152 else [])
     waits.clear()
     monkeypatch.setattr(managers.time, "sleep", lambda seconds: waits.extend([seconds] * 76))
-    assert short(apt.apply(packages(wanted="one=1")))
+    assert short(apt.apply(packages(packages="one=1")))
 
 
 def test_a_lock_that_is_taken_meanwhile_is_named_too(apt: AptHost, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +195,7 @@ def test_a_lock_that_is_taken_meanwhile_is_named_too(apt: AptHost, monkeypatch: 
     answers = iter([[], [HOLDER]])
     monkeypatch.setattr(database, "locks", lambda _: next(answers))
     with pytest.raises(ApplyError, match="process 812") as caught:
-        apt.apply(packages(wanted="one=1"))
+        apt.apply(packages(packages="one=1"))
     assert caught.value.kind == "package-manager-locked"
 
 
@@ -207,14 +207,14 @@ def test_a_build_that_fails_there_is_explained(apt: AptHost, monkeypatch: pytest
     apt.packages = {"nvidia-dkms": ("1", "iF")}
     apt.failing["dpkg --force-confdef"] = Output(1, "", "exit status 10\n")
     with pytest.raises(ApplyError, match=r"nv-dma\.c") as caught:
-        apt.apply(packages(wanted="one=1"))
+        apt.apply(packages(packages="one=1"))
     assert caught.value.kind == "modules"
 
 
 @pytest.mark.parametrize("name", ["-y", "a b", "*", "../x", ""])
 def test_what_is_no_name_reaches_no_command(apt: AptHost, name: str) -> None:
     resource = packages()
-    resource["desired"]["wanted"] = [{"package": name, "version": "1"}]
+    resource["desired"]["packages"] = [{"package": name, "version": "1"}]
     with pytest.raises(DesiredError, match="not the name of a package"):
         apt.apply(resource)
     assert apt.changed == []
@@ -223,7 +223,7 @@ def test_what_is_no_name_reaches_no_command(apt: AptHost, name: str) -> None:
 def test_what_was_installed_goes_in_one_transaction(apt: AptHost, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = f"linux-image-{os.uname().release}"
     apt.packages = {"before": ("1", "ii"), "theirs": ("1", "hi")}
-    apt.apply(packages(wanted=f"one=1 two=1 before=1 theirs=1 {kernel}=1"))
+    apt.apply(packages(packages=f"one=1 two=1 before=1 theirs=1 {kernel}=1"))
     apt.packages["two"] = ("1", "rc")
     expected = ["unhold before", f"unhold {kernel}", "unhold one", "remove one", "remove two"]
     assert revert(apt, "packages", check=True) == expected
@@ -245,8 +245,8 @@ def test_modules_are_unloaded_before_packages_that_exchange_them(apt: AptHost) -
     apt.failing = {"systemctl --quiet is-active": Output(3, "", "")}
     table = "nvidia_peermem 1 0 - Live 0x0 (OE)\nnvidia_fs 1 0 - Live 0x0 (OE)\nnvidia 1 1 nvidia_fs, Live 0x0 (OE)\n"
     apt.write("/proc/modules", table)
-    assert [line for line in short(apt.check(packages(wanted="libcufile-13-0=2"))) if "unload" in line] == []
-    resource = packages(wanted="nvidia-dkms-580-open=2")
+    assert [line for line in short(apt.check(packages(packages="libcufile-13-0=2"))) if "unload" in line] == []
+    resource = packages(packages="nvidia-dkms-580-open=2")
     checked = apt.check(resource)
     assert short(checked)[:2] == ["unload nvidia_peermem loaded in-place", "unload nvidia_fs loaded in-place"]
     assert [change.disruption for change in checked[0].changes[:2]] == ["module reload"] * 2
@@ -256,7 +256,7 @@ def test_modules_are_unloaded_before_packages_that_exchange_them(apt: AptHost) -
     apt.write("/proc/modules", table.replace("nvidia_fs 1 0", "nvidia_fs 1 2"))
     for change in (
         lambda host: registry.resource("packages").revert(host),
-        lambda _: apt.apply(packages(wanted="nvidia-fs=2")),
+        lambda _: apt.apply(packages(packages="nvidia-fs=2")),
     ):
         apt.write("/var/lib/gdsdeploy/installed", "nvidia-fs\n")
         apt.changed.clear()
@@ -272,7 +272,7 @@ def test_a_check_names_what_uses_a_module_that_leaves(apt: AptHost) -> None:
     apt.write("/proc/7/comm", "python3\n")
     (apt.root / "proc/7/fd").mkdir()
     (apt.root / "proc/7/fd/3").symlink_to("/dev/nvidia-fs0")
-    (result,) = apt.check(packages(wanted="nvidia-fs=2"))
+    (result,) = apt.check(packages(packages="nvidia-fs=2"))
     assert [(change.subject, change.users) for change in result.changes if change.kind == "unload"] == [
         ("nvidia_peermem", ()),
         ("nvidia_fs", ("python3 (process 7) has /dev/nvidia-fs0 open", "the module lnet uses nvidia_fs")),
@@ -290,7 +290,7 @@ def test_the_unit_of_peermem_stops_with_its_module_and_an_rdma_program_keeps_bot
         (apt.root / f"proc/{pid}/fd").mkdir()
         for number, file in enumerate(files):
             (apt.root / f"proc/{pid}/fd/{number}").symlink_to(file)
-    resource = packages(wanted="nvidia-dkms-580-open=2")
+    resource = packages(packages="nvidia-dkms-580-open=2")
     with pytest.raises(ApplyError) as caught:
         apt.apply(resource)
     message = "nvidia_peermem can't be unloaded: python3 (process 7) has /dev/infiniband/uverbs0 open"

@@ -37,14 +37,14 @@ def test_each_removal_has_the_package_by_which_it_happens(apt: AptHost) -> None:
         "library1": "Provides: library\n",
         "decode": "Depends: libc6, driver (= 1) | none\n",
     }
-    assert removals(apt, wanted="driver=2") == {
+    assert removals(apt, packages="driver=2") == {
         "decode": ("needs", "driver"),
         "library1": ("replaced-by", "library2"),
         "old-smi": ("replaced-by", "driver"),
         "rival": ("conflicts", "driver"),
         "loose": ("dependency", ""),
     }
-    (refusal,) = apt.check(packages(wanted="driver=2"))[0].refusals
+    (refusal,) = apt.check(packages(packages="driver=2"))[0].refusals
     assert refusal.message.endswith("doesn't replace: decode 1, rival 1, loose 1")
 
 
@@ -52,13 +52,13 @@ def test_only_what_the_profile_names_may_leave(apt: AptHost) -> None:
     apt.packages = dict.fromkeys(("driver", "libnvidia-decode-580", "libnvidia-gl-580"), ("1", "ii"))
     moves = ("Remv libnvidia-decode-580 [1]", "Remv libnvidia-gl-580 [1]", "Inst driver [1] (2 x [all])")
     moved(apt, *moves)
-    (refusal,) = apt.check(packages(wanted="driver=2", removes="libnvidia-decode-*"))[0].refusals
+    (refusal,) = apt.check(packages(packages="driver=2", removes="libnvidia-decode-*"))[0].refusals
     assert refusal.message.endswith("doesn't replace: libnvidia-gl-580 1")
     assert "removes: [libnvidia-gl-580]" in refusal.hint
     with pytest.raises(ApplyError, match="doesn't replace: libnvidia-gl-580 1"):
-        apt.apply(packages(wanted="driver=2", removes="libnvidia-decode-*"))
+        apt.apply(packages(packages="driver=2", removes="libnvidia-decode-*"))
     assert apt.changed == []
-    both = {"wanted": "driver=2", "removes": "libnvidia-decode-* libnvidia-gl-580"}
+    both = {"packages": "driver=2", "removes": "libnvidia-decode-* libnvidia-gl-580"}
     assert {reason for reason, _ in removals(apt, **both).values()} == {"allowed"}
     apt.apply(packages(**both))
     assert apt.packages["driver"][0] == "2"
@@ -67,10 +67,10 @@ def test_only_what_the_profile_names_may_leave(apt: AptHost) -> None:
 def test_a_package_on_hold_leaves_only_if_the_profile_names_it(apt: AptHost) -> None:
     apt.packages = {"driver": ("1", "ii"), "libnvidia-decode-580": ("1", "hi")}
     moved(apt, "Remv libnvidia-decode-580 [1]", "Inst driver [1] (2 x [all])")
-    refusals = apt.check(packages(wanted="driver=2"))[0].refusals
+    refusals = apt.check(packages(packages="driver=2"))[0].refusals
     assert [refusal.id for refusal in refusals] == ["held", "removals"]
     assert "apt-mark unhold libnvidia-decode-580" in refusals[0].hint
-    assert apt.check(packages(wanted="driver=2", removes="libnvidia-decode-*"))[0].refusals == []
+    assert apt.check(packages(packages="driver=2", removes="libnvidia-decode-*"))[0].refusals == []
 
 
 def provision(apt: AptHost) -> None:
@@ -86,7 +86,7 @@ def provision(apt: AptHost) -> None:
 
     apt._change = change  # type: ignore[method-assign]
     moved(apt, "Remv decode [1]", "Remv library1 [1]", "Inst driver [1] (2 x [all])", "Inst library2 (2 x [all])")
-    apt.apply(packages(wanted="driver=2 library2=2", removes="*"))
+    apt.apply(packages(packages="driver=2 library2=2", removes="*"))
     apt.simulated = None
 
 
@@ -95,11 +95,11 @@ def test_the_record_has_marks_holds_and_the_first_version(apt: AptHost) -> None:
     first = "decode=1 manual held\ndriver=1 manual moved\nlibrary1=1 automatic\n"
     assert apt.text(left.RECORD) == first
     moved(apt, "Inst driver [2] (3 x [all])")
-    apt.apply(packages(wanted="driver=3 library2=2"))
+    apt.apply(packages(packages="driver=3 library2=2"))
     assert apt.text(left.RECORD) == first
     apt.packages["decode"] = ("9", "ii")
     moved(apt, "Inst driver [3] (4 x [all])")
-    apt.apply(packages(wanted="driver=4 library2=2"))
+    apt.apply(packages(packages="driver=4 library2=2"))
     assert "decode" not in apt.text(left.RECORD), "an administrator has installed it again"
 
 
@@ -131,7 +131,7 @@ def test_a_package_that_needs_one_of_the_locks_comes_back_in_its_version(apt: Ap
     """The driver moved, and its new version leaves with a package that came for it."""
     apt.packages = {"driver": ("1", "hi")}
     moved(apt, "Inst driver [1] (2 x [all])", "Inst helper (1 x [all])")
-    apt.apply(packages(wanted="driver=2 helper=1"))
+    apt.apply(packages(packages="driver=2 helper=1"))
     apt.simulated = None
     assert apt.text(left.RECORD) == "driver=1 manual held moved\n"
     apt.offered = {"driver=1": SHA}
