@@ -8,7 +8,9 @@ controller that a machine's :class:`~gdsdeploy.converge.files.Files` reads.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Final
 
 from gdsdeploy.converge import boot
@@ -91,16 +93,7 @@ def _applied(
     return add
 
 
-def _host(machine: Machine) -> bool:
-    return machine.is_host
-
-
-def _boots(machine: Machine) -> bool:
-    return machine.boots
-
-
-def _builds(machine: Machine) -> bool:
-    return machine.builds
+_host, _boots, _builds = attrgetter("is_host"), attrgetter("boots"), attrgetter("builds")
 
 
 def _builds_or_receives(machine: Machine) -> bool:
@@ -129,10 +122,6 @@ def _preflight(machine: Machine) -> preflight.Desired:
     )
 
 
-def _pins_of(machine: Machine) -> list[managers.Pin]:
-    return [managers.Pin(package.package, package.version, package.sha256) for package in machine.packages]
-
-
 def _keyring_files(machine: Machine) -> dict[str, Any]:
     return {"keys": [{"src": source, "dest": dest} for dest, source in machine.sources[1].items()]}
 
@@ -141,7 +130,7 @@ def _keyring_files(machine: Machine) -> dict[str, Any]:
 def _repositories(machine: Machine) -> repositories.Desired:
     indices, keyrings = machine.sources
     keys = [managers.Key(dest, encoded(machine.controller.keyring(source))) for dest, source in keyrings.items()]
-    return repositories.Desired(machine.manager, indices, keys, _pins_of(machine))
+    return repositories.Desired(machine.manager, indices, keys, machine.pins)
 
 
 @_applied("gds_repo", "pins")
@@ -149,7 +138,7 @@ def _pins(machine: Machine) -> pins.Desired:
     return pins.Desired(
         manager=machine.manager,
         indices=machine.sources[0],
-        pins=_pins_of(machine),
+        pins=machine.pins,
         deny=[*machine.platform.kept_out(), *_bad_kernels(machine.target)],
         modules=list(machine.target.modules),
     )
@@ -320,9 +309,8 @@ def _modules(machine: Machine) -> modules.Desired:
         names=machine.loads,
         signed=machine.profile.signing is not None,
         builder=machine.supply.origin,
-        # The key with which an archive is verified comes while provision runs.
+        # An archive to receive, and the key with which it is verified, come while provision runs.
         hand_over=machine.builds and bool(machine.archive_path),
-        archive_sha256="" if machine.builds else machine.archive,
         packaged=packaged_files(machine.target),
     )
 
@@ -432,11 +420,20 @@ def variables(machine: Machine) -> dict[str, Any]:
 
 def plain(value: Any) -> Any:
     """A desired state as JSON has it."""
-    if is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    kind: Any = type(value)
+    if kind in (str, bool, int, float):
+        return value
+    if kind in (list, tuple):
+        return [inner if type(inner) is str else plain(inner) for inner in value]
     if isinstance(value, Mapping):
         return {key: plain(inner) for key, inner in value.items()}
-    return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+    return {name: plain(getattr(value, name)) for name in _field_names(kind)}
+
+
+@lru_cache(maxsize=256)
+def _field_names(kind: Any) -> tuple[str, ...]:
+    """Of a dataclass; asked thousands of times for each host of a large fleet."""
+    return tuple(field.name for field in fields(kind))
 
 
 def paths(desired_states: Mapping[str, Any]) -> set[str]:

@@ -131,7 +131,6 @@ class Machine:
     """A host or a builder, and what a run has for it.
 
     controller: reads the files that desired states contain.
-    archive: sha256 of the modules' archive that the controller has for it; empty: what it received before stays.
     """
 
     fleet: Fleet
@@ -139,7 +138,6 @@ class Machine:
     name: str
     files: RunFiles
     controller: Files = field(default_factory=NoFiles)
-    archive: str = ""
 
     @cached_property
     def supply(self) -> Supply:
@@ -200,8 +198,13 @@ class Machine:
         return packages_for(self.target, host=self.is_host, build=self.builds)
 
     @cached_property
+    def pins(self) -> list[managers.Pin]:
+        """The same, with the checksums of their files."""
+        return [managers.Pin(package.package, package.version, package.sha256) for package in self.packages]
+
+    @cached_property
     def packages_of(self) -> Mapping[str, list[Package]]:
-        """The same by what brings them: ``kernel``, ``cufile``, ``driver`` and ``modules``.
+        """Those packages by what brings them: ``kernel``, ``cufile``, ``driver`` and ``modules``.
 
         A builder has one set for all that isn't its kernel's: its packages need each other's.
         """

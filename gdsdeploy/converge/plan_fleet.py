@@ -279,9 +279,8 @@ def desired_documents(fleet: Fleet, lock: Lock, run_files: RunFiles, names: Sequ
     """Machine → the desired state in each way in which it may come to its modules.  Raises FleetInvalid."""
     files = Files()
 
-    def states(name: str, supply: Supply, archive: str = "") -> list[dict[str, Any]]:
-        sources = replace(run_files, supplies={name: supply})
-        return desired.listed(Machine(fleet, lock, name, sources, files, archive))
+    def states(name: str, supply: Supply) -> list[dict[str, Any]]:
+        return desired.listed(Machine(fleet, lock, name, replace(run_files, supplies={name: supply}), files))
 
     documents: dict[str, Document] = {}
     for name in names:
@@ -290,12 +289,19 @@ def desired_documents(fleet: Fleet, lock: Lock, run_files: RunFiles, names: Sequ
         if setting in ("build", "auto"):
             listed[BUILD] = states(name, Supply("build", "", want, delivers=True, origin=name))
         if setting in ("receive", "auto"):
-            received = Supply("receive", "", want, cached=True)
-            listed |= {KEEP: states(name, received), RECEIVE: states(name, received, NOT_DELIVERED)}
+            listed[KEEP] = states(name, Supply("receive", "", want, cached=True))
+            listed[RECEIVE] = [_with_archive(entry) for entry in listed[KEEP]]
         if setting == "packaged":
             listed[PACKAGED] = states(name, Supply("packaged", "", want))
         documents[name] = _document(listed)
     return documents
+
+
+def _with_archive(entry: dict[str, Any]) -> dict[str, Any]:
+    """A resource where an archive of modules is going to be received."""
+    if entry["resource"] != "modules":
+        return entry
+    return {**entry, "desired": {**entry["desired"], "archive_sha256": NOT_DELIVERED}}
 
 
 def _document(variants: Mapping[str, Any]) -> Document:

@@ -39,9 +39,8 @@ PACKAGES = [("libcufile0", "1.9.1.3~12.4.1-2", ""), ("gds-tools", "1.9.1.3~12.4.
 
 
 def role_of(place: str) -> str:
-    """The role whose README this is; empty for other pages."""
-    match = re.match(r"roles/(\w+)/README\.md:", place)
-    return match[1] if match else ""
+    """The role whose example this is; empty on other pages."""
+    return PLAYBOOKS[place].roles[-1].rpartition(".")[2] if place.startswith("docs/roles.md:") else ""
 
 
 #: Without the role that undoes the others.
@@ -93,8 +92,8 @@ def test_every_role_is_played_or_needs_something() -> None:
 
 
 def works(host: LabHost, playbook: Playbook) -> set[bool]:
-    """Whether the work of each of its roles is there."""
-    roles = [role.rpartition(".")[2] for role in playbook.roles]
+    """Whether the work of each of its roles is there; one of tasks does that of gds_packages."""
+    roles = [role.rpartition(".")[2] for role in playbook.roles] or ["gds_packages"]
     commands = [WORK[role] for role in roles if role != "gds_preflight"]
     answers = [host.ssh(["sudo", "sh", "-c", f"if {command}; then echo yes; else echo no; fi"]) for command in commands]
     return {answer.stdout.split()[-1] == "yes" for answer in answers}

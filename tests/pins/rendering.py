@@ -20,11 +20,18 @@ ROOT = Path(__file__).parents[2]
 LAB = ROOT / "tests" / "golden" / "lab"
 
 
+def run_files(text: str = "{}\n") -> RunFiles:
+    """What a run has for the lab's host; ``text`` is the content of its expectation and of its cufile.json."""
+    texts = {"gpu1": text}
+    return RunFiles(Path("/fleet"), Path("/cache/gdsdeploy-host.pyz"), Path("/cache/modules"), texts, texts)
+
+
+RUN_FILES = run_files()
+
+
 def render(fleet: Fleet, lock: Lock, text: str = "{}\n") -> dict[str, dict[str, Any]]:
-    """Host → its variables; ``text`` is the content of its expectation and of its cufile.json."""
-    texts = dict.fromkeys(fleet.hosts, text)
-    sources = RunFiles(Path("/fleet"), Path("/cache/gdsdeploy-host.pyz"), Path("/cache/modules"), texts, texts)
-    groups = inventory(fleet, lock, sources)["all"]["children"]
+    """Host → its variables."""
+    groups = inventory(fleet, lock, run_files(text))["all"]["children"]
     return {name: values for group in groups.values() for name, values in group["hosts"].items()}
 
 

@@ -12,9 +12,12 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from docs.gen.collection import spec
 from gdsdeploy.builds.assign import BuildFacts, archive_of, want
 from gdsdeploy.converge import plan_fleet
+from gdsdeploy.converge.desired import RESOURCES, desired_states, plain
 from gdsdeploy.converge.inventory import inventory
+from gdsdeploy.converge.machine import Machine
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.host.apply import registry
 from gdsdeploy.host.apply.packages.dnf import render_repositories
 from gdsdeploy.lock import lockfile
 from gdsdeploy.mirror import host_sources
@@ -22,7 +25,8 @@ from gdsdeploy.mirror.host_sources import HOST_KEY, HOST_KEYRING
 from gdsdeploy.model.fleet import Fleet, Mirror, Repository
 from gdsdeploy.model.lock import Lock, Target
 from gdsdeploy.model.profile_parts import ImexNode
-from tests.pins.rendering import render, self_building
+from plugins.plugin_utils import options
+from tests.pins.rendering import RUN_FILES, render, self_building
 
 ROOT = Path(__file__).parents[2]
 #: Used alone, or with what only a rollout knows.
@@ -50,6 +54,22 @@ def test_rendered_variables_fit_the_specification(role: str, alone: bool, fleet:
         assert variables.keys() <= options.keys(), f"{name}: {role} does not know {variables.keys() - options.keys()}"
         result = ArgumentSpecValidator(options).validate(variables)
         assert not result.error_messages, f"{name}: {result.error_messages}"
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["builder", "self-building"])
+def test_roles_apply_what_the_plan_asks_for(alone: bool, fleet: Fleet, lock: Lock, monkeypatch: Any) -> None:
+    """What a task makes of its role's variables is the desired state of the plan, but for files of the controller."""
+    monkeypatch.setattr(options, "_schemas", registry.schemas)
+    fleet = self_building(fleet) if alone else fleet
+    for name, values in render(fleet, lock).items():
+        for resource, state in desired_states(Machine(fleet, lock, name, RUN_FILES)).items():
+            (applied,) = (one for one in RESOURCES if one.name == resource)
+            kind = resource.partition(".")[0]
+            names, notes = options.of_role(applied.role, options.specification(kind), values)
+            found = options.checked(kind, {option: values[variable] for option, variable in names.items()})
+            expected = {key: value for key, value in plain(state).items() if key not in applied.contents}
+            assert {key: found[key] for key in expected} == expected, (name, resource)
+            assert not notes
 
 
 def test_host_keys_are_checked_with_the_fleets_own_file(fleet: Fleet, lock: Lock) -> None:

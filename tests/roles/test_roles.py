@@ -15,15 +15,14 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from docs.gen.collection import ROLES, ROOT, example, flat, spec
 from gdsdeploy import resources
 from gdsdeploy.converge.desired import RESOURCES
-from gdsdeploy.converge.machine import Machine, RunFiles
+from gdsdeploy.converge.machine import Machine
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
 from plugins.plugin_utils.files import FILES, Files
 from plugins.plugin_utils.options import RENAMED
+from tests.pins.rendering import LAB, RUN_FILES
 from tests.roles.tasks import APPLY, IMPORT, role_of
 
-LAB = ROOT / "tests" / "golden" / "lab"
-RUN_FILES = RunFiles(Path("/fleet"), Path("/program"), Path("/modules"), {"gpu1": "{}"}, {"gpu1": "{}"})
 #: Of a role, a module's own change logic not counted.
 MAX_TASKS = 10
 

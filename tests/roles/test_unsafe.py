@@ -20,7 +20,7 @@ from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.profile_parts import Gate
-from tests.pins.rendering import render
+from tests.pins.rendering import render, run_files
 from tests.unit.hostile_words import WORDS
 
 LAB = Path(__file__).parents[1] / "golden" / "lab"
@@ -120,8 +120,7 @@ def test_what_a_fleet_and_a_host_say_reaches_a_task_and_the_plan_alike(fleet: Fl
     assert results["gds_driver_options"] == {"NVreg_X": text}
     assert results["gds_cufile_content"] == results["gds_host_expectation"] == f"// of {text}\n"
     assert json.loads(results["gds_gate_settings"])["file"] == "/run/" + text
-    texts = {"gpu1": f"// of {text}\n"}
-    sources = RunFiles(Path("/fleet"), Path("/p"), Path("/m"), texts, texts)
+    sources = run_files(f"// of {text}\n")
     states = desired.desired_states(Machine(fleet, lockfile.read(LAB / "gdsdeploy.lock"), "gpu1", sources))
     assert states["cufile"].content == f"// of {text}\n"
     assert states["driver_options"].options == {"NVreg_X": text}
