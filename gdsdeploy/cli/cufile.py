@@ -19,7 +19,7 @@ from gdsdeploy.cufile.check import Report, check, file_content, judged_release, 
 from gdsdeploy.cufile.model import EXAMINED_RELEASES, Release
 from gdsdeploy.cufile.render import PATH, FitTarget, Variant, render_profile
 from gdsdeploy.errors import CufileInvalid, GdsError, HostUnfit
-from gdsdeploy.host.facts import Unknown
+from gdsdeploy.host.facts import UndecidedError
 from gdsdeploy.host.io.wording import joined
 
 #: Verb → what it does, in the order of use.
@@ -198,9 +198,10 @@ def render(
 
 def _differences(host: FitTarget, text: str) -> Iterator[str]:
     """A unified diff from the host's file; raises HostUnfit if that could not be read."""
-    content = host.facts.document.text(PATH)
-    if isinstance(content, Unknown):
-        raise HostUnfit(f"{host.name}: {PATH} could not be read: {content.reason}")
+    try:
+        content = host.facts.document.text(PATH)
+    except UndecidedError as error:
+        raise HostUnfit(f"{host.name}: {PATH} could not be read: {error}") from None
     before = (content or "").splitlines(keepends=True)
     return difflib.unified_diff(before, text.splitlines(keepends=True), f"{host.name}:{PATH}", "rendered")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -167,7 +166,7 @@ def _facts(
     else:
         with console.step("Examining this machine"):
             facts = facts_of_this_machine(mount)
-    return replace(facts, name=host) if host else facts
+    return facts.but(name=host) if host else facts
 
 
 def _error(code: str) -> tuple[Any, str]:

@@ -33,10 +33,11 @@ from gdsdeploy.cufile.model import (
 )
 from gdsdeploy.errors import FleetInvalid, HostUnfit
 from gdsdeploy.host.explain.explanation import MountPath, description, proof_of, storage_paths
-from gdsdeploy.host.facts import HostFacts, Unknown
+from gdsdeploy.host.facts import HostFacts, UndecidedError, Unknown
 from gdsdeploy.host.facts.cufile import given_keys
 from gdsdeploy.host.facts.pci import Function, find
 from gdsdeploy.host.facts.rdma import Address, RdmaInterface
+from gdsdeploy.host.facts.unknown import if_known, known
 from gdsdeploy.host.libcufile import p2pdma
 from gdsdeploy.model.fleet import Profile
 
@@ -89,18 +90,20 @@ def _addresses(profile: Profile, facts: HostFacts, host: str) -> _Rows:
     which, versions = profile.fit.addresses, _VERSIONS[profile.fit.family]
     if which == "none":
         return
-    if isinstance(facts.network.rdma, Unknown):
+    try:
+        interfaces = facts.network.rdma
+    except UndecidedError as error:
         raise HostUnfit(
-            f"{host}: its RDMA interfaces are unknown: {facts.network.rdma.reason}",
+            f"{host}: its RDMA interfaces are unknown: {error}",
             hint="Install iproute2 there, or write the addresses into the fleet file (cufile, properties)",
-        )
+        ) from None
     usable = [
         (interface, addresses)
-        for interface in facts.network.rdma
+        for interface in interfaces
         if interface.active and (addresses := [one for one in interface.addresses if one.version in versions])
     ]
     if not usable:
-        states = "; ".join(map(_state, facts.network.rdma)) or "it has no RDMA device"
+        states = "; ".join(map(_state, interfaces)) or "it has no RDMA device"
         raise HostUnfit(
             f"{host}: no RDMA interface is active and has an address ({profile.fit.family}): {states}",
             hint="Configure one on the host, or set fit.addresses of its profile to none",
@@ -132,12 +135,13 @@ def _rails(usable: _Usable, _facts: HostFacts) -> _Usable:
 
 def _near(usable: _Usable, facts: HostFacts) -> _Usable:
     """For each GPU the interfaces with the most shared bridges; if it shares none, those of its NUMA node."""
-    if isinstance(facts.pci.functions, Unknown) or isinstance(facts.pci.gpus, Unknown) or not facts.pci.gpus:
-        reason = facts.pci.functions.reason if isinstance(facts.pci.functions, Unknown) else "it has no GPU"
+    gpus = known(lambda: facts.pci.gpus)
+    if isinstance(gpus, Unknown) or not gpus:
+        reason = gpus.reason if isinstance(gpus, Unknown) else "it has no GPU"
         raise HostUnfit(f"{facts.name}: no RDMA interface is near a GPU: {reason}", hint="Set fit.addresses to all")
     functions = {interface.device: find(facts.pci.functions, interface.pci) for interface, _ in usable}
     nearest: set[str] = set()
-    for gpu in facts.pci.gpus:
+    for gpu in gpus:
         ranks = {device: _closeness(gpu, function) for device, function in functions.items()}
         best = max(ranks.values())
         nearest |= {device for device, rank in ranks.items() if rank == best}
@@ -167,7 +171,7 @@ def _fit_compat(profile: Profile, host: FitTarget) -> _Rows:
     if profile.mode == "compat" or not profile.storage or any(mount.path == "compat" for mount in profile.storage):
         return
     # Once compat mode is disallowed it stays so: to allow it again would hide a path that broke.
-    now = host.facts.cufile.setting("properties", "allow_compat_mode", None)
+    now = if_known(lambda: host.facts.cufile.setting("properties", "allow_compat_mode", None), None)
     forbid = now is False or all(path.satisfies is True for path in _paths(profile, host.facts))
     if forbid and not (host.settled and now is True):
         yield ALLOW_COMPAT, False, "each mount was seen to take its path; from then on a broken one is an error"
@@ -181,19 +185,20 @@ def _paths(profile: Profile, facts: HostFacts) -> tuple[MountPath, ...]:
 
 def _host_pool(profile: Profile, facts: HostFacts, release: Release) -> _Rows:
     """Halve the counts of the largest slabs until the pools of one process for each GPU fit into memory."""
-    if isinstance(facts.memory, Unknown) or get(profile.cufile, SLAB_SIZES) or get(profile.cufile, SLAB_COUNTS):
+    memory = if_known(lambda: facts.memory, None)
+    if memory is None or get(profile.cufile, SLAB_SIZES) or get(profile.cufile, SLAB_COUNTS):
         return
     release_keys = keys(release)
     sizes, counts = (list(release_keys[name].default_for(release)) for name in (SLAB_SIZES, SLAB_COUNTS))
-    gpus = facts.pci.gpus if isinstance(facts.pci.gpus, tuple) else ()
-    room = facts.memory // 1024 // _POOL_SHARE // max(1, len(gpus))
+    gpus = if_known(lambda: facts.pci.gpus, ())
+    room = memory // 1024 // _POOL_SHARE // max(1, len(gpus))
     before = list(counts)
     while _pool_size(sizes, counts) > room and max(counts) > 1:
         largest = max((i for i, count in enumerate(counts) if count > 1), key=lambda i: sizes[i] * counts[i])
         counts[largest] //= 2
     if counts != before:
         each = _pool_size(sizes, counts) >> 10
-        why = f"{facts.memory >> 30} GiB of memory for {max(1, len(gpus))} processes: {each} MiB each"
+        why = f"{memory >> 30} GiB of memory for {max(1, len(gpus))} processes: {each} MiB each"
         yield SLAB_SIZES, sizes, why
         yield SLAB_COUNTS, counts, why
 
@@ -204,10 +209,9 @@ def _pool_size(sizes: Sequence[int], counts: Sequence[int]) -> int:
 
 def _gpu_pool(profile: Profile, facts: HostFacts, release: Release) -> _Rows:
     """Limit pinned memory to the smallest BAR1, through which other devices reach a GPU's memory."""
-    if profile.mode == "compat" or not isinstance(facts.pci.gpus, tuple):
-        return
-    windows = [sorted(gpu.bars.items())[1][1] >> 10 for gpu in facts.pci.gpus if len(gpu.bars) > 1]
-    if not windows:
+    gpus = if_known(lambda: facts.pci.gpus, ())
+    windows = [sorted(gpu.bars.items())[1][1] >> 10 for gpu in gpus if len(gpu.bars) > 1]
+    if profile.mode == "compat" or not windows:
         return
     smallest = min(windows)
     source = f"BAR1 of {smallest >> 10} MiB"
@@ -235,8 +239,8 @@ def _notes(profile: Profile, host: FitTarget) -> Iterator[str]:
             yield f"{key} stays true on {host.name} until its paths are proven: {'; '.join(lacking)}"
         elif lacking:
             yield f"{key} is false on {host.name}, and not every path works: {'; '.join(lacking)}"
-    mounts = host.facts.storage.mounts
-    if isinstance(mounts, Unknown):
+    mounts = if_known(lambda: host.facts.storage.mounts, None)
+    if mounts is None:
         return
     for key in ["denylist.mounts", *(f"fs.{name}.mount_table" for name in profile.cufile.get("fs", {}))]:
         for mount in get(profile.cufile, key) or ():

@@ -146,12 +146,13 @@ def _parser(verb: str) -> argparse.ArgumentParser:
 
 def _topology(arguments: argparse.Namespace) -> int:
     from . import topology
-    from .facts import Unknown, facts_from
+    from .facts import UndecidedError, facts_from
 
     evidence = topology.collect_topology() if arguments.evidence is None else _read_evidence(arguments.evidence)
-    tree = facts_from(evidence).topology
-    if isinstance(tree, Unknown):
-        raise UsageError(f"the PCI functions are not known: {tree.reason}")
+    try:
+        tree = facts_from(evidence).topology
+    except UndecidedError as error:
+        raise UsageError(f"the PCI functions are not known: {error}") from None
     print(json.dumps(topology.document(tree), sort_keys=True) if arguments.json else topology.text(tree), end="")
     return OK
 

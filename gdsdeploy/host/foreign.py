@@ -201,7 +201,7 @@ OWN_CUFILE = "Rendered by gdsdeploy"
 @recognizer("runfile-driver")
 def runfile_driver(facts: ForeignFacts, _locked: Locked) -> Optional[ForeignInstall]:
     """Its program for the removal; its log alone stays behind after that."""
-    files = _without_package(require(facts.driver_programs))
+    files = _without_package(facts.driver_programs)
     log = "; ".join(" ".join(line.split()) for line in facts.installer_log[:2])
     return ForeignInstall(
         "runfile-driver", tuple(Trace(path, log if not at else "") for at, path in enumerate(files)), True
@@ -210,7 +210,7 @@ def runfile_driver(facts: ForeignFacts, _locked: Locked) -> Optional[ForeignInst
 
 @recognizer("runfile-cuda")
 def runfile_cuda(facts: ForeignFacts, _locked: Locked) -> Optional[ForeignInstall]:
-    return ForeignInstall("runfile-cuda", tuple(Trace(path) for path in _without_package(require(facts.cuda_programs))))
+    return ForeignInstall("runfile-cuda", tuple(Trace(path) for path in _without_package(facts.cuda_programs)))
 
 
 @recognizer("module-without-record")
@@ -227,9 +227,7 @@ def module_without_record(facts: ForeignFacts, locked: Locked) -> Optional[Forei
 
 @recognizer("module-loader")
 def module_loader(facts: ForeignFacts, _locked: Locked) -> Optional[ForeignInstall]:
-    return ForeignInstall(
-        "module-loader", tuple(Trace(path) for path in _without_package(require(facts.module_loaders)))
-    )
+    return ForeignInstall("module-loader", tuple(Trace(path) for path in _without_package(facts.module_loaders)))
 
 
 @recognizer("dkms-by-hand")
@@ -239,7 +237,7 @@ def dkms_by_hand(facts: ForeignFacts, locked: Locked) -> Optional[ForeignInstall
     One that is installed for the locked kernel writes the same files as the lock's.  One that installs itself does so
     when the locked kernel comes, if that isn't there yet.
     """
-    trees = [tree for tree in require(facts.dkms) if require(tree.owner) == ""]
+    trees = [tree for tree in facts.dkms if require(tree.owner) == ""]
     coming = bool(trees) and _modules(facts, locked) is None
     breaks = [tree for tree in trees if locked.kernel_release in tree.releases or (coming and tree.autoinstall)]
     traces = [
@@ -254,7 +252,7 @@ def library_without_package(facts: ForeignFacts, _locked: Locked) -> Optional[Fo
     """Only the first file of each name counts: programs get that one."""
     sonames: Set[str] = set()
     alone: List[Tuple[Library, bool]] = []
-    for library in require(facts.libraries):
+    for library in facts.libraries:
         if require(library.owner) == "":
             alone.append((library, library.soname not in sonames))
         sonames.add(library.soname)
@@ -265,7 +263,7 @@ def library_without_package(facts: ForeignFacts, _locked: Locked) -> Optional[Fo
 @recognizer("cufile-json")
 def cufile_json(facts: ForeignFacts, _locked: Locked) -> Optional[ForeignInstall]:
     """Neither gdsdeploy's nor as its package ships it."""
-    config = require(facts.cufile)
+    config = facts.cufile
     if config is None:
         return None
     place, _, text = config
@@ -277,9 +275,9 @@ def cufile_json(facts: ForeignFacts, _locked: Locked) -> Optional[ForeignInstall
 @recognizer("driver-container")
 def driver_container(facts: ForeignFacts, _locked: Locked) -> Optional[ForeignInstall]:
     """Its root folder is mounted where the operator's other containers look for the driver."""
-    if not require(facts.driver_root):
+    if not facts.driver_root:
         return None
-    loaded = require(facts.nvidia_loaded)
+    loaded = facts.nvidia_loaded
     trace = Trace("/run/nvidia/driver", "a mount point; nvidia is loaded" if loaded else "a mount point")
     return ForeignInstall("driver-container", (trace,), loaded)
 
@@ -336,7 +334,7 @@ def driver_packages(facts: ForeignFacts, locked: Locked) -> Optional[ForeignInst
 @recognizer("hold")
 def hold(facts: ForeignFacts, locked: Locked) -> Optional[ForeignInstall]:
     """Holds on the lock's packages that aren't gdsdeploy's."""
-    own = require(facts.own_holds)
+    own = facts.own_holds
     present = _present(facts)
     names = [
         name
@@ -361,7 +359,7 @@ def pin(facts: ForeignFacts, locked: Locked) -> Optional[ForeignInstall]:
     """Records for the lock's packages; of two records for a version, apt takes the one that it reads first."""
     traces: List[Trace] = []
     breaks = False
-    for path, text in require(facts.preferences):
+    for path, text in facts.preferences:
         if path == _OWN_PREFERENCES:
             continue
         # gdsdeploy's file sorts before all names that don't begin with a lower character.
@@ -412,7 +410,7 @@ def versionlock(facts: ForeignFacts, locked: Locked) -> Optional[ForeignInstall]
     """Lines of dnf's locks that keep the locked version of a package out, or name another one."""
     traces: List[Trace] = []
     breaks = False
-    for path, text in require(facts.locks):
+    for path, text in facts.locks:
         for row in map(str.strip, _OWN_LOCKS.sub("", text).splitlines()):
             pattern = row.lstrip("!")
             if not pattern or pattern.startswith("#"):
@@ -434,7 +432,7 @@ def exclude(facts: ForeignFacts, locked: Locked) -> Optional[ForeignInstall]:
     """Settings of dnf that keep packages of the lock out; those that are installed stay as they are."""
     traces: List[Trace] = []
     breaks = False
-    for path, row in require(facts.excludes):
+    for path, row in facts.excludes:
         words = re.split(r"[,\s]+", row.partition(": ")[2])
         names = [
             name
@@ -470,7 +468,7 @@ def repository(facts: ForeignFacts, locked: Locked) -> Optional[ForeignInstall]:
     """Repositories with a driver that the lock doesn't use; nothing of one that isn't verified can be trusted."""
     if not locked.repositories:
         return None
-    sources = require(facts.sources)
+    sources = facts.sources
     strange = [one for one in sources if one.trusted or not _is_locked(one, locked.repositories)]
     return ForeignInstall("repository", tuple(Trace(one.path, _shown(one)) for one in strange))
 
@@ -495,7 +493,7 @@ def _shown(source: Source) -> str:
 
 def _present(facts: ForeignFacts) -> Mapping[str, Tuple[Package, ...]]:
     """Name → packages that are unpacked."""
-    installed = require(facts.installed)
+    installed = facts.installed
     present = {}
     for name, packages in sorted(installed.items()):
         unpacked = tuple(package for package in packages if package.status[1:2] not in ("n", "c", ""))

@@ -13,7 +13,7 @@ import json
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from .facts.pci import DISTANCES, GPU, Link, Node, Pair, Topology, degraded, link_words, resting
-from .facts.unknown import Maybe, Unknown, as_dict
+from .facts.unknown import Maybe, Unknown, as_dict, if_known, known
 from .io import jsontext
 from .io.wording import aligned, joined
 
@@ -69,8 +69,8 @@ def document(topology: Topology) -> Dict[str, Any]:
 
 def _node(node: Node) -> Dict[str, Any]:
     value: Dict[str, Any] = as_dict(node)
-    value["degraded"] = as_dict(degraded(node))
-    value["redirects"] = as_dict(node.redirects)
+    value["degraded"] = as_dict(known(lambda: degraded(node)))
+    value["redirects"] = as_dict(known(lambda: node.redirects))
     value["children"] = list(map(_node, node.children))
     return value
 
@@ -115,9 +115,8 @@ def _devices(topology: Topology) -> List[str]:
 def _link(device: Node) -> str:
     if not isinstance(device.link, Link):
         return "-" if device.link is None else UNKNOWN_MARK
-    short = degraded(device)
-    now = link_words(device.link.speed, device.link.width)
-    return f"{short} (!)" if isinstance(short, str) and short else now
+    short = if_known(lambda: degraded(device), "")
+    return f"{short} (!)" if short else link_words(device.link.speed, device.link.width)
 
 
 def _bar1(device: Node) -> str:
@@ -135,8 +134,8 @@ def _words(topology: Topology) -> Iterator[str]:
     yield f"IOMMU: {_text(topology.iommu)}" + (f" ({' '.join(words)})" if isinstance(words, tuple) and words else "")
     yield from _redirections(topology.pairs)
     for node in topology.nodes():
-        short = degraded(node)
-        if isinstance(short, str) and short:
+        short = if_known(functools.partial(degraded, node), "")
+        if short:
             yield f"degraded link: {node.label or 'switch'} {node.address} runs at {short}"
     cells = {_cell(topology, pair.one, pair.other) for pair in topology.pairs} | {"X"}
     yield from (f"{word:<5} {means}" for word, means in LEGEND if word in cells)

@@ -10,6 +10,7 @@ import configparser
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -22,13 +23,14 @@ from gdsdeploy.host.explain import filesystem
 from gdsdeploy.host.explain.cause import DIRECT
 from gdsdeploy.host.explain.explanation import path_of
 from gdsdeploy.host.explain.mechanisms import choose
-from gdsdeploy.host.facts import HostFacts, Unknown
+from gdsdeploy.host.facts import HostFacts, UndecidedError, Unknown
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.facts.driver import ModuleFile
 from gdsdeploy.host.facts.host_facts import DOCA
 from gdsdeploy.host.facts.packages import Package
 from gdsdeploy.host.facts.pci import Part
 from gdsdeploy.host.facts.storage import MULTIPATH, NVME, NVMEOF, Mount
+from gdsdeploy.host.facts.unknown import if_known, known
 from gdsdeploy.host.io.wording import first_few, line
 from gdsdeploy.host.kmod.flavour import flavour_of
 from gdsdeploy.host.paths import APT_PARTS, APT_SOURCES, DNF_PARTS, DNF_VARIABLES
@@ -363,9 +365,9 @@ def _is_valid(**values: str) -> bool:
 
 
 def _key(document: Document, path: str) -> bytes:
-    value = document.binary(path) if path else None
+    value = if_known(lambda: document.binary(path), "") if path else ""
     try:
-        return bytes.fromhex(value) if isinstance(value, str) else b""
+        return bytes.fromhex(value or "")
     except ValueError:
         return b""
 
@@ -376,9 +378,9 @@ Find = Callable[[Preset, str], _Place | None]
 def _apt(document: Document, notes: list[str]) -> Find:
     sources: list[Source] = []
     for path in sorted(path for path in document.paths("files") if path.startswith((APT_SOURCES, APT_PARTS))):
-        text = document.text(path)
+        text = if_known(partial(document.text, path), "") or ""
         try:
-            sources += parse_sources(text, path) if isinstance(text, str) else []
+            sources += parse_sources(text, path)
         except SourcesError as error:
             notes.append(f"an apt source can't be read: {error.message}")
 
@@ -426,10 +428,10 @@ def _sections(document: Document, notes: list[str]) -> Iterator[tuple[str, str]]
     """(address, file of keys) of each repository of dnf that is in use; empty where it names none."""
     variables = _variables(document)
     for path in sorted(path for path in document.paths("files") if path.startswith(DNF_PARTS)):
-        text = document.text(path)
+        text = if_known(partial(document.text, path), "") or ""
         parser = configparser.RawConfigParser(strict=False)
         try:
-            parser.read_string(text if isinstance(text, str) else "")
+            parser.read_string(text)
         except configparser.Error as error:
             notes.append(f"{path} can't be read: {error}")
             continue
@@ -443,12 +445,12 @@ def _sections(document: Document, notes: list[str]) -> Iterator[tuple[str, str]]
 
 
 def _variables(document: Document) -> dict[str, str]:
-    release = re.search(r'(?m)^VERSION_ID="?([0-9]+)', str(document.text("/etc/os-release")))
-    machine = document.host("uname", "machine")
-    variables = {"releasever": release[1] if release else "", "basearch": machine if isinstance(machine, str) else ""}
+    release = re.search(r'(?m)^VERSION_ID="?([0-9]+)', if_known(lambda: document.text("/etc/os-release"), "") or "")
+    machine = if_known(lambda: document.host("uname", "machine"), "")
+    variables = {"releasever": release[1] if release else "", "basearch": machine}
     for path in document.paths("files"):
-        value = document.line(path) if path.startswith(DNF_VARIABLES + "/") else None
-        if isinstance(value, str):
+        value = if_known(partial(document.line, path), None) if path.startswith(DNF_VARIABLES + "/") else None
+        if value is not None:
             variables[path.rpartition("/")[2]] = value
     return variables
 
@@ -495,29 +497,31 @@ class _Reader:
         self.name, self.facts = name, facts
         self.platform, self.arch = _system(name, facts)
         self.notes = [f"not collected: {gap}" for gap in facts.gaps]
-        self.installed = self.value(facts.packages.installed, "packages") or {}
+        self.installed = self.value(lambda: facts.packages.installed, "packages") or {}
         self.driver, self.flavour, self.runs = _driver(facts, self.value)
-        self.gpus = self.value(facts.hardware.gpus, "GPUs")
-        self.models = tuple(part.model for part in self.gpus or () if isinstance(part.model, str))
+        self.gpus = self.value(lambda: facts.hardware.gpus, "GPUs")
+        models = [if_known(partial(getattr, part, "model"), "") for part in self.gpus or ()]
+        self.models = tuple(filter(None, models))
         own = _is_distributions(self.platform, self.installed)
         self.offers = repositories(
             facts.document, self.platform, self.arch, distributions_driver=own, has_file=has_file
         )
         self.notes += self.offers.notes
 
-    def value(self, fact: T | Unknown, what: str) -> T | None:
+    def value(self, fact: Callable[[], T | Unknown], what: str) -> T | None:
         """The fact; None and a note where it isn't known."""
-        if isinstance(fact, Unknown):
-            self.notes.append(f"{what}: {fact.reason}")
+        value = known(fact)
+        if isinstance(value, Unknown):
+            self.notes.append(f"{what}: {value.reason}")
             return None
-        return fact
+        return value
 
     def kind(self, mode: str, rdma: str) -> Kind:
-        release = self.facts.kernel.release
-        container = self.value(self.facts.environment.container, "whether it is a container") is not None
-        kernel = "" if container or isinstance(release, Unknown) else _kernel(self.platform, self.arch, release)
+        release = if_known(lambda: self.facts.kernel.release, "")
+        container = self.value(lambda: self.facts.environment.container, "whether it is a container") is not None
+        kernel = "" if container or not release else _kernel(self.platform, self.arch, release)
         if not (kernel or container):
-            self.notes.append(f"its kernel {release} has no flavour that {self.platform.os} offers")
+            self.notes.append(f"its kernel {release or '(not known)'} has no flavour that {self.platform.os} offers")
         return Kind(
             os=self.platform.os,
             arch=self.arch,
@@ -549,14 +553,14 @@ class _Reader:
         facts, installed = self.facts, self.installed
         nothing = ("", "", ("no driver runs", "no driver runs"))
         mode, rdma, reasons = _modes(facts, self.value) if self.runs else nothing
-        nics, nic_driver = _adapters(self.value(facts.hardware.nics, "network adapters") or ())
-        library = self.value(facts.cufile.library, "libcufile")
+        nics, nic_driver = _adapters(self.value(lambda: facts.hardware.nics, "network adapters") or ())
+        library = self.value(lambda: facts.cufile.library, "libcufile")
         kind = self.kind(mode, rdma)
         observation = Observation(
             name=self.name,
             kind=kind,
-            release=self.value(facts.kernel.release, "the kernel") or "",
-            boot=facts.kernel.boot_id if isinstance(facts.kernel.boot_id, str) else "",
+            release=self.value(lambda: facts.kernel.release, "the kernel") or "",
+            boot=if_known(lambda: facts.kernel.boot_id, ""),
             driver=self.driver,
             driver_runs=self.runs,
             driver_packaged=_is_packaged(installed, self.driver),
@@ -566,11 +570,11 @@ class _Reader:
             models=self.models,
             nics=nics,
             nic_driver=nic_driver,
-            nvme=self.count(self.value(facts.hardware.nvme, "NVMe disks"), "NVMe disks"),
+            nvme=self.count(self.value(lambda: facts.hardware.nvme, "NVMe disks"), "NVMe disks"),
             companions=tuple(_companions(installed, self.driver, kind.gpu)),
             cuda=tuple(sorted(package for package in installed if _CUDA.fullmatch(package))),
             doca=tuple(f"{package} {installed[package][0].version}" for package in DOCA if installed.get(package)),
-            secure_boot=self.value(facts.kernel.secure_boot, "Secure Boot"),
+            secure_boot=self.value(lambda: facts.kernel.secure_boot, "Secure Boot"),
             mode_reason=reasons[0],
             rdma_reason=reasons[1],
             mounts=self.mounts(),
@@ -581,25 +585,27 @@ class _Reader:
 
 
 def _system(name: str, facts: HostFacts) -> tuple[StackPlatform, Literal["x86_64", "aarch64"]]:
-    system, machine = facts.os.name, facts.os.machine
-    for fact in (system, machine):
-        if isinstance(fact, Unknown):
-            raise HostUnfit(f"{name}: its operating system isn't known: {line(fact.reason)[:200]}")
     try:
-        platform = stack_platform_for(str(system))
+        system, machine = facts.os.name, facts.os.machine
+        platform = stack_platform_for(system)
+    except UndecidedError as error:
+        raise HostUnfit(f"{name}: its operating system isn't known: {line(str(error))[:200]}") from None
     except FleetInvalid as error:
         raise HostUnfit(f"{name}: {line(error.message)[:200]}", hint=error.hint) from None
     if machine not in _ARCHITECTURES:
-        raise HostUnfit(f"{name}: the machine is {line(str(machine))[:40]!r}; known: {', '.join(_ARCHITECTURES)}")
-    return platform, _ARCHITECTURES[str(machine)]
+        raise HostUnfit(f"{name}: the machine is {line(machine)[:40]!r}; known: {', '.join(_ARCHITECTURES)}")
+    return platform, _ARCHITECTURES[machine]
 
 
 def _driver(facts: HostFacts, value: Callable[..., object]) -> tuple[str, str, bool]:
     """(version, flavour, whether it runs) of the driver that runs, else of the one that would be loaded."""
-    running, flavour = value(facts.driver.version, "the driver"), value(facts.driver.flavour, "the driver's flavour")
+    running, flavour = (
+        value(lambda: facts.driver.version, "the driver"),
+        value(lambda: facts.driver.flavour, "the driver's flavour"),
+    )
     if isinstance(running, str) and _VERSION.fullmatch(running):
         return running, str(flavour or ""), True
-    file = value(facts.driver.module.file, "the driver's module")
+    file = value(lambda: facts.driver.module.file, "the driver's module")
     if isinstance(file, ModuleFile) and _VERSION.fullmatch(file.version):
         return file.version, {"NVIDIA": "proprietary"}.get(file.license, "open" if "GPL" in file.license else ""), False
     return "", "", False
@@ -607,7 +613,7 @@ def _driver(facts: HostFacts, value: Callable[..., object]) -> tuple[str, str, b
 
 def _modes(facts: HostFacts, value: Callable[..., object]) -> tuple[str, str, tuple[str, str]]:
     choice = choose(facts)
-    mode, rdma = value(choice.mode, "mode"), value(choice.rdma, "rdma")
+    mode, rdma = value(lambda: choice.mode, "mode"), value(lambda: choice.rdma, "rdma")
     reasons = (first_few(choice.mode_why, _REASONS, "; "), first_few(choice.rdma_why, _REASONS, "; "))
     return str(mode or ""), str(rdma or ""), reasons
 
@@ -619,11 +625,15 @@ def _kernel(platform: StackPlatform, arch: str, release: str) -> str:
 
 def _adapters(parts: tuple[Part, ...]) -> tuple[int | None, str]:
     """(number, driver) of the adapters whose rate is known, which are those with RDMA, if one driver runs them all."""
-    rated = [part for part in parts if not isinstance(part.link, Unknown)]
-    drivers = {part.driver for part in rated if isinstance(part.driver, str) and part.driver}
-    same = [part for part in parts if part.driver in drivers] if len(drivers) == 1 else []
+    rated = [part for part in parts if if_known(partial(getattr, part, "link"), None) is not None]
+    drivers = {_driver_of(part) for part in rated} - {""}
+    same = [part for part in parts if _driver_of(part) in drivers] if len(drivers) == 1 else []
     fits = 0 < len(same) == len(rated) <= _MOST_DEVICES
     return (len(same), next(iter(drivers))) if fits else (None, "")
+
+
+def _driver_of(part: Part) -> str:
+    return if_known(lambda: part.driver, "")
 
 
 def _is_distributions(platform: StackPlatform, installed: Mapping[str, tuple[Package, ...]]) -> bool:
@@ -657,11 +667,11 @@ def _companions(installed: Mapping[str, tuple[Package, ...]], driver: str, gpu: 
 
 def _loaded_version(facts: HostFacts) -> str:
     module = facts.nvidia_fs.module
-    return module.version if module.loaded is True and isinstance(module.version, str) else ""
+    return if_known(lambda: module.version if module.loaded else "", "")
 
 
 def _mounts(facts: HostFacts, value: Callable[..., object]) -> Iterator[ObservedMount]:
-    mounts = value(facts.storage.mounts, "mounts")
+    mounts = value(lambda: facts.storage.mounts, "mounts")
     for point, mount in sorted(mounts.items()) if isinstance(mounts, Mapping) else ():
         if not _may_hold_data(mount) or _SYSTEM.fullmatch(point):
             continue

@@ -15,7 +15,7 @@ from gdsdeploy.fleetfile.load import CONFINED, Reading, load_fleet
 from gdsdeploy.fleetfile.selection import require_host
 from gdsdeploy.host import evidence
 from gdsdeploy.host.explain.explanation import Explanation, NoSuchMountError, explain
-from gdsdeploy.host.facts import HostFacts, Unknown, facts_from
+from gdsdeploy.host.facts import HostFacts, UndecidedError, facts_from
 from gdsdeploy.host.facts.host_facts import stack
 from gdsdeploy.host.facts.pci import Topology
 from gdsdeploy.host.topology import differences, golden, to_json
@@ -50,7 +50,7 @@ def facts_of_host(
     ((_, facts),) = ask(fleet, fleet_file, [name], argv, judge, timeout=timeout, read_only=True)
     if isinstance(facts, GdsError):
         raise facts
-    return replace(facts, rules=fleet._own_rules)
+    return facts.but(rules=fleet._own_rules)
 
 
 def explain_facts(facts: HostFacts, mount: str) -> Explanation:
@@ -88,9 +88,10 @@ def require_topology(name: str, facts: HostFacts | GdsError) -> Topology:
     """The topology of a host; raises why there is none."""
     if isinstance(facts, GdsError):
         raise facts
-    if isinstance(facts.topology, Unknown):
-        raise ChecksUnknown(f"{name}: its PCI functions are not known: {facts.topology.reason}")
-    return facts.topology
+    try:
+        return facts.topology
+    except UndecidedError as error:
+        raise ChecksUnknown(f"{name}: its PCI functions are not known: {error}") from None
 
 
 def write_golden(fleet: Fleet, fleet_file: Path, topologies: Mapping[str, Topology]) -> dict[Path, list[str]]:

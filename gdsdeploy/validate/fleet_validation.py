@@ -31,8 +31,9 @@ from gdsdeploy.errors import (
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.host import checks
 from gdsdeploy.host.evidence import longest, request_for
-from gdsdeploy.host.facts import Unknown, facts_from
+from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.facts.host_facts import stack
+from gdsdeploy.host.facts.unknown import if_known
 from gdsdeploy.host.gate import gate
 from gdsdeploy.host.io import jsontext
 from gdsdeploy.host.io.wording import count
@@ -265,11 +266,11 @@ def host_report(
         host=expected.host,
         profile=expected.profile,
         findings=tuple(waiver.apply(findings, waivers, options.today())),
-        boot_id="" if isinstance(facts.kernel.boot_id, Unknown) else facts.kernel.boot_id,
+        boot_id=if_known(lambda: facts.kernel.boot_id, ""),
         stack=tuple(stack(facts)),
         gaps=tuple(facts.gaps),
         seconds=seconds,
-        topology=None if isinstance(facts.topology, Unknown) else facts.topology,
+        topology=if_known(lambda: facts.topology, None),
     )
 
 

@@ -40,9 +40,10 @@ from gdsdeploy.host.archive.archive import FORMAT
 from gdsdeploy.host.archive.provenance import Builder
 from gdsdeploy.host.errors import ElfError, PackError, SymversError
 from gdsdeploy.host.explain.mechanisms import choose
-from gdsdeploy.host.facts import Unknown, document, facts_from
-from gdsdeploy.host.facts.cufile import cufile_facts
+from gdsdeploy.host.facts import Unknown, as_dict, document, facts_from
+from gdsdeploy.host.facts.cufile import CufileFacts
 from gdsdeploy.host.facts.document import Document, EvidenceFileError
+from gdsdeploy.host.facts.unknown import known
 from gdsdeploy.host.gate import gate
 from gdsdeploy.host.gdscheck import document as gdscheck_document
 from gdsdeploy.host.gdscheck import reader
@@ -235,9 +236,10 @@ def read_judgement(data: bytes) -> None:
 
 def explain_host(data: bytes) -> None:
     facts = facts_from(document.document("x", data.decode("utf-8", "replace")))
+    as_dict(facts)
     choose(facts)
     explain_facts(facts, "")
-    if not isinstance(facts.topology, Unknown):
+    if not isinstance(known(lambda: facts.topology), Unknown):
         topology.text(facts.topology)
         json.dumps(topology.document(facts.topology))
         topology.differences(topology.golden(facts.topology, "x"), facts.topology)
@@ -421,7 +423,7 @@ def event(data: bytes) -> None:
 
 def cufile(data: bytes) -> None:
     check.check(data, release_of("1.20.0"))
-    cufile_facts(Document({"files": {"/etc/cufile.json": data.decode("utf-8", "replace")}}))
+    as_dict(CufileFacts(Document({"files": {"/etc/cufile.json": data.decode("utf-8", "replace")}})))
 
 
 def gdscheck(data: bytes) -> None:

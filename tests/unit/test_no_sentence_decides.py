@@ -21,7 +21,7 @@ from gdsdeploy.host.explain import cause, explanation
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.facts import processes as proofs
 from gdsdeploy.host.facts.document import Document, Ran
-from gdsdeploy.host.facts.kernel import audit_facts
+from gdsdeploy.host.facts.kernel import AuditFacts
 from gdsdeploy.host.kmod import module
 from gdsdeploy.host.model import finding
 from gdsdeploy.host.model.expectation import Expectation
@@ -96,7 +96,7 @@ def test_an_undecided_finding_is_one_by_its_outcome(ident: str) -> None:
 def test_recorded_findings_without_an_outcome_are_read(recorded: dict[str, Any], outcome: str) -> None:
     assert module.outcome_of(recorded) == outcome
     evidence = {"audits": {"running": {"release": "6.12", "results": [{"module": "m", "findings": [recorded]}]}}}
-    read: Any = audit_facts(Document(copy.deepcopy(evidence))).running
+    read: Any = AuditFacts(Document(copy.deepcopy(evidence))).running
     assert read.modules[0].findings[0].outcome == outcome
 
 

@@ -17,7 +17,7 @@ from ..errors import HostError
 from ..evidence.packages import look
 from ..evidence.recorder import Recorder
 from ..facts.document import Document
-from ..facts.packages import Package, foreign_facts
+from ..facts.packages import ForeignFacts, Package
 from ..foreign import ForeignInstall, Locked, findings
 from ..io import reading
 from ..kmod.flavour import flavour_of
@@ -171,7 +171,7 @@ def _findings(
         look(recorder, release, kernel)
     except (OSError, ValueError, HostError) as error:
         recorder.gap("foreign", str(error))
-    facts = foreign_facts(Document(recorder.finish()), _packages(installed))
+    facts = ForeignFacts(Document(recorder.finish())).but(installed=_packages(installed))
     return findings(facts, locked)
 
 

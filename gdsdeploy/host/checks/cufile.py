@@ -27,7 +27,7 @@ DEAD_SEGMENTS = 1000
     prevents="a second libcufile, from a CUDA toolkit or a Python package, which reads the configuration differently",
 )
 def library(facts: HostFacts, expectation: Expectation) -> Answer:
-    version = require(facts.cufile.library)
+    version = facts.cufile.library
     if version is None:
         return failed("no libcufile is installed", "Provision the host again")
     if _is_locked(version, expectation):
@@ -68,7 +68,7 @@ def rendered(facts: HostFacts, expectation: Expectation) -> Answer:
     prevents="a configuration that was valid for the previous release and now fails every program that opens cuFile",
 )
 def accepted(facts: HostFacts, _expectation: Expectation) -> Answer:
-    acceptance, opened = require(facts.cufile.acceptance), require(facts.cufile.opened)
+    acceptance, opened = facts.cufile.acceptance, facts.cufile.opened
     if acceptance == ACCEPTED:
         if opened.error is None:
             return passed("accepted (cuFileDriverOpen did not return afterwards)", opened.lines[-3:])
@@ -89,8 +89,8 @@ def accepted(facts: HostFacts, _expectation: Expectation) -> Answer:
     unknown_hint="libcufile's messages name what is missing; with allow_compat_mode false that is often nvidia-fs",
 )
 def effective(facts: HostFacts, _expectation: Expectation) -> Answers:
-    config, values = require(facts.cufile.config), require(facts.cufile.effective)
-    if config is None or require(facts.cufile.acceptance) != ACCEPTED:
+    config, values = facts.cufile.config, facts.cufile.effective
+    if config is None or facts.cufile.acceptance != ACCEPTED:
         return not_applicable("no configuration is in effect: see cufile.rendered and cufile.accepted")
     if values is None:
         return _nothing_logged(facts)
@@ -104,9 +104,9 @@ def effective(facts: HostFacts, _expectation: Expectation) -> Answers:
 
 def _nothing_logged(facts: HostFacts) -> Answer:
     """Without a GPU no release logs its values, and no program can use cuFile: there is nothing to compare."""
-    opened = require(facts.cufile.opened)
+    opened = facts.cufile.opened
     end = "did not return" if opened.error is None else f"returned {opened.error}"
-    if require(facts.driver.gpus):
+    if facts.driver.gpus:
         reason = "; ".join(opened.lines[:2]) or "it gave no reason"
         raise UndecidedError(f"cuFileDriverOpen {end} before libcufile logged its values: {reason}")
     return not_applicable(
@@ -133,7 +133,7 @@ def running(facts: HostFacts, expectation: Expectation) -> Answers:
         hint = "See each program's configuration: gdsdeploy explain HOST. Correct the file, and start the program again"
         return failed("; ".join(lines), hint, [*lines, *quotes])
     for point in points if explained else []:
-        require(facts.storage.mount_of(point))  # where it isn't known, a program's denylist may name it
+        facts.storage.mount_of(point)  # where it isn't known, a program's denylist may name it
     for each in explained:
         if each.unseen:
             raise UndecidedError(f"{each.program.label}: {each.unseen[0]}")
@@ -154,7 +154,7 @@ def running(facts: HostFacts, expectation: Expectation) -> Answers:
     unknown_hint="Run this as root: it reads /proc/PID/maps",
 )
 def bundled(facts: HostFacts, expectation: Expectation) -> Answers:
-    programs = require(facts.processes.programs)
+    programs = facts.processes.programs
     others = [line for program in programs for line in _others(program, expectation)]
     if others:
         hint = (
@@ -179,19 +179,19 @@ def bundled(facts: HostFacts, expectation: Expectation) -> Answers:
     unknown_hint="Run this as root: it reads /proc/PID/maps and /proc/sysvipc/shm",
 )
 def statistics(facts: HostFacts, _expectation: Expectation) -> Answers:
-    level = require(facts.cufile.setting("profile", "cufile_stats", 0))
+    level = facts.cufile.setting("profile", "cufile_stats", 0)
     if level in (1, 2):
         return failed(
             f"profile.cufile_stats is {level}, which has no paths, and from 1.16 on nothing for other processes",
             "Set cufile_stats: 3 in the profile of the fleet file, or 0, and provision again",
         )
-    dead = require(facts.processes.dead_segments)
+    dead = facts.processes.dead_segments
     if dead > DEAD_SEGMENTS:
         words = f"{dead} segments of shared memory are left of programs that ended"
         return failed(words, "Remove them on the host: gdsdeploy-host.pyz watch --collect")
     if level != 3:
         return passed("off")
-    programs = require(facts.processes.programs)
+    programs = facts.processes.programs
     silent = [f"{each.label}: {REASONS[each.counters][0]}" for each in programs if isinstance(each.counters, str)]
     return passed(f"{len(programs)} programs, {len(silent)} without; {dead} left of programs that ended", silent)
 
@@ -226,14 +226,14 @@ BY_HAND = "Compare by hand: gdscheck -p, and the findings of the other checks"
     unknown_hint="Run it by hand and compare: gdscheck -p",
 )
 def agrees(facts: HostFacts, expectation: Expectation) -> Answer:
-    if not require(facts.gdscheck.installed):
+    if not facts.gdscheck.installed:
         if TOOL in expectation.packages:
             return failed("gdscheck is not installed", f"Install {TOOL}: provision the host again")
-        logged = require(facts.gdscheck.logged)
+        logged = facts.gdscheck.logged
         if logged is None:
             return not_applicable("not installed, and the lock has no " + TOOL)
         return _compared(facts, logged)
-    report = require(facts.gdscheck.report)
+    report = facts.gdscheck.report
     if report.verdict == gdscheck.REFUSED:
         return _refused(facts, report)
     if report.verdict == gdscheck.UNKNOWN:
@@ -256,9 +256,9 @@ def _refused(facts: HostFacts, report: gdscheck.Report) -> Answer:
     """It gave up: passes if the other checks found the same reason."""
     reason = "; ".join(line for line in report.errors if not GENERAL.search(line)) or "; ".join(report.errors)
     causes: Tuple[Tuple[Pattern[str], Callable[[], bool]], ...] = (
-        (REFUSAL, lambda: require(facts.cufile.acceptance) == REJECTED),
-        (NO_GPU, lambda: not require(facts.pci.gpus)),
-        (NO_NVIDIA_FS, lambda: not require(facts.nvidia_fs.module.loaded)),
+        (REFUSAL, lambda: facts.cufile.acceptance == REJECTED),
+        (NO_GPU, lambda: not facts.pci.gpus),
+        (NO_NVIDIA_FS, lambda: not facts.nvidia_fs.module.loaded),
     )
     same = [cause for pattern, cause in causes if any(map(pattern.search, report.errors))]
     if not same:
@@ -270,7 +270,7 @@ def _refused(facts: HostFacts, report: gdscheck.Report) -> Answer:
 
 def _driver(facts: HostFacts, report: gdscheck.Report) -> List[str]:
     row = report.platform.get(DRIVER_ROW, "")
-    flavour = require(facts.driver.flavour)
+    flavour = facts.driver.flavour
     if row.startswith("Supported(") and flavour != OPEN:
         return ["it sees the open driver; found here: {}".format(flavour or "none loaded")]
     if row.startswith("Supported only on") and flavour == OPEN:
@@ -279,8 +279,8 @@ def _driver(facts: HostFacts, report: gdscheck.Report) -> List[str]:
 
 
 def _nvidia_fs(facts: HostFacts, report: gdscheck.Report) -> List[str]:
-    loaded = require(facts.nvidia_fs.module.loaded)
-    version = require(facts.nvidia_fs.module.version) if loaded else ""
+    loaded = facts.nvidia_fs.module.loaded
+    version = facts.nvidia_fs.module.version if loaded else ""
     if report.nvidia_fs and not loaded:
         return [f"it sees nvidia-fs {report.nvidia_fs}, which is not loaded here"]
     # Where the configuration forces compat mode, the library doesn't look for nvidia-fs.
@@ -297,7 +297,7 @@ def _storage(facts: HostFacts, report: gdscheck.Report) -> List[str]:
     row = report.storage.get("NVMe")
     if row is None or not row.supported or "p2pdma" in row.paths:
         return []
-    symbols = require(facts.kernel.symbols)
+    symbols = facts.kernel.symbols
     if any(name in symbols for name in HOOKS["nvme"]):
         return []
     return [f"it says NVMe is {row.value}, but the nvme driver has no hooks for nvidia-fs"]

@@ -9,7 +9,7 @@ import re
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence, Tuple
 
-from ..facts import HostFacts, Maybe, UndecidedError, Unknown, require
+from ..facts import HostFacts, Maybe, UndecidedError, Unknown
 from ..facts.packages import Choice, Move, Package
 from ..facts.pci import Part
 from ..facts.storage import size
@@ -32,7 +32,7 @@ INFINIBAND = "map /dev/infiniband into the container (--device /dev/infiniband);
     of_running=True,
 )
 def view(facts: HostFacts, expectation: Expectation) -> Answer:
-    manager = require(facts.environment.container)
+    manager = facts.environment.container
     if manager is None:
         return not_applicable("not in a container")
     missing = list(_missing(facts, expectation))
@@ -45,19 +45,19 @@ def view(facts: HostFacts, expectation: Expectation) -> Answer:
 
 def _missing(facts: HostFacts, expectation: Expectation) -> Iterator[Tuple[str, str]]:
     """(what is missing, its fix)"""
-    names = require(facts.environment.devices)
+    names = facts.environment.devices
     if "nvidiactl" not in names or not any(name[len("nvidia") :].isdigit() for name in names):
         yield "/dev/nvidia0 or /dev/nvidiactl", GPUS
     if "nvidia-uvm" not in names:
         yield "/dev/nvidia-uvm", GPUS
     if expectation.nvidia_fs_version and not any(name.startswith("nvidia-fs") for name in names):
         yield "/dev/nvidia-fs*", "map every /dev/nvidia-fs* of the host into the container (--device)"
-    if "data" not in require(facts.environment.udev):
+    if "data" not in facts.environment.udev:
         yield "/run/udev/data", "mount the host's udev database, read-only: --volume /run/udev:/run/udev:ro"
-    if not require(facts.pci.functions):
+    if not facts.pci.functions:
         yield "/sys/bus/pci/devices", "mount the host's /sys, read-only"
     if expectation.rdma != "none":
-        names = require(facts.environment.infiniband)
+        names = facts.environment.infiniband
         if "rdma_cm" not in names:
             yield "/dev/infiniband/rdma_cm", INFINIBAND
         if not any(name.startswith("uverbs") for name in names):
@@ -76,11 +76,11 @@ TRACES_NAMED = 2
     prevents="a driver that no package manager knows: modules and libraries of another version win after the next boot",
 )
 def foreign(facts: HostFacts, expectation: Expectation) -> Answer:
-    manager = require(facts.environment.container)
+    manager = facts.environment.container
     if manager is not None:
         return not_applicable(f"{manager}: the packages of its host are not visible")
     if not facts.foreign.modules:
-        raise UndecidedError(facts.document.not_collected("what others have installed was", "foreign").reason)
+        raise facts.document.not_collected("what others have installed was", "foreign")
     locked = Locked(expectation.kernel_release, expectation.packages, tuple(expectation.repositories))
     installs, unknown = findings(facts.foreign, locked)
     breaking = [one for one in installs if one.breaks]
@@ -117,7 +117,7 @@ def _counted(facts: HostFacts, expectation: Expectation, key: str, noun: str) ->
         return not_applicable(f"the profile has no key {key}")
     count = int(devices["count"])
     expected = _amount(count, noun) + "".join(f", {name} {devices[name]}" for name in devices if name != "count")
-    parts: Tuple[Part, ...] = require(getattr(facts.hardware, key))
+    parts: Tuple[Part, ...] = getattr(facts.hardware, key)
     answers = [(part, known(partial(_counts, part, devices))) for part in parts]
     sure = [part.address for part, answer in answers if answer is True]
     open_ones = [(part.address, answer) for part, answer in answers if isinstance(answer, Unknown)]
@@ -169,9 +169,9 @@ def _named(addresses: Sequence[str]) -> str:
 def _counts(part: Part, devices: Mapping[str, Any]) -> bool:
     """Whether a device is one of those that the fleet file counts; raises UndecidedError."""
     asked: Dict[str, Callable[[], bool]] = {
-        "model": lambda: devices["model"].lower() in require(part.model).lower(),
-        "driver": lambda: require(part.driver) == devices["driver"],
-        "link": lambda: require(part.link) == devices["link"],
+        "model": lambda: devices["model"].lower() in part.model.lower(),
+        "driver": lambda: part.driver == devices["driver"],
+        "link": lambda: part.link == devices["link"],
     }
     # One that differs decides, whatever the others are.
     return not any_of(known(partial(_differs, equal)) for key, equal in asked.items() if key in devices)
@@ -201,10 +201,10 @@ FOLDERS = ", ".join(f"{parent}/{OWN_NAME}" for parent in OWN_PARENTS)
     unknown_hint="Validate the host again with this release: gdsdeploy validate FLEET --limit HOST",
 )
 def provisioned(facts: HostFacts, _expectation: Expectation) -> Answer:
-    manager = require(facts.environment.container)
+    manager = facts.environment.container
     if manager is not None:
         return not_applicable(f"{manager}: the folders of its host are not visible")
-    folders = require(facts.environment.own_folders)
+    folders = facts.environment.own_folders
     if folders:
         return passed(", ".join(folders))
     return failed("none of them exists: the host was never provisioned", "Run gdsdeploy provision FLEET on this host")
@@ -251,7 +251,7 @@ def read_rate(facts: HostFacts, expectation: Expectation) -> Iterator[Answer]:
     prevents="packages and modules of one release on a host with another, after an upgrade or a mix-up",
 )
 def release(facts: HostFacts, expectation: Expectation) -> Answer:
-    name, machine = require(facts.os.name), require(facts.os.machine)
+    name, machine = facts.os.name, facts.os.machine
     running = f"{name} on {machine}"
     # A lock for rhel-9 fits every 9.x.
     if expectation.os in (name, name.rsplit(".", 1)[0]) and machine == expectation.arch:
@@ -273,7 +273,7 @@ WRONG_NAMED = 5
     of_provision=True,
 )
 def locked_versions(facts: HostFacts, expectation: Expectation) -> Answer:
-    installed, locked = require(facts.packages.installed), locked_packages(expectation)
+    installed, locked = facts.packages.installed, locked_packages(expectation)
     wrong = list(filter(None, (_problem(name, locked[name], installed.get(name, ())) for name in locked)))
     if not wrong:
         return passed(f"{len(locked)} packages")
@@ -309,7 +309,7 @@ MOVES_NAMED = 3
     of_provision=True,
 )
 def drift(facts: HostFacts, expectation: Expectation) -> Answer:
-    installed, locked = require(facts.packages.installed), locked_packages(expectation)
+    installed, locked = facts.packages.installed, locked_packages(expectation)
     versions = {name: _version(installed.get(name, ()), version) for name, version in locked.items()}
     moves = known(lambda: facts.drift.moves)
     moved = [
@@ -321,7 +321,7 @@ def drift(facts: HostFacts, expectation: Expectation) -> Answer:
         hint = "Provision the host again: it restores the locked versions, and their pins and holds"
         return failed(first_few(moved, MOVES_NAMED, "; "), hint, moved)
     versionlocks = if_known(lambda: facts.drift.locked, None)
-    choices = if_known(lambda: facts.drift.choices, None) if versionlocks is not None else require(facts.drift.choices)
+    choices = if_known(lambda: facts.drift.choices, None) if versionlocks is not None else facts.drift.choices
     if choices is not None:
         lines = [_apt(name, version, choices.get(name), installed.get(name, ())) for name, version in locked.items()]
         loose = list(filter(None, lines))
@@ -381,9 +381,9 @@ DKMS = re.compile(r"^(?P<name>nvidia[\w.+-]*)/(?P<version>[^,]+)(?:, (?P<kernel>
 def dkms(facts: HostFacts, expectation: Expectation) -> Answer:
     if expectation.packaged:
         return not_applicable("packages bring the modules: modules.next-boot names what has precedence over theirs")
-    if "dkms" not in require(facts.packages.installed):
+    if "dkms" not in facts.packages.installed:
         return not_applicable("DKMS is not installed: the modules are received")
-    lines, release = require(facts.packages.dkms), expectation.kernel_release
+    lines, release = facts.packages.dkms, expectation.kernel_release
     rows = [match.group(0, "name", "kernel", "state") for match in map(DKMS.match, lines) if match]
     if not rows:
         return not_applicable("DKMS has no modules of this stack")

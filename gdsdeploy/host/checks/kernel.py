@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import List, Mapping
 
 from ..boot import arguments as words_of_kernel
-from ..facts import HostFacts, UndecidedError, require
+from ..facts import HostFacts, UndecidedError
 from ..facts.host_facts import judge, stack
 from ..facts.kernel import configured, shown_parameters
 from ..facts.unknown import if_known
@@ -35,7 +35,7 @@ def arguments(facts: HostFacts, expectation: Expectation) -> Answer:
     if not expectation.boot_arguments and not expected:
         return not_applicable("the profile sets no kernel arguments and no parameters of modules")
     values = ", ".join([*expectation.boot_arguments, *(f"{key}={value}" for key, value in sorted(expected.items()))])
-    words = require(facts.kernel.command_line)
+    words = facts.kernel.command_line
     names = {words_of_kernel.name(word) for word in expectation.boot_arguments}
     lines = [
         "/proc/cmdline: {}".format(" ".join(w for w in words if words_of_kernel.name(w) in names) or "none of them")
@@ -47,7 +47,7 @@ def arguments(facts: HostFacts, expectation: Expectation) -> Answer:
         if entries is not None and not any(words_of_kernel.unmet(entry, missing) for entry in entries):
             return failed(f"reboot pending: {text}, which the next boot has", _PENDING, lines, expected=values)
         return failed(text, _AGAIN, lines, expected=values)
-    shown = {key: require(value) for key, value in shown_parameters(facts.document, expected).items()}
+    shown = shown_parameters(facts.document, expected)
     lines += [f"{parameter_path(key)}: {value}" for key, value in shown.items() if value is not None]
     wrong = words_of_kernel.differing(shown, expected)
     if wrong:
@@ -62,7 +62,7 @@ def arguments(facts: HostFacts, expectation: Expectation) -> Answer:
 
 def _hint_of_argument(facts: HostFacts, key: str, value: str) -> str:
     module = key.partition(".")[0]
-    if module not in require(facts.kernel.modules):
+    if module not in facts.kernel.modules:
         return f'It is built into the kernel: write boot: {{arguments: {{{key}: "{value}"}}}} in the profile'
     search = f"grep -r {module} /etc/modprobe.d /usr/lib/modprobe.d /proc/cmdline"
     return f"Reboot the host if it was provisioned since its boot. Otherwise look for another value: {search}"
@@ -70,9 +70,9 @@ def _hint_of_argument(facts: HostFacts, key: str, value: str) -> str:
 
 def _hidden(facts: HostFacts, shown: Mapping[str, object]) -> List[str]:
     """Parameters of loaded modules that sysfs doesn't have."""
-    modules = require(facts.kernel.modules)
+    modules = facts.kernel.modules
     hidden = [key for key, value in shown.items() if value is None and key.partition(".")[0] in modules]
-    if _MULTIPATH in hidden and require(facts.kernel.option("NVME_MULTIPATH")) == "n":
+    if _MULTIPATH in hidden and facts.kernel.option("NVME_MULTIPATH") == "n":
         hidden.remove(_MULTIPATH)
     return hidden
 
@@ -94,7 +94,7 @@ def autoload(facts: HostFacts, expectation: Expectation) -> Answer:
     expected = " before ".join(names) + " in modules-load.d"
     expected += f", nvidia-peermem by {PEERMEM_UNIT}" if expectation.rdma == "peermem" else ""
     hint = "Provision the host again: it writes /etc/modules-load.d/gdsdeploy.conf"
-    listed, forbidden = require(facts.boot.autoloaded), require(facts.boot.forbidden)
+    listed, forbidden = facts.boot.autoloaded, facts.boot.forbidden
     missing = [name for name in names if name not in listed]
     if missing:
         return failed("modules-load.d lacks {}".format(", ".join(missing)), hint, expected=expected)
@@ -118,7 +118,7 @@ def autoload(facts: HostFacts, expectation: Expectation) -> Answer:
 
 def _unit(facts: HostFacts, name: str) -> Mapping[str, str]:
     """The properties of a unit; raises UndecidedError where systemd doesn't know it."""
-    units = require(facts.boot.units)
+    units = facts.boot.units
     if name not in units:
         raise UndecidedError(f"systemd doesn't know {name}")
     return units[name]
@@ -150,7 +150,7 @@ REMARKABLE = {
     of_running=True,
 )
 def taints(facts: HostFacts, _expectation: Expectation) -> Answer:
-    value = require(facts.kernel.tainted)
+    value = facts.kernel.tainted
     wrong = [words for bit, words in DAMAGE.items() if value >> bit & 1]
     if wrong:
         hint = "Read the cause (journalctl -k -b), then reboot; after a machine check, have the hardware tested"
@@ -167,7 +167,7 @@ def taints(facts: HostFacts, _expectation: Expectation) -> Answer:
     of_running=True,
 )
 def running(facts: HostFacts, expectation: Expectation) -> Answer:
-    release = require(facts.kernel.release)
+    release = facts.kernel.release
     if release == expectation.kernel_release:
         return passed(release)
     runs, locked = flavour_of(release), flavour_of(expectation.kernel_release)
@@ -188,7 +188,7 @@ def running(facts: HostFacts, expectation: Expectation) -> Answer:
     of_running=True,
 )
 def boot_default(facts: HostFacts, expectation: Expectation) -> Answer:
-    default = require(facts.boot.default_kernel)
+    default = facts.boot.default_kernel
     if default == expectation.kernel_release:
         return passed(default)
     if default is None:
@@ -213,8 +213,8 @@ _HINT = "Sign the modules with an enrolled key: docs/secure-boot.md"
     of_running=True,
 )
 def signatures(facts: HostFacts, expectation: Expectation) -> Answer:
-    state = require(facts.kernel.secure_boot_state)
-    kernels = (require(facts.audits.running), require(facts.audits.next))
+    state = facts.kernel.secure_boot_state
+    kernels = (facts.audits.running, facts.audits.next)
     findings = [
         (finding, f"{module.module} on kernel {kernel.release}: {finding.message}")
         for kernel in kernels

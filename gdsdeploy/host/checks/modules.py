@@ -32,10 +32,10 @@ def messages(facts: HostFacts, *words: str) -> Tuple[str, ...]:
 
 def its_file(module: ModuleFacts) -> ModuleFile:
     """The file of a module, if it is known to be the loaded one; raises UndecidedError otherwise."""
-    file = require(module.file)
+    file = module.file
     if file is None:
         raise UndecidedError(f"modprobe finds no file for {module.name}")
-    if require(module.loaded) and not require(module.is_its_file()):
+    if module.loaded and not module.is_its_file():
         raise UndecidedError(f"the loaded {module.name} is not the file {file.path}, the only one that can be read")
     return file
 
@@ -77,14 +77,14 @@ def check_module_file(
 
 def _judge_file(facts: HostFacts, module: ModuleFacts) -> Answer:
     """Whether a reboot would load the same module again."""
-    file = require(module.file)
-    if not require(module.loaded):
+    file = module.file
+    if not module.loaded:
         where = "it has no file either" if file is None else f"its file is {file.path}"
         return failed(f"{module.name} is not loaded; {where}", "See the check for its loaded version")
     if file is None:
         hint = "Install the module for this kernel: provision the host again"
-        return failed(f"loaded, but modprobe finds no file for kernel {require(facts.kernel.release)}", hint)
-    if require(module.is_its_file()):
+        return failed(f"loaded, but modprobe finds no file for kernel {facts.kernel.release}", hint)
+    if module.is_its_file():
         return passed(file.path)
     return failed(
         f"{file.path} is another build than the loaded one",
@@ -95,7 +95,7 @@ def _judge_file(facts: HostFacts, module: ModuleFacts) -> Answer:
 
 
 def _judge_kernel(facts: HostFacts, module: ModuleFacts) -> Answer:
-    file, release = require(module.file), require(facts.kernel.release)
+    file, release = module.file, facts.kernel.release
     expected, hint = f"vermagic {release}", "Build it for this kernel: provision the host again"
     if file is None:
         return failed(f"modprobe finds no {module.name} for {release}", hint, expected=expected)
@@ -113,7 +113,7 @@ def _judge_kernel(facts: HostFacts, module: ModuleFacts) -> Answer:
     of_running=True,
 )
 def loaded_version(facts: HostFacts, expectation: Expectation) -> Answer:
-    version = require(facts.driver.version)
+    version = facts.driver.version
     if version is None:
         return failed(
             "the nvidia module is not loaded",
@@ -133,7 +133,7 @@ def loaded_version(facts: HostFacts, expectation: Expectation) -> Answer:
     of_running=True,
 )
 def flavour(facts: HostFacts, expectation: Expectation) -> Answer:
-    loaded = require(facts.driver.flavour)
+    loaded = facts.driver.flavour
     if loaded is None:
         return failed("the nvidia module is not loaded", "See the check driver.loaded-version")
     if loaded == expectation.driver_flavour:
@@ -159,9 +159,9 @@ check_module_file(
 )
 def nouveau(facts: HostFacts, expectation: Expectation) -> Answer:
     hint = "Provision again: it forbids nouveau in /etc/modprobe.d and rebuilds the initramfs; then reboot"
-    if expectation.own_kernel and "nouveau" in require(facts.kernel.modules):
+    if expectation.own_kernel and "nouveau" in facts.kernel.modules:
         return failed("nouveau is loaded", hint, messages(facts, "nouveau"))
-    if "nouveau" in require(facts.boot.forbidden):
+    if "nouveau" in facts.boot.forbidden:
         return passed("not loaded, and forbidden in modprobe.d or on the kernel's command line")
     return failed("not loaded, but nothing keeps it out", hint)
 
@@ -237,7 +237,7 @@ HINT = "Provision the host again: it builds or brings the modules of the lock fo
     of_running=True,
 )
 def running(facts: HostFacts, expectation: Expectation) -> Answer:
-    return _judge(require(facts.audits.running), expectation)
+    return _judge(facts.audits.running, expectation)
 
 
 @check(
@@ -247,7 +247,7 @@ def running(facts: HostFacts, expectation: Expectation) -> Answer:
     prevents="a host that is healthy until it reboots into a kernel without its modules",
 )
 def next_boot(facts: HostFacts, expectation: Expectation) -> Answer:
-    return _judge(require(facts.audits.next), expectation)
+    return _judge(facts.audits.next, expectation)
 
 
 def _judge(audit: KernelAudit, expectation: Expectation) -> Answer:
@@ -299,7 +299,7 @@ def _not_needed(expectation: Expectation) -> Optional[Answer]:
 
 def _not_loaded(facts: HostFacts, expectation: Expectation) -> Optional[Answer]:
     """The answer for hosts that don't need nvidia-fs, or haven't loaded it."""
-    if not expectation.nvidia_fs_version or require(facts.nvidia_fs.module.loaded):
+    if not expectation.nvidia_fs_version or facts.nvidia_fs.module.loaded:
         return _not_needed(expectation)
     return failed(
         "nvidia-fs is not loaded",
@@ -318,7 +318,7 @@ def _not_loaded(facts: HostFacts, expectation: Expectation) -> Optional[Answer]:
 def loaded_nvidia_fs(facts: HostFacts, expectation: Expectation) -> Answer:
     if early := _not_loaded(facts, expectation):
         return early
-    version = require(facts.nvidia_fs.module.version)
+    version = facts.nvidia_fs.module.version
     if version == expectation.nvidia_fs_version:
         return passed("nvidia-fs " + version)
     return failed("nvidia-fs " + (version or "of no known version"), "Provision the host again and let it reboot")
@@ -397,14 +397,14 @@ def driver_tree(facts: HostFacts, expectation: Expectation) -> Answer:
     if not record.get("driver") or not record.get("tree"):
         missing = f"{file.path} has no record of the driver it was built against: gdsdeploy did not build it"
         return failed(missing, REBUILD)
-    running, flavour = require(facts.driver.version), require(facts.driver.flavour)
+    running, flavour = facts.driver.version, facts.driver.flavour
     built = "built against nvidia {} ({})".format(record["driver"], record.get("flavour", "?"))
     evidence = [f"gdsdeploy_{key}={value}" for key, value in sorted(record.items())]
     if (record["driver"], record.get("flavour")) != (running, flavour):
         runs = f"nvidia {running} ({flavour}) runs" if running else "no driver runs"
         return failed(f"{built}; {runs}", REBUILD, evidence)
     tree = expectation.driver_tree
-    digest = require(facts.driver.tree_digest(tree))
+    digest = facts.driver.tree_digest(tree)
     if digest is None:
         return passed(f"{built}, elsewhere: {tree} is not on this host", evidence)
     if digest != record["tree"]:
@@ -423,7 +423,7 @@ def driver_tree(facts: HostFacts, expectation: Expectation) -> Answer:
 def devices(facts: HostFacts, expectation: Expectation) -> Answer:
     if early := _not_loaded(facts, expectation):
         return early
-    present, count = require(facts.nvidia_fs.devices), require(facts.nvidia_fs.device_count)
+    present, count = facts.nvidia_fs.devices, facts.nvidia_fs.device_count
     hint = "Let udev make them: udevadm trigger; or load nvidia-fs again: modprobe -r nvidia-fs; modprobe nvidia-fs"
     if not count:
         return failed("nvidia-fs announces no devices", hint)
@@ -448,12 +448,12 @@ def usable(facts: HostFacts, expectation: Expectation) -> Answer:
         return not_applicable(f"not needed: the fleet asks for no RDMA; {_state(facts)}")
     if expectation.rdma == "dmabuf":
         return _dmabuf(facts)
-    if require(facts.peermem.module.loaded):
+    if facts.peermem.module.loaded:
         return _registered(mechanisms.registration(facts))
-    if require(facts.peermem.stub):
+    if facts.peermem.stub:
         words = "the installed nvidia-peermem is a stub: it was built without OFED's peer memory symbols"
         return failed(words, capitalized(OFED), messages(facts, "peermem", "peer_mem"))
-    if require(facts.peermem.module.file) is None:
+    if facts.peermem.module.file is None:
         return failed("there is no nvidia-peermem for this kernel", "Provision the host again")
     return failed(
         "nvidia-peermem is not loaded",
@@ -490,8 +490,8 @@ def _dmabuf(facts: HostFacts) -> Answer:
         cause = result.causes[0]
         return failed(cause.what, capitalized(cause.fix), cause.evidence)
     require(result.holds)
-    words = f"the open driver and kernel {require(facts.kernel.release)} offer DMA-BUF; peermem is not needed"
-    if require(facts.peermem.module.loaded):
+    words = f"the open driver and kernel {facts.kernel.release} offer DMA-BUF; peermem is not needed"
+    if facts.peermem.module.loaded:
         words += ", but nvidia-peermem is loaded"
     adapters = if_known(lambda: facts.p2p.adapters_dmabuf, ())
     if adapters:
@@ -509,10 +509,10 @@ def _dmabuf(facts: HostFacts) -> Answer:
 def legacy(facts: HostFacts, expectation: Expectation) -> Answer:
     if expectation.rdma == "none":
         return not_applicable("not needed: the fleet asks for no RDMA")
-    if require(facts.p2p.legacy_loaded):
+    if facts.p2p.legacy_loaded:
         hint = "Unload it: systemctl stop nv_peer_mem; then provision the host again, which keeps it out"
         return failed("nv_peer_mem is loaded", hint, ["/proc/modules: nv_peer_mem"])
-    services = require(facts.p2p.legacy_services)
+    services = facts.p2p.legacy_services
     if services:
         # A condition that provision sets keeps it from starting, and its module from loading.
         return passed("it is not loaded; its service is still installed: {}".format(", ".join(services)))
@@ -529,7 +529,7 @@ def legacy(facts: HostFacts, expectation: Expectation) -> Answer:
 def mechanism(facts: HostFacts, expectation: Expectation) -> Answer:
     if expectation.rdma == "none":
         return not_applicable("not needed: the fleet asks for no RDMA")
-    if not require(facts.pci.gpus):
+    if not facts.pci.gpus:
         return not_applicable("not proven: this host has no GPU")
     name = DMABUF if expectation.rdma == "dmabuf" else mechanisms.PEERDIRECT
     expected = next(candidate for candidate in mechanisms.mechanisms(facts) if candidate.name == name)
@@ -556,11 +556,11 @@ UNTRIED_HINT = "Validate this host: gdsdeploy validate tries it; evidence that w
 def registration(facts: HostFacts, expectation: Expectation) -> Answer:
     if expectation.rdma == "none":
         return not_applicable(NOT_ASKED)
-    if not require(facts.pci.gpus):
+    if not facts.pci.gpus:
         return not_applicable("not proven: this host has no GPU")
-    if not require(facts.peermem.rdma_devices):
+    if not facts.peermem.rdma_devices:
         return not_applicable("not proven: this host has no RDMA adapter")
-    tried = [result for result in require(facts.registrations) if result.by == expectation.rdma]
+    tried = [result for result in facts.registrations if result.by == expectation.rdma]
     adapters = _in_use(facts)
     used = [result for result in tried if not adapters or result.adapter in adapters]
     if not used:
@@ -599,7 +599,7 @@ def _hint_of_registration(rdma: str) -> str:
     prevents="'API mismatch' and 'Driver/library version mismatch' after half of a driver was upgraded",
 )
 def userland(facts: HostFacts, expectation: Expectation) -> Answer:
-    version = require(facts.driver.version) or expectation.driver_version
+    version = facts.driver.version or expectation.driver_version
     libraries = {name: require(library) for name, library in facts.userland.libraries.items()}
     paths = ["{}: {}".format(name, library.path if library else "none") for name, library in libraries.items()]
     missing = [name for name, library in libraries.items() if library is None]
@@ -622,8 +622,8 @@ def userland(facts: HostFacts, expectation: Expectation) -> Answer:
     prevents="open modules that find no firmware after an upgrade, and GPUs that do not come up",
 )
 def firmware(facts: HostFacts, expectation: Expectation) -> Answer:
-    by_version = require(facts.userland.firmware)
-    version = require(facts.driver.version) or expectation.driver_version
+    by_version = facts.userland.firmware
+    version = facts.driver.version or expectation.driver_version
     if by_version.get(version):
         return passed("{}: {}".format(version, ", ".join(by_version[version])))
     if expectation.driver_flavour != "open":
@@ -640,12 +640,12 @@ def firmware(facts: HostFacts, expectation: Expectation) -> Answer:
     prevents="GPUs behind NVSwitch that no program can use because the fabric manager is missing or failed",
 )
 def services(facts: HostFacts, expectation: Expectation) -> Answer:
-    if not require(facts.pci.gpus):
+    if not facts.pci.gpus:
         return not_applicable("not needed: this host has no GPU")
     services = services_of(expectation.packages)
     switches = [
         function.address
-        for function in require(facts.pci.functions)
+        for function in facts.pci.functions
         if (function.vendor, function.kind) == (NVIDIA_VENDOR, NVSWITCH)
     ]
     if switches and FABRIC not in services:
@@ -653,13 +653,13 @@ def services(facts: HostFacts, expectation: Expectation) -> Answer:
         return failed(f"this host has {len(switches)} NVSwitches, and the lock holds no fabric manager", hint, switches)
     if not services:
         return not_applicable("the lock holds none, and there is no NVSwitch")
-    units = require(facts.boot.units)
+    units = facts.boot.units
     states = {unit: units.get(unit, {}).get("ActiveState", "not known to systemd") for unit in services}
     down = [unit for unit, state in states.items() if state != "active"]
     if down:
         lines = [f"{unit}: {state}" for unit, state in states.items()]
         return failed("; ".join(lines), "Read why: systemctl status {0}; journalctl -b -u {0}".format(down[0]), lines)
-    nodes = require(facts.boot.imex_nodes) if expectation.imex_nodes else ()
+    nodes = facts.boot.imex_nodes if expectation.imex_nodes else ()
     if sorted(nodes) != sorted(expectation.imex_nodes):
         words = f"{IMEX_NODES} has {', '.join(nodes) or 'no addresses'}, not {', '.join(expectation.imex_nodes)}"
         return failed(words, "Provision the hosts of this IMEX domain again", nodes)
@@ -674,10 +674,10 @@ def services(facts: HostFacts, expectation: Expectation) -> Answer:
     of_running=True,
 )
 def parameters(facts: HostFacts, _expectation: Expectation) -> Answer:
-    options = _options(require(facts.boot.options), require(facts.kernel.command_line))
+    options = _options(facts.boot.options, facts.kernel.command_line)
     if not options:
         return not_applicable("no option is set")
-    params = require(facts.driver.params)
+    params = facts.driver.params
     if params is None:
         return failed("the nvidia module is not loaded", "See the check driver.loaded-version")
     wrong = [

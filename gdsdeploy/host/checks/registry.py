@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence, Tuple, Union
 
-from ..facts import HostFacts, UndecidedError, require
+from ..facts import HostFacts, UndecidedError
 from ..facts.host_facts import stack
 from ..facts.unknown import if_known
 from ..io.wording import aligned, joined
@@ -158,7 +158,7 @@ def _run(check: Check, facts: HostFacts, expectation: Expectation, values: Mappi
 def _never_provisioned(facts: HostFacts) -> bool:
     """Whether gdsdeploy's folders were looked for and don't exist, outside of a container, which may not show them."""
     environment = facts.environment
-    return if_known(lambda: require(environment.container) is None and environment.own_folders == (), False)
+    return if_known(lambda: environment.container is None and environment.own_folders == (), False)
 
 
 def listed() -> Tuple[Check, ...]:

@@ -44,7 +44,7 @@ NOT_ASKED = "not needed: the fleet asks for no RDMA"
 def network_link(facts: HostFacts, expectation: Expectation) -> Answer:
     if expectation.rdma == "none":
         return not_applicable(NOT_ASKED)
-    interfaces = require(facts.network.rdma)
+    interfaces = facts.network.rdma
     if not interfaces:
         return failed("this host has no RDMA device", "Load the adapter's driver, or set the fleet's rdma to none")
     shown = ["{} ({}): {}".format(i.device, i.interface, "active" if i.active else "down") for i in interfaces]
@@ -64,7 +64,7 @@ def network_link(facts: HostFacts, expectation: Expectation) -> Answer:
 def addresses(facts: HostFacts, expectation: Expectation) -> Answer:
     if expectation.rdma == "none":
         return not_applicable(NOT_ASKED)
-    config = require(facts.cufile.config)
+    config = facts.cufile.config
     listed = list(_listed(config)) if config is not None else []
     without = _without_addresses(facts, expectation)
     if without:
@@ -72,7 +72,7 @@ def addresses(facts: HostFacts, expectation: Expectation) -> Answer:
         return failed("no address of an RDMA adapter is listed for {}".format(", ".join(without)), hint)
     if not listed:
         return not_applicable("no list has an address: libcufile chooses the adapters")
-    own = {entry.address: f"{i.device} on {i.interface}" for i in require(facts.network.rdma) for entry in i.addresses}
+    own = {entry.address: f"{i.device} on {i.interface}" for i in facts.network.rdma for entry in i.addresses}
     foreign = [f"{key}: {address}" for key, address in listed if address not in own]
     if foreign:
         hint = "Render the file for this host: the profile's `fit` fills these lists from the host itself"
@@ -83,7 +83,7 @@ def addresses(facts: HostFacts, expectation: Expectation) -> Answer:
 
 def _without_addresses(facts: HostFacts, expectation: Expectation) -> List[str]:
     """Mounts that take a direct path only with an address, and have none; Spectrum Scale can also use nvidia-fs."""
-    mounts = require(facts.storage.mounts)
+    mounts = facts.storage.mounts
     if expectation.mode == "compat":
         return []
     clients = [(mount, mechanisms.CLIENTS.get(mount.filesystem)) for mount in mounts.values()]
@@ -120,7 +120,7 @@ KINDS = {"nvme": DISK, "nic": NIC}
 
 def _not_asked(facts: HostFacts, expectation: Expectation, needed: str) -> Optional[Answer]:
     """The answer for hosts without a GPU, or whose mode goes through CPU memory anyway."""
-    if not require(facts.topology).of_kind(GPU):
+    if not facts.topology.of_kind(GPU):
         return not_applicable(NO_GPU, expected=needed)
     if expectation.mode == "compat" and expectation.rdma == "none":
         return not_applicable("not needed: the mode is compat, and the fleet asks for no RDMA")
@@ -134,8 +134,8 @@ def _not_asked(facts: HostFacts, expectation: Expectation, needed: str) -> Optio
     prevents="half of the bandwidth because a card is not seated well, or a riser or cable is damaged",
 )
 def link(facts: HostFacts, _expectation: Expectation) -> Answer:
-    linked = [node for node in require(facts.topology).nodes() if node.link is not None]
-    slow = [(node, words) for node, words in ((node, require(degraded(node))) for node in linked) if words]
+    linked = [node for node in facts.topology.nodes() if node.link is not None]
+    slow = [(node, words) for node, words in ((node, degraded(node)) for node in linked) if words]
     if slow:
         hint = "Seat the card, riser or cable again; check the firmware's settings for a limit of that slot"
         words = "; ".join(f"{_name(node)} runs at {words}" for node, words in slow)
@@ -166,7 +166,7 @@ def _link_line(node: Node) -> str:
 def acs(facts: HostFacts, expectation: Expectation) -> Answer:
     if early := _not_asked(facts, expectation, "no ACS redirect"):
         return early
-    topology = require(facts.topology)
+    topology = facts.topology
     gpus = {gpu.label for gpu in topology.of_kind(GPU)}
     pairs = [pair for pair in topology.pairs if pair.bridge and pair.one in gpus and pair.other not in gpus]
     hint = (
@@ -198,10 +198,10 @@ def acs(facts: HostFacts, expectation: Expectation) -> Answer:
 def iommu(facts: HostFacts, expectation: Expectation) -> Answer:
     if early := _not_asked(facts, expectation, "off or pt"):
         return early
-    topology = require(facts.topology)
+    topology = facts.topology
     words, mode = require(topology.iommu_words), require(topology.iommu)
     line = "/proc/cmdline: {}".format(" ".join(words) or "no word about an IOMMU")
-    if require(facts.os.machine) == "aarch64":
+    if facts.os.machine == "aarch64":
         return passed(f"{mode}; this machine's GPUs expect it on", [line], expected="any mode: aarch64")
     groups = [
         f"/sys/bus/pci/devices/{device.address}/iommu_group: {device.iommu_group} ({device.iommu})"
@@ -231,7 +231,7 @@ def bar1(facts: HostFacts, expectation: Expectation) -> Answer:
         # Linux, drivers/vfio/pci/nvgrace-gpu: the GPU has a BAR1 that isn't used once the link is up.
         return not_applicable("not needed: NVLink-C2C reaches the memory of this machine's GPUs, not BAR1")
     needed = STATIC_BYTES if expectation.mode == "p2pdma" else cache_bytes(facts)
-    gpus = require(facts.topology).of_kind(GPU)
+    gpus = facts.topology.of_kind(GPU)
     lines = [f"{gpu.label} ({gpu.address}): {gpu.bar1} bytes" for gpu in gpus]
     small = [gpu for gpu in gpus if gpu.bar1 is None or gpu.bar1 < needed]
     shown = [gpu.label + (" has none" if gpu.bar1 is None else f" {gpu.bar1 >> 20} MiB") for gpu in small or gpus]
@@ -253,7 +253,7 @@ def distance(facts: HostFacts, expectation: Expectation) -> Answer:
     limits = {key: str(expectation.topology[key]) for key in KINDS if key in expectation.topology}
     if not limits:
         return not_applicable("not asked: the fleet sets no distance")
-    topology = require(facts.topology)
+    topology = facts.topology
     gpus = topology.of_kind(GPU)
     expected = ", ".join(f"{key} at most {most}" for key, most in limits.items())
     if not gpus:
@@ -297,7 +297,7 @@ def as_golden(facts: HostFacts, expectation: Expectation) -> Answer:
     if tree is None:
         return not_applicable("not asked: the profile names no golden topology")
     try:
-        lines = differences(validate_golden(tree), require(facts.topology))
+        lines = differences(validate_golden(tree), facts.topology)
     except GoldenError as error:
         raise UndecidedError(f"the expectation's golden topology: {error}") from None
     expected = "the tree of {}".format(tree.get("label") or "the profile")

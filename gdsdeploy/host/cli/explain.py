@@ -53,7 +53,7 @@ def print_explanation(evidence: Any, mount: Optional[str], rules: Sequence[Rule]
     from ..facts import facts_from
     from ..facts.host_facts import stack
 
-    facts = replace(facts_from(evidence), rules=tuple(rules))
+    facts = facts_from(evidence).but(rules=tuple(rules))
     try:
         answer = explain(facts, stack(facts), mount or "")
     except NoSuchMountError as reason:

@@ -19,8 +19,8 @@ from ..facts import as_dict
 from ..facts.document import Document
 from ..facts.processes import Proof, proofs
 from ..facts.rdma import Registration, registrations
-from ..facts.storage import NOT_PROVEN, Audit, Condition, Mount, StorageFacts, audits, conditions, storage_facts
-from ..facts.unknown import Maybe, Unknown
+from ..facts.storage import NOT_PROVEN, Audit, Condition, StorageFacts, audits, conditions
+from ..facts.unknown import Maybe, Unknown, if_known
 from ..gdscheck.live import seconds
 from ..io.wording import aligned, joined
 from ..odirect.trials import SECONDS, audit
@@ -48,7 +48,7 @@ def answer(paths: Sequence[str], as_json: bool, seconds: float = SECONDS) -> str
     """Try each of ``paths``; returns the results as text or as one JSON object."""
     folders = [os.path.abspath(path) for path in paths]
     document = Document(collect_evidence(folders, seconds))
-    facts, tried = storage_facts(document), audits(document)
+    facts, tried = StorageFacts(document), audits(document)
     answers = [_described(document, facts, tried[folder], folder) for folder in folders]
     if as_json:
         return json.dumps({"version": VERSION, "paths": answers}, sort_keys=True)
@@ -68,10 +68,10 @@ def collect_evidence(folders: Sequence[str], seconds: float) -> Dict[str, Any]:
 
 
 def _described(document: Document, facts: StorageFacts, trial: Any, folder: str) -> Dict[str, Any]:
-    raw = document.record("odirect", folder)
-    mount = facts.mount_of(folder)
+    raw = if_known(lambda: document.record("odirect", folder), None)
+    mount = if_known(lambda: facts.mount_of(folder), None)
     entry: Dict[str, Any] = {"path": folder, "mount": None, "trials": [], "conditions": []}
-    if isinstance(mount, Mount):
+    if mount is not None:
         entry.update(
             mount=mount.mount_point,
             filesystem=mount.filesystem,
@@ -83,7 +83,7 @@ def _described(document: Document, facts: StorageFacts, trial: Any, folder: str)
         return {**entry, "result": NOT_PROVEN, "reason": trial.reason}
     assert isinstance(trial, Audit)
     trials = [{"name": i.name, "result": i.result, "pages": i.pages, "error": i.error} for i in trial.trials]
-    if isinstance(raw, dict):
+    if raw is not None:
         entry.update((key, raw.get(key)) for key in ("seconds", "kept", "instrument", "alignment"))
     return {**entry, "result": trial.summary, "reason": "", "trials": trials}
 

@@ -26,7 +26,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 from ..facts.cufile import parse_config, without_comments
 from ..facts.document import Document
-from ..facts.environment import SECTIONS, VARIABLE, WHEEL, Variable, environment_facts, sets_variables
+from ..facts.environment import SECTIONS, VARIABLE, WHEEL, EnvironmentFacts, sets_variables
 from ..io.reading import plain_name, whole
 from ..libcufile import counters, probe
 from ..libcufile.counters import Segment
@@ -124,8 +124,8 @@ def collect_environment(recorder: Recorder, _request: EvidenceRequest) -> None:
     # A container may not have these of its host.
     recorder.names("/run/udev")
     recorder.names("/dev/infiniband")
-    named = environment_facts(Document(recorder.document)).variable(VARIABLE)
-    if isinstance(named, Variable) and named.value.startswith("/"):
+    named = EnvironmentFacts(Document(recorder.document)).variables.get(VARIABLE)
+    if named is not None and named.value.startswith("/"):
         record_configuration(recorder, named.value)
 
 

@@ -48,10 +48,10 @@ def usable(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Conditi
     def refused() -> Cause:
         what = "libcufile refuses its configuration"
         fix = f"correct the value that libcufile names; this lists every problem: gdsdeploy cufile check {CUFILE}"
-        lines = quote.with_source("libcufile", refusal(require(facts.cufile.opened)))
+        lines = quote.with_source("libcufile", refusal(facts.cufile.opened))
         return Cause("cufile.refused", what, fix, lines, reference.PARAMETERS)
 
-    yield Condition(lambda: require(facts.cufile.acceptance) != REJECTED, refused)
+    yield Condition(lambda: facts.cufile.acceptance != REJECTED, refused)
 
 
 @rule(DIRECT_PATH, 20)
@@ -60,10 +60,10 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     key = "force_compat_mode"
     fix = "set properties.force_compat_mode to false"
     cause = _by_setting(facts, "cufile.force-compat", key, "cufile.json forces compat mode", fix)
-    yield Condition(lambda: require(facts.cufile.setting("properties", key, False)) is not True, cause)
+    yield Condition(lambda: facts.cufile.setting("properties", key, False) is not True, cause)
     name = "CUFILE_FORCE_COMPAT_MODE"
     yield Condition(
-        lambda: require(facts.environment.switch(name)) is not True,
+        lambda: facts.environment.switch(name) is not True,
         lambda: _by_variable(facts, "cufile.variable-forces-compat", name, "forces compat mode", "remove it from {}"),
     )
     for mode in ("vanilla_posix_io_mode", "posix_io_mode"):
@@ -81,7 +81,7 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
 
 @condition
 def _not_denied(facts: HostFacts, key: str, values: List[str]) -> Condition:
-    denied = require(facts.cufile.setting("denylist", key, []))
+    denied = facts.cufile.setting("denylist", key, [])
     matches = [value for value in values if isinstance(denied, list) and value in denied]
     shown = " and ".join(matches)
     what = f"denylist.{key} in cufile.json names {shown}"
@@ -102,8 +102,8 @@ def library(facts: HostFacts) -> Optional[str]:
 @condition
 def fallback(facts: HostFacts) -> Condition:
     """Whether compat mode may replace a direct path."""
-    allowed = require(facts.cufile.setting("properties", "allow_compat_mode", True))
-    forced = require(facts.cufile.setting("properties", "force_compat_mode", False))
+    allowed = facts.cufile.setting("properties", "allow_compat_mode", True)
+    forced = facts.cufile.setting("properties", "force_compat_mode", False)
     name = "CUFILE_ALLOW_COMPAT_MODE"
     release = if_known(lambda: library(facts), None)
     reads_variable = release is not None and numbers(release) <= LAST_WITH_ALLOW_COMPAT
@@ -118,14 +118,14 @@ def fallback(facts: HostFacts) -> Condition:
 @rule(NOTES, 10)
 def notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     """Settings that exclude some I/O from a direct path."""
-    section = require(facts.cufile.setting("fs", mount.filesystem, {}))
+    section = facts.cufile.setting("fs", mount.filesystem, {})
     least = section.get(MINIMUM) if isinstance(section, dict) else None
     if isinstance(least, int) and least > 0:
         key = f"fs.{mount.filesystem}.{MINIMUM}"
         what = f"I/O of less than {least} KiB takes compat mode: {key}"
         evidence = quote.setting(facts, "fs", MINIMUM)
         yield Cause("cufile.small-io", what, f"lower {key} in cufile.json", evidence, reference.PARAMETERS)
-    if require(facts.cufile.setting("properties", "gds_rdma_write_support", True)) is False:
+    if facts.cufile.setting("properties", "gds_rdma_write_support", True) is False:
         evidence = quote.setting(facts, "properties", "gds_rdma_write_support")
         what = "writes over RDMA take compat mode: properties.gds_rdma_write_support is false"
         fix = "set properties.gds_rdma_write_support to true"
@@ -157,7 +157,7 @@ def overlay_direct(facts: HostFacts, _mount: Optional[Mount]) -> Iterator[Condit
 
 @rule(NOTES, 11)
 def overlay_notes(facts: HostFacts, _mount: Mount) -> Iterator[Cause]:
-    over = require(facts.cufile.overlay)
+    over = facts.cufile.overlay
     if over and not over.exists:
         what = f"{VARIABLE} names {over.path}, which doesn't exist: libcufile ignores it"
         fix = f"create the file, or remove the variable from {over.variable.place}"
@@ -195,13 +195,13 @@ def p2pdma_enabled(facts: HostFacts) -> bool:
     switch = if_known(lambda: facts.environment.switch(P2PDMA_VARIABLE), None)
     if switch is not None:
         return switch
-    return require(facts.cufile.setting("properties", "use_pci_p2pdma", False)) is True
+    return facts.cufile.setting("properties", "use_pci_p2pdma", False) is True
 
 
 def _own_key(facts: HostFacts, row: p2pdma.StorageKey) -> bool:
     """The second half: the key of one kind of storage."""
     section, _, name = row.section.partition(".")
-    keys = require(facts.cufile.setting(section, name, {}))
+    keys = facts.cufile.setting(section, name, {})
     return isinstance(keys, dict) and keys.get(row.key) is True
 
 
@@ -274,4 +274,4 @@ def udev(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
         what += f" (this is {container})"
         fix = "start the container with the host's database, read-only: --volume /run/udev:/run/udev:ro"
     cause = Cause("udev.no-database", what, fix, evidence, reference.HANDLE_REGISTER)
-    yield Condition(lambda: require(device.udev_usage) is not None, cause)
+    yield Condition(lambda: device.udev_usage is not None, cause)

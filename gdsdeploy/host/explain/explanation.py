@@ -14,7 +14,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tupl
 from ..facts import HostFacts, Maybe, Unknown, as_dict, require, storage
 from ..facts.environment import VARIABLE, Variable
 from ..facts.processes import Program, Proof
-from ..facts.storage import Mount
+from ..facts.storage import Mount, MountRow
 from ..facts.unknown import any_of, if_known, known, or_else
 from ..foreign import ForeignInstall, Locked, findings
 from ..gdscheck.reader import SINCE
@@ -77,7 +77,7 @@ def _expected_path(facts: HostFacts, mount: Mount, file: str) -> Path:
 
 
 def _has_gpu(facts: HostFacts) -> Maybe[bool]:
-    return known(lambda: bool(require(facts.pci.gpus)))
+    return known(lambda: bool(facts.pci.gpus))
 
 
 def _or_compat(facts: HostFacts, causes: Tuple[Cause, ...]) -> Tuple[Maybe[str], Tuple[Cause, ...]]:
@@ -147,7 +147,7 @@ def programs(facts: HostFacts, mounts: Sequence[Mount] = ()) -> Tuple[ExplainedP
 
     Raises UndecidedError where the programs aren't known.
     """
-    return tuple(explain_program(facts, mounts, program) for program in require(facts.processes.programs))
+    return tuple(explain_program(facts, mounts, program) for program in facts.processes.programs)
 
 
 def explain_program(facts: HostFacts, mounts: Sequence[Mount], program: Program) -> ExplainedProgram:
@@ -161,7 +161,7 @@ def explain_program(facts: HostFacts, mounts: Sequence[Mount], program: Program)
         if client and not client.hooks and _peer_type(own) != _peer_type(facts):
             conditions += mechanisms.memory(own)
     verdict = weigh(conditions)
-    differs = known(lambda: _differs(facts, own, program))
+    differs = known(lambda: _differs(facts, own))
     return ExplainedProgram(program, differs, distinct(verdict.causes), verdict.unseen)
 
 
@@ -171,20 +171,21 @@ def _peer_type(facts: HostFacts) -> Maybe[str]:
 
 def _facts_of(facts: HostFacts, program: Program) -> HostFacts:
     """The host's facts with the configuration and the variables of the program."""
-    cufile = replace(facts.cufile, config=program.base, overlay=program.overlay, path=program.base_path)
-    if isinstance(program.variables, Unknown):
-        environment = replace(facts.environment, variables={}, complete=program.variables)
-    else:
-        place = f"the environment of process {program.pid}"
-        variables = {name: Variable(name, v, place, f"{name}={v}") for name, v in program.variables.items()}
-        environment = replace(facts.environment, variables=variables, complete=True)
-    return replace(facts, cufile=cufile, environment=environment)
+    base, over, named = known(lambda: program.base), known(lambda: program.overlay), known(lambda: program.variables)
+    place = f"the environment of process {program.pid}"
+    variables = {name: Variable(name, value, place, f"{name}={value}") for name, value in or_else(named, {}).items()}
+    complete = named if isinstance(named, Unknown) else True
+    return facts.but(
+        cufile=facts.cufile.but(config=base, overlay=over, path=program.base_path),
+        environment=facts.environment.but(variables=variables, complete=complete),
+    )
 
 
-def _differs(facts: HostFacts, own: HostFacts, program: Program) -> bool:
-    default, mine = require(facts.cufile.merged), require(own.cufile.merged)
-    variables = _counting(own) if require(program.variables) is not None else {}
-    return require(facts.environment.complete) and (default != mine or variables != _counting(facts))
+def _differs(facts: HostFacts, own: HostFacts) -> bool:
+    default, mine = facts.cufile.merged, own.cufile.merged
+    # Both are true, or raise.
+    is_whole = own.environment.complete and facts.environment.complete
+    return is_whole and (default != mine or _counting(own) != _counting(facts))
 
 
 def _counting(facts: HostFacts) -> Dict[str, str]:
@@ -220,7 +221,7 @@ def as_row(explained: ExplainedProgram) -> Dict[str, Any]:
     program = explained.program
     return {
         **_about(program),
-        "container": or_else(program.container, None),
+        "container": if_known(lambda: program.container, None),
         "differs": or_else(explained.differs, None),
         "causes": as_dict(explained.causes),
         "unseen": list(explained.unseen),
@@ -462,7 +463,7 @@ def kinds(facts: HostFacts) -> Tuple[Kind, ...]:
         Kind(label, known(partial(_has, facts, label)), _kind_path(facts, label), _row(facts, label))
         for label in _labels(facts)
     )
-    adapters = known(lambda: bool(require(facts.peermem.rdma_devices)))
+    adapters = known(lambda: bool(facts.peermem.rdma_devices))
     attempts = [(mechanisms.path_name(facts), list(mechanisms.needed(facts)))]
     path = _best(facts, config.usable(facts), attempts)
     return (*storage_kinds, Kind(RDMA, adapters, path, _row(facts, RDMA)))
@@ -487,16 +488,16 @@ def _row(facts: HostFacts, label: str) -> str:
 def _has(facts: HostFacts, label: str) -> bool:
     driver = STACKS.get(label, "")
     if driver in LOADED:
-        return driver in require(facts.kernel.modules)
+        return driver in facts.kernel.modules
     if label == "SCSI":
-        devices = [device for mount in require(facts.storage.mounts).values() for device in mount.devices]
+        devices = [device for mount in facts.storage.mounts.values() for device in mount.devices]
         return any(device.kind == storage.SCSI for device in devices)
     if driver in TRANSPORTS:
         transports = facts.storage.controllers.values()
         return any_of(name if isinstance(name, Unknown) else name in TRANSPORTS[driver] for name in transports)
     types = {name for name, module in NETWORK.items() if module == driver and (name == FSX) == (label == "FSx Lustre")}
     types |= {name for name, client in CLIENTS.items() if client.row == label} | {FILESYSTEMS.get(label, "")}
-    return any(mount.filesystem in types for mount in require(facts.storage.mounts).values())
+    return any(mount.filesystem in types for mount in facts.storage.mounts.values())
 
 
 def _storage_path(facts: HostFacts, driver: str) -> Path:
@@ -515,7 +516,7 @@ def _kind_path(facts: HostFacts, label: str) -> Path:
     name = FILESYSTEMS[label]
     if name in CLIENTS:
         return _best(facts, needs(USABLE, facts), mechanisms.attempts(facts, CLIENTS[name], None))
-    return path_of(facts, Mount("a mount", name, name, (), None, None, f"any mount of {name}"))
+    return path_of(facts, Mount(facts.document, MountRow("a mount", name, name, (), f"any mount of {name}")))
 
 
 def _best(facts: HostFacts, usable: Iterator[Condition], attempts: Sequence[Tuple[str, List[Condition]]]) -> Path:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Dict, Iterator, NamedTuple, Optional, Tuple
 
 from .. import data
-from ..facts import HostFacts, Maybe, UndecidedError, Unknown, require, storage
+from ..facts import HostFacts, Maybe, UndecidedError, Unknown, storage
 from ..facts.storage import Device, Mount
 from ..facts.unknown import if_known, known
 from . import config, quote, reference
@@ -44,15 +44,15 @@ def storage_of(facts: HostFacts, mount: Mount) -> Optional[str]:
     """
     if mount.filesystem not in LOCAL:
         return NAMES.get(mount.filesystem, mount.filesystem)
-    device = require(mount.device)
+    device = mount.device
     if device is None:
         return None
     if device.kind == storage.MD:
-        return RAID.get(require(device.md_level))
+        return RAID.get(device.md_level)
     if device.kind == storage.MULTIPATH:
         return _paths(facts, device)
     if device.kind in (storage.NVME, storage.NVMEOF):
-        return "nvme" if require(device.transport) == "pcie" else "nvmeof"
+        return "nvme" if device.transport == "pcie" else "nvmeof"
     return None
 
 
@@ -67,7 +67,7 @@ def _paths(facts: HostFacts, device: Device) -> str:
 
 def any_direct(mount: Mount) -> Iterator[Condition]:
     """What either direct path requires of the devices under a local filesystem."""
-    if require(mount.device) is None:
+    if mount.device is None:
         yield Condition(Unknown(f"{mount.mount_point} has no block device"))
     for device in mount.devices:
         yield from _of_device(device)
@@ -81,7 +81,7 @@ def _of_device(device: Device) -> Iterator[Condition]:
     evidence = (f"{_sysfs(device)}/integrity/device_is_integrity_capable: 1",)
     what = f"{device.name} is formatted with protection information"
     cause = listed_cause("storage.protection-information", evidence, what)
-    yield Condition(lambda: not require(device.integrity), cause)
+    yield Condition(lambda: not device.integrity, cause)
     size = if_known(lambda: device.block_size, 0)
     if size > PAGE:
         yield _large_blocks(device, size)
@@ -90,7 +90,7 @@ def _of_device(device: Device) -> Iterator[Condition]:
 @condition
 def transport(device: Device) -> Condition:
     """NVMe is local, or goes over RDMA.  A disk whose transport isn't known may be NVMe over something else."""
-    name = require(device.transport)
+    name = device.transport
     if device.kind == storage.NVME:
         return Condition(name == "pcie")
     what = f"{device.name} is NVMe over {name}"
@@ -282,7 +282,7 @@ def journal(mount: Mount) -> Optional[str]:
     mode, device = mount.option("data"), if_known(lambda: mount.device, None)
     if mode is not None or device is None:
         return mode
-    options = require(device.ext4_options)
+    options = device.ext4_options
     if options is None:
         raise UndecidedError(f"the evidence doesn't show the journal mode of {mount.mount_point}")
     return next((option[5:] for option in options if option.startswith("data=")), None)
@@ -303,8 +303,8 @@ def flag_conditions(path: str, flags: Maybe[Optional[Tuple[str, ...]]]) -> Itera
 @rule(NOTES, 20)
 def notes(_facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     """Features of ext4 that exclude some files from a direct path."""
-    device = require(mount.device) if mount.filesystem == "ext4" else None
-    features = require(device.ext4_features) if device is not None else None
+    device = mount.device if mount.filesystem == "ext4" else None
+    features = device.ext4_features if device is not None else None
     if device is None or features is None:
         return
     evidence = ("ext4 superblock of /dev/{}: {}".format(device.name, ", ".join(features)),)

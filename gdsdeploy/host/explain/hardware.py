@@ -38,7 +38,7 @@ CACHE_KIB = 131072
 @rule(DIRECT_PATH, 30)
 def gpus_direct(facts: HostFacts, _mount: Optional[Mount]) -> Iterator[Condition]:
     """What either direct path requires of the GPUs; a host without a GPU passes."""
-    gpus = require(facts.pci.gpus)
+    gpus = facts.pci.gpus
     if gpus:
         yield _class(facts)
         # On Grace BAR1 isn't used: see the check topology.bar1.
@@ -116,11 +116,11 @@ def grace(facts: HostFacts) -> bool:
 
     Other machines with this core, AWS Graviton4, have no NVIDIA GPU.  Raises UndecidedError.
     """
-    if require(facts.os.machine) != ARM:
+    if facts.os.machine != ARM:
         return False
     if any(isinstance(model, str) and COHERENT.search(model) for model in facts.driver.models.values()):
         return True
-    return require(facts.os.core) == GRACE_CORE and bool(require(facts.pci.gpus))
+    return facts.os.core == GRACE_CORE and bool(facts.pci.gpus)
 
 
 def iommu(facts: HostFacts, mount: Optional[Mount], needs_it_off: bool) -> Iterator[Condition]:
@@ -135,7 +135,7 @@ def iommu(facts: HostFacts, mount: Optional[Mount], needs_it_off: bool) -> Itera
 
 @condition
 def _iommu_on_grace(facts: HostFacts, function: Function) -> Condition:
-    translates = known(lambda: require(function.iommu) and require(function.iommu_domain) != "identity")
+    translates = known(lambda: function.iommu and function.iommu_domain != "identity")
     if translates is True:
         return Condition(True)
     what = f"no IOMMU translates addresses for {function.address}, but NVIDIA's guide needs that on Grace"
@@ -148,7 +148,7 @@ def _iommu_on_grace(facts: HostFacts, function: Function) -> Condition:
 
 @condition
 def _iommu_of(facts: HostFacts, function: Function, needs_it_off: bool) -> Condition:
-    if not require(function.iommu):
+    if not function.iommu:
         return Condition(True)
     domain = if_known(lambda: function.iommu_domain, None) or "of a type that was not recorded"
     if domain == "identity" and not needs_it_off:
@@ -245,7 +245,7 @@ NEARLY = 0.9
 @rule(NOTES, 45)
 def pinned_notes(facts: HostFacts, _mount: Mount) -> Iterator[Cause]:
     """GPUs on which nearly all of BAR1 was pinned at some time since nvidia-fs was loaded."""
-    text, functions = require(facts.document.text(STATS)) or "", require(facts.pci.functions)
+    text, functions = facts.document.text(STATS) or "", facts.pci.functions
     for row in _GPU.finditer(text):
         gpu = find(functions, row["address"].lower())
         size = bar1(gpu) if gpu is not None else None
@@ -266,7 +266,7 @@ def stopped(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condit
     if stops:
         yield Condition(False, _obstacle(facts, stops[-1]))
     else:
-        yield Condition(lambda: isinstance(require(facts.kernel.messages), tuple))
+        yield Condition(lambda: isinstance(facts.kernel.messages, tuple))
 
 
 @rule(NOTES, 80)

@@ -94,7 +94,7 @@ def _mechanism(name: str, title: str, conditions: Iterator[Condition]) -> Mechan
 
 def _gpu(facts: HostFacts) -> Condition:
     cause = Cause("gpu.none", "this host has no GPU", "", ("/sys/bus/pci/devices: no display device of NVIDIA",))
-    return Condition(lambda: bool(require(facts.pci.gpus)), cause)
+    return Condition(lambda: bool(facts.pci.gpus), cause)
 
 
 def _either(facts: HostFacts) -> Iterator[Condition]:
@@ -118,14 +118,14 @@ def _nvidia_fs(facts: HostFacts) -> Iterator[Condition]:
     what = "no loaded storage driver has hooks for nvidia-fs"
     fix = "install nvme from MLNX_OFED or DOCA, or the vendor's filesystem client, for this kernel; or use P2PDMA mode"
     cause = Cause("storage.no-hooks", what, fix, quote.symbols(facts, names[:2]), reference.NVME)
-    yield Condition(lambda: any(name in require(facts.kernel.symbols) for name in names), cause)
+    yield Condition(lambda: any(name in facts.kernel.symbols for name in names), cause)
 
 
 def adapters(facts: HostFacts) -> Condition:
     what = "there is no RDMA adapter"
     fix = "if the host has an adapter, load its driver (mlx5_ib on ConnectX), then list the adapters: rdma link"
     cause = Cause("rdma.no-adapter", what, fix, ("/sys/class/infiniband: empty",))
-    return Condition(lambda: bool(require(facts.peermem.rdma_devices)), cause)
+    return Condition(lambda: bool(facts.peermem.rdma_devices), cause)
 
 
 def peerdirect(facts: HostFacts) -> Iterator[Condition]:
@@ -156,7 +156,7 @@ def peer_memory(facts: HostFacts) -> Iterator[Condition]:
     fix = "install MLNX_OFED or DOCA, then build the driver again; or use DMA-BUF, which needs neither"
     evidence = quote.symbols(facts, ("ib_register_peer_memory_client",))
     cause = Cause("rdma.no-peer-memory", what, fix, evidence)
-    yield Condition(lambda: require(facts.p2p.peer_memory) is not None, cause)
+    yield Condition(lambda: facts.p2p.peer_memory is not None, cause)
     is_legacy = if_known(lambda: facts.p2p.legacy_loaded, False)
     loaded = Condition(
         lambda: is_legacy or facts.peermem.module.loaded, lambda: modules.not_loaded(facts, modules.peermem(facts))
@@ -173,7 +173,7 @@ def registration(facts: HostFacts) -> Condition:
     Some kernels show no folder of clients.  The users of ib_uverbs then show that the module uses the core, which it
     does from its successful start on; that doesn't prove the registration.
     """
-    clients = require(facts.p2p.clients)
+    clients = facts.p2p.clients
     what = "nvidia-peermem is loaded, but not registered as a client of the RDMA core"
     fix = "load it again after OFED's ib_core: systemctl restart gds-peermem"
     if clients is not None:
@@ -204,12 +204,12 @@ def dma_buf(facts: HostFacts) -> Iterator[Condition]:
     fix = "load the core (modprobe ib_uverbs); if it's loaded, use another kernel or OFED"
     evidence = quote.symbols(facts, ("ib_umem_dmabuf_get",))
     cause = Cause("rdma.no-dmabuf", "the RDMA core has no ib_umem_dmabuf_get", fix, evidence)
-    yield Condition(lambda: require(facts.p2p.rdma_dmabuf) is not None, cause)
+    yield Condition(lambda: facts.p2p.rdma_dmabuf is not None, cause)
     what = "no loaded adapter driver accepts DMA-BUF memory"
     evidence = ("/proc/kallsyms: no …reg_user_mr_dmabuf",)
     fix = "use an adapter whose driver does (mlx5_ib, irdma, bnxt_re, efa), or nvidia-peermem"
     cause = Cause("rdma.adapter-no-dmabuf", what, fix, evidence)
-    yield Condition(lambda: bool(require(facts.p2p.adapters_dmabuf)), cause)
+    yield Condition(lambda: bool(facts.p2p.adapters_dmabuf), cause)
 
 
 def dmabuf_of_host(facts: HostFacts) -> Iterator[Condition]:
@@ -220,14 +220,14 @@ def dmabuf_of_host(facts: HostFacts) -> Iterator[Condition]:
 
 @condition
 def _dmabuf_kernel(facts: HostFacts) -> Condition:
-    release = require(facts.kernel.release)
+    release = facts.kernel.release
     what, fix = f"kernel {release} is older than 5.12", "boot a newer kernel, or use nvidia-peermem"
     return Condition(numbers(release) >= DMABUF_KERNEL, Cause("kernel.no-dmabuf", what, fix, (f"uname -r: {release}",)))
 
 
 @condition
 def dmabuf_driver(facts: HostFacts) -> Condition:
-    flavour = require(facts.driver.flavour)
+    flavour = facts.driver.flavour
     what = f"the driver is {flavour or 'not loaded'}: only the open kernel modules export GPU memory as DMA-BUF"
     evidence = quote.file(facts, "/proc/driver/nvidia/version")
     cause = Cause("driver.proprietary", what, "install the open kernel modules", evidence, reference.OPEN_DRIVER)
@@ -352,7 +352,7 @@ def peer_type(facts: HostFacts) -> str:
     enabled = by_variable(facts)
     if enabled is not None:
         return "dmabuf" if enabled else "nvidia_peermem"
-    value = require(facts.cufile.setting("properties", PEER_TYPE, ""))
+    value = facts.cufile.setting("properties", PEER_TYPE, "")
     return value if value in PEER_TYPES else "nvidia_peermem"
 
 
@@ -436,7 +436,7 @@ def _addresses(facts: HostFacts, client: Optional[Client], mount: Optional[Mount
 
 def adapters_at(facts: HostFacts, addresses: Collection[str]) -> List[RdmaInterface]:
     """The RDMA interfaces that have one of ``addresses``; raises UndecidedError."""
-    interfaces = require(facts.network.rdma)
+    interfaces = facts.network.rdma
     return [entry for entry in interfaces if any(own.address in addresses for own in entry.addresses)]
 
 
@@ -447,7 +447,7 @@ def listed_addresses(
 
     Without a mount, all addresses of the client's lists; without a client, those of every list.  Raises UndecidedError.
     """
-    config = require(facts.cufile.config)
+    config = facts.cufile.config
     filesystems = _object(_object(config).get("fs"))
     sections = [client.section] if client is not None else list(filesystems)
     rows: List[Any] = []
@@ -470,7 +470,7 @@ def _object(value: Any) -> Mapping[str, Any]:
 def notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     """Writes take compat mode unless the filesystem's own key allows them."""
     client = CLIENTS.get(mount.filesystem)
-    if client is None or _object(require(facts.cufile.setting("fs", client.section, {}))).get(client.write_key) is True:
+    if client is None or _object(facts.cufile.setting("fs", client.section, {})).get(client.write_key) is True:
         return
     key = f"fs.{client.section}.{client.write_key}"
     what = f"writes to {mount.mount_point} take compat mode: {key} isn't true"

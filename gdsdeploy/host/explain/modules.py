@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Iterator, Optional, Tuple
 
-from ..facts import HostFacts, require
+from ..facts import HostFacts
 from ..facts.driver import PROPRIETARY, ModuleFacts, ModuleFile
 from ..facts.host_facts import judge
 from ..facts.storage import Mount
@@ -89,13 +89,13 @@ def _absent(subject: Subject) -> Tuple[str, ...]:
 @rule(DIRECT_PATH, 10)
 def driver_runs(facts: HostFacts, _mount: Optional[Mount]) -> Iterator[Condition]:
     """Both direct paths need a running driver."""
-    yield Condition(lambda: require(facts.driver.version) is not None, lambda: not_loaded(facts, driver(facts)))
+    yield Condition(lambda: facts.driver.version is not None, lambda: not_loaded(facts, driver(facts)))
 
 
 @rule(NOT_LOADED, 10)
 def forbidden(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     """Blocked in modprobe.d or on the kernel's command line."""
-    if subject.module.name not in require(facts.boot.forbidden):
+    if subject.module.name not in facts.boot.forbidden:
         return None
     pattern = re.compile(r"(blacklist|install)\s+{}\b".format(re.sub("[-_]", "[-_]", subject.name)))
     lines = [(place, line) for place, line in quote.fragments(facts) if pattern.match(line)]
@@ -108,7 +108,7 @@ def forbidden(facts: HostFacts, subject: Subject) -> Optional[Reason]:
 @rule(NOT_LOADED, 20)
 def in_container(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     """A container shares its host's kernel, and can neither see nor load that kernel's module files."""
-    container = require(facts.environment.container)
+    container = facts.environment.container
     if container is None:
         return None
     what = f"this is {container}, and its host's kernel hasn't loaded the module"
@@ -119,7 +119,7 @@ def in_container(facts: HostFacts, subject: Subject) -> Optional[Reason]:
 @rule(NOT_LOADED, 30)
 def no_modules(facts: HostFacts, _subject: Subject) -> Optional[Reason]:
     """The running kernel has no folder of modules, as in machines that boot a kernel from outside."""
-    release, names = require(facts.kernel.release), require(facts.document.names(MODULES))
+    release, names = facts.kernel.release, facts.document.names(MODULES)
     if release in (names or ()):
         return None
     evidence = ("{}: {}".format(MODULES, ", ".join(names) if names else "there is no such folder"),)
@@ -131,7 +131,7 @@ def no_modules(facts: HostFacts, _subject: Subject) -> Optional[Reason]:
 @rule(NOT_LOADED, 40)
 def no_file(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     """Modprobe finds no file for the running kernel: never installed, or never built for it."""
-    if require(subject.module.file) is not None:
+    if subject.module.file is not None:
         return None
     release = if_known(lambda: facts.kernel.release, "the running kernel")
     build = f"install the kernel's headers and run dkms autoinstall -k {release}; or run gdsdeploy provision again"
@@ -168,7 +168,7 @@ def _no_dkms_driver(lines: Tuple[str, ...]) -> Reason:
 @rule(NOT_LOADED, 50)
 def other_kernel(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     """The file was built for another kernel."""
-    file, release = _file(subject), require(facts.kernel.release)
+    file, release = _file(subject), facts.kernel.release
     if file is None or file.kernel == release:
         return None
     what = f"its file was built for {file.kernel or 'an unknown kernel'}, but {release} runs"
@@ -183,7 +183,7 @@ def proprietary(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     log = quote.messages(facts, rf"nvidia_fs.*({GPL})")
     file = _file(subject)
     links = file is not None and any(name.startswith(P2P) for name in file.imports)
-    if not log and not (links and require(facts.driver.flavour) == PROPRIETARY):
+    if not log and not (links and facts.driver.flavour == PROPRIETARY):
         return None
     evidence = log or quote.file(facts, "/proc/driver/nvidia/version")
     what = "it may not use the symbols of the proprietary driver"
@@ -255,7 +255,7 @@ def refused_signature(facts: HostFacts, subject: Subject) -> Optional[Reason]:
 @rule(NOT_LOADED, 90)
 def stub(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     """Without OFED nvidia-peermem is built as a stub, whose initialisation ends with EINVAL."""
-    if subject.name != "nvidia-peermem" or not require(facts.peermem.stub):
+    if subject.name != "nvidia-peermem" or not facts.peermem.stub:
         return None
     file = _file(subject)
     evidence = (f"{file.path if file else subject.name}: doesn't import ib_register_peer_memory_client",)
@@ -272,7 +272,7 @@ def no_gpu(facts: HostFacts, subject: Subject) -> Optional[Reason]:
 
 @rule(NOT_LOADED, 110)
 def nouveau(facts: HostFacts, subject: Subject) -> Optional[Reason]:
-    if subject.name != "nvidia" or "nouveau" not in require(facts.kernel.modules):
+    if subject.name != "nvidia" or "nouveau" not in facts.kernel.modules:
         return None
     evidence = quote.file(facts, "/proc/modules", r"^nouveau ")
     return _shared("nvidia.nouveau", "nouveau drives the GPUs", evidence)
@@ -280,7 +280,7 @@ def nouveau(facts: HostFacts, subject: Subject) -> Optional[Reason]:
 
 @rule(NOT_LOADED, 120)
 def driver_missing(facts: HostFacts, subject: Subject) -> Optional[Reason]:
-    if subject.name == "nvidia" or require(facts.driver.version) is not None:
+    if subject.name == "nvidia" or facts.driver.version is not None:
         return None
     evidence = quote.file(facts, "/proc/driver/nvidia/version")
     return _shared("nvidia-fs.driver-missing", "it needs the driver, which is not loaded", evidence)
@@ -288,7 +288,7 @@ def driver_missing(facts: HostFacts, subject: Subject) -> Optional[Reason]:
 
 @rule(NOT_LOADED, 130)
 def nothing_loads_it(facts: HostFacts, subject: Subject) -> Optional[Reason]:
-    names, name = require(facts.boot.autoloaded), subject.name
+    names, name = facts.boot.autoloaded, subject.name
     if subject.module.name in names:
         return None
     evidence = ("modules-load.d: {}".format(", ".join(names) or "names no module"),)

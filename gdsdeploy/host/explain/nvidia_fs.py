@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Iterator, Optional, Tuple
 
-from ..facts import HostFacts, UndecidedError, Unknown, require, storage
+from ..facts import HostFacts, UndecidedError, Unknown, storage
 from ..facts.storage import Mount
 from ..facts.unknown import if_known
 from ..kmod.flavour import has_nvme_hooks
@@ -49,7 +49,7 @@ OTHER_PAGE_TABLE = (
 def usable(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condition]:
     """With an nvidia-fs of another major version libcufile refuses to work at all."""
     if if_known(lambda: facts.nvidia_fs.module.loaded, False):
-        version = require(facts.nvidia_fs.module.version)
+        version = facts.nvidia_fs.module.version
         what = f"libcufile accepts nvidia-fs {MAJOR}.x only, but {version} is loaded; every cuFile call fails"
         fix = "install the nvidia-fs of the lock: gdsdeploy provision"
         evidence = quote.file(facts, "/sys/module/nvidia_fs/version")
@@ -81,7 +81,7 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
 
 @condition
 def _raid_level(device: storage.Device) -> Condition:
-    level = require(device.md_level)
+    level = device.md_level
     what = f"{device.name} is {level}, but nvidia-fs supports raid0 only"
     evidence = (f"/sys/dev/block/{device.number}/md/level: {level}",)
     return Condition(level == "raid0", listed_cause("storage.raid-level", evidence, what))
@@ -95,7 +95,7 @@ def _no_p2pdma_attempt(facts: HostFacts, device: storage.Device) -> Condition:
     """
     if not p2pdma_enabled(facts):
         return Condition(True)
-    what = f"P2PDMA is on, and {device.name} is NVMe over {require(device.transport)}"
+    what = f"P2PDMA is on, and {device.name} is NVMe over {device.transport}"
     what += ": such transfers were seen to fail with EIO"
     evidence = (*quote.setting(facts, "properties", "use_pci_p2pdma"), f"/sys/class/nvme: {device.name}")
     return Condition(Unknown(what), listed_cause("cufile.p2pdma-nvmeof", evidence, what), suspect=True)
@@ -138,7 +138,7 @@ def _devices(facts: HostFacts) -> Iterator[Condition]:
         missing += " && modprobe nvidia-fs; then see the check nvidia-fs.devices"
         denied = "let all users open it: chmod 0666 /dev/nvidia-fs*; then look at the udev rules and the SELinux log"
     cause = Cause("nvidia-fs.no-devices", what, missing, ("/dev: no nvidia-fs*",), reference.INSTALL)
-    present = Condition(lambda: bool(require(facts.nvidia_fs.devices)), cause)
+    present = Condition(lambda: bool(facts.nvidia_fs.devices), cause)
     yield present
     if present.holds is True:
         yield _opens(facts, denied)
@@ -146,7 +146,7 @@ def _devices(facts: HostFacts) -> Iterator[Condition]:
 
 @condition
 def _opens(facts: HostFacts, fix: str) -> Condition:
-    error = require(facts.nvidia_fs.opens)
+    error = facts.nvidia_fs.opens
     what, evidence = f"{NVFS_DEVICE} can't be opened: {error}", (f"{NVFS_DEVICE}: {error}",)
     cause = Cause("nvidia-fs.device-denied", what, fix, evidence, reference.INSTALL)
     return Condition(error in ("ok", None), cause)
@@ -164,7 +164,7 @@ def _driver_of_build(facts: HostFacts) -> Condition:
     running = if_known(lambda: facts.driver.version, None)
     if running is None or numbers(running)[:1] < (NEW_PAGE_TABLE,):
         return Condition(True)
-    file = require(facts.nvidia_fs.module.file)
+    file = facts.nvidia_fs.module.file
     built = file.provenance.get("driver", "") if file is not None else ""
     what = f"{OTHER_PAGE_TABLE}: it was built against driver {built}, but {running} runs"
     evidence = (f"modinfo nvidia-fs: gdsdeploy_driver={built}",)
@@ -174,7 +174,7 @@ def _driver_of_build(facts: HostFacts) -> Condition:
 
 @condition
 def _mapped(facts: HostFacts) -> Condition:
-    counts = require(facts.nvidia_fs.mapped)
+    counts = facts.nvidia_fs.mapped
     what = "every mapping of GPU memory through BAR1 has failed so far"
     evidence = quote.file(facts, NVFS + "/stats", r"^Bar1-map")
     fix = "find the reason: dmesg | grep -i nvidia-fs; on some newer kernels only nvidia-fs 2.26.6 or newer works"
@@ -187,7 +187,7 @@ def _minimum(facts: HostFacts) -> Condition:
     """Releases below libcufile's minimum are not refused (seen with 2.3), so their behaviour is unknown."""
     logged = if_known(lambda: facts.gdscheck.logged, None)
     minimum = (numbers(logged.nvidia_fs_minimum) if logged else ()) or MINIMUM
-    version = require(facts.nvidia_fs.module.version)
+    version = facts.nvidia_fs.module.version
     if not version or numbers(version) >= minimum:
         return Condition(True)
     what = "nvidia-fs {} is older than {}, libcufile's minimum".format(version, ".".join(map(str, minimum)))
@@ -201,7 +201,7 @@ def hooks(facts: HostFacts, stack_name: str) -> Iterator[Condition]:
     """A storage driver must have hooks for nvidia-fs, in the version that this nvidia-fs needs."""
     names = HOOKS[stack_name]
     offered = Condition(
-        lambda: any(name in require(facts.kernel.symbols) for name in names), lambda: _no_hooks(facts, stack_name)
+        lambda: any(name in facts.kernel.symbols for name in names), lambda: _no_hooks(facts, stack_name)
     )
     yield offered
     if offered.holds is True:
@@ -217,7 +217,7 @@ def _no_hooks(facts: HostFacts, stack_name: str) -> Cause:
         fix += "run a linux-nvidia kernel of Ubuntu, which has them, or use P2PDMA mode on a kernel that has it"
     else:
         fix += "or the filesystem vendor's client that has the hooks"
-    if stack_name == "nvme" and if_known(lambda: has_nvme_hooks(require(facts.kernel.release)), False):
+    if stack_name == "nvme" and if_known(lambda: has_nvme_hooks(facts.kernel.release), False):
         fix = "use this kernel's own nvme, which has them: remove the one in its place (package mlnx-nvme-dkms)"
     what = f"the loaded {stack_name} has no hooks for nvidia-fs"
     section = REFERENCES.get(stack_name, reference.NVME)
@@ -246,7 +246,7 @@ def _gpl(facts: HostFacts, stack_name: str, names: Tuple[str, ...]) -> Condition
 
 @condition
 def _version(facts: HostFacts, names: Tuple[str, ...]) -> Condition:
-    symbols = require(facts.kernel.symbols)
+    symbols = facts.kernel.symbols
     if all(name in symbols for name in names):
         return Condition(True)
     needed = needed_version(facts)
@@ -257,7 +257,7 @@ def _version(facts: HostFacts, names: Tuple[str, ...]) -> Condition:
 
 def needed_version(facts: HostFacts) -> int:
     """1 or 2: the version of nvme's hooks that the loaded nvidia-fs looks for.  Raises UndecidedError."""
-    release, version = require(facts.kernel.release), require(facts.nvidia_fs.module.version)
+    release, version = facts.kernel.release, facts.nvidia_fs.module.version
     if numbers(release) < V2_KERNEL:
         return 1
     if not numbers(version, 3):
@@ -268,7 +268,7 @@ def needed_version(facts: HostFacts) -> int:
 @condition
 def _registered(facts: HostFacts, stack_name: str) -> Condition:
     """The hooks that nvidia-fs uses; it shows them while its device is open, as it was during collection."""
-    registered = require(facts.nvidia_fs.registered) if if_known(lambda: facts.nvidia_fs.opens, "") == "ok" else None
+    registered = facts.nvidia_fs.registered if if_known(lambda: facts.nvidia_fs.opens, "") == "ok" else None
     if registered is None:
         return Condition(True)
     what = f"nvidia-fs doesn't use the hooks that {stack_name} offers"

@@ -67,8 +67,8 @@ def of_host(facts: HostFacts, mount: Optional[Mount] = None) -> Iterator[Conditi
             rows = [row for row in map(facts.gdscheck.row, ROWS) if row is not None]
             best = next((row for row in rows if any(token in row.paths for token in TOKENS)), None)
             yield confirmed(best)
-    elif require(facts.os.machine) not in hardware.X86:
-        machine = require(facts.os.machine)
+    elif facts.os.machine not in hardware.X86:
+        machine = facts.os.machine
         what = f"NVIDIA's guide has this mode for x86 and for Grace, and this machine is another ({machine})"
         fix = "try it: libcufile's log shows each file's path at logging.level TRACE; or use nvidia-fs"
         evidence = (f"uname -m: {machine}", f"/proc/cpuinfo: {_core(facts)}")
@@ -96,14 +96,14 @@ def _kernel(facts: HostFacts) -> Iterator[Condition]:
     fix = "boot a kernel that was built with CONFIG_PCI_P2PDMA, or use nvidia-fs"
     evidence = quote.symbols(facts, (SYMBOL,))
     cause = Cause("kernel.no-p2pdma-symbol", what, fix, evidence, reference.P2PDMA_KERNEL)
-    yield Condition(lambda: SYMBOL in require(facts.kernel.symbols), cause)
+    yield Condition(lambda: SYMBOL in facts.kernel.symbols, cause)
     yield _new_enough(facts)
     yield _library(facts)
 
 
 @condition
 def _option(facts: HostFacts, name: str, ident: str, why: str, built_with: str, section: str) -> Condition:
-    value = require(facts.kernel.option(name))
+    value = facts.kernel.option(name)
     what = f"this kernel was built without CONFIG_{name}{why}"
     fix = f"boot a kernel that was built with {built_with}, or use nvidia-fs"
     evidence = (f"the kernel's configuration: CONFIG_{name}={value}",)
@@ -121,7 +121,7 @@ def _library(facts: HostFacts) -> Condition:
 @condition
 def _new_enough(facts: HostFacts) -> Condition:
     """Kernels from 4.20 on have P2PDMA memory, but programs can use it from 6.2 on, or with a backport."""
-    release = require(facts.kernel.release)
+    release = facts.kernel.release
     what = f"kernel {release} is older than 6.2, and has no backport of what this mode needs ({PAGES})"
     fix = "boot kernel 6.2 or newer, or RHEL's from 9.4 on (5.14.0-427), but not 9.5's (5.14.0-503)"
     evidence = (f"uname -r: {release}", *quote.symbols(facts, (PAGES,)))
@@ -131,21 +131,21 @@ def _new_enough(facts: HostFacts) -> Condition:
     cause = Cause("kernel.old-p2pdma", what, fix, evidence, reference.P2PDMA_KERNEL)
     if excluded or numbers(release) >= KERNEL:
         return Condition(not excluded, cause)
-    return Condition(PAGES in require(facts.kernel.symbols), cause)
+    return Condition(PAGES in facts.kernel.symbols, cause)
 
 
 def _driver(facts: HostFacts) -> Iterator[Condition]:
     evidence = quote.file(facts, "/proc/driver/nvidia/version")
     what, fix = "the driver isn't the open one", "install the driver's open kernel modules"
     cause = Cause("driver.proprietary", what, fix, evidence, reference.OPEN_DRIVER)
-    yield Condition(lambda: require(facts.driver.flavour) == OPEN, cause)
+    yield Condition(lambda: facts.driver.flavour == OPEN, cause)
     yield _driver_version(facts)
     yield _counts_pages(facts)
 
 
 @condition
 def _driver_version(facts: HostFacts) -> Condition:
-    version = require(facts.driver.version)
+    version = facts.driver.version
     what, fix = f"driver {version} is older than 565.47", "install driver 565.47 or newer"
     evidence = quote.file(facts, "/proc/driver/nvidia/version")
     cause = Cause("driver.no-p2pdma", what, fix, evidence, reference.P2PDMA_DRIVER)
@@ -192,17 +192,17 @@ def _static_bar1(facts: HostFacts) -> bool:
 
 def _word(facts: HostFacts, key: str) -> Optional[int]:
     """A value of the driver's registry; None: not set.  Raises UndecidedError."""
-    single = (require(facts.driver.params) or {}).get("RegistryDwordsPerDevice", "")
+    single = (facts.driver.params or {}).get("RegistryDwordsPerDevice", "")
     if key.lower() in registry(single):
         raise UndecidedError(f"RegistryDwordsPerDevice sets {key} for some GPUs")
-    return (require(facts.driver.registry) or {}).get(key.lower())
+    return (facts.driver.registry or {}).get(key.lower())
 
 
 def _before_hopper(facts: HostFacts) -> bool:
     """Whether some GPU is one before Hopper; raises UndecidedError."""
     models = facts.driver.models.values()
     older = [model if isinstance(model, Unknown) else bool(BEFORE_HOPPER.search(model)) for model in models]
-    return any_of([known(lambda: require(facts.driver.gpus) is None), *older])
+    return any_of([known(lambda: facts.driver.gpus is None), *older])
 
 
 @condition
@@ -242,13 +242,13 @@ def multipath_off(facts: HostFacts) -> Iterator[Condition]:
     what = "NVMe multipath is on, but NVIDIA's guide has it off in this mode"
     evidence = quote.file(facts, NVME_MULTIPATH)
     cause = Cause("nvme.multipath", what, multipath_fix(facts), evidence, reference.P2PDMA_DRIVER)
-    yield Condition(lambda: Unknown(what) if require(facts.kernel.nvme_multipath) else True, cause, suspect=True)
+    yield Condition(lambda: Unknown(what) if facts.kernel.nvme_multipath else True, cause, suspect=True)
 
 
 @rule(NOTES, 50)
 def notes(facts: HostFacts, _mount: Optional[Mount]) -> Iterator[Cause]:
     """What P2PDMA mode costs with some drivers."""
-    version = require(facts.driver.version)
+    version = facts.driver.version
     if version is not None and LEAKING[0] <= numbers(version) < LEAKING[1] and _word(facts, STATIC_BAR1) == 1:
         what = f"with static BAR1, driver {version} keeps 4 MiB of kernel memory per GPU for each process that uses it"
         evidence = quote.file(facts, "/proc/driver/nvidia/version")
@@ -332,7 +332,7 @@ def _raid(facts: HostFacts, device: Device, level: str) -> Condition:
     least, is_striped = RAID_KERNELS[level], level == "raid0"
     if is_striped and if_known(lambda: hardware.grace(facts), False):
         return Condition(True)
-    release = require(facts.kernel.release)
+    release = facts.kernel.release
     what = f"{device.name} is md {level}, which passes P2PDMA from kernel {least[0]}.{least[1]} on"
     what += ", or on Grace" if is_striped else ""
     evidence = (f"/sys/dev/block/{device.number}/md/level: {level}", f"uname -r: {release}")
@@ -343,7 +343,7 @@ def _raid(facts: HostFacts, device: Device, level: str) -> Condition:
 
 def _between(facts: HostFacts, mount: Mount) -> Iterator[Condition]:
     """Traffic between a disk, or the adapter to it, and some GPU stays below a switch or passes the host bridge."""
-    if if_known(lambda: not require(facts.pci.gpus), False):
+    if if_known(lambda: not facts.pci.gpus, False):
         return
     for disk in hardware.disks(facts, mount):
         yield Condition(partial(_reaches, facts, disk), partial(_no_way, facts, disk), suspect=True)
@@ -354,7 +354,7 @@ def _between(facts: HostFacts, mount: Mount) -> Iterator[Condition]:
 @condition
 def _adapters(facts: HostFacts) -> Condition:
     """No evidence shows which adapter serves a disk over fabrics: that one is certain only where all are alike."""
-    names, functions = require(facts.peermem.rdma_devices), if_known(lambda: facts.pci.functions, None)
+    names, functions = facts.peermem.rdma_devices, if_known(lambda: facts.pci.functions, None)
     if functions is None:
         raise UndecidedError("the PCI functions are unknown")
     adapters = [function for function in functions if set(function.names) & set(names)]
@@ -393,7 +393,7 @@ def _pair(facts: HostFacts, disk: Function, gpu: Function) -> bool:
 
 
 def _host_bridge(facts: HostFacts, disk: Function, gpu: Function) -> bool:
-    cpu = require(facts.pci.cpu)
+    cpu = facts.pci.cpu
     if cpu is None:
         raise UndecidedError("which host bridges the kernel lets peers through is known for x86 only")
     if cpu[0] == AMD and cpu[1] >= ZEN:

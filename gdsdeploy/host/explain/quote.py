@@ -7,7 +7,7 @@ import re
 from functools import partial
 from typing import Iterable, Iterator, Sequence, Tuple
 
-from ..facts import HostFacts, Unknown, require
+from ..facts import HostFacts, Unknown
 from ..facts.environment import Variable
 from ..facts.storage import Mount
 from ..facts.unknown import if_known, known
@@ -54,7 +54,7 @@ def messages(facts: HostFacts, pattern: str) -> Tuple[str, ...]:
 
 def logged(facts: HostFacts, pattern: str) -> Tuple[str, ...]:
     """As ``messages``; raises UndecidedError where the messages are unknown."""
-    lines = [line for line in require(facts.kernel.messages) if re.search(pattern, line)]
+    lines = [line for line in facts.kernel.messages if re.search(pattern, line)]
     return with_source(facts.kernel.log.source, lines[-LINES:])
 
 

@@ -11,13 +11,14 @@ import json
 import posixpath
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Iterator, List, Mapping, Optional, Tuple
 
 from ..libcufile.probe import returned
 from ..paths import CUFILE, CUFILE_CONTROL, CUFILE_OPEN, LIBRARY_FOLDERS, LIBRARY_PATTERN
-from .document import TIMED_OUT, Document, Ran
+from .document import TIMED_OUT, Document, Ran, group_of
 from .environment import Overlay, Variable, merged, overlay
-from .unknown import Maybe, Unknown, decided, if_present, require, when_known
+from .unknown import Facts, Maybe, UndecidedError, fact, if_known, known
 
 #: Keys of cufile.json → the name under which the library logs them, where that differs.
 SHOWN = {
@@ -110,69 +111,87 @@ class Opened:
     lines: Tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class CufileFacts:
-    """Every fact about the file is about ``path``, normally /etc/cufile.json."""
+class CufileFacts(Facts):
+    """libcufile and its configuration; every fact about the file is about ``path``, normally /etc/cufile.json."""
 
-    #: path of a configuration → sha256 of it; None: there is none
-    digests: Mapping[str, Maybe[Optional[str]]]
-    #: the file as a JSON object with its comments removed
-    config: Maybe[Optional[Mapping[str, Any]]]
-    #: ``accepted`` or ``rejected``
-    acceptance: Maybe[str]
-    opened: Maybe[Opened]
-    #: the values in effect, by the library's names; None: it stopped before it logged them
-    effective: Maybe[Optional[Mapping[str, str]]]
-    #: file name version of the library that the loader takes, e.g. ``1.9.1``
-    library: Maybe[Optional[str]]
-    #: what programs lay over the file; None: nothing
-    overlay: Maybe[Optional[Overlay]] = None
-    path: str = CUFILE
+    def __init__(self, document: Document, named: Optional[Variable] = None) -> None:
+        """named: the variable by which programs get a second configuration."""
+        super().__init__(document)
+        self.path, self._named = CUFILE, named
+
+    @fact
+    def digests(self) -> Mapping[str, Maybe[Optional[str]]]:
+        """Path of a configuration → sha256 of it; None: there is none."""
+        paths = [path for path in self.document.paths("files") if path.endswith(".json")]
+        return {path: known(partial(_digest, self.document, path)) for path in (CUFILE, *paths)}
+
+    @fact
+    def config(self) -> Optional[Mapping[str, Any]]:
+        """The file as a JSON object with its comments removed."""
+        text = self.document.text(CUFILE)
+        return None if text is None else _config(text)
+
+    @fact
+    def acceptance(self) -> str:
+        """``accepted`` or ``rejected``."""
+        return _acceptance(self.document, self.opened)
+
+    @fact
+    def opened(self) -> Opened:
+        return _opened(self.document, CUFILE_OPEN)
+
+    @fact
+    def effective(self) -> Optional[Mapping[str, str]]:
+        """The values in effect, by the library's names; None: it stopped before it logged them."""
+        # Evidence needs a part of this module, and not the reader of logs.
+        from ..gdscheck import parse_log
+
+        return parse_log(self.document.attempted(CUFILE_OPEN).log).config or None
+
+    @fact
+    def library(self) -> Optional[str]:
+        """File name version of the library that the loader takes, e.g. ``1.9.1``: NVIDIA and Debian name it so."""
+        run = self.document.attempted(CUFILE_OPEN)
+        match = re.search(r"gdsdeploy: loaded .*?/libcufile\.so\.(\d+\.\d+\S*)", run.stdout)
+        if match:
+            return match.group(1)
+        if "gdsdeploy: not loaded" not in run.stdout:
+            raise UndecidedError("the name of the loaded libcufile has no version")
+        for folder in LIBRARY_FOLDERS:
+            names = self.document.existing(f"{folder}/{LIBRARY_PATTERN}")
+            if names:
+                return _behind(self.document, folder, names)
+        for folder in reversed(LIBRARY_FOLDERS):
+            self.document.names(f"{folder}/{LIBRARY_PATTERN}")
+        return None
+
+    @fact
+    def overlay(self) -> Optional[Overlay]:
+        """What programs lay over the file; None: nothing."""
+        named = self._named
+        if named is None:
+            return None
+        if not named.value.startswith("/"):
+            raise UndecidedError(f"{named.name} in {named.place} names {named.value}, which depends on the program")
+        return overlay(self.document, named.value, named)
 
     @property
-    def merged(self) -> Maybe[Mapping[str, Any]]:
+    def merged(self) -> Mapping[str, Any]:
         """The configuration that programs get: the file, and what is laid over it."""
-        if isinstance(self.config, Unknown):
-            return self.config
-        if isinstance(self.overlay, Unknown):
-            return self.overlay
-        return merged(self.config, self.overlay.config) if self.overlay else self.config or {}
+        config, over = self.config, self.overlay
+        return merged(config, over.config) if over else config or {}
 
-    @decided
-    def setting(self, section: str, key: str, default: Any) -> Maybe[Any]:
+    def setting(self, section: str, key: str, default: Any) -> Any:
         """A value of the configuration that programs get, ``default`` where it is not there."""
-        config = require(self.merged)
-        values = config.get(section)
+        values = self.merged.get(section)
         return values.get(key, default) if isinstance(values, dict) else default
 
 
-def cufile_facts(document: Document, named: Optional[Variable] = None) -> CufileFacts:
-    """named: the variable by which programs get a second configuration."""
-    # Evidence needs a part of this module, and not the reader of logs.
-    from ..gdscheck import parse_log
-
-    text = document.text(CUFILE)
-    paths = [path for path in document.paths("files") if path.endswith(".json")]
-    opened = _opened(document)
-    return CufileFacts(
-        digests={path: if_present(document.text(path), _digest) for path in (CUFILE, *paths)},
-        config=if_present(text, _config),
-        acceptance=when_known(opened, lambda result: _acceptance(document, result)),
-        opened=opened,
-        effective=when_known(document.attempted(CUFILE_OPEN), lambda run: parse_log(run.log).config or None),
-        library=_library(document),
-        overlay=_overlay(document, named) if named else None,
-    )
-
-
-def _overlay(document: Document, named: Variable) -> Maybe[Overlay]:
-    if not named.value.startswith("/"):
-        return Unknown(f"{named.name} in {named.place} names {named.value}, which depends on the program")
-    return overlay(document, named.value, named)
-
-
-def _digest(text: str) -> Maybe[str]:
-    return Unknown("the file is not UTF-8") if "\ufffd" in text else hashlib.sha256(text.encode("utf-8")).hexdigest()
+def _digest(document: Document, path: str) -> Optional[str]:
+    text = document.text(path)
+    if text is not None and "\ufffd" in text:
+        raise UndecidedError("the file is not UTF-8")
+    return None if text is None else hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 def parse_config(text: str) -> Any:
@@ -180,12 +199,14 @@ def parse_config(text: str) -> Any:
     return json.JSONDecoder().raw_decode(without_comments(text).lstrip())[0]
 
 
-def _config(text: str) -> Maybe[Mapping[str, Any]]:
+def _config(text: str) -> Mapping[str, Any]:
     try:
         value = parse_config(text)
     except (ValueError, RecursionError) as error:
-        return Unknown(f"{CUFILE} is not JSON: {error}")
-    return value if isinstance(value, dict) else Unknown(f"{CUFILE} is not a JSON object")
+        raise UndecidedError(f"{CUFILE} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UndecidedError(f"{CUFILE} is not a JSON object")
+    return value
 
 
 def without_comments(text: str) -> str:
@@ -195,15 +216,14 @@ def without_comments(text: str) -> str:
     )
 
 
-@decided
-def _opened(document: Document, name: str = CUFILE_OPEN) -> Maybe[Opened]:
-    run = require(document.attempted(name))
+def _opened(document: Document, name: str) -> Opened:
+    run = document.attempted(name)
     not_loaded = re.search(r"gdsdeploy: (not loaded: .*|no cuFileDriverOpen.*)", run.stdout)
     if not_loaded:
-        return Unknown("libcufile was " + not_loaded.group(1))
+        raise UndecidedError("libcufile was " + not_loaded.group(1))
     if "gdsdeploy: loaded" not in run.stdout:
         output = run.stderr.strip() or run.stdout.strip() or "it printed nothing"
-        return Unknown("no program could ask libcufile: " + output)
+        raise UndecidedError("no program could ask libcufile: " + output)
     return Opened(*returned(run.stdout), run.status == TIMED_OUT, _messages(run))
 
 
@@ -214,8 +234,7 @@ def _messages(run: Ran) -> Tuple[str, ...]:
     return tuple(line.strip() for line in lines if line.strip() and not line.startswith("gdsdeploy:"))
 
 
-@decided
-def _acceptance(document: Document, opened: Opened) -> Maybe[str]:
+def _acceptance(document: Document, opened: Opened) -> str:
     """See ``libcufile/probe.py``: a refused control shows that a configuration is accepted."""
     if opened.error in INVALID or any(REFUSAL.search(line) for line in opened.lines):
         return REJECTED
@@ -223,12 +242,12 @@ def _acceptance(document: Document, opened: Opened) -> Maybe[str]:
         # Numbers beyond 32 bits raise an exception that libcufile doesn't catch (seen in 1.4.0 to 1.20.0).
         if any("LargestUInt" in line or "Json" in line for line in opened.lines):
             return REJECTED
-        return Unknown("libcufile died: {}".format("; ".join(opened.lines[-2:]) or "no message"))
-    control = require(_opened(document, CUFILE_CONTROL))
+        raise UndecidedError("libcufile died: {}".format("; ".join(opened.lines[-2:]) or "no message"))
+    control = _opened(document, CUFILE_CONTROL)
     if any(REFUSAL.search(line) for line in control.lines):
         return ACCEPTED
     reason = "; ".join(control.lines[:2]) or "no message"
-    return Unknown(f"libcufile stops before it reads its configuration: {reason}")
+    raise UndecidedError(f"libcufile stops before it reads its configuration: {reason}")
 
 
 def refusal(opened: Opened) -> List[str]:
@@ -236,28 +255,9 @@ def refusal(opened: Opened) -> List[str]:
     return [line for line in opened.lines if _REASON.search(line)]
 
 
-@decided
-def _library(document: Document) -> Maybe[Optional[str]]:
-    """The version in the name of the file behind the SONAME: NVIDIA and Debian name it so."""
-    run = require(document.attempted(CUFILE_OPEN))
-    match = re.search(r"gdsdeploy: loaded .*?/libcufile\.so\.(\d+\.\d+\S*)", run.stdout)
-    if match:
-        return match.group(1)
-    if "gdsdeploy: not loaded" not in run.stdout:
-        return Unknown("the name of the loaded libcufile has no version")
-    unknown: Optional[Unknown] = None
-    for folder in LIBRARY_FOLDERS:
-        names = document.names(folder + "/" + LIBRARY_PATTERN)
-        if isinstance(names, Unknown):
-            unknown = names
-        elif names:
-            return _behind(document, folder, names)
-    return unknown
-
-
-def _behind(document: Document, folder: str, names: Tuple[str, ...]) -> Maybe[Optional[str]]:
+def _behind(document: Document, folder: str, names: Tuple[str, ...]) -> str:
     soname = "libcufile.so.0"
-    target = document.link(folder + "/" + soname)
-    file = posixpath.basename(target) if isinstance(target, str) else soname
+    target = if_known(lambda: document.link(folder + "/" + soname), None)
+    file = soname if target is None else posixpath.basename(target)
     match = re.match(r"libcufile\.so\.(\d+\.\d+\S*)$", file) if soname in names else None
-    return match.group(1) if match else Unknown("no version in the names " + ", ".join(names))
+    return group_of(match, "no version in the names " + ", ".join(names))

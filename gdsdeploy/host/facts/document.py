@@ -1,7 +1,7 @@
 """Reads an evidence document without trusting its shape.
 
-It keeps three answers apart: a value; ``None`` for what the collector looked for and didn't find; Unknown for what it
-didn't look for or couldn't read.  Only the second proves absence.
+It keeps three answers apart: a value; ``None`` for what the collector looked for and didn't find; UndecidedError for
+what it didn't look for or couldn't read.  Only the second proves absence.
 
 Reads saved evidence, for the controller's verbs and for the program on hosts.
 
@@ -21,13 +21,13 @@ import shlex
 import sys
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Callable, Dict, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from ..errors import HostError
 from ..io import jsontext, reading
 from ..paths import CUFILE_CONTROL, CUFILE_OPEN, CUFILE_SONAME, DKMS, GDSCHECK
 from ..rootdir import open_file
-from .unknown import Unknown, Value, if_present
+from .unknown import UndecidedError, Value, if_known
 
 #: Errors that mean "there is no such thing".
 ABSENT = ("ENOENT", "ENOTDIR", "ENODEV", "ENXIO")
@@ -54,7 +54,7 @@ class Ran:
 
 
 class Document:
-    """An evidence document; no method raises, however malformed the document is."""
+    """An evidence document.  Its methods raise UndecidedError alone, however malformed the document is."""
 
     def __init__(self, value: Any) -> None:
         self._value: Dict[str, Any] = value if isinstance(value, dict) else {}
@@ -65,37 +65,36 @@ class Document:
         """All that was collected."""
         return self._value
 
-    def text(self, path: str) -> Union[str, Unknown, None]:
+    def text(self, path: str) -> Optional[str]:
         """The whole of a file."""
         return self._read("files", path, _text)
 
-    def line(self, path: str) -> Union[str, Unknown, None]:
+    def line(self, path: str) -> Optional[str]:
         """A file of one line, without its end."""
-        return if_present(self.text(path), str.strip)
+        text = self.text(path)
+        return text if text is None else text.strip()
 
-    def binary(self, path: str) -> Union[str, Unknown, None]:
+    def binary(self, path: str) -> Optional[str]:
         return self._read("binaries", path, _text)
 
-    def link(self, path: str) -> Union[str, Unknown, None]:
+    def link(self, path: str) -> Optional[str]:
         """A link's target, made absolute."""
         target = self._read("links", path, _text)
-        return if_present(target, lambda text: posixpath.normpath(posixpath.join(posixpath.dirname(path), text)))
+        return target if target is None else posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
 
-    def names(self, path: str) -> Union[Tuple[str, ...], Unknown, None]:
+    def names(self, path: str) -> Optional[Tuple[str, ...]]:
         """The names in a folder, or those that match a pattern."""
         return self._read("listings", path, _texts)
 
-    def dkms(self) -> Union[Tuple[str, ...], Unknown]:
+    def dkms(self) -> Tuple[str, ...]:
         """The lines of ``dkms status``."""
-        lines = self._read("dkms", DKMS, _texts)
-        return Unknown("there is no " + DKMS) if lines is None else lines
+        return there(self._read("dkms", DKMS, _texts), DKMS)
 
     def existing(self, path: str) -> Tuple[str, ...]:
         """The names in a folder; empty where there is none, or it is unknown."""
-        names = self.names(path)
-        return names if isinstance(names, tuple) else ()
+        return if_known(lambda: self.names(path), None) or ()
 
-    def lines(self, path: str) -> Union[Tuple[str, ...], Unknown, None]:
+    def lines(self, path: str) -> Optional[Tuple[str, ...]]:
         """The recorded lines of a large file."""
         return self._read("excerpts", path, lambda value: _texts(_get(value, "lines")))
 
@@ -104,33 +103,31 @@ class Document:
         value = self._section("excerpts").get(path)
         return isinstance(value, dict) and word in str(value.get("pattern", ""))
 
-    def ran(self, name: str) -> Union[Ran, Unknown]:
-        """A program's run; Unknown if it was not started, was killed at its time limit, or wrote more than was kept."""
+    def ran(self, name: str) -> Ran:
+        """A program's run that began, ended in time, and wrote no more than was kept."""
         run = self.attempted(name)
-        if isinstance(run, Unknown):
-            return run
         if run.status == NOT_FOUND:
-            return Unknown(f"{name} could not be run: {run.stderr.strip()}")
+            raise UndecidedError(f"{name} could not be run: {run.stderr.strip()}")
         if run.status == TIMED_OUT:
-            return Unknown(f"{name} had not ended when its time was up")
+            raise UndecidedError(f"{name} had not ended when its time was up")
         return run
 
-    def attempted(self, name: str) -> Union[Ran, Unknown]:
-        """A program's run, whatever its exit status; Unknown if it was not started or wrote more than was kept."""
+    def attempted(self, name: str) -> Ran:
+        """A program's run, whatever its exit status, which wrote no more than was kept."""
         value = self._section("commands").get(name)
-        if value is None and name in OPENS and self.names(CUFILE_SONAME) == ():
+        if value is None and name in OPENS and if_known(lambda: self.names(CUFILE_SONAME), None) == ():
             return Ran(3, NO_LIBRARY, "", "")
         if not isinstance(value, dict):
-            return Unknown(f"{name} was not run")
+            raise UndecidedError(f"{name} was not run")
         # A missing part is no empty one: the program's output is then unknown.
         status, stdout, stderr = value.get("status"), value.get("stdout"), value.get("stderr")
         log = value.get("log", None if name in LOGGED else "")
         if not isinstance(status, int) or isinstance(status, bool):
-            return Unknown(f"the record of {name} is malformed")
+            raise UndecidedError(f"the record of {name} is malformed")
         if not (isinstance(stdout, str) and isinstance(stderr, str) and isinstance(log, str)):
-            return Unknown(f"the record of {name} is malformed")
+            raise UndecidedError(f"the record of {name} is malformed")
         if "error" in value:
-            return Unknown("the output of {} is {}".format(name, value["error"]))
+            raise UndecidedError("the output of {} is {}".format(name, value["error"]))
         return Ran(status, stdout, stderr, log)
 
     def printed(self, name: str) -> str:
@@ -138,59 +135,58 @@ class Document:
         text = _get(self._section("commands").get(name), "stdout")
         return text if isinstance(text, str) else ""
 
-    def module(self, path: str) -> Union[Dict[str, Any], Unknown]:
+    def module(self, path: str) -> Dict[str, Any]:
         """The record of a module file."""
         value = self._section("modules").get(path)
         if not isinstance(value, dict):
-            return Unknown(f"{path} was not read")
+            raise UndecidedError(f"{path} was not read")
         if "error" in value:
-            return Unknown(str(value["error"]))
+            raise UndecidedError(str(value["error"]))
         return value
 
-    def tree(self, path: str) -> Union[str, Unknown]:
+    def tree(self, path: str) -> str:
         """The digest of a driver's source tree."""
-        digest = _get(self._section("trees").get(path), "digest")
-        return digest if isinstance(digest, str) else Unknown(f"the source tree {path} could not be read")
+        digest = _text(_get(self._section("trees").get(path), "digest"))
+        return collected(digest, f"the source tree {path} could not be read")
 
-    def host(self, *keys: str) -> Union[str, Unknown]:
+    def host(self, *keys: str) -> str:
         value: Any = self._section("host")
         for key in keys:
             value = _get(value, key)
-        return value if isinstance(value, str) and value else Unknown("host.{} was not recorded".format(".".join(keys)))
+        return collected(_text(value) or None, "host.{} was not recorded".format(".".join(keys)))
 
-    def uid(self) -> Union[int, Unknown]:
+    def uid(self) -> int:
         value = self._section("host").get("uid")
-        return value if isinstance(value, int) and value >= 0 else Unknown("host.uid was not recorded")
+        return collected(value if isinstance(value, int) and value >= 0 else None, "host.uid was not recorded")
 
-    def environment(self) -> Union[Dict[str, str], Unknown]:
+    def environment(self) -> Dict[str, str]:
         """The collecting program's environment variables that concern this stack."""
         value = self._value.get("environment")
         if isinstance(value, dict) and all(isinstance(text, str) for text in value.values()):
             return {str(name): text for name, text in value.items()}
-        return Unknown("the environment was not recorded")
+        raise UndecidedError("the environment was not recorded")
 
-    def inode_flags(self, path: str) -> Union[int, Unknown, None]:
+    def inode_flags(self, path: str) -> Optional[int]:
         return self._read("inodes", path, _number)
 
-    def acs_control(self, address: str) -> Union[int, Unknown, None]:
+    def acs_control(self, address: str) -> Optional[int]:
         """The control register of a bridge's Access Control Services; negative where it has none."""
         return self._read("acs", address, _number, name="the access control of " + address)
 
-    def features(self, device: str) -> Union[Dict[str, int], Unknown, None]:
+    def features(self, device: str) -> Optional[Dict[str, int]]:
         """The sets of features in the ext4 superblock of a block device."""
         return self._read("features", device, _numbers, name="the superblock of " + device)
 
-    def record(self, section: str, key: str, failed: str = READ) -> Union[Dict[str, Any], Unknown, None]:
-        """A record of several values; Unknown for an error, with its reason after the words ``failed``."""
+    def record(self, section: str, key: str, failed: str = READ) -> Optional[Dict[str, Any]]:
+        """A record of several values; for an error the reason stands after the words ``failed``."""
         return self._read(section, key, lambda value: value if _is_record(value) else None, failed)
 
-    def opens(self, path: str) -> Union[str, Unknown, None]:
+    def opens(self, path: str) -> Optional[str]:
         """``ok``, or the name of the error with which the collecting program couldn't open the file."""
         return self._read("opens", path, lambda value: _text(value if isinstance(value, str) else _get(value, "error")))
 
-    def space(self, path: str) -> Union[Dict[str, int], Unknown]:
-        space = _numbers(self._section("space").get(path))
-        return Unknown(f"the free space of {path} was not recorded") if space is None else space
+    def space(self, path: str) -> Dict[str, int]:
+        return collected(_numbers(self._section("space").get(path)), f"the free space of {path} was not recorded")
 
     def has(self, section: str) -> bool:
         """Whether the document has the section, empty or not."""
@@ -214,32 +210,53 @@ class Document:
         gaps = [gap for gap in value if isinstance(gap, dict)] if isinstance(value, list) else []
         return tuple("{}: {}".format(gap.get("collector"), gap.get("reason")) for gap in gaps)
 
-    def not_collected(self, what: str, collector: str) -> Unknown:
+    def not_collected(self, what: str, collector: str) -> UndecidedError:
         """Why the evidence doesn't have an entry that this release's ``collector`` records: ``what`` names it."""
         gap = next((gap for gap in self.gaps() if gap.startswith(collector + ": ")), "")
-        return Unknown(f"{what} not collected: {gap or 'an older gdsdeploy recorded this evidence'}")
+        return UndecidedError(f"{what} not collected: {gap or 'an older gdsdeploy recorded this evidence'}")
 
     def _section(self, section: str) -> Dict[str, Any]:
         return self._sections.get(section, {})
 
     def _read(
         self, section: str, key: str, read: Callable[[Any], Optional[Value]], failed: str = READ, name: str = ""
-    ) -> Union[Value, Unknown, None]:
-        """What ``read`` makes of the record, None where the record says that nothing exists, else Unknown.
+    ) -> Optional[Value]:
+        """What ``read`` makes of the record, None where the record says that nothing exists.
 
         read: returns None for a malformed record.  name: the entry's name in messages, if it isn't the key.
         """
         entries = self._section(section)
         if key not in entries:
-            return Unknown(f"{key} was not looked at")
+            raise UndecidedError(f"{key} was not looked at")
         record = entries[key]
         error = _get(record, "error")
         if error in ABSENT:
             return None
         if record is None:
-            return Unknown(f"{key} was not recorded")
-        value = read(record)
-        return value if value is not None else Unknown(f"{name or key} {failed}: {error or 'malformed record'}")
+            raise UndecidedError(f"{key} was not recorded")
+        return collected(read(record), f"{name or key} {failed}: {error or 'malformed record'}")
+
+
+def collected(value: Optional[Value], why_not: str) -> Value:
+    """A value that isn't None; raises UndecidedError with the reason ``why_not``."""
+    if value is None:
+        raise UndecidedError(why_not)
+    return value
+
+
+def group_of(match: Optional[re.Match[str]], why_not: str) -> str:
+    """The first group; raises UndecidedError where nothing matches."""
+    return str(collected(match, why_not).group(1))
+
+
+def recorded_lines(document: Document, path: str) -> Tuple[str, ...]:
+    """The lines of a large file; none where it isn't there, or they aren't known."""
+    return if_known(lambda: document.lines(path) or (), ())
+
+
+def there(value: Optional[Value], path: str) -> Value:
+    """What the document has of ``path``; raises UndecidedError where the host has no such file or program."""
+    return collected(value, "there is no " + path)
 
 
 def _get(value: Any, key: str) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Mapping, Optional, Tuple
 
 from ..kmod.module import build_id_of, files_to_load, substitute_of
@@ -22,9 +23,9 @@ from ..paths import (
     SERVICE_FOLDERS,
     SOURCES,
 )
-from .document import Document
-from .kernel import loaded_modules
-from .unknown import Maybe, Unknown, decided, if_present, require, when_known, why_not, with_default
+from .document import Document, collected, group_of, there
+from .kernel import KernelFacts
+from .unknown import Facts, Maybe, UndecidedError, fact, if_known, known, require
 
 
 @dataclass(frozen=True)
@@ -49,76 +50,66 @@ class ModuleFile:
     exports: Mapping[str, Optional[int]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class ModuleFacts:
-    """A module by its in-kernel name."""
+class ModuleFacts(Facts):
+    """A module by its in-kernel name.  ``version`` and the like are the loaded one's; empty where it has none."""
 
-    name: str
-    loaded: Maybe[bool]
-    #: of the loaded one; empty where it has none
-    version: Maybe[str]
-    srcversion: Maybe[str]
-    build_id: Maybe[str]
-    #: the file that modprobe would load now, and so at the next boot of this kernel; None: it finds none
-    file: Maybe[Optional[ModuleFile]]
+    def __init__(self, document: Document, name: str) -> None:
+        """``name`` as modprobe is asked for it, e.g. ``nvidia-fs``."""
+        super().__init__(document)
+        self._asked, self.name = name, name.replace("-", "_")
+        self._folder = "/sys/module/" + self.name
 
-    def is_its_file(self) -> Maybe[bool]:
+    @fact
+    def loaded(self) -> bool:
+        modules = known(lambda: self.document.text("/proc/modules"))
+        if isinstance(modules, str) and any(line.split()[:1] == [self.name] for line in modules.splitlines()):
+            return True
+        # A module that is built into the kernel is in no list, but has its folder in /sys/module.
+        version = known(lambda: self.document.text(self._folder + "/version"))
+        if isinstance(version, str):
+            return True
+        require(modules)
+        return require(version) is not None
+
+    @fact
+    def version(self) -> str:
+        return self.document.line(self._folder + "/version") or ""
+
+    @fact
+    def srcversion(self) -> str:
+        return self.document.line(self._folder + "/srcversion") or ""
+
+    @fact
+    def build_id(self) -> str:
+        return build_id_of(self.document.binary(self._folder + BUILD_ID) or "")
+
+    @fact
+    def file(self) -> Optional[ModuleFile]:
+        """The file that modprobe would load now, and so at the next boot of this kernel; None: it finds none."""
+        run = self.document.ran(MODPROBE + self._asked)
+        replacement = substitute_of(run.stdout)
+        if replacement:
+            run = self.document.ran(MODPROBE + replacement)
+        if "not found in directory" in run.stderr:
+            return None
+        files = files_to_load(run.stdout)
+        if run.status != 0 or not files:
+            output = run.stderr.strip() or run.stdout.strip() or "nothing"
+            raise UndecidedError(f"modprobe --show-depends {self._asked} says: {output}")
+        return _module_file(files[-1], self.document.module(files[-1]))
+
+    def is_its_file(self) -> bool:
         """Whether the loaded module is the file that modprobe would load: the build id decides, else srcversion.
 
         srcversion says less: it does not change with the driver that a module was built against.
         """
-        if isinstance(self.file, Unknown):
-            return self.file
         if self.file is None:
             return False
-        for loaded, on_disk in ((self.build_id, self.file.build_id), (self.srcversion, self.file.srcversion)):
-            if isinstance(loaded, Unknown):
-                return loaded
+        for name in ("build_id", "srcversion"):
+            loaded, on_disk = getattr(self, name), getattr(self.file, name)
             if loaded and on_disk:
-                return loaded == on_disk
-        return Unknown(f"neither a build id nor a srcversion of the loaded {self.name} can be compared")
-
-
-def module_facts(document: Document, name: str) -> ModuleFacts:
-    """``name`` as modprobe is asked for it, e.g. ``nvidia-fs``."""
-    kernel_name = name.replace("-", "_")
-    folder = "/sys/module/" + kernel_name
-    return ModuleFacts(
-        name=kernel_name,
-        loaded=_loaded(document, kernel_name),
-        version=with_default(document.line(folder + "/version"), ""),
-        srcversion=with_default(document.line(folder + "/srcversion"), ""),
-        build_id=when_known(with_default(document.binary(folder + BUILD_ID), ""), build_id_of),
-        file=_file(document, name),
-    )
-
-
-def _loaded(document: Document, name: str) -> Maybe[bool]:
-    text = document.text("/proc/modules")
-    if isinstance(text, str) and any(line.split()[:1] == [name] for line in text.splitlines()):
-        return True
-    # A module that is built into the kernel is in no list, but has its folder in /sys/module.
-    version = document.text("/sys/module/" + name + "/version")
-    if isinstance(version, str):
-        return True
-    if isinstance(text, Unknown):
-        return text
-    return False if version is None else version
-
-
-@decided
-def _file(document: Document, name: str) -> Maybe[Optional[ModuleFile]]:
-    run = require(document.ran(MODPROBE + name))
-    replacement = substitute_of(run.stdout)
-    if replacement:
-        run = require(document.ran(MODPROBE + replacement))
-    if "not found in directory" in run.stderr:
-        return None
-    files = files_to_load(run.stdout)
-    if run.status != 0 or not files:
-        output = run.stderr.strip() or run.stdout.strip() or "nothing"
-        return Unknown(f"modprobe --show-depends {name} says: {output}")
-    return when_known(document.module(files[-1]), lambda record: _module_file(files[-1], record))
+                return bool(loaded == on_disk)
+        raise UndecidedError(f"neither a build id nor a srcversion of the loaded {self.name} can be compared")
 
 
 #: Texts in a module's record that are fields of ModuleFile, and the other keys with their types.
@@ -130,11 +121,11 @@ _SHAPE = {
 }
 
 
-def _module_file(path: str, record: Mapping[str, Any]) -> Maybe[Optional[ModuleFile]]:
-    """The record as a module file; Unknown if a key is missing."""
+def _module_file(path: str, record: Mapping[str, Any]) -> ModuleFile:
+    """The record as a module file; raises UndecidedError if a key is missing."""
     for key, kind in _SHAPE.items():
         if not isinstance(record.get(key), kind):
-            return Unknown(f"the record of {path} has no {key}")
+            raise UndecidedError(f"the record of {path} has no {key}")
     return ModuleFile(
         path=path,
         **{**{key: record[key] for key in _TEXTS}, "build_id": build_id_of(record["build_id"])},
@@ -155,108 +146,151 @@ def _crc(value: Any) -> Optional[int]:
 OPEN, PROPRIETARY = "open", "proprietary"
 
 
-@dataclass(frozen=True)
-class DriverFacts:
-    """The NVIDIA driver.  ``version`` and ``flavour`` are the running one's, None while none runs."""
+class DriverFacts(Facts):
+    """The NVIDIA driver.  What is the running one's is None while none runs."""
 
-    version: Maybe[Optional[str]]
-    flavour: Maybe[Optional[str]]
-    module: ModuleFacts
-    #: the module's parameters as they are in effect
-    params: Maybe[Optional[Mapping[str, str]]]
-    #: PCI addresses of the GPUs that the driver runs
-    gpus: Maybe[Tuple[str, ...]]
-    #: GPU → its model, e.g. ``NVIDIA H100 80GB HBM3``; of those in ``gpus``
-    models: Mapping[str, Maybe[str]]
-    #: folders of driver sources on this host → ``sha256:…`` of the files that modules are compiled against
-    trees: Mapping[str, Maybe[str]]
-    #: names in /usr/src that begin with nvidia
-    sources: Maybe[Tuple[str, ...]]
-    #: the driver's registry, from ``RegistryDwords`` of ``params``: key in lower case → value; None: no driver runs
-    registry: Maybe[Optional[Mapping[str, int]]]
+    def __init__(self, document: Document) -> None:
+        super().__init__(document)
+        self.module = ModuleFacts(document, "nvidia")
 
-    def tree_digest(self, path: str) -> Maybe[Optional[str]]:
+    @fact
+    def version(self) -> Optional[str]:
+        text = self.document.text(NVIDIA + "/version")
+        match = re.search(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)\s", text or "", re.MULTILINE)
+        if text is not None and match is None:
+            raise UndecidedError(f"{NVIDIA}/version is not understood: {text[:200]!r}")
+        return match and match.group(1)
+
+    @fact
+    def flavour(self) -> Optional[str]:
+        """By the words by which libcufile decides."""
+        if self.version is None:
+            return None
+        return OPEN if "Open Kernel Module" in (self.document.text(NVIDIA + "/version") or "") else PROPRIETARY
+
+    @fact
+    def params(self) -> Optional[Mapping[str, str]]:
+        """The module's parameters as they are in effect."""
+        text = self.document.text(NVIDIA + "/params")
+        return None if text is None else _params(text)
+
+    @fact
+    def gpus(self) -> Tuple[str, ...]:
+        """PCI addresses of the GPUs that the driver runs."""
+        return self.document.names(NVIDIA + "/gpus") or ()
+
+    @fact
+    def models(self) -> Mapping[str, Maybe[str]]:
+        """GPU → its model, e.g. ``NVIDIA H100 80GB HBM3``; of those in ``gpus``."""
+        return {name: known(partial(_model, self.document, name)) for name in if_known(lambda: self.gpus, ())}
+
+    @fact
+    def trees(self) -> Mapping[str, Maybe[str]]:
+        """Folders of driver sources on this host → ``sha256:…`` of the files that modules are compiled against."""
+        return {path: known(partial(self.document.tree, path)) for path in self.document.paths("trees")}
+
+    @fact
+    def sources(self) -> Tuple[str, ...]:
+        """Names in /usr/src that begin with nvidia."""
+        return self.document.names(SOURCES + "/nvidia*") or ()
+
+    @fact
+    def registry(self) -> Optional[Mapping[str, int]]:
+        """The driver's registry, from ``RegistryDwords`` of ``params``: key in lower case → value."""
+        if self.params is None:
+            return None
+        return registry(collected(self.params.get("RegistryDwords"), f"{NVIDIA}/params has no RegistryDwords"))
+
+    def tree_digest(self, path: str) -> Optional[str]:
         """The digest of the source tree at ``path``, None if it is not on this host."""
         if path in self.trees:
-            return self.trees[path]
+            return require(self.trees[path])
         folder, _, name = path.rpartition("/")
         if folder != SOURCES:
-            return Unknown(f"{path} was not looked at")
-        if isinstance(self.sources, Unknown):
-            return self.sources
-        return Unknown(f"{path} was not recognized as a driver's source") if name in self.sources else None
+            raise UndecidedError(f"{path} was not looked at")
+        if name in self.sources:
+            raise UndecidedError(f"{path} was not recognized as a driver's source")
+        return None
 
 
-@dataclass(frozen=True)
-class NvidiaFsFacts:
+class NvidiaFsFacts(Facts):
     """nvidia-fs; the facts that it shows are None while it isn't loaded."""
 
-    module: ModuleFacts
-    #: numbers of the /dev/nvidia-fs* that exist
-    devices: Maybe[Tuple[int, ...]]
-    #: how many of them there should be
-    device_count: Maybe[Optional[int]]
-    #: storage stacks that registered with it, by name
-    registered: Maybe[Optional[Tuple[str, ...]]]
-    #: PCI bridges with ACS enabled, which it names because they send peer traffic through the root complex
-    bridges: Maybe[Optional[Tuple[str, ...]]]
-    #: ``ok``, or why the first device cannot be opened; None: there is none
-    opens: Maybe[Optional[str]]
-    #: how often GPU memory was mapped through BAR1 and how often that failed
-    mapped: Maybe[Optional[Tuple[int, int]]]
+    def __init__(self, document: Document) -> None:
+        super().__init__(document)
+        self.module = ModuleFacts(document, "nvidia-fs")
+
+    @fact
+    def devices(self) -> Tuple[int, ...]:
+        """Numbers of the /dev/nvidia-fs* that exist."""
+        matches = (re.match(r"nvidia-fs(\d{1,18})$", name) for name in self.document.names("/dev/nvidia*") or ())
+        return tuple(sorted(int(match.group(1)) for match in matches if match))
+
+    @fact
+    def device_count(self) -> Optional[int]:
+        """How many of them there should be."""
+        text = self.document.line(NVFS + "/devcount")
+        if text is not None and not re.match(r"\d{1,9}$", text):
+            raise UndecidedError(f"{NVFS}/devcount says {text!r}")
+        return None if text is None else int(text)
+
+    @fact
+    def registered(self) -> Optional[Tuple[str, ...]]:
+        """Storage stacks that registered with it, by name."""
+        return _first_words(self.document.text(NVFS + "/modules"))
+
+    @fact
+    def bridges(self) -> Optional[Tuple[str, ...]]:
+        """PCI bridges with ACS enabled, which it names because they send peer traffic through the root complex."""
+        return _first_words(self.document.text(NVFS + "/bridges"))
+
+    @fact
+    def opens(self) -> Optional[str]:
+        """``ok``, or why the first device cannot be opened; None: there is none."""
+        return self.document.opens(NVFS_DEVICE)
+
+    @fact
+    def mapped(self) -> Optional[Tuple[int, int]]:
+        """How often GPU memory was mapped through BAR1 and how often that failed."""
+        text = self.document.text(NVFS + "/stats")
+        match = re.search(r"^Bar1-map\s*: n=\d+ ok=(\d{1,18}) err=(\d{1,18})", text or "", re.MULTILINE)
+        # Releases that count nothing have no such line.
+        counts = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
+        return None if text is None else counts
 
 
-@dataclass(frozen=True)
-class PeermemFacts:
+class PeermemFacts(Facts):
     """nvidia-peermem and the kernel's other end of PeerDirect."""
 
-    module: ModuleFacts
-    #: built without OFED's peer memory symbols: it can never be loaded; None: there is no file
-    stub: Maybe[Optional[bool]]
-    #: clients that registered with the RDMA core
-    peers: Maybe[Tuple[str, ...]]
-    rdma_devices: Maybe[Tuple[str, ...]]
+    def __init__(self, document: Document) -> None:
+        super().__init__(document)
+        self.module = ModuleFacts(document, "nvidia-peermem")
+
+    @fact
+    def stub(self) -> Optional[bool]:
+        """Built without OFED's peer memory symbols: it can never be loaded; None: there is no file."""
+        file = self.module.file
+        return None if file is None else PEER_MEMORY not in file.imports
+
+    @fact
+    def peers(self) -> Tuple[str, ...]:
+        """Clients that registered with the RDMA core."""
+        return self.document.names(PEERS) or ()
+
+    @fact
+    def rdma_devices(self) -> Tuple[str, ...]:
+        return self.document.names("/sys/class/infiniband") or ()
 
 
-def driver_facts(document: Document) -> DriverFacts:
-    text = document.text(NVIDIA + "/version")
-    version = if_present(text, _version)
-    gpus = with_default(document.names(NVIDIA + "/gpus"), ())
-    params = if_present(document.text(NVIDIA + "/params"), _params)
-    return DriverFacts(
-        version=version,
-        # libcufile decides by the same words.
-        flavour=if_present(version, lambda _: OPEN if "Open Kernel Module" in str(text) else PROPRIETARY),
-        module=module_facts(document, "nvidia"),
-        params=params,
-        gpus=gpus,
-        models={name: _model(document, name) for name in gpus} if isinstance(gpus, tuple) else {},
-        trees={path: document.tree(path) for path in document.paths("trees")},
-        sources=with_default(document.names(SOURCES + "/nvidia*"), ()),
-        registry=if_present(params, _registry),
-    )
-
-
-def _version(text: str) -> Maybe[str]:
-    match = re.search(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)\s", text, re.MULTILINE)
-    return match.group(1) if match else Unknown(f"{NVIDIA}/version is not understood: {text[:200]!r}")
-
-
-def _model(document: Document, name: str) -> Maybe[str]:
+def _model(document: Document, name: str) -> str:
     path = NVIDIA + "/gpus/" + name + "/information"
-    text = document.text(path)
-    match = re.search(r"^Model:\s*(\S.*?)\s*$", text, re.MULTILINE) if isinstance(text, str) else None
-    return match.group(1) if match else why_not(text, f"{path} names no model")
+    match = re.search(r"^Model:\s*(\S.*?)\s*$", document.text(path) or "", re.MULTILINE)
+    return group_of(match, f"{path} names no model")
 
 
 def _params(text: str) -> Mapping[str, str]:
     pairs = (line.partition(":") for line in text.splitlines())
     return {key.strip(): value.strip().strip('"') for key, separator, value in pairs if separator}
-
-
-def _registry(params: Mapping[str, str]) -> Maybe[Mapping[str, int]]:
-    words = params.get("RegistryDwords")
-    return Unknown(f"{NVIDIA}/params has no RegistryDwords") if words is None else registry(words)
 
 
 def registry(text: str) -> Mapping[str, int]:
@@ -277,42 +311,8 @@ def _strtoul(text: str) -> int:
     return int(hexadecimal, 16) if hexadecimal else int(octal, 8) if octal else int(decimal)
 
 
-def nvidia_fs_facts(document: Document) -> NvidiaFsFacts:
-    return NvidiaFsFacts(
-        module=module_facts(document, "nvidia-fs"),
-        devices=when_known(with_default(document.names("/dev/nvidia*"), ()), _numbers),
-        device_count=if_present(document.line(NVFS + "/devcount"), _number),
-        registered=if_present(document.text(NVFS + "/modules"), _first_words),
-        bridges=if_present(document.text(NVFS + "/bridges"), _first_words),
-        opens=document.opens(NVFS_DEVICE),
-        mapped=if_present(document.text(NVFS + "/stats"), _mapped),
-    )
-
-
-def _mapped(text: str) -> Tuple[int, int]:
-    match = re.search(r"^Bar1-map\s*: n=\d+ ok=(\d{1,18}) err=(\d{1,18})", text, re.MULTILINE)
-    # Releases that count nothing have no such line.
-    return (int(match.group(1)), int(match.group(2))) if match else (0, 0)
-
-
-def _numbers(names: Tuple[str, ...]) -> Tuple[int, ...]:
-    matches = (re.match(r"nvidia-fs(\d{1,18})$", name) for name in names)
-    return tuple(sorted(int(match.group(1)) for match in matches if match))
-
-
-def _number(text: str) -> Maybe[Optional[int]]:
-    return int(text) if re.match(r"\d{1,9}$", text) else Unknown(f"{NVFS}/devcount says {text!r}")
-
-
-def _first_words(text: str) -> Tuple[str, ...]:
-    return tuple(line.split(": ")[0].strip() for line in text.splitlines() if line.strip())
-
-
-def peermem_facts(document: Document) -> PeermemFacts:
-    module = module_facts(document, "nvidia-peermem")
-    stub = if_present(module.file, lambda file: "ib_register_peer_memory_client" not in file.imports)
-    peers, devices = (with_default(document.names(path), ()) for path in (PEERS, "/sys/class/infiniband"))
-    return PeermemFacts(module, stub, peers, devices)
+def _first_words(text: Optional[str]) -> Optional[Tuple[str, ...]]:
+    return None if text is None else tuple(line.split(": ")[0].strip() for line in text.splitlines() if line.strip())
 
 
 KALLSYMS = "/proc/kallsyms"
@@ -322,66 +322,63 @@ PEER_MEMORY, DMABUF = "ib_register_peer_memory_client", "ib_umem_dmabuf_get"
 ADAPTER_DMABUF = "reg_user_mr_dmabuf"
 
 
-@dataclass(frozen=True)
-class P2pFacts:
-    """``clients``: those that registered with PeerDirect; None: the kernel shows no list of them."""
+class P2pFacts(Facts):
+    """The host's mechanisms between GPUs and adapters."""
 
-    clients: Maybe[Optional[Tuple[str, ...]]]
-    #: modules that use the RDMA core, by in-kernel name
-    rdma_users: Maybe[Tuple[str, ...]]
-    #: nv_peer_mem, the module before nvidia-peermem, is loaded
-    legacy_loaded: Maybe[bool]
-    #: files of its service
-    legacy_services: Maybe[Tuple[str, ...]]
-    #: PeerDirect in the RDMA core: the module that has it; None: none
-    peer_memory: Maybe[Optional[str]]
-    #: DMA-BUF in the RDMA core, likewise
-    rdma_dmabuf: Maybe[Optional[str]]
-    #: adapters' drivers that take DMA-BUF memory
-    adapters_dmabuf: Maybe[Tuple[str, ...]]
+    @fact
+    def clients(self) -> Optional[Tuple[str, ...]]:
+        """Those that registered with PeerDirect; None: the kernel shows no list of them."""
+        return self.document.names(PEERS)
 
+    @fact
+    def rdma_users(self) -> Tuple[str, ...]:
+        """Modules that use the RDMA core, by in-kernel name."""
+        return tuple(sorted({path.rpartition("/")[2] for path in self._paths(HOLDERS)}))
 
-def p2p_facts(document: Document) -> P2pFacts:
-    modules = loaded_modules(document)
-    holders = _paths(document, HOLDERS)
-    services = _paths(document, SERVICE_FOLDERS, "/" + LEGACY_SERVICE)
-    return P2pFacts(
-        clients=document.names(PEERS),
-        rdma_users=when_known(holders, lambda paths: tuple(sorted({path.rpartition("/")[2] for path in paths}))),
-        legacy_loaded=when_known(modules, lambda names: "nv_peer_mem" in names),
+    @fact
+    def legacy_loaded(self) -> bool:
+        """nv_peer_mem, the module before nvidia-peermem, is loaded."""
+        return "nv_peer_mem" in KernelFacts(self.document).modules
+
+    @fact
+    def legacy_services(self) -> Tuple[str, ...]:
+        """Files of its service."""
         # gdsdeploy keeps the service from starting with a folder of its name.
-        legacy_services=when_known(services, lambda paths: tuple(path for path in paths if not path.endswith(".d"))),
-        peer_memory=_exporter(document, PEER_MEMORY),
-        rdma_dmabuf=_exporter(document, DMABUF),
-        adapters_dmabuf=when_known(
-            _symbols(document, ADAPTER_DMABUF),
-            lambda rows: tuple(sorted({module for _, module in rows if module and not module.startswith("ib_")})),
-        ),
-    )
+        return tuple(path for path in self._paths(SERVICE_FOLDERS, "/" + LEGACY_SERVICE) if not path.endswith(".d"))
+
+    @fact
+    def peer_memory(self) -> Optional[str]:
+        """PeerDirect in the RDMA core: the module that has it; None: none."""
+        return self._exporter(PEER_MEMORY)
+
+    @fact
+    def rdma_dmabuf(self) -> Optional[str]:
+        """DMA-BUF in the RDMA core, likewise."""
+        return self._exporter(DMABUF)
+
+    @fact
+    def adapters_dmabuf(self) -> Tuple[str, ...]:
+        """Adapters' drivers that take DMA-BUF memory."""
+        modules = {module for _, module in _symbols(self.document, ADAPTER_DMABUF)}
+        return tuple(sorted(module for module in modules if module and not module.startswith("ib_")))
+
+    def _paths(self, folders: Tuple[str, ...], pattern: str = "") -> Tuple[str, ...]:
+        """The entries of all folders."""
+        listings = [(folder, self.document.names(folder + pattern) or ()) for folder in folders]
+        return tuple(f"{folder}/{name}" for folder, names in listings for name in names)
+
+    def _exporter(self, name: str) -> Optional[str]:
+        symbols = _symbols(self.document, name)
+        return next((module or "the kernel itself" for symbol, module in symbols if symbol == name), None)
 
 
-@decided
-def _paths(document: Document, folders: Tuple[str, ...], pattern: str = "") -> Maybe[Tuple[str, ...]]:
-    """The entries of all folders; Unknown if one of them is."""
-    listings = [(folder, require(with_default(document.names(folder + pattern), ()))) for folder in folders]
-    return tuple(f"{folder}/{name}" for folder, names in listings for name in names)
-
-
-def _symbols(document: Document, word: str) -> Maybe[Tuple[Tuple[str, str], ...]]:
+def _symbols(document: Document, word: str) -> Tuple[Tuple[str, str], ...]:
     """(name, module) of the symbols that end in ``word``."""
-    lines = document.lines(KALLSYMS)
-    if not isinstance(lines, tuple):
-        return why_not(lines, "there is no " + KALLSYMS)
+    lines = there(document.lines(KALLSYMS), KALLSYMS)
     key = word.replace("ib_register_", "register_") if word == PEER_MEMORY else word
     if not document.looked_for(KALLSYMS, key):
-        return Unknown(f"{word} was not looked for in {KALLSYMS}")
+        raise UndecidedError(f"{word} was not looked for in {KALLSYMS}")
     rows = [line.split() for line in lines]
     return tuple(
         (row[2], row[3].strip("[]") if len(row) > 3 else "") for row in rows if len(row) > 2 and row[2].endswith(word)
     )
-
-
-@decided
-def _exporter(document: Document, name: str) -> Maybe[Optional[str]]:
-    symbols = require(_symbols(document, name))
-    return next((module or "the kernel itself" for symbol, module in symbols if symbol == name), None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ..paths import (
@@ -25,20 +26,8 @@ from ..paths import (
     VARIABLE_FOLDERS,
     VARIABLE_NAMES,
 )
-from .document import Document
-from .unknown import (
-    Maybe,
-    Unknown,
-    all_known,
-    decided,
-    if_known,
-    if_present,
-    or_else,
-    require,
-    when_known,
-    why_not,
-    with_default,
-)
+from .document import Document, collected, group_of, recorded_lines, there
+from .unknown import Facts, Maybe, UndecidedError, Unknown, fact, if_known, known, require
 
 #: Files that container managers create → the manager's name, unless the file has it.
 _MARKS = dict(zip(CONTAINER_FILES, ("a container", "a container", "Docker", "Podman", "Apptainer")))
@@ -60,121 +49,125 @@ class Variable:
     line: str
 
 
-@dataclass(frozen=True)
-class EnvironmentFacts:
-    """``container``: the manager of the container that the evidence comes from; None: it comes from the host itself."""
+class EnvironmentFacts(Facts):
+    """Where the evidence comes from, and the variables of programs there."""
 
-    container: Maybe[Optional[str]]
-    #: names in /dev that begin with nvidia, in /dev/infiniband, and in /run/udev; empty where there is no such folder
-    devices: Maybe[Tuple[str, ...]]
-    infiniband: Maybe[Tuple[str, ...]]
-    udev: Maybe[Tuple[str, ...]]
-    #: the evidence was collected by root, who sees everything
-    root: Maybe[bool]
-    #: libcufile's variables by name; of a name that is set in several places, the last
-    variables: Mapping[str, Variable]
-    #: whether every place was looked at
-    complete: Maybe[bool]
-    #: gdsdeploy's own folders on this host; an empty tuple: gdsdeploy has never changed it, or its change was reverted
-    own_folders: Maybe[Tuple[str, ...]]
+    @fact
+    def container(self) -> Optional[str]:
+        """The manager of the container that the evidence comes from; None: it comes from the host itself."""
+        return _container(self.document)
 
-    def variable(self, name: str) -> Maybe[Optional[Variable]]:
+    @fact
+    def devices(self) -> Tuple[str, ...]:
+        """Names in /dev that begin with nvidia."""
+        return self.document.names("/dev/nvidia*") or ()
+
+    @fact
+    def infiniband(self) -> Tuple[str, ...]:
+        """Names in /dev/infiniband; empty where there is no such folder."""
+        return self.document.names("/dev/infiniband") or ()
+
+    @fact
+    def udev(self) -> Tuple[str, ...]:
+        """Names in /run/udev; empty where there is no such folder."""
+        return self.document.names("/run/udev") or ()
+
+    @fact
+    def root(self) -> bool:
+        """The evidence was collected by root, who sees everything."""
+        return self.document.uid() == 0
+
+    @fact
+    def variables(self) -> Mapping[str, Variable]:
+        """Libcufile's variables by name; of a name that is set in several places, the last."""
+        return {variable.name: variable for variable in _variables(self.document)}
+
+    @fact
+    def complete(self) -> bool:
+        """True where every place of variables was looked at."""
+        self.document.environment()
+        for folder in VARIABLE_FOLDERS:
+            self.document.names(folder)
+        for path in _variable_files(self.document):
+            self.document.lines(path)
+        return True
+
+    @fact
+    def own_folders(self) -> Tuple[str, ...]:
+        """Gdsdeploy's own folders on this host; empty: gdsdeploy has never changed it, or its change was reverted."""
+        folders = [f"{parent}/{OWN_NAME}" for parent in OWN_PARENTS]
+        existing = tuple(filter(self.document.existing, folders))
+        for folder in () if existing else folders:
+            if folder not in self.document.paths("listings"):
+                raise self.document.not_collected(f"whether {folder} exists was", "environment")
+            collected(self.document.names(folder), f"whether {folder} exists is not known")
+        return existing
+
+    def variable(self, name: str) -> Optional[Variable]:
         """The variable, or None where no place sets it."""
-        if name in self.variables:
-            return self.variables[name]
-        return self.complete if isinstance(self.complete, Unknown) else None
+        return self.variables.get(name) if name in self.variables or self.complete else None
 
-    def switch(self, name: str) -> Maybe[Optional[bool]]:
+    def switch(self, name: str) -> Optional[bool]:
         """A switch of libcufile; None where no place sets it, or libcufile ignores its value.
 
         libcufile takes ``true`` and ``false`` in any case, and ignores all else (seen in 1.4.0 to 1.20.0).
         """
-        values = {"true": True, "false": False}
-        return if_present(self.variable(name), lambda variable: values.get(variable.value.lower()))
+        variable = self.variable(name)
+        return {"true": True, "false": False}.get(variable.value.lower()) if variable is not None else None
 
 
-def environment_facts(document: Document) -> EnvironmentFacts:
-    variables, complete = _variables(document)
-    return EnvironmentFacts(
-        container=_container(document),
-        devices=with_default(document.names("/dev/nvidia*"), ()),
-        infiniband=with_default(document.names("/dev/infiniband"), ()),
-        udev=with_default(document.names("/run/udev"), ()),
-        root=when_known(document.uid(), lambda uid: uid == 0),
-        variables={variable.name: variable for variable in variables},
-        complete=complete,
-        own_folders=_own_folders(document),
-    )
-
-
-def _own_folders(document: Document) -> Maybe[Tuple[str, ...]]:
-    """Those that exist; Unknown where none is known to exist and one of them was not looked for."""
-    listings = {f"{parent}/{OWN_NAME}": document.names(f"{parent}/{OWN_NAME}") for parent in OWN_PARENTS}
-    existing = tuple(folder for folder, names in listings.items() if isinstance(names, tuple) and names)
-    unread = [folder for folder, names in listings.items() if not isinstance(names, tuple)]
-    if existing or not unread:
-        return existing
-    if unread[0] not in document.paths("listings"):
-        return document.not_collected(f"whether {unread[0]} exists was", "environment")
-    return why_not(listings[unread[0]], f"whether {unread[0]} exists is not known")
-
-
-def _container(document: Document) -> Maybe[Optional[str]]:
-    unknown: Optional[Unknown] = None
-    environment = document.environment()
-    if isinstance(environment, Unknown):
-        unknown = environment
-    else:
-        names = [name for start, name in _VARIABLES.items() if any(key.startswith(start) for key in environment)]
-        if names:
-            return names[0]
-    layered = _layered(document)
+def _container(document: Document) -> Optional[str]:
+    environment = known(document.environment)
+    unknown: List[Maybe[object]] = [environment]
+    for start, name in _VARIABLES.items():
+        if not isinstance(environment, Unknown) and any(key.startswith(start) for key in environment):
+            return name
+    layered = known(lambda: _layered(document))
     for path, name in _MARKS.items():
-        mark = document.line(path)
+        mark = known(partial(document.line, path))
         if isinstance(mark, str) and layered is True:
             return (mark.split("\n")[0] if path in _NAMING else "") or name
-        if isinstance(mark, Unknown) or (isinstance(mark, str) and isinstance(layered, Unknown)):
-            unknown = mark if isinstance(mark, Unknown) else why_not(layered, "")
-    groups = document.lines(CGROUP)
-    if isinstance(groups, Unknown):
-        unknown = groups
-    elif groups:
+        unknown += [mark, layered if isinstance(mark, str) else None]
+    groups = known(lambda: document.lines(CGROUP))
+    if not isinstance(groups, Unknown) and groups:
         return next((name for word, name in _GROUPS.items() if any(word in line for line in groups)), "a container")
-    return unknown
+    tuple(map(require, reversed([*unknown, groups])))
+    return None
 
 
-def _layered(document: Document) -> Maybe[bool]:
+def _layered(document: Document) -> bool:
     """Whether / is something other than a whole filesystem on one of this kernel's block devices.
 
     A virtual machine that was made from a container's image keeps its files, and isn't a container (seen on one with a
     GPU, whose /run/systemd/container says docker).
     """
-    text = document.text(MOUNTINFO)
-    if not isinstance(text, str):
-        return why_not(text, "there is no " + MOUNTINFO)
+    text = there(document.text(MOUNTINFO), MOUNTINFO)
     root_mounts = [line.split() for line in text.splitlines() if line.split()[4:5] == ["/"]]
     return bool(root_mounts) and (root_mounts[-1][2].startswith("0:") or root_mounts[-1][3] != "/")
 
 
-def _variables(document: Document) -> Tuple[List[Variable], Maybe[bool]]:
-    """Every variable, in the order in which places count; and whether every place was looked at."""
-    folders = {folder: document.names(folder) for folder in VARIABLE_FOLDERS}
-    paths = [f"{folder}/{name}" for folder in folders for name in document.existing(folder) if sets_variables(name)]
-    files = {path: document.lines(path) for path in (*VARIABLE_FILES, *paths)}
-    own, place = document.environment(), "the environment of this program"
+def _variable_files(document: Document) -> List[str]:
+    """Where variables may be set, in the order in which the places count."""
+    named = [f"{folder}/{name}" for folder in VARIABLE_FOLDERS for name in document.existing(folder)]
+    return [*VARIABLE_FILES, *filter(sets_variables, named)]
+
+
+def _variables(document: Document) -> List[Variable]:
+    """Every variable, in the order in which places count."""
+    files = {path: recorded_lines(document, path) for path in _variable_files(document)}
     variables = [
         Variable(name, value, path, line.strip())
         for path, lines in files.items()
-        for line in or_else(lines, ()) or ()
+        for line in lines
         if not line.lstrip().startswith("#")
         for name, value in dict(_ASSIGNED.findall(line)).items()
     ]
-    variables += [
+    own, place = if_known(document.environment, {}), "the environment of this program"
+    return variables + [
         Variable(name, value, place, f"{name}={value}")
-        for name, value in sorted(if_known(lambda: own, {}).items())
+        for name, value in sorted(own.items())
         if name.startswith("CUFILE_")
     ]
-    return variables, when_known(all_known([own, *folders.values(), *files.values()]), lambda _: True)
 
 
 def sets_variables(name: str) -> bool:
@@ -214,11 +207,12 @@ class Overlay:
         return next((value for name, value in _values(self.config.get(section)) if name == key), None)
 
 
-def overlay(document: Document, key: str, variable: Variable) -> Maybe[Overlay]:
-    """The file that was recorded as ``key``."""
-    value = document.record("configs", key)
-    if isinstance(value, Unknown):
-        return Unknown(f"{VARIABLE} names a configuration that is unknown: {value.reason}")
+def overlay(document: Document, key: str, variable: Variable) -> Overlay:
+    """The file that was recorded as ``key``; raises UndecidedError."""
+    try:
+        value = document.record("configs", key)
+    except UndecidedError as error:
+        raise UndecidedError(f"{VARIABLE} names a configuration that is unknown: {error}") from None
     if value is None:
         return Overlay(variable, exists=False)
     config, broken = value.get("config"), value.get("broken", "")
@@ -227,7 +221,7 @@ def overlay(document: Document, key: str, variable: Variable) -> Maybe[Overlay]:
         return Overlay(variable, sections, broken=_wrong_type(sections))
     if broken and isinstance(broken, str):
         return Overlay(variable, broken=broken)
-    return Unknown(f"the record of {key} is malformed")
+    raise UndecidedError(f"the record of {key} is malformed")
 
 
 def merged(base: Optional[Mapping[str, Any]], over: Mapping[str, Any]) -> Dict[str, Any]:
@@ -268,40 +262,30 @@ class Library:
     version: str
 
 
-@dataclass(frozen=True)
-class UserlandFacts:
-    """``libraries``: by soname; None: the loader finds none."""
+class UserlandFacts(Facts):
+    """What the driver brings beside its modules."""
 
-    libraries: Mapping[str, Maybe[Optional[Library]]]
-    #: driver version → its firmware files (gsp_*.bin), in the folders where the kernel looks
-    firmware: Maybe[Mapping[str, Tuple[str, ...]]]
+    @fact
+    def libraries(self) -> Mapping[str, Maybe[Optional[Library]]]:
+        """By soname; None: the loader finds none."""
+        return {name: known(partial(_library, self.document, name)) for name in LIBRARIES}
+
+    @fact
+    def firmware(self) -> Mapping[str, Tuple[str, ...]]:
+        """Driver version → its firmware files (gsp_*.bin), in the folders where the kernel looks."""
+        firmware: Dict[str, Tuple[str, ...]] = {}
+        for folder in filter(None, (self.document.line(FIRMWARE_PATH), FIRMWARE)):
+            for version in self.document.names(folder + "/nvidia/[0-9]*") or ():
+                files = self.document.names(f"{folder}/nvidia/{version}/gsp*.bin*")
+                firmware.setdefault(version, files or ())
+        return firmware
 
 
-def userland_facts(document: Document) -> UserlandFacts:
-    libraries = {name: _library(document, name) for name in LIBRARIES}
-    return UserlandFacts(libraries, _firmware(document))
-
-
-@decided
-def _library(document: Document, name: str) -> Maybe[Optional[Library]]:
-    run = require(document.ran("ldconfig"))
+def _library(document: Document, name: str) -> Optional[Library]:
+    run = document.ran("ldconfig")
     match = re.search(rf"^\s*{re.escape(name)}\s.*=>\s*(/\S+)$", run.stdout, re.MULTILINE)
     if not match:
         return None
-    path = document.link(match.group(1))
-    if not isinstance(path, str):
-        return why_not(path, f"{match.group(1)} is gone")
+    path = collected(document.link(match.group(1)), f"{match.group(1)} is gone")
     version = re.search(r"\.so\.(\d+(?:\.\d+)+)$", path)
-    return Library(path, version.group(1)) if version else Unknown(f"{path} has no version in its name")
-
-
-@decided
-def _firmware(document: Document) -> Maybe[Mapping[str, Tuple[str, ...]]]:
-    first_folder = require(document.line(FIRMWARE_PATH))
-    firmware: Dict[str, Tuple[str, ...]] = {}
-    for folder in (first_folder or "", FIRMWARE):
-        names = require(document.names(folder + "/nvidia/[0-9]*") if folder else ())
-        for version in names or ():
-            files = require(document.names(f"{folder}/nvidia/{version}/gsp*.bin*"))
-            firmware.setdefault(version, tuple(files or ()))
-    return firmware
+    return Library(path, group_of(version, f"{path} has no version in its name"))

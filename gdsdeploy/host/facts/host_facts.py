@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from .. import gdscheck
 from ..kmod.flavour import flavour_of, has_nvme_hooks
@@ -20,26 +20,17 @@ from ..model import compat
 from ..model.compat import Rule, Value, Version, kernel_version
 from ..model.system import family_of
 from ..paths import CUFILE_OPEN, GDSCHECK
-from .cufile import CufileFacts, cufile_facts
-from .document import Document, once_for_alike
-from .driver import (
-    DriverFacts,
-    NvidiaFsFacts,
-    P2pFacts,
-    PeermemFacts,
-    driver_facts,
-    nvidia_fs_facts,
-    p2p_facts,
-    peermem_facts,
-)
-from .environment import VARIABLE, EnvironmentFacts, UserlandFacts, environment_facts, userland_facts
-from .kernel import AuditFacts, BootFacts, KernelFacts, OsFacts, audit_facts, boot_facts, kernel_facts, os_facts
-from .packages import DriftFacts, ForeignFacts, Package, PackageFacts, drift_facts, foreign_facts, package_facts
-from .pci import HardwareFacts, PciFacts, Topology, hardware_facts, pci_facts, topology_facts
-from .processes import ProcessFacts, process_facts
-from .rdma import NetworkFacts, Registration, memory, network_facts, registrations
-from .storage import StorageFacts, storage_facts
-from .unknown import Maybe, Unknown, decided, require, when_known
+from .cufile import CufileFacts
+from .document import Document, collected, group_of, once_for_alike
+from .driver import DriverFacts, NvidiaFsFacts, P2pFacts, PeermemFacts
+from .environment import VARIABLE, EnvironmentFacts, UserlandFacts
+from .kernel import AuditFacts, BootFacts, KernelFacts, OsFacts
+from .packages import DriftFacts, ForeignFacts, PackageFacts
+from .pci import HardwareFacts, PciFacts, Topology, topology_facts
+from .processes import ProcessFacts
+from .rdma import NetworkFacts, Registration, memory, registrations
+from .storage import StorageFacts
+from .unknown import Facts, Maybe, Unknown, fact, if_known, known
 
 #: Packages of DOCA whose version is that of its kernel modules.
 DOCA = ("doca-ofed", "doca-all", "doca-networking", "doca-roce")
@@ -63,7 +54,8 @@ class Judgement:
 
 def judge(facts: HostFacts, mode: str, rdma: str, own: Sequence[Rule]) -> Judgement:
     """Judge what runs.  mode, rdma: the profile's, with compat.yml's names.  own: the fleet's rules."""
-    return _judge(tuple(_parts(facts, mode, rdma).items()), tuple(own))
+    parts = tuple((subject, known(value)) for subject, value in _parts(facts, mode, rdma).items())
+    return _judge(parts, tuple(own))
 
 
 @once_for_alike
@@ -83,62 +75,60 @@ def _judge(parts: Tuple[Tuple[str, Maybe[Optional[Value]]], ...], own: Tuple[Rul
     )
 
 
-def _parts(facts: HostFacts, mode: str, rdma: str) -> Dict[str, Maybe[Optional[Value]]]:
+def _parts(facts: HostFacts, mode: str, rdma: str) -> Dict[str, Callable[[], Optional[Value]]]:
     """Subject → value; None: this host has no such part.
 
     Left out, so that no rule about them speaks: the GPU's class, which the check gpu.class judges; and the packages of
     sources and their makers, because a module that runs has been built.
     """
-    kernel = running_kernel(facts)
     return {
-        "driver": facts.driver.version,
-        "flavour": facts.driver.flavour,
-        "kernel": kernel,
-        "kernel_package": when_known(kernel, lambda names: names[-1]),
-        "kernel_flavour": when_known(facts.kernel.release, _flavour),
-        "nvme_hooks": _nvme_hooks(facts),
-        "nvidia_fs": _nvidia_fs(facts),
-        "libcufile": facts.cufile.library,
-        "cuda": when_known(facts.cufile.library, _cuda),
-        "doca": when_known(facts.packages.installed, lambda rows: _of_package(rows, DOCA, "DOCA")),
-        "mode": mode,
-        "rdma": rdma,
-        "arch": facts.os.machine,
-        "dkms": when_known(facts.packages.installed, lambda rows: _of_package(rows, ("dkms",), "DKMS")),
-        "dkms_signs": facts.packages.dkms_signs,
-        "secure_boot": when_known(facts.kernel.secure_boot, lambda is_on: "on" if is_on else "off"),
-        "os": facts.os.name,
-        "family": when_known(facts.os.name, family_of),
+        "driver": lambda: facts.driver.version,
+        "flavour": lambda: facts.driver.flavour,
+        "kernel": lambda: running_kernel(facts),
+        "kernel_package": lambda: running_kernel(facts)[-1],
+        "kernel_flavour": lambda: _flavour(facts.kernel.release),
+        "nvme_hooks": lambda: _nvme_hooks(facts),
+        "nvidia_fs": lambda: _nvidia_fs(facts),
+        "libcufile": lambda: facts.cufile.library,
+        "cuda": lambda: _cuda(facts.cufile.library),
+        "doca": lambda: _of_package(facts, DOCA, "DOCA"),
+        "mode": lambda: mode,
+        "rdma": lambda: rdma,
+        "arch": lambda: facts.os.machine,
+        "dkms": lambda: _of_package(facts, ("dkms",), "DKMS"),
+        "dkms_signs": lambda: facts.packages.dkms_signs,
+        "secure_boot": lambda: "on" if facts.kernel.secure_boot else "off",
+        "os": lambda: facts.os.name,
+        "family": lambda: family_of(facts.os.name),
     }
 
 
-def _of_package(installed: Mapping[str, Tuple[Package, ...]], names: Sequence[str], owner: str) -> Maybe[Optional[str]]:
+def _of_package(facts: HostFacts, names: Sequence[str], owner: str) -> Optional[str]:
     """Upstream's version of the first of these packages that is there; None: none is."""
+    installed = facts.packages.installed
     version = next((installed[name][0].version for name in names if installed.get(name)), None)
     if version is None:
         return None
     match = re.match(r"(?:\d{1,9}:)?(\d{1,9}(?:\.\d{1,9})+)", version)
-    return match.group(1) if match else Unknown(f"no version in {owner}'s {version!r}")
+    return group_of(match, f"no version in {owner}'s {version!r}")
 
 
-@decided
-def running_kernel(facts: HostFacts) -> Maybe[Version]:
+def running_kernel(facts: HostFacts) -> Version:
     """The names of the kernel that runs, as of one on offer: the package's version is in ``uname -r`` or ``-v``.
 
     Of a kernel that a site built, what ``uname -r`` prints.
     """
-    release, build = require(facts.kernel.release), facts.document.host("uname", "version")
-    own, words = flavour_of(release), build if isinstance(build, str) else ""
-    debian = re.search(r"\bDebian (\d[0-9A-Za-z.+~]{0,40}-[0-9A-Za-z.+~]{1,20})", words)
-    ubuntu = re.match(r"#(\d[0-9.~]{0,20})-Ubuntu\b", words)
+    release, build = facts.kernel.release, if_known(lambda: facts.document.host("uname", "version"), "")
+    own = flavour_of(release)
+    debian = re.search(r"\bDebian (\d[0-9A-Za-z.+~]{0,40}-[0-9A-Za-z.+~]{1,20})", build)
+    ubuntu = re.match(r"#(\d[0-9.~]{0,20})-Ubuntu\b", build)
     if debian:
         return kernel_version(release, debian.group(1))
     if own and ubuntu and own.vendor == "ubuntu":
         # Release 6.14.0-37-generic, #37~24.04.1-Ubuntu: its package is 6.14.0-37.37~24.04.1.
         return kernel_version(release, f"{release[: -len(own.name) - 1]}.{ubuntu.group(1)}")
     package = re.match(r"(.+)\.(?:x86_64|aarch64)(?:\+.*)?$", release)
-    if not re.match(r"\d{1,9}(?:\.\d{1,9})+", release):
-        return Unknown(f"no version in the kernel's release {release!r}")
+    collected(re.match(r"\d{1,9}(?:\.\d{1,9})+", release), f"no version in the kernel's release {release!r}")
     return kernel_version(release, package.group(1) if own and package else "")
 
 
@@ -147,143 +137,115 @@ def _flavour(release: str) -> Optional[str]:
     return flavour.name if flavour else None
 
 
-@decided
-def _nvme_hooks(facts: HostFacts) -> Maybe[Optional[str]]:
+def _nvme_hooks(facts: HostFacts) -> str:
     """Whose nvme lets nvidia-fs in: that of a kernel which has hooks, or OFED's or DOCA's, which takes its place."""
-    if not has_nvme_hooks(require(facts.kernel.release)):
+    if not has_nvme_hooks(facts.kernel.release):
         return "ofed"
-    return "ofed" if any(name.startswith(_NVME) for name in require(facts.packages.installed)) else "kernel"
+    return "ofed" if any(name.startswith(_NVME) for name in facts.packages.installed) else "kernel"
 
 
-def _nvidia_fs(facts: HostFacts) -> Maybe[Optional[str]]:
+def _nvidia_fs(facts: HostFacts) -> Optional[str]:
     module = facts.nvidia_fs.module
-    if module.loaded is not True:
-        return module.loaded if isinstance(module.loaded, Unknown) else None
-    return when_known(module.version, lambda version: version or Unknown("the loaded nvidia-fs shows no version"))
+    return collected(module.version or None, "the loaded nvidia-fs shows no version") if module.loaded else None
 
 
-def _cuda(library: Optional[str]) -> Maybe[Optional[str]]:
+def _cuda(library: Optional[str]) -> Optional[str]:
     """The major release of CUDA that a libcufile belongs to."""
     if library is None:
         return None
     match = re.match(r"(\d{1,9})\.(\d{1,9})", library)
     number = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
-    return next((cuda for first, cuda in CUDA if number >= first), Unknown(f"no release of CUDA for {library}"))
+    return collected(next((cuda for first, cuda in CUDA if number >= first), None), f"no release of CUDA for {library}")
 
 
-@dataclass(frozen=True)
-class GdscheckFacts:
-    """``installed``: the host has a gdscheck."""
+class GdscheckFacts(Facts):
+    """The report of NVIDIA's gdscheck."""
 
-    installed: Maybe[bool]
-    #: its output
-    report: Maybe[gdscheck.Report]
-    #: the same rows as libcufile logged them when its driver was opened; None: it stopped before it logged them
-    logged: Maybe[Optional[gdscheck.Report]]
+    @fact
+    def installed(self) -> bool:
+        """The host has a gdscheck."""
+        return bool(self.document.names(GDSCHECK))
+
+    @fact
+    def report(self) -> gdscheck.Report:
+        """Its output."""
+        run = self.document.ran(GDSCHECK)
+        return gdscheck.parse(run.stdout + "\n" + run.stderr, run.status)
+
+    @fact
+    def logged(self) -> Optional[gdscheck.Report]:
+        """The same rows as libcufile logged them when its driver was opened; None: it stopped before it logged them."""
+        report = gdscheck.parse_log(self.document.attempted(CUFILE_OPEN).log)
+        return report if report.complete else None
 
     @property
     def best(self) -> Optional[gdscheck.Report]:
         """The report in libcufile's log, else that of gdscheck; None without either."""
-        report = self.logged if isinstance(self.logged, gdscheck.Report) else self.report
-        return report if isinstance(report, gdscheck.Report) else None
+        return if_known(lambda: self.logged, None) or if_known(lambda: self.report, None)
 
     def row(self, label: str) -> Optional[gdscheck.Row]:
         """The library's own row about a kind of storage; None: there is none."""
         return self.best.storage.get(label) if self.best is not None else None
 
 
-def gdscheck_facts(document: Document) -> GdscheckFacts:
-    logged = when_known(document.attempted(CUFILE_OPEN), lambda run: gdscheck.parse_log(run.log))
-    return GdscheckFacts(
-        when_known(document.names(GDSCHECK), bool),
-        when_known(document.ran(GDSCHECK), lambda run: gdscheck.parse(run.stdout + "\n" + run.stderr, run.status)),
-        when_known(logged, lambda report: report if report.complete else None),
-    )
+class HostFacts(Facts):
+    """One host at one moment, read from its evidence, however malformed that is."""
 
+    def __init__(self, document: Document) -> None:
+        super().__init__(document)
+        #: UTC, RFC 3339
+        self.collected_at = document.collected_at()
+        #: how long the collection took
+        self.seconds = document.seconds()
+        #: collectors that didn't finish
+        self.gaps = document.gaps()
+        self.os = OsFacts(document)
+        self.kernel = KernelFacts(document)
+        self.boot = BootFacts(document)
+        self.driver = DriverFacts(document)
+        self.nvidia_fs = NvidiaFsFacts(document)
+        self.peermem = PeermemFacts(document)
+        self.audits = AuditFacts(document)
+        self.p2p = P2pFacts(document)
+        self.userland = UserlandFacts(document)
+        self.packages = PackageFacts(document)
+        self.drift = DriftFacts(document)
+        self.foreign = ForeignFacts(document)
+        self.environment = EnvironmentFacts(document)
+        self.cufile = CufileFacts(document, self.environment.variables.get(VARIABLE))
+        self.gdscheck = GdscheckFacts(document)
+        self.storage = StorageFacts(document)
+        self.pci = PciFacts(document)
+        self.hardware = HardwareFacts(document, self.pci, self.driver)
+        self.processes = ProcessFacts(document, self.cufile)
+        self.network = NetworkFacts(document)
+        #: the fleet's own rules, where they are known: the host's expectation has them
+        self.rules: Tuple[Rule, ...] = ()
 
-@dataclass(frozen=True)
-class HostFacts:
-    """One host at one moment."""
+    @fact
+    def name(self) -> str:
+        """The name of the host, with which lines begin; one that is more than a name is in quotes."""
+        name = self.document.host("name")
+        return name if re.fullmatch(r"[A-Za-z0-9._-]+", name) else ascii(name)
 
-    name: Maybe[str]
-    #: UTC, RFC 3339
-    collected_at: str
-    #: how long the collection took
-    seconds: float
-    #: collectors that didn't finish
-    gaps: Tuple[str, ...]
-    os: OsFacts
-    kernel: KernelFacts
-    boot: BootFacts
-    driver: DriverFacts
-    nvidia_fs: NvidiaFsFacts
-    peermem: PeermemFacts
-    audits: AuditFacts
-    p2p: P2pFacts
-    userland: UserlandFacts
-    packages: PackageFacts
-    drift: DriftFacts
-    foreign: ForeignFacts
-    cufile: CufileFacts
-    gdscheck: GdscheckFacts
-    storage: StorageFacts
-    pci: PciFacts
-    hardware: HardwareFacts
-    topology: Maybe[Topology]
-    environment: EnvironmentFacts
-    processes: ProcessFacts
-    network: NetworkFacts
-    #: trials of GPU memory with adapters; empty where none was made
-    registrations: Maybe[Tuple[Registration, ...]]
-    #: bytes
-    memory: Maybe[int]
-    #: the evidence itself, to quote from
-    document: Document = field(repr=False, compare=False)
-    #: the fleet's own rules, where they are known: the host's expectation has them
-    rules: Tuple[Rule, ...] = field(default=(), repr=False)
+    @fact
+    def topology(self) -> Topology:
+        return topology_facts(self.document, self.pci, self.driver)
 
+    @fact
+    def registrations(self) -> Tuple[Registration, ...]:
+        """Trials of GPU memory with adapters; empty where none was made."""
+        return registrations(self.document)
 
-def _plain(name: Union[str, Unknown]) -> Union[str, Unknown]:
-    """The name of a host, with which lines begin; one that is more than a name is in quotes."""
-    return ascii(name) if isinstance(name, str) and not re.fullmatch(r"[A-Za-z0-9._-]+", name) else name
+    @fact
+    def memory(self) -> int:
+        """Bytes."""
+        return memory(self.document)
 
 
 def facts_from(evidence: Any) -> HostFacts:
-    """Read every fact; never raises, however malformed the document is."""
-    document = Document(evidence)
-    driver, pci = driver_facts(document), pci_facts(document)
-    environment = environment_facts(document)
-    cufile = cufile_facts(document, environment.variables.get(VARIABLE))
-    return HostFacts(
-        name=_plain(document.host("name")),
-        collected_at=document.collected_at(),
-        seconds=document.seconds(),
-        gaps=document.gaps(),
-        os=os_facts(document),
-        kernel=kernel_facts(document),
-        boot=boot_facts(document),
-        driver=driver,
-        nvidia_fs=nvidia_fs_facts(document),
-        peermem=peermem_facts(document),
-        audits=audit_facts(document),
-        p2p=p2p_facts(document),
-        userland=userland_facts(document),
-        packages=package_facts(document),
-        drift=drift_facts(document),
-        foreign=foreign_facts(document),
-        cufile=cufile,
-        gdscheck=gdscheck_facts(document),
-        storage=storage_facts(document),
-        pci=pci,
-        hardware=hardware_facts(document, pci, driver),
-        topology=topology_facts(document, pci, driver),
-        environment=environment,
-        processes=process_facts(document, cufile),
-        network=network_facts(document),
-        registrations=registrations(document),
-        memory=memory(document),
-        document=document,
-    )
+    """Every fact, each to be read when it is asked for; never raises, however malformed the document is."""
+    return HostFacts(Document(evidence))
 
 
 #: Parts of the stack, from the kernel's surroundings up.
@@ -292,8 +254,13 @@ STACK = ("os", "kernel", "driver", "nvidia-fs", "libcufile")
 
 def stack(facts: HostFacts) -> List[Tuple[str, str]]:
     """(part, version) in the order of STACK; without the parts that aren't installed or aren't known."""
+    driver = [if_known(lambda: facts.driver.version, None), if_known(lambda: facts.driver.flavour, None)]
     module = facts.nvidia_fs.module
-    driver = [word for word in (facts.driver.version, facts.driver.flavour) if isinstance(word, str)]
-    nvidia_fs = module.version if module.loaded is True else ""
-    versions = (facts.os.name, facts.kernel.release, " ".join(driver), nvidia_fs, facts.cufile.library)
-    return [(part, version) for part, version in zip(STACK, versions) if isinstance(version, str) and version]
+    versions = (
+        if_known(lambda: facts.os.name, None),
+        if_known(lambda: facts.kernel.release, None),
+        " ".join(filter(None, driver)),
+        if_known(lambda: module.version if module.loaded else "", None),
+        if_known(lambda: facts.cufile.library, None),
+    )
+    return [(part, version) for part, version in zip(STACK, versions) if version]

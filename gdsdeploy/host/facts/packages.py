@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..paths import (
@@ -36,8 +37,8 @@ from ..paths import (
     RUNFILE_PROGRAM,
     VERSIONLOCKS,
 )
-from .document import ABSENT, Document, Ran, once_for_alike
-from .unknown import Maybe, Unknown, all_known, decided, require, when_known, why_not, with_default
+from .document import ABSENT, Document, Ran, collected, once_for_alike, recorded_lines
+from .unknown import Facts, Maybe, UndecidedError, Unknown, fact, if_known, known, require
 
 #: No kernel's release is empty: gdsdeploy writes it where the modules are received.
 _IDLE = re.compile(r"""^BUILD_EXCLUSIVE_KERNEL=["']\^\$["']""", re.MULTILINE)
@@ -53,59 +54,51 @@ class Package:
     status: str
 
 
-@dataclass(frozen=True)
-class PackageFacts:
-    """``installed`` holds packages of interest only, each once per architecture."""
+class PackageFacts(Facts):
+    """What the package manager and DKMS have."""
 
-    installed: Maybe[Mapping[str, Tuple[Package, ...]]]
-    #: lines of ``dkms status``
-    dkms: Maybe[Tuple[str, ...]]
-    #: DKMS's ``try_sign_modules``: ``true``, ``false``, or its default ``not_in_chroot``
-    dkms_signs: Maybe[str]
-    #: modules that DKMS builds for no kernel, by their names there
-    dkms_idle: Maybe[Tuple[str, ...]]
+    @fact
+    def installed(self) -> Mapping[str, Tuple[Package, ...]]:
+        """Packages of interest only, each once per architecture."""
+        dpkg = known(lambda: self.document.ran("dpkg-query"))
+        rpm = if_known(lambda: self.document.ran("rpm"), None) if isinstance(dpkg, Unknown) else None
+        return _installed(rpm or require(dpkg))
 
+    @fact
+    def dkms(self) -> Tuple[str, ...]:
+        """Lines of ``dkms status``."""
+        if self.document.has("dkms"):
+            return self.document.dkms()
+        # Older evidence has what the program said.
+        run = self.document.ran("dkms")
+        if run.status != 0:
+            raise UndecidedError("dkms status: " + (run.stderr.strip() or f"exit status {run.status}"))
+        return tuple(run.stdout.splitlines())
 
-def package_facts(document: Document) -> PackageFacts:
-    run = document.ran("dpkg-query")
-    if isinstance(run, Unknown):
-        rpm = document.ran("rpm")
-        run = run if isinstance(rpm, Unknown) else rpm
-    return PackageFacts(when_known(run, _installed), _dkms(document), _dkms_signs(document), _dkms_idle(document))
+    @fact
+    def dkms_signs(self) -> str:
+        """DKMS's ``try_sign_modules``: ``true``, ``false``, or its default ``not_in_chroot``."""
+        names = self.document.names(DKMS_FRAGMENTS + "/*.conf")
+        # The last assignment counts: DKMS sources its settings, then the fragments by name.
+        value = "not_in_chroot"
+        for path in (DKMS_SETTINGS, *(f"{DKMS_FRAGMENTS}/{name}" for name in sorted(names or ()))):
+            value = [value, *_SIGNS.findall(self.document.text(path) or "")][-1]
+        return value
 
+    @fact
+    def dkms_idle(self) -> Tuple[str, ...]:
+        """Modules that DKMS builds for no kernel, by their names there."""
+        names = self.document.names(DKMS_RECIPES)
+        return tuple(sorted(name[: -len(".conf")] for name in names or () if _IDLE.search(self._recipe(name))))
 
-def _dkms(document: Document) -> Maybe[Tuple[str, ...]]:
-    if document.has("dkms"):
-        return document.dkms()
-    # Older evidence has what the program said.
-    run = document.ran("dkms")
-    if not isinstance(run, Unknown) and run.status != 0:
-        return Unknown("dkms status: " + (run.stderr.strip() or f"exit status {run.status}"))
-    return when_known(run, lambda run: tuple(run.stdout.splitlines()))
-
-
-@decided
-def _dkms_signs(document: Document) -> Maybe[str]:
-    """The last assignment counts: DKMS sources its settings, then the fragments by name."""
-    names = require(document.names(DKMS_FRAGMENTS + "/*.conf"))
-    value = "not_in_chroot"
-    for path in (DKMS_SETTINGS, *(f"{DKMS_FRAGMENTS}/{name}" for name in sorted(names or ()))):
-        text = require(document.text(path))
-        value = [value, *_SIGNS.findall(text or "")][-1]
-    return value
-
-
-@decided
-def _dkms_idle(document: Document) -> Maybe[Tuple[str, ...]]:
-    names = require(document.names(DKMS_RECIPES))
-    folder = DKMS_RECIPES.rpartition("/")[0]
-    texts = {name[: -len(".conf")]: document.text(f"{folder}/{name}") for name in names or ()}
-    return tuple(sorted(name for name, text in texts.items() if isinstance(text, str) and _IDLE.search(text)))
+    def _recipe(self, name: str) -> str:
+        folder = DKMS_RECIPES.rpartition("/")[0]
+        return if_known(lambda: self.document.text(f"{folder}/{name}"), None) or ""
 
 
-def _installed(run: Ran) -> Maybe[Mapping[str, Tuple[Package, ...]]]:
+def _installed(run: Ran) -> Mapping[str, Tuple[Package, ...]]:
     if run.status != 0:
-        return Unknown("the package manager says: " + (run.stderr.strip() or f"exit status {run.status}"))
+        raise UndecidedError("the package manager says: " + (run.stderr.strip() or f"exit status {run.status}"))
     installed: Dict[str, Tuple[Package, ...]] = {}
     for words in (line.split("\t") for line in run.stdout.splitlines()):
         if len(words) == 4:
@@ -138,23 +131,30 @@ class Move(NamedTuple):
     user: str
 
 
-@dataclass(frozen=True)
-class DriftFacts:
-    """``choices``: apt's; ``locked``: names that dnf may not change; ``moves``: the oldest first."""
+class DriftFacts(Facts):
+    """What keeps packages at their versions, and what has moved them."""
 
-    choices: Maybe[Mapping[str, Choice]]
-    locked: Maybe[Tuple[str, ...]]
-    moves: Maybe[Tuple[Move, ...]]
+    @fact
+    def choices(self) -> Mapping[str, Choice]:
+        """Apt's."""
+        return _choices(self.document.ran("apt-policy").stdout)
 
+    @fact
+    def locked(self) -> Tuple[str, ...]:
+        """Names that dnf may not change."""
+        texts = [known(partial(self.document.text, path)) for path in VERSIONLOCKS]
+        if all(isinstance(text, Unknown) for text in texts):
+            raise UndecidedError("the locks of dnf were not looked at")
+        # NAME-EPOCH:VERSION-RELEASE.ARCH, with the epoch before the name in older lists
+        pattern = re.compile(r"^(?:\d+:)?([A-Za-z0-9][\w.+-]*?)-(?:\d+:)?\d[^-\s]*-[^-\s]+$", re.MULTILINE)
+        return tuple(sorted({name for text in texts if isinstance(text, str) for name in pattern.findall(text)}))
 
-def drift_facts(document: Document) -> DriftFacts:
-    moves = sorted([*_dpkg(document), *_dnf(document)])
-    has_logs = any(path.startswith(LOGS) for path in document.paths("excerpts"))
-    return DriftFacts(
-        choices=when_known(document.ran("apt-policy"), lambda run: _choices(run.stdout)),
-        locked=_locked(document),
-        moves=tuple(moves) if has_logs else Unknown("no log of the package manager was looked at"),
-    )
+    @fact
+    def moves(self) -> Tuple[Move, ...]:
+        """The oldest first."""
+        if not any(path.startswith(LOGS) for path in self.document.paths("excerpts")):
+            raise UndecidedError("no log of the package manager was looked at")
+        return tuple(sorted([*_dpkg(self.document), *_dnf(self.document)]))
 
 
 @once_for_alike
@@ -179,20 +179,9 @@ def _source(block: str, version: str) -> str:
     return next((words[1] for words in sources if len(words) > 1 and "/var/lib/dpkg/" not in words[1]), "")
 
 
-def _locked(document: Document) -> Maybe[Tuple[str, ...]]:
-    texts = [document.text(path) for path in VERSIONLOCKS]
-    if all(isinstance(text, Unknown) for text in texts):
-        return Unknown("the locks of dnf were not looked at")
-    # NAME-EPOCH:VERSION-RELEASE.ARCH, with the epoch before the name in older lists
-    pattern = re.compile(r"^(?:\d+:)?([A-Za-z0-9][\w.+-]*?)-(?:\d+:)?\d[^-\s]*-[^-\s]+$", re.MULTILINE)
-    return tuple(sorted({name for text in texts if isinstance(text, str) for name in pattern.findall(text)}))
-
-
 def _logs(document: Document, begin: str) -> Iterator[str]:
     for path in document.paths("excerpts"):
-        lines = document.lines(path) if path.startswith(begin) else None
-        if isinstance(lines, tuple):
-            yield from lines
+        yield from recorded_lines(document, path) if path.startswith(begin) else ()
 
 
 def _dpkg(document: Document) -> List[Move]:
@@ -303,66 +292,120 @@ class Source(NamedTuple):
     trusted: bool
 
 
-@dataclass(frozen=True)
-class ForeignFacts:
-    """Everything is as the evidence has it; the recognizers judge."""
+class ForeignFacts(Facts):
+    """Everything is as the evidence has it, and the recognizers judge.  Evidence of an older release has none of it."""
 
-    installed: Maybe[Mapping[str, Tuple[Package, ...]]]
-    #: packages that gdsdeploy holds; empty where it holds none
-    own_holds: Maybe[Tuple[str, ...]]
-    #: release → the files of the stack's modules, the chosen one of each name first; None: no such kernel
-    modules: Mapping[str, Maybe[Optional[Tuple[ModuleFile, ...]]]]
-    dkms: Maybe[Tuple[DkmsTree, ...]]
-    #: what run files left for their removal
-    driver_programs: Maybe[Tuple[File, ...]]
-    cuda_programs: Maybe[Tuple[File, ...]]
-    #: lines of the log of the driver's run file
-    installer_log: Tuple[str, ...]
-    module_loaders: Maybe[Tuple[File, ...]]
-    libraries: Maybe[Tuple[Library, ...]]
-    #: (path, text) of apt's preferences in the order in which apt reads them; empty without apt
-    preferences: Maybe[Tuple[Tuple[str, str], ...]]
-    #: (path, text) of dnf's lists of locks; empty without dnf
-    locks: Maybe[Tuple[Tuple[str, str], ...]]
-    #: (path, ``SECTION: words``) of dnf's settings that keep packages out
-    excludes: Maybe[Tuple[Tuple[str, str], ...]]
-    sources: Maybe[Tuple[Source, ...]]
-    #: cufile.json: where it lies, its package, its text; None: there is none
-    cufile: Maybe[Optional[Tuple[str, Maybe[str], str]]]
-    #: digests, MD5 or SHA-256, that packages have for it
-    cufile_digests: Tuple[str, ...]
-    #: whether a container shows its root folder as the driver's
-    driver_root: Maybe[bool]
-    #: whether a module nvidia is loaded
-    nvidia_loaded: Maybe[bool]
+    def __init__(self, document: Document) -> None:
+        super().__init__(document)
+        self._has_apt = document.has("commands") and _was_read(document, APT_PREFERENCES)
+
+    @fact
+    def installed(self) -> Mapping[str, Tuple[Package, ...]]:
+        return PackageFacts(self.document).installed
+
+    @fact
+    def own_holds(self) -> Tuple[str, ...]:
+        """Packages that gdsdeploy holds; empty where it holds none."""
+        return tuple((self.document.text(HOLDS_RECORD) or "").split()) if self._has_apt else ()
+
+    @fact
+    def modules(self) -> Mapping[str, Maybe[Optional[Tuple[ModuleFile, ...]]]]:
+        """Release → the files of the stack's modules, the chosen one of each name first; None: no such kernel."""
+        releases = self.document.paths("modulefiles")
+        return {release: known(partial(_modules, self.document, release)) for release in releases}
+
+    @fact
+    def dkms(self) -> Tuple[DkmsTree, ...]:
+        names = self.document.names(DKMS) or ()
+        return tuple(tree for name in filter(DKMS_STACK.match, names) for tree in _trees(self.document, name))
+
+    @fact
+    def driver_programs(self) -> Tuple[File, ...]:
+        """What the driver's run file left for its removal."""
+        return _files(self.document, RUNFILE_PROGRAM)
+
+    @fact
+    def cuda_programs(self) -> Tuple[File, ...]:
+        """Likewise CUDA's run files."""
+        folders = self.document.names("/usr/local/cuda-*") or ()
+        return _files(self.document, *((f"/usr/local/{folder}/bin", "cuda-uninstaller") for folder in folders))
+
+    @fact
+    def installer_log(self) -> Tuple[str, ...]:
+        """Lines of the log of the driver's run file."""
+        return recorded_lines(self.document, INSTALLER_LOG)
+
+    @fact
+    def module_loaders(self) -> Tuple[File, ...]:
+        return _files(self.document, *((folder, MODULE_LOADER) for folder in LOADER_UNITS))
+
+    @fact
+    def libraries(self) -> Tuple[Library, ...]:
+        run = self.document.ran("ldconfig")
+        entries: List[Library] = []
+        for soname in LIBRARIES:
+            for path in re.findall(_LIBRARY.format(re.escape(soname)), run.stdout, re.MULTILINE):
+                place = self.document.link(path)
+                if place is not None:
+                    entries.append(Library(soname, path, place, owner(self.document, place)))
+        return tuple(entries)
+
+    @fact
+    def preferences(self) -> Tuple[Tuple[str, str], ...]:
+        """(path, text) of apt's preferences in the order in which apt reads them; empty without apt."""
+        if not self._has_apt:
+            if not _was_read(self.document, VERSIONLOCKS[0]):
+                raise UndecidedError(f"{APT_PREFERENCES} was not looked at")
+            return ()
+        names = self.document.names(PREFERENCE_PARTS) or ()
+        # As apt: other endings, and names that begin with a point, are left out.
+        read = [name for name in sorted(names) if os.path.splitext(name)[1] in ("", ".pref") and name[:1] != "."]
+        return _texts(self.document, (APT_PREFERENCES, *(f"{PREFERENCE_PARTS}/{name}" for name in read)))
+
+    @fact
+    def locks(self) -> Tuple[Tuple[str, str], ...]:
+        """(path, text) of dnf's lists of locks; empty without dnf."""
+        return () if self._has_apt else _texts(self.document, VERSIONLOCKS)
+
+    @fact
+    def excludes(self) -> Tuple[Tuple[str, str], ...]:
+        """(path, ``SECTION: words``) of dnf's settings that keep packages out."""
+        return () if self._has_apt else _excludes(self.document)
+
+    @fact
+    def sources(self) -> Tuple[Source, ...]:
+        return _sources(self.document, self._has_apt)
+
+    @fact
+    def cufile(self) -> Optional[Tuple[str, Maybe[str], str]]:
+        """cufile.json: where it lies, its package, its text; None: there is none."""
+        place = self.document.link(CUFILE)
+        text = None if place is None else self.document.text(place)
+        return None if place is None or text is None else (place, owner(self.document, place), text)
+
+    @fact
+    def cufile_digests(self) -> Tuple[str, ...]:
+        """Digests, MD5 or SHA-256, that packages have for it."""
+        lines = [*recorded_lines(self.document, "/var/lib/dpkg/status")]
+        for name in self.document.existing("/var/lib/dpkg/info/libcufile*.md5sums"):
+            lines += recorded_lines(self.document, f"/var/lib/dpkg/info/{name}")
+        lines += self.document.printed(CUFILE_RECORDS).splitlines()
+        return tuple(word for line in lines for word in re.findall(r"\b(?:[0-9a-f]{64}|[0-9a-f]{32})\b", line))
+
+    @fact
+    def driver_root(self) -> bool:
+        """Whether a container shows its root folder as the driver's."""
+        text = collected(self.document.text(MOUNTINFO), f"{MOUNTINFO} is missing")
+        return any(line.split()[4:5] == [DRIVER_ROOT] for line in text.splitlines())
+
+    @fact
+    def nvidia_loaded(self) -> bool:
+        """Whether a module nvidia is loaded."""
+        return re.search(r"^nvidia ", self.document.text("/proc/modules") or "", re.MULTILINE) is not None
 
 
-def foreign_facts(document: Document, installed: Optional[Mapping[str, Tuple[Package, ...]]] = None) -> ForeignFacts:
-    """Never raises, however malformed the document is; evidence of an older release has nothing of this.
-
-    installed: packages, where the document doesn't have them.
-    """
-    has_apt = document.has("commands") and not isinstance(document.text(APT_PREFERENCES), Unknown)
-    loaded, held = (with_default(document.text(path), "") for path in ("/proc/modules", HOLDS_RECORD))
-    return ForeignFacts(
-        installed=package_facts(document).installed if installed is None else installed,
-        own_holds=when_known(held, lambda text: tuple(text.split())) if has_apt else (),
-        modules={release: _modules(document, release) for release in document.paths("modulefiles")},
-        dkms=_dkms_trees(document),
-        driver_programs=_files(document, RUNFILE_PROGRAM),
-        cuda_programs=_cuda_programs(document),
-        installer_log=_lines(document, INSTALLER_LOG),
-        module_loaders=_files(document, *((folder, MODULE_LOADER) for folder in LOADER_UNITS)),
-        libraries=_libraries(document),
-        preferences=_preferences(document) if has_apt else _not_with_dnf(document, APT_PREFERENCES),
-        locks=() if has_apt else _texts(document, VERSIONLOCKS),
-        excludes=() if has_apt else _excludes(document),
-        sources=_sources(document, has_apt),
-        cufile=_cufile(document),
-        cufile_digests=_cufile_digests(document),
-        driver_root=_driver_root(document),
-        nvidia_loaded=when_known(loaded, lambda text: re.search(r"^nvidia ", text, re.MULTILINE) is not None),
-    )
+def _was_read(document: Document, path: str) -> bool:
+    return not isinstance(known(lambda: document.text(path)), Unknown)
 
 
 def owner(document: Document, path: str) -> Maybe[str]:
@@ -375,13 +418,16 @@ def owner(document: Document, path: str) -> Maybe[str]:
     return Unknown(f"which package has {path} is not known: {reason or 'it was not looked for'}")
 
 
-def _modules(document: Document, release: str) -> Maybe[Optional[Tuple[ModuleFile, ...]]]:
+def _modules(document: Document, release: str) -> Optional[Tuple[ModuleFile, ...]]:
     record = document.record("modulefiles", release, "'s modules could not be listed")
-    if record is None or isinstance(record, Unknown):
-        return record
-    entries = record.get("files")
-    files = [_module(document, entry) for entry in (entries if isinstance(entries, list) else [None])]
-    return all_known(file or Unknown(f"the record of the modules of {release} is malformed") for file in files)
+    if record is None:
+        return None
+    files = [_module(document, entry) for entry in _list(record.get("files"))]
+    return tuple(collected(file, f"the record of the modules of {release} is malformed") for file in files)
+
+
+def _list(entries: Any) -> List[Any]:
+    return entries if isinstance(entries, list) else [None]
 
 
 def _module(document: Document, entry: Any) -> Optional[ModuleFile]:
@@ -393,87 +439,38 @@ def _module(document: Document, entry: Any) -> Optional[ModuleFile]:
     return ModuleFile(file, place, is_chosen, dkms, is_own, owner(document, place))
 
 
-@decided
-def _dkms_trees(document: Document) -> Maybe[Tuple[DkmsTree, ...]]:
-    names = require(with_default(document.names(DKMS), ()))
-    trees = [_trees(document, name) for name in filter(DKMS_STACK.match, names)]
-    return when_known(all_known(trees), lambda groups: tuple(tree for group in groups for tree in group))
-
-
-@decided
-def _trees(document: Document, name: str) -> Maybe[Tuple[DkmsTree, ...]]:
+def _trees(document: Document, name: str) -> Iterator[DkmsTree]:
     """Every version of a package; one whose source is gone can't be built."""
-    entries = require(with_default(document.names(f"{DKMS}/{name}"), ()))
-    links = require(
-        all_known(document.link(f"{DKMS}/{name}/{entry}") for entry in entries if entry.startswith("kernel-"))
-    )
+    entries = document.names(f"{DKMS}/{name}") or ()
+    links = [document.link(f"{DKMS}/{name}/{entry}") for entry in entries if entry.startswith("kernel-")]
     # …/NAME/VERSION/RELEASE/ARCH
     installed = [link.split("/")[-3:-1] for link in links if link is not None]
-    trees: List[DkmsTree] = []
     for version in (entry for entry in entries if not entry.startswith("kernel-")):
-        source = require(document.link(f"{DKMS}/{name}/{version}/source"))
-        if source is not None:
-            recipe = require(document.text(source + "/dkms.conf"))
-            if recipe is not None:
-                releases = tuple(words[1] for words in installed if words[0] == version)
-                package, is_automatic = owner(document, source + "/dkms.conf"), _AUTOINSTALL.search(recipe) is not None
-                trees.append(DkmsTree(name, version, source, package, is_automatic, releases))
-    return tuple(trees)
+        source = document.link(f"{DKMS}/{name}/{version}/source")
+        recipe = None if source is None else document.text(source + "/dkms.conf")
+        if source is not None and recipe is not None:
+            releases = tuple(words[1] for words in installed if words[0] == version)
+            package, is_automatic = owner(document, source + "/dkms.conf"), _AUTOINSTALL.search(recipe) is not None
+            yield DkmsTree(name, version, source, package, is_automatic, releases)
 
 
-@decided
-def _files(document: Document, *patterns: Tuple[str, str]) -> Maybe[Tuple[File, ...]]:
+def _files(document: Document, *patterns: Tuple[str, str]) -> Tuple[File, ...]:
     """The files that match (folder, pattern)."""
-    entries: List[File] = []
-    for folder, pattern in patterns:
-        names = require(document.names(f"{folder}/{pattern}"))
-        entries += [File(f"{folder}/{name}", owner(document, f"{folder}/{name}")) for name in names or ()]
-    return tuple(entries)
-
-
-@decided
-def _cuda_programs(document: Document) -> Maybe[Tuple[File, ...]]:
-    folders = require(document.names("/usr/local/cuda-*"))
-    return _files(document, *((f"/usr/local/{folder}/bin", "cuda-uninstaller") for folder in folders or ()))
-
-
-@decided
-def _libraries(document: Document) -> Maybe[Tuple[Library, ...]]:
-    run = require(document.ran("ldconfig"))
-    entries: List[Library] = []
-    for soname in LIBRARIES:
-        for path in re.findall(_LIBRARY.format(re.escape(soname)), run.stdout, re.MULTILINE):
-            place = require(document.link(path))
-            if place is not None:
-                entries.append(Library(soname, path, place, owner(document, place)))
-    return tuple(entries)
+    paths = [f"{folder}/{name}" for folder, pattern in patterns for name in document.names(f"{folder}/{pattern}") or ()]
+    return tuple(File(path, owner(document, path)) for path in paths)
 
 
 # The package manager
 
 
-@decided
-def _texts(document: Document, paths: Tuple[str, ...]) -> Maybe[Tuple[Tuple[str, str], ...]]:
+def _texts(document: Document, paths: Tuple[str, ...]) -> Tuple[Tuple[str, str], ...]:
     """(path, text) of those that exist."""
-    texts = [(path, require(with_default(document.text(path), ""))) for path in paths]
+    texts = [(path, document.text(path) or "") for path in paths]
     return tuple((path, text) for path, text in texts if text)
 
 
-def _not_with_dnf(document: Document, path: str) -> Maybe[Tuple[Tuple[str, str], ...]]:
-    return () if not isinstance(document.text(VERSIONLOCKS[0]), Unknown) else Unknown(f"{path} was not looked at")
-
-
-@decided
-def _preferences(document: Document) -> Maybe[Tuple[Tuple[str, str], ...]]:
-    names = require(with_default(document.names(PREFERENCE_PARTS), ()))
-    # As apt: other endings, and names that begin with a point, are left out.
-    read = [name for name in sorted(names) if os.path.splitext(name)[1] in ("", ".pref") and name[:1] != "."]
-    return _texts(document, (APT_PREFERENCES, *(f"{PREFERENCE_PARTS}/{name}" for name in read)))
-
-
-@decided
-def _excludes(document: Document) -> Maybe[Tuple[Tuple[str, str], ...]]:
-    names = require(with_default(document.names(DNF_PARTS + "/*.repo"), ()))
+def _excludes(document: Document) -> Tuple[Tuple[str, str], ...]:
+    names = document.names(DNF_PARTS + "/*.repo") or ()
     section = document.value.get("excludes")
     records = section if isinstance(section, dict) else {}
     entries: List[Tuple[str, str]] = []
@@ -482,22 +479,22 @@ def _excludes(document: Document) -> Maybe[Tuple[Tuple[str, str], ...]]:
         if isinstance(lines, dict) and lines.get("error") in ABSENT:
             continue
         if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
-            return Unknown(f"what {path} keeps out is not known")
+            raise UndecidedError(f"what {path} keeps out is not known")
         entries += [(path, line) for line in lines]
     return tuple(entries)
 
 
-@decided
-def _sources(document: Document, has_apt: bool) -> Maybe[Tuple[Source, ...]]:
+def _sources(document: Document, has_apt: bool) -> Tuple[Source, ...]:
+    """Enabled entries of repositories that are known to have a driver."""
     folder, listed = (APT_PARTS, APT_PARTS) if has_apt else (DNF_PARTS, DNF_PARTS + "/*.repo")
-    names = require(with_default(document.names(listed), ()))
+    names = document.names(listed) or ()
     endings = (".list", ".sources") if has_apt else (".repo",)
     paths = [APT_SOURCES] if has_apt else []
     entries: List[Source] = []
     for path in (*paths, *(f"{folder}/{name}" for name in names if name.endswith(endings))):
-        lines = require(document.lines(path))
+        lines = document.lines(path) or ()
         if "gdsdeploy" not in os.path.basename(path):
-            entries += _of_lists(path, lines or ()) if path.endswith(".list") else _of_stanzas(path, lines or ())
+            entries += _of_lists(path, lines) if path.endswith(".list") else _of_stanzas(path, lines)
     return tuple(entries)
 
 
@@ -530,22 +527,6 @@ def _of_stanzas(path: str, lines: Tuple[str, ...]) -> List[Source]:
 # Configuration and containers
 
 
-def _cufile(document: Document) -> Maybe[Optional[Tuple[str, Maybe[str], str]]]:
-    place = document.link(CUFILE)
-    if place is None or isinstance(place, Unknown):
-        return place
-    text = document.text(place)
-    return text if text is None or isinstance(text, Unknown) else (place, owner(document, place), text)
-
-
-def _cufile_digests(document: Document) -> Tuple[str, ...]:
-    lines = [*_lines(document, "/var/lib/dpkg/status")]
-    for name in document.existing("/var/lib/dpkg/info/libcufile*.md5sums"):
-        lines += _lines(document, f"/var/lib/dpkg/info/{name}")
-    lines += document.printed(CUFILE_RECORDS).splitlines()
-    return tuple(word for line in lines for word in re.findall(r"\b(?:[0-9a-f]{64}|[0-9a-f]{32})\b", line))
-
-
 def is_shipped(text: str, digests: Tuple[str, ...]) -> bool:
     """Whether a package has a file of this content, by its digests."""
     data = text.encode("utf-8")
@@ -554,16 +535,3 @@ def is_shipped(text: str, digests: Tuple[str, ...]) -> bool:
     with contextlib.suppress(ValueError):
         own.add(hashlib.md5(data).hexdigest())  # noqa: S324  # nosec B324 # dpkg's own, compared and never trusted
     return bool(own & set(digests))
-
-
-def _driver_root(document: Document) -> Maybe[bool]:
-    text = document.text(MOUNTINFO)
-    if text is None or isinstance(text, Unknown):
-        return why_not(text, f"{MOUNTINFO} is missing")
-    return any(line.split()[4:5] == [DRIVER_ROOT] for line in text.splitlines())
-
-
-def _lines(document: Document, path: str) -> Tuple[str, ...]:
-    """The recorded lines; none where the file isn't there or wasn't looked at: they only add words."""
-    lines = document.lines(path)
-    return lines if isinstance(lines, tuple) else ()

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..paths import INFINIBAND, INTERFACES, NODES, PCI
-from .document import Document, once_for_alike
+from .document import Document, collected, group_of, once_for_alike, there
 from .driver import DriverFacts
-from .unknown import Maybe, Unknown, all_known, decided, if_present, require, when_known, why_not, with_default
+from .unknown import Facts, Maybe, UndecidedError, Unknown, fact, if_known, known, or_else, require
 
 NVIDIA_VENDOR = 0x10DE
 DISPLAY, NVME, BRIDGE = 0x03, 0x010802, 0x0604
@@ -42,154 +43,153 @@ class Link:
     max_width: int
 
 
-@dataclass(frozen=True)
-class Function:
+class Function(Facts):
     """One PCI function; ``kind`` is its 24-bit class code."""
 
-    address: str
-    vendor: int
-    device: int
-    kind: int
-    driver: str
-    #: -1 where the platform names none
-    numa_node: int
-    #: behind an IOMMU
-    iommu: Maybe[bool]
-    #: index of the BAR → bytes
-    bars: Mapping[int, int]
-    #: addresses of the bridges above it, the root's side first
-    bridges: Tuple[str, ...]
-    #: what the IOMMU does: ``identity`` passes addresses through, ``DMA`` and ``DMA-FQ`` translate them; None: no IOMMU
-    iommu_domain: Maybe[Optional[str]] = None
-    #: number of its IOMMU group; None: no IOMMU
-    iommu_group: Maybe[Optional[str]] = None
-    #: the root that it hangs from, as the kernel names it, e.g. ``pci0000:00``; empty where the path names none
-    host_bridge: str = ""
-    #: None: it has no PCI Express link of its own, as functions on the root bus
-    link: Maybe[Optional[Link]] = None
-    #: what tells parts of one kind apart: ``subsystem vendor:subsystem device rev revision``; empty if not recorded
-    subsystem: str = ""
-    #: a virtual function of a part that is listed itself
-    virtual: bool = False
-    #: what the kernel calls it: network interfaces, RDMA devices, NVMe controllers
-    names: Tuple[str, ...] = ()
+    def __init__(self, document: Document, address: str) -> None:
+        """Raises UndecidedError where the evidence doesn't show what it is."""
+        super().__init__(document)
+        self.address, self._folder = address, f"{PCI}/{address}"
+        self.vendor, self.device, self.kind = (
+            _code(document, f"{self._folder}/{file}") for file in ("vendor", "device", "class")
+        )
+
+    def _link(self, name: str) -> str:
+        """The end of a link; empty where there is none, or it isn't known."""
+        return if_known(lambda: self.document.link(self._folder + name), None) or ""
+
+    @fact
+    def driver(self) -> str:
+        return self._link("/driver").rpartition("/")[2]
+
+    @fact
+    def numa_node(self) -> int:
+        """-1 where the platform names none."""
+        text = if_known(lambda: self.document.line(self._folder + "/numa_node"), None)
+        return int(text) if text is not None and re.match(r"-?\d{1,4}$", text) else -1
+
+    @fact
+    def iommu(self) -> bool:
+        """Behind an IOMMU."""
+        return self.document.link(self._folder + "/iommu_group") is not None
+
+    @fact
+    def bars(self) -> Mapping[int, int]:
+        """Index of the BAR → bytes."""
+        return _bars(if_known(lambda: self.document.text(self._folder + "/resource"), None) or "")
+
+    @fact
+    def bridges(self) -> Tuple[str, ...]:
+        """Addresses of the bridges above it, the root's side first."""
+        return addresses(self._link(""))[:-1]
+
+    @fact
+    def iommu_domain(self) -> Optional[str]:
+        """``identity``: the IOMMU passes addresses through; ``DMA`` and ``DMA-FQ``: it translates; None: no IOMMU."""
+        path = self._folder + "/iommu_group/type"
+        return there(self.document.line(path), path) if self.iommu else None
+
+    @fact
+    def iommu_group(self) -> Optional[str]:
+        """Number of its IOMMU group; None: no IOMMU."""
+        link = self.document.link(self._folder + "/iommu_group")
+        return None if link is None else link.rpartition("/")[2]
+
+    @fact
+    def host_bridge(self) -> str:
+        """The root that it hangs from, as the kernel names it, e.g. ``pci0000:00``; empty: the path names none."""
+        return next((part for part in self._link("").split("/") if _BRIDGE.match(part)), "")
+
+    @fact
+    def link(self) -> Optional[Link]:
+        """None: it has no PCI Express link of its own, as functions on the root bus."""
+        files = [f"{which}_link_{unit}" for which in ("current", "max") for unit in ("speed", "width")]
+        values = [self.document.line(f"{self._folder}/{file}") for file in files]
+        speed, width, max_speed, max_width = (_GENERATION.match(str(value)) for value in values)
+        if not (speed and width and max_speed and max_width):
+            return None
+        link = Link(float(speed.group()), int(width.group()), float(max_speed.group()), int(max_width.group()))
+        return None if {link.width, link.max_width} & set(_NO_WIDTH) else link
+
+    @fact
+    def subsystem(self) -> str:
+        """What tells parts of one kind apart: ``vendor:device rev revision`` of its subsystem, or empty."""
+        return if_known(self._subsystem, "")
+
+    def _subsystem(self) -> str:
+        files = ("subsystem_vendor", "subsystem_device", "revision")
+        lines = [there(self.document.line(f"{self._folder}/{file}"), file) for file in files]
+        return "{}:{} rev {}".format(*(re.sub("^0x", "", line) for line in lines))
+
+    @fact
+    def virtual(self) -> bool:
+        """A virtual function of a part that is listed itself."""
+        return self._link("/physfn") != ""
+
+    @fact
+    def names(self) -> Tuple[str, ...]:
+        """What the kernel calls it: network interfaces, RDMA devices, NVMe controllers."""
+        return _names(self.document, self.address)
 
 
-@dataclass(frozen=True)
-class PciFacts:
-    """``gpus`` are NVIDIA's display functions; known only if every function could be read."""
+class PciFacts(Facts):
+    """Known only if every function could be read."""
 
-    functions: Maybe[Tuple[Function, ...]]
-    gpus: Maybe[Tuple[Function, ...]]
-    #: bridges with access control that sends peers' traffic up to the root → its control register, 0 without any
-    acs: Mapping[str, Maybe[int]] = field(default_factory=dict)
-    #: vendor and family of the processor; None: the kernel names none, as on machines that are not x86
-    cpu: Maybe[Optional[Tuple[str, int]]] = None
+    @fact
+    def functions(self) -> Tuple[Function, ...]:
+        return tuple(Function(self.document, name) for name in self.document.names(PCI) or ())
+
+    @fact
+    def gpus(self) -> Tuple[Function, ...]:
+        """NVIDIA's display functions."""
+        return tuple(function for function in self.functions if is_gpu(function))
+
+    @fact
+    def acs(self) -> Mapping[str, Maybe[int]]:
+        """Bridges → the control register of their access control, 0 without any."""
+        bridges = [one.address for one in if_known(lambda: self.functions, ()) if one.kind >> 8 == BRIDGE]
+        return {address: known(partial(_acs, self.document, address)) for address in bridges}
+
+    @fact
+    def cpu(self) -> Optional[Tuple[str, int]]:
+        """Vendor and family of the processor; None: the kernel names none, as on machines that are not x86."""
+        lines = there(self.document.lines("/proc/cpuinfo"), "/proc/cpuinfo")
+        pairs = [(key.strip(), value.strip()) for key, _, value in (line.partition(":") for line in lines)]
+        # Arm's lines are others, and this fact is about x86 only.
+        pairs = [pair for pair in pairs if not pair[0].startswith("CPU ")][:2]
+        if [key for key, _ in pairs] == ["vendor_id", "cpu family"] and pairs[1][1].isdigit():
+            return pairs[0][1], int(pairs[1][1])
+        if pairs:
+            raise UndecidedError("/proc/cpuinfo is not understood: {}".format("; ".join(lines[:2])))
+        return None
+
+    def control(self, bridge: str) -> int:
+        """The control register of a bridge's access control; raises UndecidedError."""
+        return require(self.acs.get(bridge, Unknown(f"the access control of {bridge} was not read")))
 
 
-def pci_facts(document: Document) -> PciFacts:
-    functions = _functions(document)
-    if isinstance(functions, Unknown):
-        return PciFacts(functions, functions, {}, _cpu(document))
-    acs = {function.address: _acs(document, function.address) for function in functions if function.kind >> 8 == BRIDGE}
-    return PciFacts(functions, tuple(function for function in functions if is_gpu(function)), acs, _cpu(document))
-
-
-def _acs(document: Document, address: str) -> Maybe[int]:
-    value = document.acs_control(address)
-    return max(0, value) if isinstance(value, int) else why_not(value, f"the bridge {address} is gone")
-
-
-def _cpu(document: Document) -> Maybe[Optional[Tuple[str, int]]]:
-    lines = document.lines("/proc/cpuinfo")
-    if not isinstance(lines, tuple):
-        return why_not(lines, "there is no /proc/cpuinfo")
-    pairs = [(key.strip(), value.strip()) for key, _, value in (line.partition(":") for line in lines)]
-    # Arm's lines are others, and this fact is about x86 only.
-    pairs = [pair for pair in pairs if not pair[0].startswith("CPU ")][:2]
-    if [key for key, _ in pairs] == ["vendor_id", "cpu family"] and pairs[1][1].isdigit():
-        return pairs[0][1], int(pairs[1][1])
-    return None if not pairs else Unknown("/proc/cpuinfo is not understood: {}".format("; ".join(lines[:2])))
+def _acs(document: Document, address: str) -> int:
+    return max(0, collected(document.acs_control(address), f"the bridge {address} is gone"))
 
 
 def is_gpu(function: Function) -> bool:
     return function.vendor == NVIDIA_VENDOR and function.kind >> 16 == DISPLAY
 
 
-@decided
-def _functions(document: Document) -> Maybe[Tuple[Function, ...]]:
-    names = require(document.names(PCI))
-    return all_known(_function(document, name, PCI + "/" + name) for name in names or ())
-
-
-@decided
-def _function(document: Document, name: str, folder: str) -> Maybe[Function]:
-    codes = require(all_known(_code(document, f"{folder}/{file}") for file in ("vendor", "device", "class")))
-    vendor, device, kind = codes
-    target, driver, group, physical = (
-        document.link(folder + link) for link in ("", "/driver", "/iommu_group", "/physfn")
-    )
-    path = target if isinstance(target, str) else ""
-    numa = document.line(folder + "/numa_node")
-    return Function(
-        address=name,
-        vendor=vendor,
-        device=device,
-        kind=kind,
-        driver=driver.rpartition("/")[2] if isinstance(driver, str) else "",
-        numa_node=int(numa) if isinstance(numa, str) and re.match(r"-?\d{1,4}$", numa) else -1,
-        iommu=when_known(group, lambda link: link is not None),
-        bars=_bars(document.text(folder + "/resource")),
-        bridges=addresses(path)[:-1],
-        iommu_domain=if_present(group, lambda _: _domain(document, folder + "/iommu_group/type")),
-        iommu_group=if_present(group, lambda link: link.rpartition("/")[2]),
-        host_bridge=next((part for part in path.split("/") if _BRIDGE.match(part)), ""),
-        link=_link(document, folder),
-        subsystem=_subsystem(document, folder),
-        virtual=isinstance(physical, str),
-        names=_names(document, name),
-    )
-
-
-def _domain(document: Document, path: str) -> Maybe[str]:
-    kind = document.line(path)
-    return kind if isinstance(kind, str) else why_not(kind, "there is no " + path)
-
-
-def _link(document: Document, folder: str) -> Maybe[Optional[Link]]:
-    values = [
-        document.line(f"{folder}/{which}_link_{unit}") for which in ("current", "max") for unit in ("speed", "width")
-    ]
-    for value in values:
-        if isinstance(value, Unknown):
-            return value
-    speed, width, max_speed, max_width = (_GENERATION.match(str(value)) for value in values)
-    if not (speed and width and max_speed and max_width):
-        return None
-    link = Link(float(speed.group()), int(width.group()), float(max_speed.group()), int(max_width.group()))
-    return None if {link.width, link.max_width} & set(_NO_WIDTH) else link
-
-
-def _subsystem(document: Document, folder: str) -> str:
-    lines = [document.line(f"{folder}/{file}") for file in ("subsystem_vendor", "subsystem_device", "revision")]
-    codes = [re.sub("^0x", "", line) for line in lines if isinstance(line, str)]
-    return "{}:{} rev {}".format(*codes) if len(codes) == len(lines) else ""
-
-
 def _names(document: Document, name: str) -> Tuple[str, ...]:
     devices = [device for folder in ("infiniband", "nvme") for device in document.existing(f"{PCI}/{name}/{folder}")]
     for interface in document.existing(INTERFACES):
-        path = document.link(INTERFACES + "/" + interface)
-        if isinstance(path, str) and addresses(path)[-1:] == (name,):
+        path = if_known(partial(document.link, f"{INTERFACES}/{interface}"), None) or ""
+        if addresses(path)[-1:] == (name,):
             devices.append(interface)
     return tuple(devices)
 
 
-def _code(document: Document, path: str) -> Maybe[int]:
+def _code(document: Document, path: str) -> int:
     text = document.line(path)
-    if isinstance(text, str) and _CODE.match(text):
-        return int(text, 16)
-    return why_not(text, f"{path} says {text!r}")
+    if text is None or not _CODE.match(text):
+        raise UndecidedError(f"{path} says {text!r}")
+    return int(text, 16)
 
 
 @once_for_alike
@@ -199,10 +199,10 @@ def addresses(path: str) -> Tuple[str, ...]:
 
 
 @once_for_alike
-def _bars(text: object) -> Mapping[int, int]:
+def _bars(text: str) -> Mapping[int, int]:
     """Sizes from sysfs' ``resource``: one line ``begin end flags`` per BAR, zeros where there is none."""
     sizes = {}
-    for index, line in enumerate(text.splitlines()[:6] if isinstance(text, str) else ()):
+    for index, line in enumerate(text.splitlines()[:6]):
         words = line.split()
         if len(words) == 3 and all(re.match(r"0x[0-9a-f]{1,16}$", word) for word in words):
             begin, end = int(words[0], 16), int(words[1], 16)
@@ -217,95 +217,80 @@ def find(functions: Tuple[Function, ...], address: str) -> Optional[Function]:
 
 #: VGA and 3D controllers.  A GPU's audio function has 0x0403, an NVSwitch 0x0680 (bridge).
 GPU_CLASSES = (0x0300, 0x0302)
-_NO_MODEL, _NO_LINK = Unknown("it has no model"), Unknown("it has no link to a network")
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Facts):
     """One device."""
 
-    address: str
-    #: empty while no driver runs it
-    driver: Maybe[str]
-    #: as its driver names it; of GPUs and disks only
-    model: Maybe[str] = _NO_MODEL
-    #: Gbit/s of its fastest active RDMA port, 0 while none is active; of network adapters only
-    link: Maybe[float] = _NO_LINK
+    def __init__(self, function: Function, drivers: DriverFacts) -> None:
+        super().__init__(function.document)
+        self.address, self._kind, self._drivers = function.address, kind_of(function), drivers
+        self._folder = f"{PCI}/{function.address}"
+
+    @fact
+    def driver(self) -> str:
+        """Empty while no driver runs it."""
+        return (self.document.link(self._folder + "/driver") or "").rpartition("/")[2]
+
+    @fact
+    def model(self) -> str:
+        """As its driver names it; of GPUs and disks only."""
+        if self._kind == GPU:
+            unknown = Unknown(f"NVIDIA's driver doesn't run the GPU {self.address}")
+            return require(self._drivers.models.get(self.address, unknown) if self._drivers.gpus else unknown)
+        if self._kind == DISK:
+            names = self.document.names(self._folder + "/nvme")
+            if not names:
+                raise UndecidedError(f"no driver runs the disk {self.address}")
+            return collected(self.document.line(f"/sys/class/nvme/{names[0]}/model"), f"{names[0]} names no model")
+        raise UndecidedError("it has no model")
+
+    @fact
+    def link(self) -> float:
+        """Gbit/s of its fastest active RDMA port, 0 while none is active; of network adapters only."""
+        if self._kind != NIC:
+            raise UndecidedError("it has no link to a network")
+        devices = self.document.names(self._folder + "/infiniband")
+        if not devices:
+            raise UndecidedError(f"the adapter {self.address} has no RDMA device that names its rate")
+        folders = [f"{INFINIBAND}/{device}/ports" for device in devices]
+        ports = [f"{folder}/{port}" for folder in folders for port in self.document.existing(folder)]
+        return max((_port_rate(self.document, port) for port in ports), default=0.0)
 
 
-@dataclass(frozen=True)
-class HardwareFacts:
+class HardwareFacts(Facts):
     """Physical functions only: no virtual functions of SR-IOV."""
 
-    gpus: Maybe[Tuple[Part, ...]]
-    #: a function for each port
-    nics: Maybe[Tuple[Part, ...]]
-    nvme: Maybe[Tuple[Part, ...]]
+    def __init__(self, document: Document, pci: PciFacts, driver: DriverFacts) -> None:
+        super().__init__(document)
+        self._pci, self._driver = pci, driver
+
+    @fact
+    def gpus(self) -> Tuple[Part, ...]:
+        return self._parts(lambda one: is_gpu(one) and one.kind >> 8 in GPU_CLASSES)
+
+    @fact
+    def nics(self) -> Tuple[Part, ...]:
+        """A function for each port."""
+        return self._parts(lambda one: kind_of(one) == NIC)
+
+    @fact
+    def nvme(self) -> Tuple[Part, ...]:
+        return self._parts(lambda one: kind_of(one) == DISK)
+
+    def _parts(self, chosen: Callable[[Function], bool]) -> Tuple[Part, ...]:
+        functions = list(filter(chosen, self._pci.functions))
+        physical = [self.document.link(f"{PCI}/{function.address}/physfn") for function in functions]
+        return tuple(Part(one, self._driver) for one, parent in zip(functions, physical) if parent is None)
 
 
-def hardware_facts(document: Document, pci: PciFacts, driver: DriverFacts) -> HardwareFacts:
-    @decided
-    def parts(chosen: Callable[[Function], bool], part: Callable[[Function], Part]) -> Maybe[Tuple[Part, ...]]:
-        functions = list(filter(chosen, require(pci.functions)))
-        links = require(all_known(document.link(f"{PCI}/{function.address}/physfn") for function in functions))
-        return tuple(part(function) for function, physical in zip(functions, links) if physical is None)
-
-    return HardwareFacts(
-        gpus=parts(
-            lambda one: is_gpu(one) and one.kind >> 8 in GPU_CLASSES,
-            lambda one: Part(one.address, _driver(document, one), model=_gpu_model(driver, one)),
-        ),
-        nics=parts(
-            lambda one: kind_of(one) == NIC,
-            lambda one: Part(one.address, _driver(document, one), link=_rate(document, one)),
-        ),
-        nvme=parts(
-            lambda one: kind_of(one) == DISK,
-            lambda one: Part(one.address, _driver(document, one), model=_disk_model(document, one)),
-        ),
-    )
-
-
-def _driver(document: Document, function: Function) -> Maybe[str]:
-    link = with_default(document.link(f"{PCI}/{function.address}/driver"), "")
-    return when_known(link, lambda path: path.rpartition("/")[2])
-
-
-def _gpu_model(driver: DriverFacts, function: Function) -> Maybe[str]:
-    if isinstance(driver.gpus, Unknown):
-        return driver.gpus
-    return driver.models.get(function.address, Unknown(f"NVIDIA's driver doesn't run the GPU {function.address}"))
-
-
-@decided
-def _disk_model(document: Document, function: Function) -> Maybe[str]:
-    folder = f"{PCI}/{function.address}/nvme"
-    names = require(with_default(document.names(folder), ()))
-    if not names:
-        return Unknown(f"no driver runs the disk {function.address}")
-    model = document.line(f"/sys/class/nvme/{names[0]}/model")
-    return model if isinstance(model, str) else why_not(model, f"{names[0]} names no model")
-
-
-@decided
-def _rate(document: Document, function: Function) -> Maybe[float]:
-    devices = require(with_default(document.names(f"{PCI}/{function.address}/infiniband"), ()))
-    if not devices:
-        return Unknown(f"the adapter {function.address} has no RDMA device that names its rate")
-    folders = [f"{INFINIBAND}/{device}/ports" for device in devices]
-    rates = all_known(_port_rate(document, f"{ports}/{port}") for ports in folders for port in document.existing(ports))
-    return when_known(rates, lambda each: max(each, default=0.0))
-
-
-def _port_rate(document: Document, folder: str) -> Maybe[float]:
+def _port_rate(document: Document, folder: str) -> float:
     """Of ``400 Gb/sec (4X NDR)``; a port without a link shows a rate, too."""
-    state, rate = document.line(folder + "/state"), document.line(folder + "/rate")
-    if not isinstance(state, str):
-        return why_not(state, f"there is no {folder}/state")
-    if "ACTIVE" not in state:
+    if "ACTIVE" not in there(document.line(folder + "/state"), folder + "/state"):
         return 0.0
-    match = re.match(r"(\d{1,6}(?:\.\d)?) Gb/sec", rate) if isinstance(rate, str) else None
-    return float(match.group(1)) if match else why_not(rate, f"{folder}/rate says {rate!r}")
+    rate = document.line(folder + "/rate")
+    match = re.match(r"(\d{1,6}(?:\.\d)?) Gb/sec", rate or "")
+    return float(group_of(match, f"{folder}/rate says {rate!r}"))
 
 
 #: At most one switch; several; the host bridge; host bridges of one NUMA node; between NUMA nodes.
@@ -355,9 +340,9 @@ class Node:
     children: Tuple[Node, ...] = ()
 
     @property
-    def redirects(self) -> Maybe[bool]:
-        """Whether a bridge sends its devices' peer-to-peer requests up to the root (ACS)."""
-        return self.acs if isinstance(self.acs, Unknown) else bool((self.acs or 0) & REDIRECTS)
+    def redirects(self) -> bool:
+        """Whether a bridge sends its devices' peer-to-peer requests up to the root (ACS); raises UndecidedError."""
+        return bool((require(self.acs) or 0) & REDIRECTS)
 
 
 @dataclass(frozen=True)
@@ -412,26 +397,27 @@ class Topology:
         return tuple(nodes)
 
 
-@decided
-def topology_facts(document: Document, pci: PciFacts, driver: DriverFacts) -> Maybe[Topology]:
-    """The tree; Unknown where the PCI functions are."""
-    functions = require(pci.functions)
-    by_address = {function.address: function for function in functions}
-    labels = _labels(functions)
-    tree = _Tree(by_address, labels, pci.acs, driver.models)
+def topology_facts(document: Document, pci: PciFacts, driver: DriverFacts) -> Topology:
+    """The tree; raises UndecidedError where the PCI functions are unknown."""
+    by_address = {function.address: function for function in pci.functions}
+    labels = _labels(pci.functions)
+    tree = _Tree(by_address, labels, pci, driver.models)
     devices = tuple(tree.node(by_address[address]) for address in labels)
-    # Kernels without NUMA have no such folder.
-    folders = with_default(document.names(NODES + "/node*"), ())
-    nodes = when_known(folders, lambda names: len([name for name in names if name[4:].isdigit()]) or 1)
+    nodes = known(lambda: _numa_nodes(document))
     pairs = itertools.combinations([by_address[address] for address in labels], 2)
     return Topology(
         roots=tree.roots(),
         devices=devices,
-        pairs=tuple(_pair(one, other, labels, pci.acs, nodes) for one, other in pairs),
-        iommu=_strictest(devices),
-        iommu_words=_iommu_words(document),
+        pairs=tuple(_pair(one, other, labels, pci, nodes) for one, other in pairs),
+        iommu=known(lambda: _strictest(devices)),
+        iommu_words=known(lambda: _iommu_words(document)),
         numa_nodes=nodes,
     )
+
+
+def _numa_nodes(document: Document) -> int:
+    # Kernels without NUMA have no such folder.
+    return len([name for name in document.names(NODES + "/node*") or () if name[4:].isdigit()]) or 1
 
 
 def kind_of(function: Function) -> str:
@@ -461,10 +447,10 @@ class _Tree:
         self,
         functions: Mapping[str, Function],
         labels: Mapping[str, str],
-        acs: Mapping[str, Maybe[int]],
+        pci: PciFacts,
         models: Mapping[str, Maybe[str]],
     ) -> None:
-        self._functions, self._labels, self._acs, self._models = functions, labels, acs, models
+        self._functions, self._labels, self._pci, self._models = functions, labels, pci, models
         self._below: Dict[str, Set[str]] = {}
         for address in labels:
             chain = (functions[address].host_bridge, *functions[address].bridges, address)
@@ -484,42 +470,39 @@ class _Tree:
         )
 
     def node(self, function: Function) -> Node:
-        kind = kind_of(function) or PORT
-        model = self._models.get(function.address)
+        kind, inside = kind_of(function) or PORT, _inside(function)
         part = f"{function.vendor:04x}:{function.device:04x}"
-        inside = _inside(function)
-        acs = self._acs.get(function.address, Unknown(f"the access control of {function.address} was not read"))
+        is_bridge = function.kind >> 8 == BRIDGE
         return Node(
             address=function.address,
             kind=kind,
             label=self._labels.get(function.address, ""),
             part=part + (" (" + function.subsystem + ")" if function.subsystem else ""),
-            model=model if isinstance(model, str) else "",
+            model=or_else(self._models.get(function.address, ""), ""),
             driver=function.driver,
             numa_node=function.numa_node,
-            link=None if inside else function.link,
-            capable=None if inside else self._capable(function),
-            acs=acs if function.kind >> 8 == BRIDGE else None,
-            iommu_group=function.iommu_group,
-            iommu=_iommu(function),
+            link=None if inside else known(lambda: function.link),
+            capable=None if inside else known(lambda: self._capable(function)),
+            acs=known(lambda: self._pci.control(function.address)) if is_bridge else None,
+            iommu_group=known(lambda: function.iommu_group),
+            iommu=known(lambda: _iommu(function)),
             bar1=bar1(function) if kind == GPU else None,
             names=function.names,
             children=self._children(function.address),
         )
 
-    def _capable(self, function: Function) -> Maybe[Optional[Tuple[float, int]]]:
+    def _capable(self, function: Function) -> Optional[Tuple[float, int]]:
         """The lower limit of both ends of the link.
 
         A virtual machine's port may report less than the link of a passed-through device: then it limits nothing.
         """
-        if not isinstance(function.link, Link):
-            return function.link
-        limit = (function.link.max_speed, function.link.max_width)
+        link = function.link
+        if link is None:
+            return None
+        limit = (link.max_speed, link.max_width)
         bridge = self._functions.get(function.bridges[-1]) if function.bridges else None
-        port = bridge.link if bridge is not None else None
-        if not isinstance(port, Link):
-            return limit
-        if port.max_speed < function.link.speed or port.max_width < function.link.width:
+        port = if_known(lambda: bridge.link, None) if bridge is not None else None
+        if port is None or port.max_speed < link.speed or port.max_width < link.width:
             return limit
         return min(limit[0], port.max_speed), min(limit[1], port.max_width)
 
@@ -538,28 +521,23 @@ def bar1(gpu: Function) -> Optional[int]:
     return sizes[1] if len(sizes) > 1 else None
 
 
-def _pair(
-    one: Function, other: Function, labels: Mapping[str, str], acs: Mapping[str, Maybe[int]], nodes: Maybe[int]
-) -> Pair:
+def _pair(one: Function, other: Function, labels: Mapping[str, str], pci: PciFacts, nodes: Maybe[int]) -> Pair:
     shared = [name for name in one.bridges if name in other.bridges]
     up = [name for name in reversed(one.bridges) if name not in shared]
     down = [name for name in other.bridges if name not in shared]
     between = [*up, *down] if shared else []
-    controls = all_known(acs.get(name, Unknown(f"the access control of {name} was not read")) for name in between)
     return Pair(
         one=labels[one.address],
         other=labels[other.address],
-        distance=_distance(one, other, shared, max(len(up), len(down)), nodes),
+        distance=known(lambda: _distance(one, other, shared, max(len(up), len(down)), nodes)),
         bridge=shared[-1] if shared else "",
         root_port=shared[0] if shared else "",
         path=(*up, *shared[-1:], *down),
-        redirecting=when_known(
-            controls, lambda bits: tuple(name for name, control in zip(between, bits) if control & REDIRECTS)
-        ),
+        redirecting=known(lambda: tuple([name for name in between if pci.control(name) & REDIRECTS])),
     )
 
 
-def _distance(one: Function, other: Function, shared: Sequence[str], apart: int, nodes: Maybe[int]) -> Maybe[str]:
+def _distance(one: Function, other: Function, shared: Sequence[str], apart: int, nodes: Maybe[int]) -> str:
     """``apart``: bridges between the nearest shared one and the farther device.
 
     The ports of one switch count as one bridge, as for nvidia-smi: a downstream port on either side is still PIX.
@@ -567,58 +545,49 @@ def _distance(one: Function, other: Function, shared: Sequence[str], apart: int,
     if shared:
         return PIX if apart <= 1 else PXB
     if not one.host_bridge or not other.host_bridge:
-        return Unknown(f"the host bridge of {one.address} or {other.address} is not known")
+        raise UndecidedError(f"the host bridge of {one.address} or {other.address} is not known")
     if one.host_bridge == other.host_bridge:
         return PHB
     if one.numa_node >= 0 and other.numa_node >= 0:
         return NODE if one.numa_node == other.numa_node else SYS
     if isinstance(nodes, Unknown) or nodes > 1:
         nameless = one if one.numa_node < 0 else other
-        return Unknown(f"the firmware names no NUMA node of {nameless.address}")
+        raise UndecidedError(f"the firmware names no NUMA node of {nameless.address}")
     return NODE
 
 
-def _iommu(function: Function) -> Maybe[str]:
-    if isinstance(function.iommu, Unknown):
-        return function.iommu
+def _iommu(function: Function) -> str:
     if not function.iommu:
         return OFF
-    domain = function.iommu_domain
-    if isinstance(domain, Unknown) or domain is None:
-        return why_not(domain, f"the IOMMU domain of {function.address} is not known")
+    domain = collected(function.iommu_domain, f"the IOMMU domain of {function.address} is not known")
     return PASSTHROUGH if domain == "identity" else TRANSLATING
 
 
-def _strictest(devices: Sequence[Node]) -> Maybe[str]:
-    modes = [mode for mode in (device.iommu for device in devices) if isinstance(mode, str)]
-    unknown = [device.iommu for device in devices if isinstance(device.iommu, Unknown)]
-    if TRANSLATING in modes:
+def _strictest(devices: Sequence[Node]) -> str:
+    if any(device.iommu == TRANSLATING for device in devices):
         return TRANSLATING
-    return unknown[0] if unknown else PASSTHROUGH if PASSTHROUGH in modes else OFF
+    return PASSTHROUGH if PASSTHROUGH in [require(device.iommu) for device in devices] else OFF
 
 
-def _iommu_words(document: Document) -> Maybe[Tuple[str, ...]]:
-    text = document.text("/proc/cmdline")
-    if not isinstance(text, str):
-        return why_not(text, "there is no /proc/cmdline")
+def _iommu_words(document: Document) -> Tuple[str, ...]:
+    text = there(document.text("/proc/cmdline"), "/proc/cmdline")
     names = ("iommu", "intel_iommu", "amd_iommu", "iommu.passthrough", "iommu.strict", "pci")
     return tuple(word for word in text.split() if word.partition("=")[0] in names and "=" in word)
 
 
-def degraded(node: Node) -> Maybe[str]:
-    """How a link falls short of the limits of both ends, in words; empty: it doesn't.
+def degraded(node: Node) -> str:
+    """How a link falls short of the limits of both ends, in words; empty: it doesn't.  Raises UndecidedError.
 
     A GPU at rest may lower the speed of its link to 2.5 GT/s, never its width: that doesn't count.
     """
-    if isinstance(node.link, Unknown) or isinstance(node.capable, Unknown):
-        return node.link if isinstance(node.link, Unknown) else why_not(node.capable, "")
-    if node.link is None or node.capable is None:
+    link, capable = require(node.link), require(node.capable)
+    if link is None or capable is None:
         return ""
-    speed, width = node.capable
-    slow = node.link.speed < speed and not resting(node)
-    if not slow and node.link.width >= width:
+    speed, width = capable
+    slow = link.speed < speed and not resting(node)
+    if not slow and link.width >= width:
         return ""
-    return f"{link_words(node.link.speed, node.link.width)} of {link_words(speed, width)}"
+    return f"{link_words(link.speed, link.width)} of {link_words(speed, width)}"
 
 
 def resting(node: Node) -> bool:

@@ -15,6 +15,7 @@ import json
 import posixpath
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 from ..libcufile import counters
@@ -22,15 +23,14 @@ from ..libcufile.counters import Counters
 from ..libcufile.errors import UnknownCodeError, lookup
 from ..paths import CUFILE, PROCESSES, PROOF, PROOF_COMPAT
 from .cufile import CufileFacts
-from .document import NOT_FOUND, TIMED_OUT, Document, Ran
+from .document import NOT_FOUND, TIMED_OUT, Document, Ran, collected
 from .environment import VARIABLE, WHEEL, Overlay, Variable, merged, overlay
-from .unknown import Maybe, Unknown, all_known, decided, if_present, require
+from .unknown import Facts, Maybe, UndecidedError, Unknown, fact, if_known, known
 
 _VERSION = re.compile(r"libcufile\.so\.(\d+\.\d+\S*)$")
 #: The wheel for CUDA 12 has its library here, each later one elsewhere.
 _CUDA12 = "/nvidia/cufile/lib/"
 DELETED = " (deleted)"
-_NOT_RECORDED = Unknown("its open files were not recorded")
 
 
 class OpenFile(NamedTuple):
@@ -43,43 +43,87 @@ class OpenFile(NamedTuple):
     direct: bool
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(Facts):
     """A process, as it was when the evidence was collected."""
 
-    pid: int
-    #: as in /proc/PID/comm: at most 15 characters
-    name: str
-    #: its control group, which names its unit, container or job
-    unit: str
-    #: whether its files are others than this host's, as in a container
-    container: Maybe[bool]
-    #: file of each libcufile → its version
-    libraries: Mapping[str, Maybe[str]]
-    #: libcufile's variables, as the program was started
-    variables: Maybe[Mapping[str, str]]
-    #: the path and the content of its /etc/cufile.json; None: there is none
-    base_path: str
-    base: Maybe[Optional[Mapping[str, Any]]]
-    overlay: Maybe[Optional[Overlay]]
-    #: when it started, in clock ticks after the boot; -1: not recorded
-    start: int = -1
-    #: what it has counted, or why that isn't known: an id of libcufile/route.py
-    counters: Union[Counters, str] = counters.NO_RECORD
-    #: whether it has nvidia-fs open, without which its I/O can't take it
-    nvidia_fs: Maybe[bool] = _NOT_RECORDED
-    files: Tuple[OpenFile, ...] = ()
-    #: when its counters were read, in seconds of the host's monotonic clock
-    at: float = 0.0
+    def __init__(self, document: Document, cufile: CufileFacts, row: Dict[str, Any]) -> None:
+        super().__init__(document)
+        self._cufile, self._row = cufile, row
+        pid, start = row.get("pid"), row.get("start")
+        self.pid = pid if isinstance(pid, int) else 0
+        #: as in /proc/PID/comm: at most 15 characters
+        self.name = _text(row.get("program"))
+        #: its control group, which names its unit, container or job
+        self.unit = _text(row.get("unit"))
+        #: the path of its /etc/cufile.json
+        self.base_path = _text(row.get("base")) or CUFILE
+        #: when it started, in clock ticks after the boot; -1: not recorded
+        self.start = start if isinstance(start, int) else -1
+        statistics = row.get("statistics")
+        at = statistics.get("at") if isinstance(statistics, dict) else None
+        #: what it has counted, or why that isn't known: an id of libcufile/route.py
+        self.counters = _counters(statistics)
+        #: when its counters were read, in seconds of the host's monotonic clock
+        self.at = float(at) if isinstance(at, (int, float)) else 0.0
+        self.files = _files(row.get("files"))
 
     @property
-    @decided
-    def level(self) -> Maybe[Optional[int]]:
+    def _unread(self) -> str:
+        return "{} of process {}".format(_text(self._row.get("error")) or "no record", self._row.get("pid"))
+
+    @fact
+    def container(self) -> bool:
+        """Whether its files are others than this host's, as in a container."""
+        value = self._row.get("container")
+        return collected(value if isinstance(value, bool) else None, self._unread)
+
+    @fact
+    def libraries(self) -> Mapping[str, Maybe[str]]:
+        """File of each libcufile → its version."""
+        libraries, wheels, releases = (self._row.get(key) for key in ("libraries", "wheels", "releases"))
+        paths = [path for path in libraries if isinstance(path, str)] if isinstance(libraries, list) else []
+        return {path: known(partial(_version, path, _of(wheels, path), _of(releases, path))) for path in paths}
+
+    @fact
+    def variables(self) -> Mapping[str, str]:
+        """Libcufile's variables, as the program was started."""
+        value = self._row.get("variables")
+        is_valid = isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+        return collected(value if is_valid else None, self._unread)
+
+    @fact
+    def base(self) -> Optional[Mapping[str, Any]]:
+        """The content of its /etc/cufile.json; None: there is none."""
+        path = _text(self._row.get("base"))
+        if path == CUFILE:
+            return self._cufile.config
+        record = self.document.record("configs", collected(path or None, self._unread))
+        config = record.get("config") if record is not None else None
+        if record is not None and not isinstance(config, dict):
+            raise UndecidedError("{}: {}".format(path, record.get("broken", "malformed")))
+        return config
+
+    @fact
+    def overlay(self) -> Optional[Overlay]:
+        named, key = self.variables.get(VARIABLE, ""), _text(self._row.get("config"))
+        if not named:
+            return None
+        if not key:
+            raise UndecidedError(f"{VARIABLE}={named} names a file in a folder of another container")
+        place = "the environment of process {}".format(self._row.get("pid"))
+        return overlay(self.document, key, Variable(VARIABLE, named, place, f"{VARIABLE}={named}"))
+
+    @fact
+    def nvidia_fs(self) -> bool:
+        """Whether it has nvidia-fs open, without which its I/O can't take it."""
+        value = self._row.get("nvidia_fs")
+        return collected(value if isinstance(value, bool) else None, "its open files were not recorded")
+
+    @property
+    def level(self) -> Optional[int]:
         """profile.cufile_stats of the configuration that it reads; None: not there, or not a number from 0 to 3."""
-        require(all_known([self.base, self.overlay]))
         base, over = self.base, self.overlay
-        config = merged(base if isinstance(base, Mapping) else None, over.config if isinstance(over, Overlay) else {})
-        profile = config.get("profile")
+        profile = merged(base, over.config if over else {}).get("profile")
         level = profile.get("cufile_stats") if isinstance(profile, dict) else None
         return level if isinstance(level, int) and not isinstance(level, bool) and 0 <= level <= 3 else None
 
@@ -89,65 +133,47 @@ class Program:
         return f"process {self.pid} ({self.name or 'no name'}){unit}"
 
 
-@dataclass(frozen=True)
-class ProcessFacts:
-    programs: Maybe[Tuple[Program, ...]]
-    #: whether every process of the host was looked at
-    complete: Maybe[bool]
-    #: segments of statistics that programs which ended have left
-    dead_segments: Maybe[int]
+class ProcessFacts(Facts):
+    """Programs that have loaded libcufile."""
 
+    def __init__(self, document: Document, cufile: CufileFacts) -> None:
+        super().__init__(document)
+        self._cufile = cufile
 
-def process_facts(document: Document, cufile: CufileFacts) -> ProcessFacts:
-    record = document.record("processes", PROCESSES)
-    rows = record.get("programs") if isinstance(record, dict) else None
-    if not isinstance(record, dict) or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        unknown = document.not_collected("running programs were", "processes")
-        if PROCESSES in document.paths("processes"):
-            unknown = Unknown("the record of running programs is malformed")
-        return ProcessFacts(unknown, unknown, unknown)
-    dead = record.get("dead")
-    return ProcessFacts(
-        tuple(_program(document, cufile, row) for row in rows),
-        _complete(record),
-        dead if isinstance(dead, int) else Unknown("shared memory of programs that ended was not looked for"),
-    )
+    @property
+    def _record(self) -> Dict[str, Any]:
+        """Raises UndecidedError where it has no list of programs."""
+        record = if_known(lambda: self.document.record("processes", PROCESSES), None) or {}
+        rows = record.get("programs")
+        if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
+            return record
+        if PROCESSES in self.document.paths("processes"):
+            raise UndecidedError("the record of running programs is malformed")
+        raise self.document.not_collected("running programs were", "processes")
 
+    @fact
+    def programs(self) -> Tuple[Program, ...]:
+        return tuple(Program(self.document, self._cufile, row) for row in self._record["programs"])
 
-def _complete(record: Mapping[str, Any]) -> Maybe[bool]:
-    unread, more = record.get("unread"), record.get("more")
-    if not isinstance(unread, int) or not isinstance(more, bool):
-        return Unknown("the record of running programs is malformed")
-    if unread:
-        return Unknown("{} process{} could not be read: permission denied".format(unread, "" if unread == 1 else "es"))
-    return Unknown("not every process was looked at: there are too many") if more else True
+    @fact
+    def complete(self) -> bool:
+        """True: every process of the host was looked at."""
+        unread, more = self._record.get("unread"), self._record.get("more")
+        if not isinstance(unread, int) or not isinstance(more, bool):
+            raise UndecidedError("the record of running programs is malformed")
+        if unread:
+            words = "{} process{} could not be read: permission denied"
+            raise UndecidedError(words.format(unread, "" if unread == 1 else "es"))
+        if more:
+            raise UndecidedError("not every process was looked at: there are too many")
+        return True
 
-
-def _program(document: Document, cufile: CufileFacts, row: Dict[str, Any]) -> Program:
-    pid, base = row.get("pid"), _text(row.get("base"))
-    libraries, wheels = row.get("libraries"), row.get("wheels")
-    paths = [path for path in libraries if isinstance(path, str)] if isinstance(libraries, list) else []
-    container = row.get("container")
-    start, is_open, statistics = row.get("start"), row.get("nvidia_fs"), row.get("statistics")
-    at = statistics.get("at") if isinstance(statistics, dict) else None
-    unread = Unknown("{} of process {}".format(_text(row.get("error")) or "no record", pid))
-    variables = _variables(row.get("variables"))
-    return Program(
-        pid=pid if isinstance(pid, int) else 0,
-        name=_text(row.get("program")),
-        unit=_text(row.get("unit")),
-        container=container if isinstance(container, bool) else unread,
-        libraries={path: _version(path, _of(wheels, path), _of(row.get("releases"), path)) for path in paths},
-        variables=unread if variables is None else variables,
-        base_path=base or CUFILE,
-        base=cufile.config if base == CUFILE else _base(document, base) if base else unread,
-        overlay=unread if variables is None else _overlay(document, row, variables),
-        start=start if isinstance(start, int) else -1,
-        counters=_counters(statistics),
-        at=float(at) if isinstance(at, (int, float)) else 0.0,
-        nvidia_fs=is_open if isinstance(is_open, bool) else _NOT_RECORDED,
-        files=_files(row.get("files")),
-    )
+    @fact
+    def dead_segments(self) -> int:
+        """Segments of statistics that programs which ended have left."""
+        dead = self._record.get("dead")
+        words = "shared memory of programs that ended was not looked for"
+        return collected(dead if isinstance(dead, int) else None, words)
 
 
 def _counters(record: Any) -> Union[Counters, str]:
@@ -164,33 +190,7 @@ def _files(rows: Any) -> Tuple[OpenFile, ...]:
     return tuple(OpenFile(*row) for row in whole if all(isinstance(part, kind) for part, kind in zip(row, kinds)))
 
 
-def _variables(value: Any) -> Optional[Dict[str, str]]:
-    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
-        return None
-    return {str(name): text for name, text in value.items()}
-
-
-def _base(document: Document, key: str) -> Maybe[Optional[Mapping[str, Any]]]:
-    """The /etc/cufile.json of a container."""
-
-    def read(record: Dict[str, Any]) -> Maybe[Mapping[str, Any]]:
-        config = record.get("config")
-        return config if isinstance(config, dict) else Unknown("{}: {}".format(key, record.get("broken", "malformed")))
-
-    return if_present(document.record("configs", key), read)
-
-
-def _overlay(document: Document, row: Mapping[str, Any], variables: Mapping[str, str]) -> Maybe[Optional[Overlay]]:
-    named, key = variables.get(VARIABLE, ""), _text(row.get("config"))
-    if not named:
-        return None
-    if not key:
-        return Unknown(f"{VARIABLE}={named} names a file in a folder of another container")
-    place = "the environment of process {}".format(row.get("pid"))
-    return overlay(document, key, Variable(VARIABLE, named, place, f"{VARIABLE}={named}"))
-
-
-def _version(path: str, wheels: Any, inside: Any) -> Maybe[str]:
+def _version(path: str, wheels: Any, inside: Any) -> str:
     """From the file's name, else from that of the wheel that installed it, else as it is ``inside`` the file."""
     deleted = path.endswith(DELETED)
     match = _VERSION.search(path[: -len(DELETED)] if deleted else path)
@@ -203,8 +203,9 @@ def _version(path: str, wheels: Any, inside: Any) -> Maybe[str]:
     if isinstance(inside, str) and re.fullmatch(r"\d+(\.\d+){1,3}", inside):
         return inside
     if deleted:
-        return Unknown(f"{path}: it was replaced while the program ran, and its name has no version")
-    return Unknown(f"{path}: neither its name nor a package beside it has a version ({posixpath.basename(path)})")
+        raise UndecidedError(f"{path}: it was replaced while the program ran, and its name has no version")
+    words = f"{path}: neither its name nor a package beside it has a version ({posixpath.basename(path)})"
+    raise UndecidedError(words)
 
 
 def _of(values: Any, key: str) -> Any:
@@ -313,10 +314,10 @@ def proof_counters(text: str) -> Dict[str, int]:
 
 def proofs(document: Document) -> Mapping[str, Tuple[Proof, ...]]:
     """Mount point → one proof for each GPU, two where its read and write differ; empty where nothing was tried."""
-    run, second_run = document.attempted(PROOF), document.attempted(PROOF_COMPAT)
-    if isinstance(run, Unknown):
+    runs = [if_known(partial(document.attempted, name), None) for name in (PROOF, PROOF_COMPAT)]
+    if runs[0] is None:
         return {}
-    first, second = _Try(run), _Try(second_run) if isinstance(second_run, Ran) else None
+    first, second = _Try(runs[0]), _Try(runs[1]) if runs[1] is not None else None
     proofs: Dict[str, Tuple[Proof, ...]] = {}
     for mount, gpu in first.requests() or (second.requests() if second else ()):
         results = [

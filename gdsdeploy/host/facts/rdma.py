@@ -9,13 +9,14 @@ import ipaddress
 import json
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ..paths import INFINIBAND, REGISTRATION
-from .document import TIMED_OUT, Document, Ran
+from .document import TIMED_OUT, Document, Ran, group_of, there
 from .pci import addresses as pci_addresses
 from .processes import events
-from .unknown import Maybe, Unknown, decided, require, why_not
+from .unknown import Facts, Maybe, UndecidedError, Unknown, fact, if_known
 
 NDEV = "/gid_attrs/ndevs/0"
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,32}\Z")
@@ -51,48 +52,49 @@ class RdmaInterface:
     addresses: Tuple[Address, ...]
 
 
-@dataclass(frozen=True)
-class NetworkFacts:
-    """In the order of the devices' names, as numbers count: ``mlx5_2`` before ``mlx5_10``."""
+class NetworkFacts(Facts):
+    """The network interfaces that can do RDMA."""
 
-    rdma: Maybe[Tuple[RdmaInterface, ...]]
-
-
-def network_facts(document: Document) -> NetworkFacts:
-    return NetworkFacts(_interfaces(document))
+    @fact
+    def rdma(self) -> Tuple[RdmaInterface, ...]:
+        """In the order of the devices' names, as numbers count: ``mlx5_2`` before ``mlx5_10``."""
+        return _interfaces(self.document)
 
 
-@decided
-def _interfaces(document: Document) -> Maybe[Tuple[RdmaInterface, ...]]:
-    devices = require(document.names(INFINIBAND))
+def _interfaces(document: Document) -> Tuple[RdmaInterface, ...]:
+    devices = document.names(INFINIBAND)
     if not devices:
         return ()
-    addresses = require(_addresses(document))
+    addresses = _addresses(document)
     interfaces: List[RdmaInterface] = []
     for device in sorted(devices, key=_by_number):
-        path = document.link(INFINIBAND + "/" + device + "/device")
-        above = pci_addresses(path if isinstance(path, str) else "")
+        path = if_known(partial(document.link, INFINIBAND + "/" + device + "/device"), None)
+        above = pci_addresses(path or "")
         folder = f"{INFINIBAND}/{device}/ports"
         ports = [folder + "/" + port for port in document.existing(folder)]
-        active = any("ACTIVE" in str(document.line(port + "/state")) for port in ports)
+        active = any("ACTIVE" in _shown(document, port + "/state") for port in ports)
         pci = above[-1] if above else ""
         interfaces += [
             RdmaInterface(device, name, active, pci, addresses.get(name, ()))
             for name in _interface_names(document, device, ports)
         ]
-    invalid = next(
-        (name for interface in interfaces for name in (interface.device, interface.interface) if not _NAME.match(name)),
-        None,
-    )
-    # The names go into files and messages.
-    return tuple(interfaces) if invalid is None else Unknown(f"{invalid[:100]!a} isn't a name of a device or interface")
+    names = (name for interface in interfaces for name in (interface.device, interface.interface))
+    invalid = next((name for name in names if not _NAME.match(name)), None)
+    if invalid is not None:
+        # The names go into files and messages.
+        raise UndecidedError(f"{invalid[:100]!a} isn't a name of a device or interface")
+    return tuple(interfaces)
+
+
+def _shown(document: Document, path: str) -> str:
+    """A line; empty where it isn't there or not known."""
+    return if_known(lambda: document.line(path), None) or ""
 
 
 def _interface_names(document: Document, device: str, ports: List[str]) -> List[str]:
     """A hardware device has its interfaces below it; a software device names its own in the tables of its ports."""
     below = sorted(document.existing(f"{INFINIBAND}/{device}/device/net"), key=_by_number)
-    tables = (document.line(port + NDEV) for port in ports)
-    return below or list(dict.fromkeys(name for name in tables if isinstance(name, str) and name))
+    return below or list(dict.fromkeys(filter(None, (_shown(document, port + NDEV) for port in ports))))
 
 
 def _by_number(name: str) -> List[Any]:
@@ -100,14 +102,14 @@ def _by_number(name: str) -> List[Any]:
     return [int(part) if place % 2 else part for place, part in enumerate(parts)]
 
 
-@decided
-def _addresses(document: Document) -> Maybe[Dict[str, Tuple[Address, ...]]]:
-    run = require(document.ran("ip-address"))
+def _addresses(document: Document) -> Dict[str, Tuple[Address, ...]]:
+    run = document.ran("ip-address")
     try:
         rows: Any = json.loads(run.stdout)
         return {str(row["ifname"]): tuple(_usable(row)) for row in rows if row.get("ifname")}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return Unknown(f"`ip -json address show` did not answer with addresses: {run.stdout[:100]!r}")
+        words = f"`ip -json address show` did not answer with addresses: {run.stdout[:100]!r}"
+        raise UndecidedError(words) from None
 
 
 def _usable(row: Mapping[str, Any]) -> List[Address]:
@@ -125,13 +127,11 @@ def _usable(row: Mapping[str, Any]) -> List[Address]:
     return sorted(usable, key=lambda address: address.version)
 
 
-def memory(document: Document) -> Maybe[int]:
-    """Bytes of this host's memory."""
-    lines = document.lines("/proc/meminfo")
-    if not isinstance(lines, tuple):
-        return why_not(lines, "there is no /proc/meminfo")
+def memory(document: Document) -> int:
+    """Bytes of this host's memory; raises UndecidedError."""
+    lines = there(document.lines("/proc/meminfo"), "/proc/meminfo")
     total = re.match(r"MemTotal:\s+(\d{1,15}) kB", lines[0]) if lines else None
-    return int(total.group(1)) * 1024 if total else Unknown("/proc/meminfo has no MemTotal")
+    return int(group_of(total, "/proc/meminfo has no MemTotal")) * 1024
 
 
 #: Ways of registration, as proof/child.py names them; HOST is memory of the host, for comparison.
@@ -160,16 +160,19 @@ class Registration:
         return f"{pair}: ok" if self.ok else f"{pair}: {self.why}"
 
 
-def registrations(document: Document) -> Maybe[Tuple[Registration, ...]]:
-    """Every GPU × adapter × way of a trial; empty where none was made; Unknown where it ended before it knew them."""
-    run = document.attempted(REGISTRATION)
-    if isinstance(run, Unknown):
+def registrations(document: Document) -> Tuple[Registration, ...]:
+    """Every GPU × adapter × way of a trial; empty where none was made.
+
+    Raises UndecidedError where it ended before it knew them.
+    """
+    run = if_known(lambda: document.attempted(REGISTRATION), None)
+    if run is None:
         # A trial is made only where the host has both, and the fleet uses RDMA.
         return ()
     records = events(run.stdout)
     gpus, adapters = (_names(records, kind) for kind in ("gpus", "adapters"))
     if gpus is None or adapters is None:
-        return Unknown(_ending(run, records))
+        raise UndecidedError(_ending(run, records))
     missing = [event for event in records if event.get("event") in ("no context", "no adapter")]
     gpus += [str(event["gpu"]) for event in missing if "gpu" in event]
     adapters += [str(event["adapter"]) for event in missing if "adapter" in event]

@@ -7,26 +7,16 @@ from __future__ import annotations
 
 import posixpath
 import re
-from dataclasses import dataclass, field
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..io.reading import plain_name
 from ..paths import BTRFS, DMSETUP, LFS, LUSTRE_OSC, MOUNTINFO, ZFS_VERSION
-from .document import Document
+from .document import Document, collected, there
 from .pci import addresses
 from .processes import Proof, proofs
-from .unknown import (
-    Maybe,
-    Unknown,
-    all_known,
-    decided,
-    if_known,
-    if_present,
-    require,
-    when_known,
-    why_not,
-    with_default,
-)
+from .unknown import Facts, Maybe, UndecidedError, Unknown, fact, if_known, known, or_else
 
 
 @dataclass(frozen=True)
@@ -60,25 +50,26 @@ def size(number: float) -> str:
     return f"{number:.3g} GB"
 
 
-def loads(document: Document) -> Maybe[Mapping[str, Maybe[Loaded]]]:
+def loads(document: Document) -> Mapping[str, Maybe[Loaded]]:
     """Mount point → its reading, or the reason why there is none.  Empty where the caller requested no reading."""
     if not document.has("load"):
-        return Unknown("the evidence does not say whether reading under load was asked for")
-    records = {path: document.record("load", path, "could not be tried under load") for path in document.paths("load")}
-    return {
-        path: loaded(path, record) if isinstance(record, dict) else why_not(record, f"nothing was read on {path}")
-        for path, record in records.items()
-    }
+        raise UndecidedError("the evidence does not say whether reading under load was asked for")
+    return {path: known(partial(_load, document, path)) for path in document.paths("load")}
 
 
-def loaded(path: str, value: Mapping[str, Any]) -> Maybe[Loaded]:
-    """A measurement of host/odirect/load.py as facts."""
+def _load(document: Document, path: str) -> Loaded:
+    record = document.record("load", path, "could not be tried under load")
+    return loaded(path, collected(record, f"nothing was read on {path}"))
+
+
+def loaded(path: str, value: Mapping[str, Any]) -> Loaded:
+    """A measurement of host/odirect/load.py as facts; raises UndecidedError."""
     latency = value.get("latency")
     times: Mapping[str, Any] = latency if isinstance(latency, Mapping) else {}
     numbers: List[Any] = [value.get(key) for key in ("rate", "readers", "block")]
     numbers += [times.get(key) for key in ("p50", "p99", "max")]
     if any(isinstance(number, bool) or not isinstance(number, (int, float)) or not number >= 0 for number in numbers):
-        return Unknown(f"the record of reading on {path} under load is malformed")
+        raise UndecidedError(f"the record of reading on {path} under load is malformed")
     return Loaded(*numbers)
 
 
@@ -148,20 +139,17 @@ class Audit:
 
 def audits(document: Document) -> Mapping[str, Maybe[Audit]]:
     """Folder → its audit, or the reason why there is none."""
-    return {path: _audit(document, path) for path in document.paths("odirect")}
+    return {path: known(partial(_audit, document, path)) for path in document.paths("odirect")}
 
 
-@decided
-def _audit(document: Document, path: str) -> Maybe[Audit]:
-    value = document.record("odirect", path, "could not be tried")
-    if not isinstance(value, dict):
-        return Unknown(f"{path} is not there") if value is None else value
+def _audit(document: Document, path: str) -> Audit:
+    value = collected(document.record("odirect", path, "could not be tried"), f"{path} is not there")
     records = value.get("trials")
     if not isinstance(records, dict):
-        return Unknown(f"the record of direct I/O on {path} is malformed")
-    trials = require(all_known(_trial(str(name), record) for name, record in records.items()))
+        raise UndecidedError(f"the record of direct I/O on {path} is malformed")
+    trials = tuple(_trial(str(name), record) for name, record in records.items())
     if not trials:
-        return Unknown(f"no direct I/O was tried on {path}")
+        raise UndecidedError(f"no direct I/O was tried on {path}")
     instrument = value.get("instrument")
     instrument = instrument if isinstance(instrument, str) else None
     return Audit(path, trials, instrument, _alignment(value.get("alignment")))
@@ -172,10 +160,10 @@ def _alignment(value: Any) -> Optional[Tuple[int, int]]:
     return (memory, offset) if isinstance(memory, int) and isinstance(offset, int) else None
 
 
-def _trial(name: str, value: Any) -> Maybe[Trial]:
+def _trial(name: str, value: Any) -> Trial:
     result = value.get("result") if isinstance(value, dict) else None
     if result not in RESULTS:
-        return Unknown(f"the result of {name!r} is not understood")
+        raise UndecidedError(f"the result of {name!r} is not understood")
     pages, error = value.get("pages", 0), value.get("error", "")
     return Trial(name, result, pages if isinstance(pages, int) else 0, error if isinstance(error, str) else "")
 
@@ -203,57 +191,138 @@ _NAMES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Device:
+class Device(Facts):
     """A block device; partitions are described by their disk."""
 
-    #: as in /dev, e.g. ``nvme0n1p1``
-    name: str
-    #: major:minor
-    number: str
-    kind: str
-    #: of NVMe: ``pcie``, ``rdma``, ``tcp``, ``fc``, ``loop``; empty for others
-    transport: Maybe[str]
-    #: of the controller, empty for virtual devices
-    pci_address: str
-    #: of device mapper: e.g. ``LVM-…``, ``CRYPT-LUKS2-…``, ``mpath-…``
-    dm_uuid: Maybe[str]
-    #: of device mapper, in the order of its table, e.g. ``linear``, ``cache``, ``thin``; empty for others
-    dm_targets: Maybe[Tuple[str, ...]]
-    #: of md: e.g. ``raid0``
-    md_level: Maybe[str]
-    #: formatted with protection information, which nvidia-fs does not take
-    integrity: Maybe[bool]
-    #: what udev recorded as ID_FS_USAGE, e.g. ``filesystem``; None: no record of it
-    udev_usage: Maybe[Optional[str]]
-    #: bytes of a logical block
-    block_size: Maybe[int]
-    #: ext4's options in effect, defaults included; None: not ext4
-    ext4_options: Maybe[Optional[Tuple[str, ...]]]
-    #: features of its ext4 that keep files from the direct path: ``encrypt``, ``inline_data``; None: not ext4
-    ext4_features: Maybe[Optional[Tuple[str, ...]]]
-    #: how many requests its queue holds
-    requests: Maybe[int]
-    #: KiB that the kernel reads ahead for buffered reads
-    read_ahead: Maybe[int]
-    below: Tuple[Device, ...] = ()
+    def __init__(self, document: Document, number: str, depth: int = 0) -> None:
+        """number: major:minor.  Raises UndecidedError where sysfs doesn't show it, or what is below it."""
+        super().__init__(document)
+        link = "/sys/dev/block/" + number
+        path = document.link(link)
+        if path is None or depth > 8:
+            raise UndecidedError(f"{number} is not a block device that sysfs shows")
+        #: as in /dev, e.g. ``nvme0n1p1``
+        self.name, self.number = posixpath.basename(path), number
+        if document.text(link + "/partition") is not None:
+            # A partition lies in the folder of its disk, whose files are recorded by its number.
+            path = posixpath.dirname(path)
+            link = "/sys/dev/block/" + _number_of(document, path, path)
+        self._path, self._link = path, link
+        names = document.names(link + "/slaves") or ()
+        numbers = [_number_of(document, f"{link}/slaves/{name}", name) for name in names]
+        self.below = tuple(Device(document, one, depth + 1) for one in numbers)
+        is_remote = _kind(path) == NVME and if_known(lambda: self.transport, "pcie") != "pcie"
+        self.kind = NVMEOF if is_remote else _kind(path)
+        #: of the controller, empty for virtual devices
+        self.pci_address = (addresses(path) or ("",))[-1]
+
+    @fact
+    def transport(self) -> str:
+        """Of NVMe: ``pcie``, ``rdma``, ``tcp``, ``fc``, ``loop``; empty for others."""
+        if _kind(self._path) != NVME:
+            return ""
+        controller = posixpath.basename(posixpath.dirname(self._path))
+        return self.document.line(f"/sys/class/nvme/{controller}/transport") or ""
+
+    @fact
+    def dm_uuid(self) -> str:
+        """Of device mapper: e.g. ``LVM-…``, ``CRYPT-LUKS2-…``, ``mpath-…``."""
+        return self.document.line(self._link + "/dm/uuid") or ""
+
+    @fact
+    def dm_targets(self) -> Tuple[str, ...]:
+        """Of device mapper, in the order of its table, e.g. ``linear``, ``cache``, ``thin``; empty for others."""
+        if self.kind != DM:
+            return ()
+        name = collected(self.document.line(self._link + "/dm/name"), "the device-mapper device has no name")
+        lines = [line.partition(": ") for line in self.document.ran(DMSETUP).stdout.splitlines()]
+        rows = [rest.split() for shown, _, rest in lines if shown == name]
+        if not rows:
+            raise UndecidedError(f"dmsetup table doesn't show {name}")
+        return tuple(dict.fromkeys(row[2] for row in rows if len(row) > 2))
+
+    @fact
+    def md_level(self) -> str:
+        """Of md: e.g. ``raid0``."""
+        return self.document.line(self._link + "/md/level") or ""
+
+    @fact
+    def integrity(self) -> bool:
+        """Formatted with protection information, which nvidia-fs does not take."""
+        return self.document.line(self._link + "/integrity/device_is_integrity_capable") == "1"
+
+    @fact
+    def udev_usage(self) -> Optional[str]:
+        """What udev recorded as ID_FS_USAGE, e.g. ``filesystem``; None: no record of it."""
+        text = self.document.text("/run/udev/data/b" + self.number)
+        match = re.search(r"^E:ID_FS_USAGE=(.+)$", text or "", re.MULTILINE)
+        return match and match.group(1)
+
+    @fact
+    def block_size(self) -> int:
+        """Bytes of a logical block."""
+        return self._number("logical_block_size")
+
+    @fact
+    def ext4_options(self) -> Optional[Tuple[str, ...]]:
+        """ext4's options in effect, defaults included; None: not ext4."""
+        text = self.document.text(f"/proc/fs/ext4/{self.name}/options")
+        return None if text is None else tuple(text.split())
+
+    @fact
+    def ext4_features(self) -> Optional[Tuple[str, ...]]:
+        """Features of its ext4 that keep files from the direct path: ``encrypt``, ``inline_data``; None: not ext4."""
+        sets = self.document.features(self.name)
+        return None if sets is None else _ext4_features(sets)
+
+    @fact
+    def requests(self) -> int:
+        """How many requests its queue holds."""
+        return self._number("nr_requests")
+
+    @fact
+    def read_ahead(self) -> int:
+        """KiB that the kernel reads ahead for buffered reads."""
+        return self._number("read_ahead_kb")
+
+    def _number(self, name: str) -> int:
+        path = f"{self._link}/queue/{name}"
+        size = self.document.line(path)
+        if size is None or not re.match(r"\d{1,9}$", size):
+            raise UndecidedError(f"{path} says {size!r}")
+        return int(size)
 
 
-@dataclass(frozen=True)
-class Mount:
-    """One line of mountinfo."""
+class MountRow(NamedTuple):
+    """A line of mountinfo."""
 
     mount_point: str
     source: str
     filesystem: str
     #: per-mount and per-superblock options
     options: Tuple[str, ...]
-    #: None for filesystems without a block device of their own
-    device: Maybe[Optional[Device]]
-    #: flags of its topmost folder, which new files inherit: see FLAGS; None: there is no such folder
-    flags: Maybe[Optional[Tuple[str, ...]]]
     #: the line itself
     line: str
+
+
+class Mount(Facts):
+    """What one line of mountinfo says, and what is under it."""
+
+    def __init__(self, document: Document, row: MountRow, number: str = "") -> None:
+        """number: that of its block device, major:minor; empty for filesystems without one of their own."""
+        super().__init__(document)
+        self.mount_point, self.source, self.filesystem, self.options, self.line = row
+        self._number = number
+
+    @fact
+    def device(self) -> Optional[Device]:
+        """None for filesystems without a block device of their own."""
+        return Device(self.document, self._number) if self._number else None
+
+    @fact
+    def flags(self) -> Optional[Tuple[str, ...]]:
+        """Those of its topmost folder, which new files inherit: see FLAGS; None: there is no such folder."""
+        return _flags(self.document, self.mount_point) if self._number else None
 
     def option(self, name: str) -> Optional[str]:
         """The value of ``name=value``, empty for a bare ``name``, None where it is not given."""
@@ -267,53 +336,60 @@ class Mount:
         def below(device: Device) -> Tuple[Device, ...]:
             return (device, *(lowest for lower in device.below for lowest in below(lower)))
 
-        return below(self.device) if isinstance(self.device, Device) else ()
+        device = if_known(lambda: self.device, None)
+        return below(device) if device is not None else ()
 
 
-@dataclass(frozen=True)
-class StorageFacts:
-    """``mounts`` by mount point; where mounts lie over each other, the one on top."""
+class StorageFacts(Facts):
+    """Mounts, and what was tried on them."""
 
-    mounts: Maybe[Mapping[str, Mount]]
-    #: NVMe controllers: name → transport
-    controllers: Mapping[str, Maybe[str]] = field(default_factory=dict)
-    #: requested paths: flags, as for a mount
-    inodes: Mapping[str, Maybe[Optional[Tuple[str, ...]]]] = field(default_factory=dict)
-    #: folder → audit of direct I/O
-    audits: Mapping[str, Maybe[Audit]] = field(default_factory=dict)
-    #: mount point → proof of cuFile's path for each GPU
-    proofs: Mapping[str, Tuple[Proof, ...]] = field(default_factory=dict)
-    #: mount point → reading under load, where requested
-    loads: Maybe[Mapping[str, Maybe[Loaded]]] = field(default_factory=dict)
+    @fact
+    def mounts(self) -> Mapping[str, Mount]:
+        """By mount point; where mounts lie over each other, the one on top."""
+        lines = there(self.document.text(MOUNTINFO), MOUNTINFO).splitlines()
+        mounts = [mount for mount in (_mount(self.document, line) for line in lines) if mount is not None]
+        return {mount.mount_point: mount for mount in mounts}
 
-    def mount_of(self, path: str) -> Maybe[Optional[Mount]]:
+    @fact
+    def controllers(self) -> Mapping[str, Maybe[str]]:
+        """NVMe controllers: name → transport."""
+        names = self.document.existing("/sys/class/nvme")
+        return {name: known(partial(_transport, self.document, name)) for name in names}
+
+    @fact
+    def inodes(self) -> Mapping[str, Maybe[Optional[Tuple[str, ...]]]]:
+        """Requested paths: flags, as for a mount; none where the mounts aren't known."""
+        paths = self.document.paths("inodes") if if_known(lambda: self.mounts, None) is not None else ()
+        return {path: known(partial(_flags, self.document, path)) for path in paths}
+
+    @fact
+    def audits(self) -> Mapping[str, Maybe[Audit]]:
+        """Folder → audit of direct I/O."""
+        return audits(self.document)
+
+    @fact
+    def proofs(self) -> Mapping[str, Tuple[Proof, ...]]:
+        """Mount point → proof of cuFile's path for each GPU."""
+        return proofs(self.document)
+
+    @fact
+    def loads(self) -> Mapping[str, Maybe[Loaded]]:
+        """Mount point → reading under load, where requested."""
+        return loads(self.document)
+
+    def mount_of(self, path: str) -> Optional[Mount]:
         """The mount that ``path`` lies on, by its name."""
-        if isinstance(self.mounts, Unknown):
-            return self.mounts
         above = [point for point in self.mounts if path == point or path.startswith(point.rstrip("/") + "/")]
         return self.mounts[max(above, key=len)] if above else None
 
 
-def storage_facts(document: Document) -> StorageFacts:
-    folder = "/sys/class/nvme"
-    transports = {name: _text_of(document, f"{folder}/{name}/transport") for name in document.existing(folder)}
-    text = document.text(MOUNTINFO)
-    trials = (audits(document), proofs(document), loads(document))
-    if not isinstance(text, str):
-        return StorageFacts(why_not(text, "there is no " + MOUNTINFO), transports, {}, *trials)
-    mounts = [mount for mount in (_mount(document, line) for line in text.splitlines()) if mount is not None]
-    inodes = {path: _flags(document, path) for path in document.paths("inodes")}
-    return StorageFacts({mount.mount_point: mount for mount in mounts}, transports, inodes, *trials)
+def _flags(document: Document, path: str) -> Optional[Tuple[str, ...]]:
+    value = document.inode_flags(path)
+    return None if value is None else tuple(name for name, bit in FLAGS.items() if value & bit)
 
 
-def _flags(document: Document, path: str) -> Maybe[Optional[Tuple[str, ...]]]:
-    return if_present(
-        document.inode_flags(path), lambda value: tuple(name for name, bit in FLAGS.items() if value & bit)
-    )
-
-
-def _text_of(document: Document, path: str) -> Maybe[str]:
-    return with_default(document.line(path), "")
+def _transport(document: Document, controller: str) -> str:
+    return document.line(f"/sys/class/nvme/{controller}/transport") or ""
 
 
 def _mount(document: Document, line: str) -> Optional[Mount]:
@@ -323,107 +399,20 @@ def _mount(document: Document, line: str) -> Optional[Mount]:
     if not separator or len(fields) < 6 or len(rest) < 2:
         return None
     options = tuple(fields[5].split(",")) + tuple(rest[2].split(",") if len(rest) > 2 else ())
-    device = None if fields[2].startswith("0:") else _device(document, fields[2], 0)
-    point = plain_name(fields[4])
-    flags = _flags(document, point) if device is not None else None
-    return Mount(point, plain_name(rest[1]), rest[0], tuple(dict.fromkeys(options)), device, flags, line)
+    row = MountRow(plain_name(fields[4]), plain_name(rest[1]), rest[0], tuple(dict.fromkeys(options)), line)
+    return Mount(document, row, "" if fields[2].startswith("0:") else fields[2])
 
 
-@decided
-def _device(document: Document, number: str, depth: int) -> Maybe[Device]:
-    link = "/sys/dev/block/" + number
-    path = require(document.link(link))
-    if path is None or depth > 8:
-        return Unknown(f"{number} is not a block device that sysfs shows")
-    disk = require(_disk(document, link, path))
-    names = require(with_default(document.names(disk.link + "/slaves"), ()))
-    numbers = require(all_known(_number_of(document, f"{disk.link}/slaves/{name}", name) for name in names))
-    below = require(all_known(_device(document, one, depth + 1) for one in numbers))
-    return _described(document, number, posixpath.basename(path), disk, below)
+def _number_of(document: Document, folder: str, name: str) -> str:
+    return collected(document.line(folder + "/dev"), f"{name} has no number")
 
 
-def _number_of(document: Document, folder: str, name: str) -> Maybe[str]:
-    number = document.line(folder + "/dev")
-    return number if isinstance(number, str) else why_not(number, f"{name} has no number")
-
-
-@dataclass(frozen=True)
-class _Disk:
-    """``path`` below /sys/devices; ``link`` by its number, which is how its files are recorded."""
-
-    path: str
-    link: str
-
-
-@decided
-def _disk(document: Document, link: str, path: str) -> Maybe[_Disk]:
-    """The whole disk: a partition lies in the folder of its disk."""
-    partition = require(document.text(link + "/partition"))
-    if partition is None:
-        return _Disk(path, link)
-    disk = posixpath.dirname(path)
-    return when_known(_number_of(document, disk, disk), lambda number: _Disk(disk, "/sys/dev/block/" + number))
-
-
-def _described(document: Document, number: str, name: str, disk: _Disk, below: Tuple[Device, ...]) -> Device:
-    kind, transport = _kind(document, disk.path)
-    integrity = document.line(disk.link + "/integrity/device_is_integrity_capable")
-    return Device(
-        name=name,
-        number=number,
-        kind=kind,
-        transport=transport,
-        pci_address=(addresses(disk.path) or ("",))[-1],
-        dm_uuid=_text_of(document, disk.link + "/dm/uuid"),
-        dm_targets=_targets(document, disk.link) if kind == DM else (),
-        md_level=_text_of(document, disk.link + "/md/level"),
-        integrity=when_known(integrity, lambda text: text == "1"),
-        udev_usage=if_present(document.text("/run/udev/data/b" + number), _udev_usage),
-        block_size=_number(document, disk.link + "/queue/logical_block_size"),
-        ext4_options=if_present(document.text(f"/proc/fs/ext4/{name}/options"), lambda text: tuple(text.split())),
-        ext4_features=if_present(document.features(name), _ext4_features),
-        below=below,
-        requests=_number(document, disk.link + "/queue/nr_requests"),
-        read_ahead=_number(document, disk.link + "/queue/read_ahead_kb"),
-    )
-
-
-def _kind(document: Document, disk: str) -> Tuple[str, Maybe[str]]:
-    """(kind, transport) from where a disk lies below /sys/devices."""
-    name = posixpath.basename(disk)
+def _kind(path: str) -> str:
+    """From where a disk lies below /sys/devices; NVME also for one over fabrics."""
+    name = posixpath.basename(path)
     if re.match(r"nvme\d+(c\d+)?n\d+$", name):
-        if "/nvme-subsystem/" in disk:
-            return MULTIPATH, ""
-        controller = posixpath.basename(posixpath.dirname(disk))
-        transport = _text_of(document, f"/sys/class/nvme/{controller}/transport")
-        return (NVME if transport == "pcie" else NVMEOF if isinstance(transport, str) else NVME), transport
-    return next((kind for pattern, kind in _NAMES.items() if re.match(pattern, name)), OTHER), ""
-
-
-def _targets(document: Document, link: str) -> Maybe[Tuple[str, ...]]:
-    """Types of the targets that ``dmsetup table`` shows for a device."""
-    name, run = document.line(link + "/dm/name"), document.ran(DMSETUP)
-    if not isinstance(name, str):
-        return why_not(name, "the device-mapper device has no name")
-    if isinstance(run, Unknown):
-        return run
-    lines = [line.partition(": ") for line in run.stdout.splitlines()]
-    rows = [rest.split() for shown, _, rest in lines if shown == name]
-    if not rows:
-        return Unknown(f"dmsetup table doesn't show {name}")
-    return tuple(dict.fromkeys(row[2] for row in rows if len(row) > 2))
-
-
-def _udev_usage(text: str) -> Optional[str]:
-    match = re.search(r"^E:ID_FS_USAGE=(.+)$", text, re.MULTILINE)
-    return match.group(1) if match else None
-
-
-def _number(document: Document, path: str) -> Maybe[int]:
-    size = document.line(path)
-    if isinstance(size, str) and re.match(r"\d{1,9}$", size):
-        return int(size)
-    return why_not(size, f"{path} says {size!r}")
+        return MULTIPATH if "/nvme-subsystem/" in path else NVME
+    return next((kind for pattern, kind in _NAMES.items() if re.match(pattern, name)), OTHER)
 
 
 def _ext4_features(sets: Mapping[str, int]) -> Tuple[str, ...]:
@@ -496,7 +485,7 @@ def conditions(document: Document, storage: StorageFacts, mount: Mount, path: st
 
 def _of_filesystem(document: Document, storage: StorageFacts, mount: Mount, path: str) -> Iterator[Condition]:
     kind = mount.filesystem
-    flags = storage.inodes.get(path, mount.flags)
+    flags = storage.inodes[path] if path in storage.inodes else known(lambda: mount.flags)
     if kind in SERVED:
         yield from _served(document, mount)
     elif kind == "overlay":
@@ -509,7 +498,7 @@ def _of_filesystem(document: Document, storage: StorageFacts, mount: Mount, path
     elif kind == "xfs":
         yield from _xfs(document, mount, path)
     elif kind == "btrfs":
-        yield from _btrfs(document, mount, path, flags)
+        yield from _btrfs(document, mount, path, flags if isinstance(flags, tuple) else ())
     elif kind in ("tmpfs", "ramfs"):
         yield from (Condition(name, OFF, (f"{kind} has none",)) for name in FILESYSTEM)
     else:
@@ -522,9 +511,9 @@ def _of_filesystem(document: Document, storage: StorageFacts, mount: Mount, path
 
 def _zfs_cache(document: Document) -> Condition:
     """ZFS has its own cache, the ARC; before OpenZFS 2.3 it ignores O_DIRECT."""
-    version = document.line(ZFS_VERSION)
-    if not isinstance(version, str):
-        return Condition(CACHE, why_not(version, "there is no " + ZFS_VERSION))
+    version = known(lambda: there(document.line(ZFS_VERSION), ZFS_VERSION))
+    if isinstance(version, Unknown):
+        return Condition(CACHE, version)
     numbers = tuple(int(part) for part in re.findall(r"\d{1,6}", version)[:2])
     return Condition(CACHE, POSSIBLE if numbers >= _ZFS_DIRECT else ON, (f"{ZFS_VERSION}: {version}: ARC",))
 
@@ -541,8 +530,8 @@ def _served(document: Document, mount: Mount) -> Iterator[Condition]:
     options = [
         option for option in mount.options if option.split("=")[0] in ("proto", "vers", "nconnect", "rdma", "port")
     ]
-    modules = document.text("/proc/modules")
-    loaded = {line.split()[0] for line in modules.splitlines() if line.strip()} if isinstance(modules, str) else set()
+    modules = if_known(lambda: document.text("/proc/modules"), None) or ""
+    loaded = {line.split()[0] for line in modules.splitlines() if line.strip()}
     clients = SERVED[mount.filesystem]
     modules_line = ", ".join(name for name in clients if name in loaded) or "none of " + ", ".join(clients)
     rdma = mount.option("proto") == "rdma"
@@ -564,12 +553,12 @@ def _lustre(document: Document, mount: Mount) -> Iterator[Condition]:
     if mount.filesystem != "lustre":
         return
     paths = [f"{LUSTRE_OSC}/{name}/checksums" for name in document.existing(LUSTRE_OSC)]
-    values = {path: document.line(path) for path in paths}
-    lines = tuple(f"{path}: {value}" for path, value in values.items() if isinstance(value, str))
+    values = {path: if_known(partial(document.line, path), None) for path in paths}
+    lines = tuple(f"{path}: {value}" for path, value in values.items() if value is not None)
     if lines and len(lines) == len(values):
         # Clients with GPUDirect leave checksums out for GPU memory (Lustre LU-14798), not in compat mode.
         yield Condition(CHECKSUMS, POSSIBLE if any(value == "1" for value in values.values()) else OFF, lines[:4])
-    layout = document.ran(LFS + mount.mount_point)
+    layout = known(lambda: document.ran(LFS + mount.mount_point))
     if isinstance(layout, Unknown):
         yield Condition(INLINE, layout)
     elif layout.status != 0:
@@ -595,22 +584,21 @@ def _flag(
 
 
 def _ext4(mount: Mount, flags: Maybe[Optional[Tuple[str, ...]]]) -> Iterator[Condition]:
-    device = mount.device if isinstance(mount.device, Device) else None
-    effective = device.ext4_options if device else Unknown("its device is not known")
-    options = effective if isinstance(effective, tuple) else ()
+    effective = known(lambda: _device_of(mount).ext4_options)
+    options = or_else(effective, ()) or ()
     mode = mount.option("data") or next((option[5:] for option in options if option.startswith("data=")), None)
-    if mode is None and not isinstance(effective, tuple):
-        yield Condition(JOURNALLING, why_not(effective, "ext4 shows no options"))
+    if mode is None and (effective is None or isinstance(effective, Unknown)):
+        yield Condition(JOURNALLING, Unknown("ext4 shows no options") if effective is None else effective)
     elif mode == "journal":
         yield Condition(JOURNALLING, ON, (_mount_line(mount),))
-    elif "delalloc" in options and isinstance(flags, tuple) and "journalled" in flags:
+    elif "delalloc" in options and "journalled" in (or_else(flags, ()) or ()):
         # Seen on 6.12: ext4_inode_journal_mode ignores the flag with delayed allocation, which is the default.
         yield Condition(JOURNALLING, OFF, ("inode flags: journalled, without effect beside delalloc",))
     else:
         evidence = f"data={mode}" if mode else "no journal"
         yield _flag(JOURNALLING, flags, "journalled", False, "options in effect: " + evidence)
-    features = device.ext4_features if device else Unknown("its device is not known")
-    shown = features if isinstance(features, tuple) else ()
+    features = known(lambda: _device_of(mount).ext4_features)
+    shown = or_else(features, ()) or ()
     for name, flag, feature in ((INLINE, "inline", "inline_data"), (ENCRYPTION, "encrypted", "encrypt")):
         has_feature = features if isinstance(features, Unknown) else feature in shown
         evidence = "superblock: " + (", ".join(shown) or "neither inline_data nor encrypt")
@@ -619,15 +607,19 @@ def _ext4(mount: Mount, flags: Maybe[Optional[Tuple[str, ...]]]) -> Iterator[Con
     yield _flag(COMPRESSION, flags, "compressed", False, "ext4 has none")
 
 
+def _device_of(mount: Mount) -> Device:
+    return collected(if_known(lambda: mount.device, None), "its device is not known")
+
+
 def _xfs(document: Document, mount: Mount, path: str) -> Iterator[Condition]:
     yield from (
         Condition(name, OFF, ("XFS has none for data",))
         for name in (JOURNALLING, INLINE, CHECKSUMS, COMPRESSION, ENCRYPTION)
     )
-    record = document.record("insides", path)
+    record = known(lambda: document.record("insides", path))
     flags = record.get("geometry") if isinstance(record, dict) else None
     if not isinstance(flags, int):
-        reason = why_not(record, f"XFS on {mount.mount_point} was not asked")
+        reason = record if isinstance(record, Unknown) else Unknown(f"XFS on {mount.mount_point} was not asked")
         yield from (Condition(name, reason) for name in (DEDUPLICATION, COW))
         return
     reflink = bool(flags & _XFS_REFLINK)
@@ -636,33 +628,33 @@ def _xfs(document: Document, mount: Mount, path: str) -> Iterator[Condition]:
     yield from (Condition(name, POSSIBLE if reflink else OFF, (evidence,)) for name in (DEDUPLICATION, COW))
 
 
-def _btrfs(document: Document, mount: Mount, path: str, flags: Maybe[Optional[Tuple[str, ...]]]) -> Iterator[Condition]:
+def _btrfs(document: Document, mount: Mount, path: str, flags: Tuple[str, ...]) -> Iterator[Condition]:
     line, options = _mount_line(mount), {option.split("=")[0] for option in mount.options}
-    nocow = "nodatacow" in options or (isinstance(flags, tuple) and "nocow" in flags)
-    record = document.record("insides", path)
-    fsid = record.get("fsid") if isinstance(record, dict) else None
+    nocow = "nodatacow" in options or "nocow" in flags
+    fsid = (if_known(lambda: document.record("insides", path), None) or {}).get("fsid")
     folder = f"{BTRFS}/{fsid}"
-    checksum = document.line(folder + "/checksum") if fsid else None
-    evidence = (line, *([f"{folder}/checksum: {checksum}"] if isinstance(checksum, str) else []))
+    checksum = if_known(lambda: document.line(folder + "/checksum"), None) if fsid else None
+    evidence = (line, *([f"{folder}/checksum: {checksum}"] if checksum is not None else []))
     yield Condition(JOURNALLING, OFF, ("Btrfs has none",))
     yield Condition(INLINE, OFF if mount.option("max_inline") == "0" else POSSIBLE, (line,))
     yield Condition(CHECKSUMS, OFF if nocow or "nodatasum" in options else ON, evidence)
-    compressed = bool(options & {"compress", "compress-force"}) or (isinstance(flags, tuple) and "compressed" in flags)
+    compressed = bool(options & {"compress", "compress-force"}) or "compressed" in flags
     yield Condition(COMPRESSION, ON if compressed else OFF, (line,))
     yield Condition(DEDUPLICATION, POSSIBLE, ("Btrfs shares extents when a program asks for it",))
     yield Condition(ENCRYPTION, OFF, ("Btrfs has none",))
     yield Condition(COW, OFF if nocow else ON, (line,))
-    names = document.names(folder + "/allocation/data") if fsid else Unknown("Btrfs was not asked")
-    if isinstance(names, tuple):
+    names = known(lambda: document.names(folder + "/allocation/data")) if fsid else Unknown("Btrfs was not asked")
+    if names is None or isinstance(names, Unknown):
+        yield Condition(RAID, Unknown("Btrfs does not show its profiles") if names is None else names)
+    else:
         profiles = [option for option in names if option == "single" or option == "dup" or option.startswith("raid")]
         state = ON if set(profiles) - {"single"} else OFF
         yield Condition(RAID, state, ("{}/allocation/data: {}".format(folder, ", ".join(profiles)),))
-    else:
-        yield Condition(RAID, why_not(names, "Btrfs does not show its profiles"))
 
 
 def _of_devices(mount: Mount) -> Iterator[Condition]:
-    if not isinstance(mount.device, Device):
+    top = if_known(lambda: mount.device, None)
+    if top is None:
         return
     layered = (*BLOCK, ENCRYPTION, CHECKSUMS, COMPRESSION, DEDUPLICATION, COW)
     evidence: Dict[str, List[str]] = {name: [] for name in layered}
@@ -670,22 +662,22 @@ def _of_devices(mount: Mount) -> Iterator[Condition]:
     for device in mount.devices:
         place = "/sys/dev/block/" + device.number
         if device.kind == MD:
-            evidence[RAID].append(f"{place}/md/level: {_shown(device.md_level)}")
+            evidence[RAID].append(f"{place}/md/level: {_shown(known(partial(getattr, device, 'md_level')))}")
         elif device.kind == MULTIPATH:
             evidence[MULTI].append(f"{place}: {device.name}")
         elif device.kind in _DRIVERS:
             evidence[_DRIVERS[device.kind]].append(f"{place}: {device.name}")
         elif device.kind == DM:
-            uuid = device.dm_uuid
+            uuid: Maybe[str] = known(partial(getattr, device, "dm_uuid"))
             _add_targets(device, evidence)
             unknown = uuid if isinstance(uuid, Unknown) else unknown
             line = f"{place}/dm/uuid: {_shown(uuid)}"
-            first = uuid.split("-")[0] if isinstance(uuid, str) else ""
+            first = or_else(uuid, "").split("-")[0]
             for name in (COMPRESSION, DEDUPLICATION) if first == "VDO" else (_LAYERS.get(first),):
                 if name is not None:
                     evidence[name].append(line)
-    if isinstance(mount.device.read_ahead, int):
-        size = mount.device.read_ahead
+    size = if_known(lambda: top.read_ahead, None)
+    if size is not None:
         yield Condition(READ_AHEAD, f"{size} KiB, for buffered reads only", (f"{mount.source}: {size}",))
     for name, lines in evidence.items():
         if lines:

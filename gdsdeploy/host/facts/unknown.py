@@ -8,14 +8,14 @@ from __future__ import annotations
 import copy
 import functools
 from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, Tuple, TypeVar, Union, cast
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Mapping, TypeVar, Union
 
 if TYPE_CHECKING:
     from .document import Document
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
-Function = TypeVar("Function", bound=Callable[..., Any])
+
 Self = TypeVar("Self", bound="Facts")
 
 
@@ -90,13 +90,20 @@ class _Fact:
         return require(facts.decided[self._name])
 
 
-fact = property if TYPE_CHECKING else _Fact
+if TYPE_CHECKING:
+    fact = property
+else:
+    fact = _Fact
+
+
+#: What facts are made of.
+GIVEN = ("document", "rules")
 
 
 class Facts:
     """What is known of one subject.  A ``@fact`` is computed when it is first asked for, and may raise UndecidedError.
 
-    ``as_dict`` has the facts and the attributes, but for ``document`` and ``decided``.
+    ``as_dict`` has the facts and the attributes, but for those of ``GIVEN`` and ``decided``.
     """
 
     def __init__(self, document: Document) -> None:
@@ -120,57 +127,12 @@ def _is_fact(facts: Facts, name: str) -> bool:
     return isinstance(getattr(type(facts), name, None), _Fact)
 
 
-def decided(function: Function) -> Function:
-    """``function``, whose result is unknown where it requires something that is unknown."""
-
-    @functools.wraps(function)
-    def wrapper(*arguments: Any, **named: Any) -> Any:
-        try:
-            return function(*arguments, **named)
-        except UndecidedError as error:
-            return Unknown(str(error))
-
-    return cast("Function", wrapper)
-
-
-def why_not(value: object, absent: str) -> Unknown:
-    """The reason why there is no value: its own if it is unknown, else ``absent``."""
-    return value if isinstance(value, Unknown) else Unknown(absent)
-
-
-def when_known(value: Union[Value, Unknown], function: Callable[[Value], Result]) -> Union[Result, Unknown]:
-    """``function`` of ``value``; an unknown value stays unknown."""
-    return value if isinstance(value, Unknown) else function(value)
-
-
-def if_present(
-    value: Union[Value, Unknown, None], function: Callable[[Value], Union[Result, Unknown, None]]
-) -> Union[Result, Unknown, None]:
-    """``function`` of ``value``; an unknown value stays unknown, and None stays None."""
-    return value if value is None or isinstance(value, Unknown) else function(value)
-
-
-def all_known(values: Iterable[Union[Value, Unknown]]) -> Union[Tuple[Value, ...], Unknown]:
-    """All values, or the first unknown one."""
-    known_values: List[Value] = []
-    for value in values:
-        if isinstance(value, Unknown):
-            return value
-        known_values.append(value)
-    return tuple(known_values)
-
-
-def with_default(value: Union[Value, Unknown, None], default: Value) -> Union[Value, Unknown]:
-    """``value``, or ``default`` where it is None."""
-    return default if value is None else value
-
-
 def as_dict(value: Any) -> Any:
     """Facts as JSON values; an unknown one becomes ``{"unknown": reason}``."""
     if isinstance(value, Unknown):
         return {"unknown": value.reason}
     if isinstance(value, Facts):
-        shown = [name for name in vars(value) if name != "document" and name[0] != "_"]
+        shown = [name for name in vars(value) if name not in GIVEN and name[0] != "_"]
         shown += [name for kind in reversed(type(value).__mro__) for name in vars(kind) if _is_fact(value, name)]
         return {name: as_dict(known(functools.partial(getattr, value, name))) for name in shown}
     if is_dataclass(value):

@@ -64,8 +64,8 @@ def _run(arguments: argparse.Namespace) -> int:
         from ..facts.storage import loaded
 
         for folder, result in results.items():
-            load = None if "error" in result else loaded(folder, result)
-            print(line("{}: {}".format(folder, result["error"] if load is None else getattr(load, "summary", load))))
+            summary = result["error"] if "error" in result else loaded(folder, result).summary
+            print(line(f"{folder}: {summary}"))
     return 31 if any("error" in result for result in results.values()) else 0
 
 

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..explain.explanation import configuration
 from ..facts.processes import Program
-from ..facts.unknown import if_known, or_else, when_known
+from ..facts.unknown import Unknown, if_known
 from ..io.wording import aligned, first_few, line
 from ..libcufile.counters import NOT_COUNTED, REASONS, Counters, releases, route_words
 from .look import JOB, Entry, Look, Owner, named, owner, pods
@@ -60,9 +60,9 @@ def row(entry: Entry, names: Dict[str, str]) -> Dict[str, Any]:
             "program": _text(program.name),
             "owner": {"kind": of.kind, "name": _text(of.name)},
             "cgroup": _text(program.unit),
-            "container": or_else(program.container, None),
+            "container": if_known(lambda: program.container, None),
             "libcufile": [
-                {"file": _text(path), "version": or_else(when_known(version, _text), _releases(program))}
+                {"file": _text(path), "version": _releases(program) if isinstance(version, Unknown) else _text(version)}
                 for path, version in sorted(program.libraries.items())[:FEW]
             ],
             "configuration": _text(configuration(program)),

@@ -8,10 +8,10 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from ..evidence.processes import Scan
 from ..evidence.recorder import Recorder
-from ..facts.cufile import cufile_facts
+from ..facts.cufile import CufileFacts
 from ..facts.document import Document
-from ..facts.processes import Program, process_facts
-from ..facts.unknown import Unknown, if_known
+from ..facts.processes import ProcessFacts, Program
+from ..facts.unknown import Unknown, if_known, known
 from ..libcufile.counters import Counters, Observed, Route, route
 from ..paths import CUFILE
 from ..rootdir import list_folder
@@ -96,8 +96,8 @@ class Watcher:
         recorder.text(CUFILE)
         recorder.attempt("processes", lambda: self._scan.look(recorder), 2 * SECONDS)
         document = Document(recorder.finish())
-        facts = process_facts(document, cufile_facts(document))
-        programs = () if isinstance(facts.programs, Unknown) else facts.programs
+        facts = ProcessFacts(document, CufileFacts(document))
+        programs = if_known(lambda: facts.programs, ())
         before, self._before = self._before, {}
         entries: List[Entry] = []
         for program in programs:
@@ -107,7 +107,8 @@ class Watcher:
                 self._before[key] = (program.at, program.counters)
             entries.append(Entry(program, route(Observed(program.counters, old, program.at - then))))
         gaps = [gap["reason"] for gap in recorder.document["gaps"]]
-        missing = facts.complete.reason if isinstance(facts.complete, Unknown) else next(iter(gaps), None)
+        complete = known(lambda: facts.complete)
+        missing = complete.reason if isinstance(complete, Unknown) else next(iter(gaps), None)
         dead = if_known(lambda: facts.dead_segments, None)
         return Look(time.time(), tuple(sorted(entries, key=_rank)), missing, dead)
 

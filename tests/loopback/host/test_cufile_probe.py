@@ -13,8 +13,8 @@ import pytest
 
 from gdsdeploy.host.evidence import NOTHING, processes
 from gdsdeploy.host.evidence.recorder import Recorder
-from gdsdeploy.host.facts import Unknown
-from gdsdeploy.host.facts.cufile import ACCEPTED, REJECTED, cufile_facts
+from gdsdeploy.host.facts import UndecidedError
+from gdsdeploy.host.facts.cufile import ACCEPTED, REJECTED, CufileFacts
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.libcufile import probe
 from tests.loopback.host.test_proof_live import compiled
@@ -53,9 +53,8 @@ def run_probe(monkeypatch: pytest.MonkeyPatch, name: str, config: str = "/etc/cu
 
 def test_an_accepted_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     document = run_probe(monkeypatch, library(tmp_path, READS % "return (Error){0, 0};"))
-    facts = cufile_facts(Document(document))
+    facts = CufileFacts(Document(document))
     assert (facts.acceptance, facts.library) == (ACCEPTED, "1.2.3")
-    assert not isinstance(facts.opened, Unknown)
     assert (facts.opened.error, facts.opened.hung) == (0, False)
 
 
@@ -71,25 +70,23 @@ def test_a_library_that_spins_is_ended_and_what_it_said_is_kept(
     assert run["status"] == 124
     assert "said without a line end" in run["stdout"]
     assert "and here" in run["stderr"]
-    assert cufile_facts(Document(document)).acceptance == ACCEPTED
+    assert CufileFacts(Document(document)).acceptance == ACCEPTED
 
 
 def test_a_library_that_aborts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     document = run_probe(
         monkeypatch, library(tmp_path, READS % 'fprintf(stderr, "terminate: LargestUInt\\n"); abort();')
     )
-    assert cufile_facts(Document(document)).acceptance == REJECTED
+    assert CufileFacts(Document(document)).acceptance == REJECTED
     document = run_probe(monkeypatch, library(tmp_path, READS % "abort();"))
-    acceptance = cufile_facts(Document(document)).acceptance
-    assert isinstance(acceptance, Unknown)
-    assert acceptance.reason.startswith("libcufile died")
+    with pytest.raises(UndecidedError, match=r"^libcufile died"):
+        _ = CufileFacts(Document(document)).acceptance
 
 
 def test_a_library_that_never_reads_its_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     document = run_probe(monkeypatch, library(tmp_path, "Error cuFileDriverOpen(void) { return (Error){5033, 0}; }"))
-    acceptance = cufile_facts(Document(document)).acceptance
-    assert isinstance(acceptance, Unknown)
-    assert "stops before it reads its configuration" in acceptance.reason
+    with pytest.raises(UndecidedError, match="stops before it reads its configuration"):
+        _ = CufileFacts(Document(document)).acceptance
 
 
 def test_variables_of_the_caller_do_not_reach_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,10 +121,11 @@ def test_a_configuration_elsewhere_is_laid_over(tmp_path: Path, monkeypatch: pyt
 
 
 def test_no_library_and_one_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (str(tmp_path / "none.so"), library(tmp_path, "int x;")):
-        facts = cufile_facts(Document(run_probe(monkeypatch, name)))
-        assert isinstance(facts.acceptance, Unknown)
-        assert isinstance(facts.opened, Unknown)
+    for path in (str(tmp_path / "none.so"), library(tmp_path, "int x;")):
+        facts = CufileFacts(Document(run_probe(monkeypatch, path)))
+        for name in ("acceptance", "opened"):
+            with pytest.raises(UndecidedError):
+                getattr(facts, name)
 
 
 def test_the_end_of_a_long_log_begins_with_a_line(tmp_path: Path) -> None:
@@ -156,10 +154,10 @@ def test_without_a_library_no_program_looks_for_it(monkeypatch: pytest.MonkeyPat
     answered = run_probe(monkeypatch, "libnowhere.so.0")
     assert "not loaded" in answered["commands"]["cufile-open"]["stdout"]
     answered["listings"] = {key: value for key, value in document["listings"].items() if key != "libcufile.so.0"}
-    facts, expected = cufile_facts(Document(document)), cufile_facts(Document({**document, **answered}))
-    assert isinstance(facts.opened, Unknown)
-    assert "libcufile was not loaded: " in facts.opened.reason
-    assert isinstance(expected.opened, Unknown)
+    facts, expected = CufileFacts(Document(document)), CufileFacts(Document({**document, **answered}))
+    for each in (facts, expected):
+        with pytest.raises(UndecidedError, match="libcufile was not loaded: "):
+            _ = each.opened
     assert (facts.library, facts.effective) == (expected.library, expected.effective)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import checks
-from gdsdeploy.host.facts import Unknown, facts_from
+from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.facts.pci import GPU
 from gdsdeploy.host.facts.rdma import registrations
@@ -55,13 +55,11 @@ def test_its_driver_exported_memory_and_there_was_no_adapter_to_register_it_with
 
 def test_the_kernel_s_log_reaches_back_to_the_boot() -> None:
     assert FINDINGS["h100"]["driver.errors"].verdict == "pass"
-    assert not isinstance(FACTS["h100"].kernel.messages, Unknown)
 
 
 def test_its_driver_s_other_halves() -> None:
     facts = FACTS["h200"]
     libcuda = facts.userland.libraries["libcuda.so.1"]
-    assert not isinstance(libcuda, Unknown)
     assert libcuda is not None
     assert libcuda.version == facts.driver.version == "580.159.04"
     # Its kernel is told to look for firmware elsewhere than in /lib/firmware.
@@ -70,7 +68,6 @@ def test_its_driver_s_other_halves() -> None:
 
 def test_its_topology() -> None:
     topology = FACTS["h200"].topology
-    assert not isinstance(topology, Unknown)
     assert json.loads(json.dumps(document(topology))) == RECORDED["h200"]["topology"]
     (gpu,) = topology.of_kind(GPU)
     assert (gpu.bar1, gpu.model) == (262144 << 20, "NVIDIA H200")

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.evidence import processes
-from gdsdeploy.host.facts.cufile import cufile_facts
+from gdsdeploy.host.facts.cufile import CufileFacts
 from gdsdeploy.host.facts.document import Document
-from gdsdeploy.host.facts.processes import OpenFile, Program, process_facts
-from gdsdeploy.host.facts.unknown import Unknown
+from gdsdeploy.host.facts.processes import OpenFile, ProcessFacts, Program
+from gdsdeploy.host.facts.unknown import Unknown, known
 from gdsdeploy.host.io.wording import HIDDEN
 from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.libcufile.counters import Counters, Direction, Gpu, Observed
@@ -66,7 +66,8 @@ def program(**fields: Any) -> Program:
         "libraries": {"/usr/lib/libcufile.so.1.15.1": "1.15.1"}, "variables": {}, "base_path": "/etc/cufile.json",
         "base": {"profile": {"cufile_stats": 3}}, "overlay": None, "start": 5, "counters": counters.STATISTICS_OFF,
     }  # fmt: skip
-    return Program(**{**whole, **fields})
+    nothing = Document({})
+    return Program(nothing, CufileFacts(nothing), {}).but(**{**whole, **fields})
 
 
 def shown(*programs: Program, before: Counters | None = None, seconds: float = 0.0) -> dict[str, Any]:
@@ -101,8 +102,7 @@ def test_no_name_of_a_local_user_makes_a_host_unfit_or_drives_a_terminal(word: s
         "statistics": {"reason": word}, "files": [list(file) for file in files], "nvidia_fs": word,
     }], "unread": 0, "more": False}  # fmt: skip
     evidence = Document({"processes": {"libcufile": rows}, "files": {}})
-    facts = process_facts(evidence, cufile_facts(evidence))
-    assert not isinstance(facts.programs, Unknown)
+    facts = ProcessFacts(evidence, CufileFacts(evidence))
     result = shown(*facts.programs)
     (row,) = result["processes"]
     assert (row["path"], row["reason"]) == (counters.NOT_COUNTED, counters.NO_RECORD)
@@ -168,7 +168,7 @@ def test_the_table_says_what_moves_what_moved_and_why_something_is_not_counted()
 def test_the_level_is_that_of_the_configuration_that_it_reads() -> None:
     assert program().level == 3
     assert program(base=None).level is None
-    assert isinstance(program(base=Unknown("no right")).level, Unknown)
+    assert isinstance(known(lambda: program(base=Unknown("no right")).level), Unknown)
     assert program(base={"profile": {"cufile_stats": 1 << 70}}).level is None
     assert program(base={"profile": []}).level is None
 
@@ -224,8 +224,7 @@ def test_releases_inside_a_file_name_it_where_nothing_else_does() -> None:
     def versions(**row: Any) -> list[Any]:
         rows = {"programs": [{"pid": 1, **row}], "unread": 0, "more": False}
         evidence = Document({"processes": {"libcufile": rows}, "files": {}})
-        programs = process_facts(evidence, cufile_facts(evidence)).programs
-        assert not isinstance(programs, Unknown)
+        programs = ProcessFacts(evidence, CufileFacts(evidence)).programs
         return list(programs[0].libraries.values())
 
     plain, deleted = "/opt/libcufile.so.0", "/opt/libcufile.so.0 (deleted)"

@@ -96,9 +96,11 @@ DOWN = HostUnreachable(
 
 
 def _function(address: str, vendor: int, kind: int, *bridges: str, **more: Any) -> Function:
-    shape: dict[str, Any] = {"device": 1, "driver": "", "numa_node": 0, "iommu": False, "bars": {}, **more}
+    codes = {"vendor": vendor, "device": 1, "class": kind}
+    files = {f"/sys/bus/pci/devices/{address}/{name}": f"{code:#06x}\n" for name, code in codes.items()}
+    shape: dict[str, Any] = {"numa_node": 0, "iommu": False, "iommu_group": None, **more}
     root = f"pci{(bridges[0] if bridges else address)[:7]}"
-    return Function(address, vendor=vendor, kind=kind, bridges=bridges, host_bridge=root, **shape)
+    return Function(Document({"files": files}), address).but(bridges=bridges, host_bridge=root, **shape)
 
 
 FULL, HALF = Link(32.0, 16, 32.0, 16), Link(16.0, 2, 16.0, 4)
@@ -143,10 +145,8 @@ ACS = {entry.address: 0x1D if entry.address == "0000:02:01.0" else 0 for entry i
 def tree() -> Topology:
     """The topology that the product itself makes of these functions."""
     document = Document({"listings": {"/sys/devices/system/node/node*": ["node0", "node1"]}, "files": {}})
-    pci = PciFacts(FUNCTIONS, tuple(function for function in FUNCTIONS if function.vendor == 0x10DE), dict(ACS))
-    topology = topology_facts(document, pci, facts_from({}).driver)
-    assert isinstance(topology, Topology)
-    return topology
+    pci = PciFacts(document).but(functions=FUNCTIONS, acs=ACS)
+    return topology_facts(document, pci, facts_from({}).driver)
 
 
 def report() -> Report:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.facts.document import Document
-from gdsdeploy.host.facts.packages import foreign_facts
+from gdsdeploy.host.facts.packages import ForeignFacts
 from gdsdeploy.host.foreign import Locked, findings
 from tests.unit.host.kmod.kmod_elf import write_module
 
@@ -62,7 +62,7 @@ def installs(tmp_path: Path, files: Path, mount: str = "") -> dict[str, Any]:
         )
     finally:
         subprocess.run(["umount", str(scratch)], check=True)
-    results, unknown = findings(foreign_facts(Document(json.loads(done.stdout))), Locked(RELEASE))
+    results, unknown = findings(ForeignFacts(Document(json.loads(done.stdout))), Locked(RELEASE))
     assert unknown == ()
     return {install.kind: install for install in results}
 
@@ -161,6 +161,6 @@ def wins(texts: Mapping[str, str]) -> bool:
         "listings": {folder: names},
         "commands": {},
     }
-    facts = foreign_facts(Document(document), {})
+    facts = ForeignFacts(Document(document)).but(installed={})
     results, _ = findings(facts, Locked(RELEASE, {"libcufile-12-8": "1.13.1-1"}))
     return any(install.breaks for install in results)

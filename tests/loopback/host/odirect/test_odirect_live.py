@@ -92,7 +92,6 @@ def results(outcome: Audit, names: tuple[str, ...]) -> set[str]:
 
 def states(host: Any, facts: HostFacts, name: str) -> dict[str, Condition]:
     path = f"{host['folder']}/{name}"
-    assert not isinstance(facts.storage.mounts, Unknown)
     return {state.name: state for state in conditions(facts.document, facts.storage, facts.storage.mounts[path], path)}
 
 

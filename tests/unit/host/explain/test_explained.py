@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from gdsdeploy.host.explain.explanation import as_document, explain
 from gdsdeploy.host.explain.text import render, render_process
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.host_facts import stack
-from gdsdeploy.host.facts.storage import Device, Mount
+from gdsdeploy.host.facts.storage import Mount
 from gdsdeploy.host.model import causes
 from tests.unit.host import cases
 from tests.unit.host.checks.changes import GOOD
@@ -226,17 +225,15 @@ Document = dict[str, Any]
 def noted(document: Document, **changed: Any) -> dict[str, Cause]:
     """Advice on the mount, whose device or itself is changed."""
     facts = facts_from(document)
-    assert not isinstance(facts.storage.mounts, Unknown)
     mount = facts.storage.mounts.get(MOUNT) or facts.storage.mounts["/"]
-    return {note.id: note for note in hardware.nearness_notes(facts, replace(mount, **changed))}
+    return {note.id: note for note in hardware.nearness_notes(facts, mount.but(**changed))}
 
 
 def with_queue(requests: int, name: str = "nvme0n1") -> Mount:
     mounts = facts_from(capable()).storage.mounts
-    assert not isinstance(mounts, Unknown)
     device = mounts[MOUNT].device
-    assert isinstance(device, Device)
-    return replace(mounts[MOUNT], device=replace(device, requests=requests, name=name))
+    assert device is not None
+    return mounts[MOUNT].but(device=device.but(requests=requests, name=name))
 
 
 def test_a_shallow_queue_is_named_with_its_file() -> None:
@@ -259,14 +256,13 @@ def test_a_gpu_at_the_same_host_bridge_is_near_enough() -> None:
 
 def test_disks_near_to_different_gpus_are_told() -> None:
     document = host()
-    facts = facts_from(document)
-    assert not isinstance(facts.topology, Unknown)
-    disks = [replace(with_queue(1024).device, pci_address=address) for address in ("0000:15:00.0", "0000:25:00.0")]  # type: ignore[type-var]
+    device = with_queue(1024).device
+    assert device is not None
+    disks = [device.but(pci_address=address) for address in ("0000:15:00.0", "0000:25:00.0")]
     for disk, like in zip(disks, ("0000:10:00.0/0000:11:03.0", "0000:20:00.0/0000:21:03.0"), strict=True):
-        assert isinstance(disk, Device)
         place(document, f"{like}/{disk.pci_address}", like="0000:00:03.0")
         document["files"][f"{PCI}/{disk.pci_address}/class"] = "0x010802\n"
-    top = replace(disks[0], pci_address="", name="md0", kind="md", below=tuple(disks))  # type: ignore[type-var]
+    top = disks[0].but(pci_address="", name="md0", kind="md", below=tuple(disks))
     notes = noted(document, device=top)
     assert "near different GPUs" in notes["storage.spread"].what
     assert notes["storage.spread"].evidence == ("topology: NVME0: PIX from GPU0", "topology: NVME1: PIX from GPU1")

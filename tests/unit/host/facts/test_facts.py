@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gdsdeploy.host.facts import UndecidedError, Unknown, as_dict, facts_from, require
-from gdsdeploy.host.facts.cufile import ACCEPTED, REJECTED, CufileFacts, cufile_facts, refusal, without_comments
+from gdsdeploy.host.facts.cufile import ACCEPTED, REJECTED, CufileFacts, refusal, without_comments
 from gdsdeploy.host.facts.document import LOGGED, Document, Ran
 from gdsdeploy.host.facts.environment import merged
 from gdsdeploy.host.facts.pci import addresses
@@ -25,11 +25,11 @@ from gdsdeploy.host.facts.storage import (
     SERVED,
     TRANSPORT,
     Condition,
+    StorageFacts,
     audits,
     conditions,
-    storage_facts,
 )
-from gdsdeploy.host.facts.unknown import decided, when_known, why_not
+from gdsdeploy.host.facts.unknown import Facts, any_of, fact, known
 from tests.unit.host import cases, hosts
 from tests.unit.host.patches import patched
 
@@ -49,20 +49,15 @@ def test_secure_boot_counts_in_one_state(name: str) -> None:
 
 
 def test_secure_boot_that_was_not_read() -> None:
-    assert isinstance(
-        facts_from(cases.read("facts/host")["Secure Boot as the firmware has it"].document()).kernel.secure_boot,
-        Unknown,
-    )
+    with pytest.raises(UndecidedError):
+        _ = facts_from(cases.read("facts/host")["Secure Boot as the firmware has it"].document()).kernel.secure_boot
 
 
 def test_gpus_are_functions() -> None:
     """One function less may be one GPU less."""
-    first, second = (
-        facts_from(look.document).pci.gpus for look in cases.read("facts/host")["a GPU and its bars"].looks()
-    )
-    assert not isinstance(first, Unknown)
-    assert [gpu.address for gpu in first] == ["0000:00:06.0"]
-    assert isinstance(second, Unknown)
+    first, second = (facts_from(look.document).pci for look in cases.read("facts/host")["a GPU and its bars"].looks())
+    assert [gpu.address for gpu in first.gpus] == ["0000:00:06.0"]
+    assert isinstance(known(lambda: second.gpus), Unknown)
     assert facts_from(hosts.named("bare, as recorded")).pci.gpus == ()
 
 
@@ -75,7 +70,8 @@ def test_addresses_in_a_path() -> None:
 
 def test_a_variable_that_is_not_set_and_one_that_was_not_looked_for() -> None:
     assert facts_from(hosts.named("bare")).environment.variable("CUFILE_X") is None
-    assert isinstance(facts_from(hosts.named("bare, as recorded")).environment.variable("CUFILE_X"), Unknown)
+    environment = facts_from(hosts.named("bare, as recorded")).environment
+    assert isinstance(known(lambda: environment.variable("CUFILE_X")), Unknown)
 
 
 @pytest.mark.parametrize(
@@ -109,12 +105,11 @@ def test_settings_are_those_of_both_files() -> None:
 def test_a_setting_that_may_be_in_a_file_that_was_not_read() -> None:
     record = {"environment": {"CUFILE_ENV_PATH_JSON": "/x"}, "configs": {"/x": {"error": "EACCES"}}}
     facts = facts_from(patched(hosts.named("capable"), record))
-    assert isinstance(facts.cufile.setting("properties", "force_compat_mode", False), Unknown)
+    assert isinstance(known(lambda: facts.cufile.setting("properties", "force_compat_mode", False)), Unknown)
 
 
 def test_a_program_has_a_label() -> None:
     running = facts_from(hosts.named("capable, with a program")).processes.programs
-    assert not isinstance(running, Unknown)
     assert running[0].label == "process 4711 (train) of /docker/0123"
 
 
@@ -125,14 +120,14 @@ def test_three_answers_are_kept_apart() -> None:
     document = Document({"files": {"/a": "x", "/b": {"error": "ENOENT"}, "/c": {"error": "EACCES"}, "/e": None}})
     assert document.text("/a") == "x"
     assert document.text("/b") is None
-    assert document.text("/c") == Unknown("/c could not be read: EACCES")
-    assert document.text("/d") == Unknown("/d was not looked at")
-    assert isinstance(document.text("/e"), Unknown)
+    assert known(lambda: document.text("/c")) == Unknown("/c could not be read: EACCES")
+    assert known(lambda: document.text("/d")) == Unknown("/d was not looked at")
+    assert isinstance(known(lambda: document.text("/e")), Unknown)
 
 
 def test_what_was_cut_is_not_known() -> None:
     document = Document({"files": {"/a": {"error": "longer than 4 bytes", "text": "abcd"}}})
-    assert document.text("/a") == Unknown("/a could not be read: longer than 4 bytes")
+    assert known(lambda: document.text("/a")) == Unknown("/a could not be read: longer than 4 bytes")
 
 
 def test_a_relative_link_is_made_absolute() -> None:
@@ -151,12 +146,11 @@ def test_a_program_that_hung_or_is_not_there_says_nothing() -> None:
         **{f"without {part}": {key: run[key] for key in run if key != part} for part in ("status", "stdout", "stderr")},
     }
     document = Document({"commands": commands})
-    output = document.ran("good")
-    assert not isinstance(output, Unknown)
-    assert output.stdout == "a"
+    assert document.ran("good").stdout == "a"
     for name in ("other", *set(commands) - {"good"}):
-        assert isinstance(document.ran(name), Unknown), name
-    assert not isinstance(document.attempted("hung"), Unknown)
+        with pytest.raises(UndecidedError):
+            document.ran(name)
+    assert document.attempted("hung").status == 124
 
 
 def test_an_unknown_is_neither_true_nor_false() -> None:
@@ -165,12 +159,36 @@ def test_an_unknown_is_neither_true_nor_false() -> None:
     with pytest.raises(UndecidedError, match="because"):
         require(Unknown("because"))
     assert require(0) == 0
-    assert decided(require)(Unknown("x")) == Unknown("x")
-    assert decided(require)(0) == 0
-    assert when_known(Unknown("x"), bool) == Unknown("x")
-    assert when_known(3, lambda number: number > 2) is True
-    assert why_not(None, "nothing") == Unknown("nothing")
-    assert why_not(Unknown("x"), "nothing") == Unknown("x")
+    assert known(lambda: require(Unknown("x"))) == Unknown("x")
+    assert any_of([Unknown("x"), True])
+    assert not any_of([False])
+    assert known(lambda: any_of([False, Unknown("x")])) == Unknown("x")
+
+
+class Counted(Facts):
+    asked = 0
+
+    @fact
+    def value(self) -> int:
+        self.asked += 1
+        if self.asked > 0:
+            raise UndecidedError("because")
+        return 0
+
+    @fact
+    def double(self) -> int:
+        return 2 * self.value
+
+
+def test_a_fact_is_decided_once_and_another_can_take_its_place() -> None:
+    facts = Counted(Document({}))
+    for _ in range(2):
+        with pytest.raises(UndecidedError, match="because"):
+            _ = facts.double
+    assert facts.asked == 1
+    assert facts.but(value=3).double == 6
+    assert known(lambda: facts.but(value=Unknown("other")).double) == Unknown("other")
+    assert as_dict(facts) == {"asked": 1, "value": {"unknown": "because"}, "double": {"unknown": "because"}}
 
 
 def test_facts_become_json() -> None:
@@ -189,7 +207,7 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_a_document_of_any_shape_is_read(value: Any) -> None:
-    facts_from(value)
+    as_dict(facts_from(value))
 
 
 @pytest.mark.parametrize("name", ["dmesg", *LOGGED])
@@ -199,12 +217,14 @@ def test_a_record_without_a_part_is_no_empty_output(name: str, part: str) -> Non
     assert isinstance(Document({"commands": {name: run}}).attempted(name), Ran)
     del run[part]
     optional = name == "dmesg" and part == "log"
-    assert isinstance(Document({"commands": {name: run}}).attempted(name), Unknown) is not optional
+    cut = Document({"commands": {name: run}})
+    assert isinstance(known(lambda: cut.attempted(name)), Unknown) is not optional
 
 
 def test_a_status_is_a_number() -> None:
     run = {"status": True, "stdout": "", "stderr": ""}
-    assert isinstance(Document({"commands": {"dmesg": run}}).ran("dmesg"), Unknown)
+    with pytest.raises(UndecidedError):
+        Document({"commands": {"dmesg": run}}).ran("dmesg")
 
 
 BARE = json.loads((HOSTS / "lab-vm-bare.json").read_text())
@@ -222,8 +242,7 @@ def test_a_real_document_with_anything_in_it_is_read(changes: list[tuple[tuple[s
 def conditions_of(line: str, **sections: Any) -> dict[str, Condition]:
     files = {"/proc/self/mountinfo": line + "\n", **sections.pop("files", {})}
     document = Document({"files": files, **sections})
-    facts = storage_facts(document)
-    assert not isinstance(facts.mounts, Unknown)
+    facts = StorageFacts(document)
     return {condition.name: condition for condition in conditions(document, facts, facts.mounts["/mnt"], "/mnt")}
 
 
@@ -275,7 +294,7 @@ GOOD = ("shipped", "no-file", "shipped, no libcuda")
 
 def facts(commands: dict[str, Any], text: str | None = None) -> CufileFacts:
     files = {"/etc/cufile.json": {"error": "ENOENT"} if text is None else text}
-    return cufile_facts(Document({"commands": commands, "files": files}))
+    return CufileFacts(Document({"commands": commands, "files": files}))
 
 
 @pytest.mark.parametrize("name", sorted(RUNS))
@@ -294,7 +313,6 @@ def test_the_recordings_cover_what_they_should() -> None:
 
 def test_a_refusal_is_quoted_in_the_librarys_own_words() -> None:
     opened = facts(RUNS["1.9.1 wrong-type"]).opened
-    assert not isinstance(opened, Unknown)
     assert refusal(opened)[:2] == [
         "json type mismatch, config read failed for json field properties.use_poll_mode",
         "error reading config properties.use_poll_mode",
@@ -308,7 +326,8 @@ def test_a_setting_and_its_default() -> None:
     assert result.setting("properties", "x", "") == "// no comment"
     assert result.setting("denylist", "drivers", []) == []
     assert facts({}).setting("properties", "allow_compat_mode", True) is True
-    assert isinstance(facts({}, "{").setting("properties", "allow_compat_mode", True), Unknown)
+    with pytest.raises(UndecidedError):
+        facts({}, "{").setting("properties", "allow_compat_mode", True)
 
 
 def test_comments_in_texts_stay() -> None:

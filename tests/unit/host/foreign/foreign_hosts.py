@@ -15,7 +15,7 @@ from gdsdeploy.host import process
 from gdsdeploy.host.evidence import packages
 from gdsdeploy.host.evidence.recorder import NOTHING, Recorder
 from gdsdeploy.host.facts.document import Document
-from gdsdeploy.host.facts.packages import ForeignFacts, foreign_facts
+from gdsdeploy.host.facts.packages import ForeignFacts
 from gdsdeploy.host.foreign import ForeignInstall, Locked, findings
 from gdsdeploy.host.process import Output
 from tests.unit.host.kmod.kmod_elf import write_module
@@ -154,7 +154,7 @@ class Host:
         return Document(json.loads(json.dumps(recorder.finish())))
 
     def facts(self, monkeypatch: pytest.MonkeyPatch) -> ForeignFacts:
-        return foreign_facts(self.document(monkeypatch))
+        return ForeignFacts(self.document(monkeypatch))
 
     def installs(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, ForeignInstall]:
         """Kind → what was found; nothing may be unknown."""

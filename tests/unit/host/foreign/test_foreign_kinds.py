@@ -17,7 +17,7 @@ from gdsdeploy.host.apply.engine import Result
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.errors import ApplyError
 from gdsdeploy.host.facts.document import Document
-from gdsdeploy.host.facts.packages import foreign_facts
+from gdsdeploy.host.facts.packages import ForeignFacts
 from gdsdeploy.host.foreign import (
     NOTE,
     RECOGNIZERS,
@@ -147,13 +147,13 @@ def test_what_is_left_out_of_the_evidence_is_unknown_and_never_nothing(
         host.do(CASES[name]["do"])
     value = host.document(monkeypatch).value
     locked = Locked(RELEASE, host.locked, (ADDRESS,))
-    whole = {one.kind for one in findings(foreign_facts(Document(value)), locked)[0]}
+    whole = {one.kind for one in findings(ForeignFacts(Document(value)), locked)[0]}
     assert len(whole) == 9
     for section in ("files", "listings", "excerpts", "commands", "links", "modulefiles", "owners", "dkms"):
         for key in value[section]:
             less = copy.deepcopy(value)
             del less[section][key]
-            installs, unknown = findings(foreign_facts(Document(less)), locked)
+            installs, unknown = findings(ForeignFacts(Document(less)), locked)
             assert whole == {one.kind for one in installs} or unknown or key in ONLY_WORDS, (section, key)
 
 
