@@ -34,7 +34,7 @@ from gdsdeploy.host.checks import run as run_checks
 from gdsdeploy.host.explain import explanation
 from gdsdeploy.host.explain.text import render_process
 from gdsdeploy.host.facts import facts_from
-from gdsdeploy.host.facts.processes import Program
+from gdsdeploy.host.facts.unknown import if_known
 from gdsdeploy.host.io.wording import joined
 from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.model.finding import Finding
@@ -52,6 +52,7 @@ from gdsdeploy.ssh.endpoint import Answer
 from gdsdeploy.validate import fleet_validation, support_bundle, watch
 from gdsdeploy.validate.facts import require_topology
 from tests.commandline import run
+from tests.unit.host.programs import running
 from tests.unit.hostile_words import places, with_value
 from tests.unit.sample_rollouts import KEEPS, Story
 from tests.unit.sample_rollouts import plan as rollout_plan
@@ -199,7 +200,7 @@ def test_what_a_hosts_evidence_says(seed: int, capsys: Captured) -> None:
         explain_verb._print(False, document, text)
     with suppress(GdsError):
         explain_verb._print(True, *explain_verb._answer(facts, "gpu1", ""))
-    for program in facts.processes.programs if isinstance(facts.processes.programs, tuple) else ():
+    for program in if_known(lambda: facts.processes.programs, ()):
         console.data(render_process(explanation.explain_process(facts, program.pid)))
     with suppress(GdsError):
         topology_verb._show({"gpu1": require_topology("gpu1", facts)}, False)
@@ -260,7 +261,7 @@ def test_what_a_host_answers_to_a_plan(capsys: Captured) -> None:
 
 
 def watched() -> dict[str, Any]:
-    program = Program(
+    program = running(
         pid=4711, name="python", unit="/system.slice/train.service", container=False, variables={}, base={},
         libraries={"/usr/lib/libcufile.so.1.15.1": "1.15.1"}, base_path="/etc/cufile.json", overlay=None,
         counters=counters.STATISTICS_OFF,

@@ -18,7 +18,7 @@ from ..libcufile.probe import returned
 from ..paths import CUFILE, CUFILE_CONTROL, CUFILE_OPEN, LIBRARY_FOLDERS, LIBRARY_PATTERN
 from .document import TIMED_OUT, Document, Ran, group_of
 from .environment import Overlay, Variable, merged, overlay
-from .unknown import Facts, Maybe, UndecidedError, fact, if_known, known
+from .unknown import Facts, Maybe, UndecidedError, fact, given, if_known, known
 
 #: Keys of cufile.json → the name under which the library logs them, where that differs.
 SHOWN = {
@@ -136,9 +136,7 @@ class CufileFacts(Facts):
         """``accepted`` or ``rejected``."""
         return _acceptance(self.document, self.opened)
 
-    @fact
-    def opened(self) -> Opened:
-        return _opened(self.document, CUFILE_OPEN)
+    opened = given(lambda document: _opened(document, CUFILE_OPEN))
 
     @fact
     def effective(self) -> Optional[Mapping[str, str]]:

@@ -25,7 +25,7 @@ from ..paths import (
 )
 from .document import Document, collected, group_of, there
 from .kernel import KernelFacts
-from .unknown import Facts, Maybe, UndecidedError, fact, if_known, known, require
+from .unknown import Facts, Maybe, UndecidedError, fact, given, if_known, known, require
 
 
 @dataclass(frozen=True)
@@ -174,25 +174,18 @@ class DriverFacts(Facts):
         text = self.document.text(NVIDIA + "/params")
         return None if text is None else _params(text)
 
-    @fact
-    def gpus(self) -> Tuple[str, ...]:
-        """PCI addresses of the GPUs that the driver runs."""
-        return self.document.names(NVIDIA + "/gpus") or ()
+    #: PCI addresses of the GPUs that the driver runs
+    gpus = given(lambda document: document.names(NVIDIA + "/gpus") or ())
 
     @fact
     def models(self) -> Mapping[str, Maybe[str]]:
         """GPU → its model, e.g. ``NVIDIA H100 80GB HBM3``; of those in ``gpus``."""
         return {name: known(partial(_model, self.document, name)) for name in if_known(lambda: self.gpus, ())}
 
-    @fact
-    def trees(self) -> Mapping[str, Maybe[str]]:
-        """Folders of driver sources on this host → ``sha256:…`` of the files that modules are compiled against."""
-        return {path: known(partial(self.document.tree, path)) for path in self.document.paths("trees")}
-
-    @fact
-    def sources(self) -> Tuple[str, ...]:
-        """Names in /usr/src that begin with nvidia."""
-        return self.document.names(SOURCES + "/nvidia*") or ()
+    #: folders of driver sources on this host → ``sha256:…`` of the files that modules are compiled against
+    trees = given(lambda document: {path: known(partial(document.tree, path)) for path in document.paths("trees")})
+    #: names in /usr/src that begin with nvidia
+    sources = given(lambda document: document.names(SOURCES + "/nvidia*") or ())
 
     @fact
     def registry(self) -> Optional[Mapping[str, int]]:
@@ -234,20 +227,12 @@ class NvidiaFsFacts(Facts):
             raise UndecidedError(f"{NVFS}/devcount says {text!r}")
         return None if text is None else int(text)
 
-    @fact
-    def registered(self) -> Optional[Tuple[str, ...]]:
-        """Storage stacks that registered with it, by name."""
-        return _first_words(self.document.text(NVFS + "/modules"))
-
-    @fact
-    def bridges(self) -> Optional[Tuple[str, ...]]:
-        """PCI bridges with ACS enabled, which it names because they send peer traffic through the root complex."""
-        return _first_words(self.document.text(NVFS + "/bridges"))
-
-    @fact
-    def opens(self) -> Optional[str]:
-        """``ok``, or why the first device cannot be opened; None: there is none."""
-        return self.document.opens(NVFS_DEVICE)
+    #: storage stacks that registered with it, by name
+    registered = given(lambda document: _first_words(document.text(NVFS + "/modules")))
+    #: PCI bridges with ACS enabled, which it names because they send peer traffic through the root complex
+    bridges = given(lambda document: _first_words(document.text(NVFS + "/bridges")))
+    #: ``ok``, or why the first device cannot be opened; None: there is none
+    opens = given(lambda document: document.opens(NVFS_DEVICE))
 
     @fact
     def mapped(self) -> Optional[Tuple[int, int]]:
@@ -272,14 +257,9 @@ class PeermemFacts(Facts):
         file = self.module.file
         return None if file is None else PEER_MEMORY not in file.imports
 
-    @fact
-    def peers(self) -> Tuple[str, ...]:
-        """Clients that registered with the RDMA core."""
-        return self.document.names(PEERS) or ()
-
-    @fact
-    def rdma_devices(self) -> Tuple[str, ...]:
-        return self.document.names("/sys/class/infiniband") or ()
+    #: clients that registered with the RDMA core
+    peers = given(lambda document: document.names(PEERS) or ())
+    rdma_devices = given(lambda document: document.names("/sys/class/infiniband") or ())
 
 
 def _model(document: Document, name: str) -> str:
@@ -325,20 +305,16 @@ ADAPTER_DMABUF = "reg_user_mr_dmabuf"
 class P2pFacts(Facts):
     """The host's mechanisms between GPUs and adapters."""
 
-    @fact
-    def clients(self) -> Optional[Tuple[str, ...]]:
-        """Those that registered with PeerDirect; None: the kernel shows no list of them."""
-        return self.document.names(PEERS)
+    #: those that registered with PeerDirect; None: the kernel shows no list of them
+    clients = given(lambda document: document.names(PEERS))
 
     @fact
     def rdma_users(self) -> Tuple[str, ...]:
         """Modules that use the RDMA core, by in-kernel name."""
         return tuple(sorted({path.rpartition("/")[2] for path in self._paths(HOLDERS)}))
 
-    @fact
-    def legacy_loaded(self) -> bool:
-        """nv_peer_mem, the module before nvidia-peermem, is loaded."""
-        return "nv_peer_mem" in KernelFacts(self.document).modules
+    #: nv_peer_mem, the module before nvidia-peermem, is loaded
+    legacy_loaded = given(lambda document: "nv_peer_mem" in KernelFacts(document).modules)
 
     @fact
     def legacy_services(self) -> Tuple[str, ...]:

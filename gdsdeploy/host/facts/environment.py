@@ -27,7 +27,7 @@ from ..paths import (
     VARIABLE_NAMES,
 )
 from .document import Document, collected, group_of, recorded_lines, there
-from .unknown import Facts, Maybe, UndecidedError, Unknown, fact, if_known, known, require
+from .unknown import Facts, Maybe, UndecidedError, Unknown, fact, given, if_known, known, require
 
 #: Files that container managers create → the manager's name, unless the file has it.
 _MARKS = dict(zip(CONTAINER_FILES, ("a container", "a container", "Docker", "Podman", "Apptainer")))
@@ -52,35 +52,18 @@ class Variable:
 class EnvironmentFacts(Facts):
     """Where the evidence comes from, and the variables of programs there."""
 
-    @fact
-    def container(self) -> Optional[str]:
-        """The manager of the container that the evidence comes from; None: it comes from the host itself."""
-        return _container(self.document)
-
-    @fact
-    def devices(self) -> Tuple[str, ...]:
-        """Names in /dev that begin with nvidia."""
-        return self.document.names("/dev/nvidia*") or ()
-
-    @fact
-    def infiniband(self) -> Tuple[str, ...]:
-        """Names in /dev/infiniband; empty where there is no such folder."""
-        return self.document.names("/dev/infiniband") or ()
-
-    @fact
-    def udev(self) -> Tuple[str, ...]:
-        """Names in /run/udev; empty where there is no such folder."""
-        return self.document.names("/run/udev") or ()
-
-    @fact
-    def root(self) -> bool:
-        """The evidence was collected by root, who sees everything."""
-        return self.document.uid() == 0
-
-    @fact
-    def variables(self) -> Mapping[str, Variable]:
-        """Libcufile's variables by name; of a name that is set in several places, the last."""
-        return {variable.name: variable for variable in _variables(self.document)}
+    #: the manager of the container that the evidence comes from; None: it comes from the host itself
+    container = given(lambda document: _container(document))
+    #: names in /dev that begin with nvidia
+    devices = given(lambda document: document.names("/dev/nvidia*") or ())
+    #: names in /dev/infiniband; empty where there is no such folder
+    infiniband = given(lambda document: document.names("/dev/infiniband") or ())
+    #: names in /run/udev; empty where there is no such folder
+    udev = given(lambda document: document.names("/run/udev") or ())
+    #: the evidence was collected by root, who sees everything
+    root = given(lambda document: document.uid() == 0)
+    #: libcufile's variables by name; of a name that is set in several places, the last
+    variables = given(lambda document: {variable.name: variable for variable in _variables(document)})
 
     @fact
     def complete(self) -> bool:
@@ -265,10 +248,8 @@ class Library:
 class UserlandFacts(Facts):
     """What the driver brings beside its modules."""
 
-    @fact
-    def libraries(self) -> Mapping[str, Maybe[Optional[Library]]]:
-        """By soname; None: the loader finds none."""
-        return {name: known(partial(_library, self.document, name)) for name in LIBRARIES}
+    #: by soname; None: the loader finds none
+    libraries = given(lambda document: {name: known(partial(_library, document, name)) for name in LIBRARIES})
 
     @fact
     def firmware(self) -> Mapping[str, Tuple[str, ...]]:

@@ -28,9 +28,9 @@ from .kernel import AuditFacts, BootFacts, KernelFacts, OsFacts
 from .packages import DriftFacts, ForeignFacts, PackageFacts
 from .pci import HardwareFacts, PciFacts, Topology, topology_facts
 from .processes import ProcessFacts
-from .rdma import NetworkFacts, Registration, memory, registrations
+from .rdma import NetworkFacts, memory, registrations
 from .storage import StorageFacts
-from .unknown import Facts, Maybe, Unknown, fact, if_known, known
+from .unknown import Facts, Maybe, Unknown, fact, given, if_known, known
 
 #: Packages of DOCA whose version is that of its kernel modules.
 DOCA = ("doca-ofed", "doca-all", "doca-networking", "doca-roce")
@@ -161,10 +161,8 @@ def _cuda(library: Optional[str]) -> Optional[str]:
 class GdscheckFacts(Facts):
     """The report of NVIDIA's gdscheck."""
 
-    @fact
-    def installed(self) -> bool:
-        """The host has a gdscheck."""
-        return bool(self.document.names(GDSCHECK))
+    #: the host has a gdscheck
+    installed = given(lambda document: bool(document.names(GDSCHECK)))
 
     @fact
     def report(self) -> gdscheck.Report:
@@ -232,15 +230,10 @@ class HostFacts(Facts):
     def topology(self) -> Topology:
         return topology_facts(self.document, self.pci, self.driver)
 
-    @fact
-    def registrations(self) -> Tuple[Registration, ...]:
-        """Trials of GPU memory with adapters; empty where none was made."""
-        return registrations(self.document)
-
-    @fact
-    def memory(self) -> int:
-        """Bytes."""
-        return memory(self.document)
+    #: trials of GPU memory with adapters; empty where none was made
+    registrations = given(registrations)
+    #: bytes
+    memory = given(memory)
 
 
 def facts_from(evidence: Any) -> HostFacts:

@@ -34,7 +34,7 @@ from ..paths import (
 )
 from ..secure_boot.firmware import NO_EFI, ON, state_of
 from .document import Document, Ran, collected, group_of, once_for_alike, recorded_lines, there
-from .unknown import Facts, UndecidedError, Unknown, fact, if_known, known
+from .unknown import Facts, UndecidedError, Unknown, fact, given, if_known, known
 
 #: Program in the evidence → its name in messages and quotes.
 SOURCES = {"journal": "journalctl -k -b", "dmesg": "dmesg"}
@@ -58,10 +58,8 @@ class KernelLog(Facts):
         """The oldest first."""
         return tuple(line for line in self._all if not _SUPPRESSED.search(line))
 
-    @fact
-    def source(self) -> str:
-        """The program that printed the most of them, e.g. ``dmesg``."""
-        return SOURCES[max(SOURCES, key=lambda program: len(_lines(self.document, program)))]
+    #: the program that printed the most of them, e.g. ``dmesg``
+    source = given(lambda document: SOURCES[max(SOURCES, key=lambda program: len(_lines(document, program)))])
 
     @fact
     def since_boot(self) -> bool:
@@ -131,10 +129,8 @@ class OsFacts(Facts):
     def pretty_name(self) -> str:
         return collected(self._release.get("PRETTY_NAME") or None, "/etc/os-release has no PRETTY_NAME")
 
-    @fact
-    def machine(self) -> str:
-        """As ``uname -m``."""
-        return self.document.host("uname", "machine")
+    #: as ``uname -m``
+    machine = given(lambda document: document.host("uname", "machine"))
 
     @fact
     def core(self) -> Optional[Tuple[int, int]]:
@@ -162,19 +158,15 @@ class KernelFacts(Facts):
         super().__init__(document)
         self.log = KernelLog(document)
 
-    @fact
-    def release(self) -> str:
-        """As ``uname -r``."""
-        return self.document.host("uname", "release")
+    #: as ``uname -r``
+    release = given(lambda document: document.host("uname", "release"))
 
     @fact
     def boot_id(self) -> str:
         return collected(self.document.line("/proc/sys/kernel/random/boot_id") or None, "there is no boot id")
 
-    @fact
-    def command_line(self) -> Tuple[str, ...]:
-        """Its words."""
-        return tuple(there(self.document.text("/proc/cmdline"), "/proc/cmdline").split())
+    #: its words
+    command_line = given(lambda document: tuple(there(document.text("/proc/cmdline"), "/proc/cmdline").split()))
 
     @fact
     def config(self) -> Mapping[str, str]:
@@ -320,7 +312,7 @@ def configured(document: Document, release: str) -> Entries:
 
 def shown_parameters(document: Document, names: Iterable[str]) -> Mapping[str, Optional[str]]:
     """``MODULE.PARAMETER`` → its value; None: sysfs doesn't have it.  Raises UndecidedError."""
-    return {name: document.line(collected(parameter_path(name), f"{name} is no parameter")) for name in names}
+    return {name: document.line(collected(parameter_path(name) or None, f"{name} is no parameter")) for name in names}
 
 
 class BootFacts(Facts):
@@ -344,10 +336,8 @@ class BootFacts(Facts):
             texts.append((name, "\n".join(lines or ())))
         return tuple(bls.parse(texts)) or None
 
-    @fact
-    def autoloaded(self) -> Tuple[str, ...]:
-        """In-kernel names in the order in which systemd-modules-load takes them."""
-        return _autoloaded(_fragments(self.document, LOAD_FOLDERS))
+    #: in-kernel names in the order in which systemd-modules-load takes them
+    autoloaded = given(lambda document: _autoloaded(_fragments(document, LOAD_FOLDERS)))
 
     @fact
     def forbidden(self) -> Tuple[str, ...]:
@@ -364,10 +354,8 @@ class BootFacts(Facts):
         """In-kernel name → (options, file) as modprobe.d has them for the module, in the order in which they count."""
         return _modprobe_options(_fragments(self.document, PROBE_FOLDERS))
 
-    @fact
-    def imex_nodes(self) -> Tuple[str, ...]:
-        """The addresses in IMEX's nodes file."""
-        return tuple((self.document.text(IMEX_NODES) or "").split())
+    #: the addresses in IMEX's nodes file
+    imex_nodes = given(lambda document: tuple((document.text(IMEX_NODES) or "").split()))
 
 
 #: (path, text) of configuration fragments
@@ -485,13 +473,8 @@ class KernelAudit:
 class AuditFacts(Facts):
     """What the audit found of the modules of the running kernel, and of the one that boots next."""
 
-    @fact
-    def running(self) -> KernelAudit:
-        return _kernel(self.document, "running")
-
-    @fact
-    def next(self) -> KernelAudit:
-        return _kernel(self.document, "next")
+    running = given(lambda document: _kernel(document, "running"))
+    next = given(lambda document: _kernel(document, "next"))
 
 
 def _kernel(document: Document, which: str) -> KernelAudit:

@@ -38,7 +38,7 @@ from ..paths import (
     VERSIONLOCKS,
 )
 from .document import ABSENT, Document, Ran, collected, once_for_alike, recorded_lines
-from .unknown import Facts, Maybe, UndecidedError, Unknown, fact, if_known, known, require
+from .unknown import Facts, Maybe, UndecidedError, Unknown, fact, given, if_known, known, require
 
 #: No kernel's release is empty: gdsdeploy writes it where the modules are received.
 _IDLE = re.compile(r"""^BUILD_EXCLUSIVE_KERNEL=["']\^\$["']""", re.MULTILINE)
@@ -299,9 +299,7 @@ class ForeignFacts(Facts):
         super().__init__(document)
         self._has_apt = document.has("commands") and _was_read(document, APT_PREFERENCES)
 
-    @fact
-    def installed(self) -> Mapping[str, Tuple[Package, ...]]:
-        return PackageFacts(self.document).installed
+    installed = given(lambda document: PackageFacts(document).installed)
 
     @fact
     def own_holds(self) -> Tuple[str, ...]:
@@ -319,10 +317,8 @@ class ForeignFacts(Facts):
         names = self.document.names(DKMS) or ()
         return tuple(tree for name in filter(DKMS_STACK.match, names) for tree in _trees(self.document, name))
 
-    @fact
-    def driver_programs(self) -> Tuple[File, ...]:
-        """What the driver's run file left for its removal."""
-        return _files(self.document, RUNFILE_PROGRAM)
+    #: what the driver's run file left for its removal
+    driver_programs = given(lambda document: _files(document, RUNFILE_PROGRAM))
 
     @fact
     def cuda_programs(self) -> Tuple[File, ...]:
@@ -330,14 +326,9 @@ class ForeignFacts(Facts):
         folders = self.document.names("/usr/local/cuda-*") or ()
         return _files(self.document, *((f"/usr/local/{folder}/bin", "cuda-uninstaller") for folder in folders))
 
-    @fact
-    def installer_log(self) -> Tuple[str, ...]:
-        """Lines of the log of the driver's run file."""
-        return recorded_lines(self.document, INSTALLER_LOG)
-
-    @fact
-    def module_loaders(self) -> Tuple[File, ...]:
-        return _files(self.document, *((folder, MODULE_LOADER) for folder in LOADER_UNITS))
+    #: lines of the log of the driver's run file
+    installer_log = given(lambda document: recorded_lines(document, INSTALLER_LOG))
+    module_loaders = given(lambda document: _files(document, *((folder, MODULE_LOADER) for folder in LOADER_UNITS)))
 
     @fact
     def libraries(self) -> Tuple[Library, ...]:

@@ -15,7 +15,7 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 from ..paths import INFINIBAND, INTERFACES, NODES, PCI
 from .document import Document, collected, group_of, once_for_alike, there
 from .driver import DriverFacts
-from .unknown import Facts, Maybe, UndecidedError, Unknown, fact, if_known, known, or_else, require
+from .unknown import Facts, Maybe, UndecidedError, Unknown, fact, given, if_known, known, or_else, require
 
 NVIDIA_VENDOR = 0x10DE
 DISPLAY, NVME, BRIDGE = 0x03, 0x010802, 0x0604
@@ -135,9 +135,7 @@ class Function(Facts):
 class PciFacts(Facts):
     """Known only if every function could be read."""
 
-    @fact
-    def functions(self) -> Tuple[Function, ...]:
-        return tuple(Function(self.document, name) for name in self.document.names(PCI) or ())
+    functions = given(lambda document: tuple(Function(document, name) for name in document.names(PCI) or ()))
 
     @fact
     def gpus(self) -> Tuple[Function, ...]:

@@ -16,7 +16,7 @@ from ..paths import INFINIBAND, REGISTRATION
 from .document import TIMED_OUT, Document, Ran, group_of, there
 from .pci import addresses as pci_addresses
 from .processes import events
-from .unknown import Facts, Maybe, UndecidedError, Unknown, fact, if_known
+from .unknown import Facts, Maybe, UndecidedError, Unknown, given, if_known
 
 NDEV = "/gid_attrs/ndevs/0"
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,32}\Z")
@@ -55,10 +55,8 @@ class RdmaInterface:
 class NetworkFacts(Facts):
     """The network interfaces that can do RDMA."""
 
-    @fact
-    def rdma(self) -> Tuple[RdmaInterface, ...]:
-        """In the order of the devices' names, as numbers count: ``mlx5_2`` before ``mlx5_10``."""
-        return _interfaces(self.document)
+    #: in the order of the devices' names, as numbers count: ``mlx5_2`` before ``mlx5_10``
+    rdma = given(lambda document: _interfaces(document))
 
 
 def _interfaces(document: Document) -> Tuple[RdmaInterface, ...]:

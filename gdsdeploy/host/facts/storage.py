@@ -15,8 +15,8 @@ from ..io.reading import plain_name
 from ..paths import BTRFS, DMSETUP, LFS, LUSTRE_OSC, MOUNTINFO, ZFS_VERSION
 from .document import Document, collected, there
 from .pci import addresses
-from .processes import Proof, proofs
-from .unknown import Facts, Maybe, UndecidedError, Unknown, fact, if_known, known, or_else
+from .processes import proofs
+from .unknown import Facts, Maybe, UndecidedError, Unknown, fact, given, if_known, known, or_else
 
 
 @dataclass(frozen=True)
@@ -362,20 +362,12 @@ class StorageFacts(Facts):
         paths = self.document.paths("inodes") if if_known(lambda: self.mounts, None) is not None else ()
         return {path: known(partial(_flags, self.document, path)) for path in paths}
 
-    @fact
-    def audits(self) -> Mapping[str, Maybe[Audit]]:
-        """Folder → audit of direct I/O."""
-        return audits(self.document)
-
-    @fact
-    def proofs(self) -> Mapping[str, Tuple[Proof, ...]]:
-        """Mount point → proof of cuFile's path for each GPU."""
-        return proofs(self.document)
-
-    @fact
-    def loads(self) -> Mapping[str, Maybe[Loaded]]:
-        """Mount point → reading under load, where requested."""
-        return loads(self.document)
+    #: folder → audit of direct I/O
+    audits = given(audits)
+    #: mount point → proof of cuFile's path for each GPU
+    proofs = given(proofs)
+    #: mount point → reading under load, where requested
+    loads = given(loads)
 
     def mount_of(self, path: str) -> Optional[Mount]:
         """The mount that ``path`` lies on, by its name."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import functools
 from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Mapping, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, TypeVar, Union, cast
 
 if TYPE_CHECKING:
     from .document import Document
@@ -85,9 +85,10 @@ class _Fact:
     def __get__(self, facts: Any, _owner: object = None) -> Any:
         if facts is None:
             return self
-        if self._name not in facts.decided:
-            facts.decided[self._name] = known(lambda: self._function(facts))
-        return require(facts.decided[self._name])
+        decided = vars(facts).setdefault("_decided", {})
+        if self._name not in decided:
+            decided[self._name] = known(functools.partial(self._function, facts))
+        return require(decided[self._name])
 
 
 if TYPE_CHECKING:
@@ -100,20 +101,19 @@ else:
 GIVEN = ("document", "rules")
 
 
+def given(read: Callable[[Document], Value]) -> Value:
+    """A fact of one expression: what ``read`` makes of the document."""
+    return cast("Value", _Fact(lambda facts: read(facts.document)))
+
+
 class Facts:
     """What is known of one subject.  A ``@fact`` is computed when it is first asked for, and may raise UndecidedError.
 
-    ``as_dict`` has the facts and the attributes, but for those of ``GIVEN`` and ``decided``.
+    ``as_dict`` has the facts and the attributes, but for those of ``GIVEN``.
     """
 
     def __init__(self, document: Document) -> None:
         self.document = document
-
-    @property
-    def decided(self) -> Dict[str, Any]:
-        """The facts that were asked for, by name; one that isn't known is Unknown."""
-        decided: Dict[str, Any] = vars(self).setdefault("_decided", {})
-        return decided
 
     def but(self: Self, **others: object) -> Self:
         """The same with other facts, or Unknown in their place; what follows from them is computed again."""

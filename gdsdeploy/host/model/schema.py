@@ -1,6 +1,6 @@
 """Typed desired state: dataclasses from JSON, with the place of every mistake; and their JSON schema.
 
-Fields have the types str, int, float, bool, ``Literal[…]`` of strings, ``List[…]``, ``Tuple[…, ...]``, 
+Fields have the types str, int, float, bool, ``Literal[…]`` of strings, ``List[…]``, ``Tuple[…, ...]``,
 ``Dict[str, …]``, ``Mapping[str, …]``, ``Optional[…]`` and other dataclasses.
 A string of a desired state is one line: it becomes part of a line of a configuration file, in which a second one would
 be a setting of its own.  The content of a file is the exception, and its field has the metadata LINES.

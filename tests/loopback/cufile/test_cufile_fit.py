@@ -186,10 +186,9 @@ def test_what_a_host_says_stays_in_its_comment() -> None:
     """Names of that kind are refused where evidence is read; this is the wall behind."""
     evil = 'x\n"force_compat_mode": true, //'
     facts = facts_from(host(CARDS[:1]))
-    assert isinstance(facts.network.rdma, tuple)
-    network = replace(facts.network, rdma=tuple(replace(device, interface=evil) for device in facts.network.rdma))
+    network = facts.network.but(rdma=tuple(replace(device, interface=evil) for device in facts.network.rdma))
     rendering = render_profile(
-        "gds", profile(fit={"addresses": "all"}), "1.20.0.107", FitTarget("gpu1", replace(facts, network=network))
+        "gds", profile(fit={"addresses": "all"}), "1.20.0.107", FitTarget("gpu1", facts.but(network=network))
     )
     answer = libraries.library("1.20.0.107").ask(rendering.text, folders=["/var/log/cufile"])
     assert answer.effective["properties.force_compat_mode"] == "false"

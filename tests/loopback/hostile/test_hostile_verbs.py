@@ -21,7 +21,6 @@ import yaml
 from gdsdeploy.converge import ansible
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.facts.host_facts import STACK
-from gdsdeploy.host.facts.processes import Program
 from gdsdeploy.host.gate.gate import Record
 from gdsdeploy.host.io.wording import HIDDEN
 from gdsdeploy.host.libcufile import counters
@@ -33,6 +32,7 @@ from gdsdeploy.zipapp import hostapp
 from tests import commandline
 from tests.loopback.hostile.hostile_server import Question, Server
 from tests.loopback.loopback_fleet import LoopbackFleet
+from tests.unit.host.programs import running
 from tests.unit.hostile_words import VALUES, WORDS, places, spoiled, texts, with_value
 from tests.unit.rdma_host import host as rdma_host
 from tests.unit.rollout.asked import status
@@ -136,7 +136,7 @@ def result(resource: Mapping[str, Any]) -> dict[str, Any]:
 
 def watched() -> dict[str, Any]:
     """One process whose statistics are off."""
-    program = Program(
+    program = running(
         pid=4711, name="python", unit="/system.slice/train.service", container=False, variables={}, base={},
         libraries={"/usr/lib/libcufile.so.1.15.1": "1.15.1"}, base_path="/etc/cufile.json", overlay=None,
         counters=counters.STATISTICS_OFF,

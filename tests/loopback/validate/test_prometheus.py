@@ -15,7 +15,6 @@ import pytest
 import yaml
 
 from gdsdeploy import resources
-from gdsdeploy.host.facts.processes import Program
 from gdsdeploy.host.gate import gate
 from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.libcufile.counters import Counters, Direction, Gpu
@@ -27,6 +26,7 @@ from gdsdeploy.lock import lockfile
 from tests.commandline import Run
 from tests.loopback.loopback_fleet import RUNNING, LoopbackFleet
 from tests.loopback.loopback_sshd import free_port
+from tests.unit.host.programs import running
 
 RIGHT = {"profile": "right"}
 RULES = resources.templates() / "prometheus" / "alerts.yml"
@@ -118,7 +118,7 @@ class Site:
 def watched() -> str:
     """What gds-watch.service writes about a program that reads through CPU memory."""
     gpu = Gpu("GPU-" + "1" * 36, Direction(5, 0, 0, 5, 0, 0, 5000), Direction(0, 0, 0, 0, 0, 0, 0))
-    program = Program(
+    program = running(
         pid=1, name="python", unit="/system.slice/train.service", container=False, libraries={"/x": "1.20.0"},
         variables={}, base_path="/etc/cufile.json", base={}, overlay=None,
         counters=Counters(10, 32256, 5000, 0, (gpu,)),

@@ -25,6 +25,7 @@ from gdsdeploy.host.watch.document import document
 from gdsdeploy.host.watch.look import UNIT, Entry, Look, Owner, owner
 from gdsdeploy.host.watch.service import READ, Totals
 from gdsdeploy.validate.watch import Watched
+from tests.unit.host.programs import running
 from tests.unit.hostile_words import WORDS
 
 HEX = "0123456789abcdef" * 4
@@ -66,8 +67,7 @@ def program(**fields: Any) -> Program:
         "libraries": {"/usr/lib/libcufile.so.1.15.1": "1.15.1"}, "variables": {}, "base_path": "/etc/cufile.json",
         "base": {"profile": {"cufile_stats": 3}}, "overlay": None, "start": 5, "counters": counters.STATISTICS_OFF,
     }  # fmt: skip
-    nothing = Document({})
-    return Program(nothing, CufileFacts(nothing), {}).but(**{**whole, **fields})
+    return running(**{**whole, **fields})
 
 
 def shown(*programs: Program, before: Counters | None = None, seconds: float = 0.0) -> dict[str, Any]:

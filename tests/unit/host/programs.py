@@ -1,0 +1,15 @@
+"""Running programs of which a test says what is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gdsdeploy.host.facts.cufile import CufileFacts
+from gdsdeploy.host.facts.document import Document
+from gdsdeploy.host.facts.processes import Program
+
+
+def running(**facts: Any) -> Program:
+    """A process with these facts, and without any other record."""
+    nothing = Document({})
+    return Program(nothing, CufileFacts(nothing), {}).but(**facts)
