@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +63,10 @@ def _data(value: Any) -> Any:
     return [_data(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
-def inventory(fleet: Fleet, lock: Lock, sources: RunFiles) -> dict[str, Any]:
-    """The whole inventory, as Ansible's YAML inventory plugin reads it."""
+def inventory(fleet: Fleet, lock: Lock, sources: RunFiles, names: Collection[str] | None = None) -> dict[str, Any]:
+    """The inventory, as Ansible's YAML inventory plugin reads it; names: its machines, without which it has all."""
     groups: dict[str, Any] = {HOSTS: {"hosts": {}}, BUILDERS: {"hosts": {}}}
-    for name in fleet.everyone():
+    for name in (name for name in fleet.everyone() if names is None or name in names):
         values = connection(fleet, name, sources.fleet_dir) | variables(Machine(fleet, lock, name, sources))
         if sources.image is not None and name == sources.image.name:
             values |= sources.image.connection()

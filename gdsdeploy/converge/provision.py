@@ -175,7 +175,7 @@ def _play(
     run_files = replace(run_files, supplies=play.planned.supplies, image=play.image)
     if play.image is None:
         run_files = replace(run_files, run=play.identity.run, who=play.identity.who)
-    path.write_text(dump(inventory(play.fleet, play.lock, run_files)), encoding="utf-8")
+    path.write_text(dump(inventory(play.fleet, play.lock, run_files, set(reachable))), encoding="utf-8")
     command = ansible.argv(play.playbook, path, limit=reachable, extra=play.flags.words)
     try:
         # Connections are kept by the hosts' names, which another fleet may have, too.

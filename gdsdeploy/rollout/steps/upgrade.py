@@ -312,7 +312,7 @@ def play(
 
     extra: more variables.  Waits where another run keeps the host.  Raises the failed task's error, and as require_out.
     """
-    document = inventory(work.fleet, work.lock, run_files(work, shelf, supply, fit))
+    document = inventory(work.fleet, work.lock, run_files(work, shelf, supply, fit), {work.name})
     # Beside its other variables, which would win against those of a group.
     variables(document)[work.name][1].update(extra or {})
     for left in range(_TRIES, -1, -1):

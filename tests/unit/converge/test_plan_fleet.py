@@ -320,6 +320,8 @@ def test_only_its_own_host_is_an_image_and_none_is_reached(fleet: Fleet) -> None
     assert (values["gpu1"]["ansible_connection"], values["gpu1"]["ansible_become"]) == ("gdsdeploy.gds.root", False)
     assert values["gpu1"]["ansible_root_enter"] == ["enter"]
     assert (values["build1"]["ansible_connection"], values["build1"]["gds_host_image"]) == ("ssh", "")
+    groups = inventory(fleet, LOCK, run_files, ["gpu1"])["all"]["children"]
+    assert {name: list(group["hosts"]) for name, group in groups.items()} == {"hosts": ["gpu1"], "builders": []}
 
 
 def words(fleet: Fleet, **of: Any) -> dict[str, str]:
