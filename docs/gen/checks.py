@@ -6,7 +6,7 @@ import re
 
 from docs.gen import table_row
 from gdsdeploy.host.checks import listed
-from gdsdeploy.host.checks.registry import Check
+from gdsdeploy.host.subjects.register import Check
 
 HEAD = """\
 # Checks

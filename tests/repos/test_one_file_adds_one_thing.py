@@ -28,12 +28,12 @@ BESIDE = ("templates", "roles", "plugins", "playbooks")
 
 CHECK = """\
 from ..model.expectation import Expectation
-from ..facts import HostFacts, require
-from .registry import Answer, check, failed
+from ..facts import HostFacts
+from .register import Answer, check, failed
 
 @check("kernel.hugepages", "there are huge pages", expects="some on {os}", prevents="slow pinning")
 def reserved(facts: HostFacts, _expectation: Expectation) -> Answer:
-    return failed("none on " + require(facts.os.name), "Reserve some")
+    return failed("none on " + facts.os.name, "Reserve some")
 """
 RESOURCE = '''\
 from dataclasses import dataclass
@@ -164,12 +164,12 @@ def test_a_check(copy: Copy, host: Host, tmp_path: Path) -> None:
     expectation = saved(tmp_path, "expectation.json", asdict(EXPECTATION))
     words = ("validate", "--json", "--evidence", evidence, "--expectation", expectation)
     before = [finding["check"] for finding in host(*words)["findings"]]
-    copy.add("host/checks/hugepages.py", CHECK)
+    copy.add("host/subjects/hugepages.py", CHECK)
     findings = {finding["check"]: finding for finding in host(*words, status=FAILED)["findings"]}
     result = findings["kernel.hugepages"]
     assert (result["verdict"], result["found"]) == ("fail", "none on debian-13")
     assert result["expected"] == "some on debian-13"
-    # After the checks of files whose names come before its own, of the same subject.
+    # Pages of subjects come before the modules of checks.
     place = min(number for number, name in enumerate(before) if name.startswith("kernel."))
     assert [*findings] == [*before[:place], "kernel.hugepages", *before[place:]]
     assert "kernel.hugepages: there are huge pages: some on {os}: slow pinning" in host(code=LISTED)

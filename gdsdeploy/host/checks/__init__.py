@@ -5,10 +5,13 @@ To add one, see docs/guides/extend.md.
 
 from __future__ import annotations
 
+from .. import subjects
 from ..model.discovery import import_modules
-from .registry import Check, listed, run
+from ..subjects.register import Check
+from .registry import listed, run
 
 __all__ = ["Check", "listed", "run"]
 
 # Importing a module registers its checks.
+import_modules(subjects.__name__)
 import_modules(__name__)

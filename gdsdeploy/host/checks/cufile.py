@@ -14,7 +14,7 @@ from ..facts.driver import OPEN
 from ..facts.processes import Program
 from ..libcufile.counters import REASONS
 from ..model.expectation import Expectation
-from .registry import Answer, Answers, check, failed, not_applicable, passed
+from ..subjects.register import Answer, Answers, check, failed, not_applicable, passed
 
 #: Segments of programs that ended which are no problem yet; the kernel has room for 4,096 by default.
 DEAD_SEGMENTS = 1000

@@ -1,4 +1,4 @@
-"""The machine itself: its system, hardware, load, container, and what others or gdsdeploy have installed.
+"""The machine itself: its system, hardware, container, and what others or gdsdeploy have installed.
 
 Of packages: the locked ones, what moves them away from the lock, and DKMS.
 """
@@ -12,13 +12,12 @@ from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence, T
 from ..facts import HostFacts, Maybe, UndecidedError, Unknown
 from ..facts.packages import Choice, Move, Package
 from ..facts.pci import Part
-from ..facts.storage import size
 from ..facts.unknown import any_of, if_known, known
 from ..foreign import Locked, evidence, findings, kind, sentence, way_out
 from ..io.wording import first_few
 from ..model.expectation import Expectation
 from ..paths import OWN_NAME, OWN_PARENTS
-from .registry import Answer, capitalized, check, failed, not_applicable, passed, unknown
+from ..subjects.register import Answer, capitalized, check, failed, not_applicable, passed, unknown
 
 GPUS = "give the container its GPUs: NVIDIA's container runtime and --gpus all; Enroot's 98-nvidia.sh hook"
 INFINIBAND = "map /dev/infiniband into the container (--device /dev/infiniband); Enroot's 99-mellanox.sh hook"
@@ -208,40 +207,6 @@ def provisioned(facts: HostFacts, _expectation: Expectation) -> Answer:
     if folders:
         return passed(", ".join(folders))
     return failed("none of them exists: the host was never provisioned", "Run gdsdeploy provision FLEET on this host")
-
-
-SLOW_HINT = (
-    "Validate again with --load while no other program uses the mount; then compare the links of its disks or"
-    " adapters (gdsdeploy topology) and the health of the storage with a host that delivers it"
-)
-
-
-@check(
-    "storage.load",
-    "this mount delivers the fleet's rate while several readers keep it busy",
-    expects="the rate of the fleet file; tried only on request, and where there is one",
-    prevents="a slow disk, a bad cable or a link at half its width, which no check of the configuration notices",
-)
-def read_rate(facts: HostFacts, expectation: Expectation) -> Iterator[Answer]:
-    loads = known(lambda: facts.storage.loads)
-    for mount in expectation.storage:
-        mount_point, limits = mount.get("mount", ""), mount.get("load")
-        rate = limits.get("read") if isinstance(limits, dict) else None
-        if not isinstance(rate, (int, float)):
-            yield not_applicable("the fleet sets no rate for this mount", mount_point)
-            continue
-        if not isinstance(loads, Unknown) and not loads:
-            yield not_applicable("no reading under load was requested (--load)", mount_point)
-            continue
-        load = loads if isinstance(loads, Unknown) else loads.get(mount_point, Unknown("it was not read from"))
-        expected = f"at least {size(rate)}/s read"
-        if isinstance(load, Unknown):
-            hint = "Remove the reason above, and validate again with --load; see docs/validate.md"
-            yield unknown(load.reason, hint, mount_point, expected)
-        elif load.rate >= rate:
-            yield passed(load.summary, (), mount_point, expected)
-        else:
-            yield failed(load.summary, SLOW_HINT, (), mount_point, expected)
 
 
 @check(

@@ -14,8 +14,8 @@ from ..kmod.module import NOTE
 from ..model.expectation import Expectation
 from ..paths import parameter_path
 from ..secure_boot.firmware import WORDS
+from ..subjects.register import Answer, check, failed, not_applicable, passed, unknown
 from .modules import packaged_words
-from .registry import Answer, check, failed, not_applicable, passed, unknown
 
 _AGAIN = "Provision the host again: it sets them in the boot loader and in modprobe.d, and reboots"
 _PENDING = "Reboot the host: the boot loader has them for the next boot"

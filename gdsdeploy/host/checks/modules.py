@@ -20,7 +20,7 @@ from ..model.expectation import Expectation
 from ..model.system import FABRIC, NVSWITCH, services_of
 from ..paths import IMEX_NODES
 from ..secure_boot.signature import KEYRINGS
-from .registry import Answer, capitalized, check, failed, not_applicable, passed, unknown
+from ..subjects.register import Answer, capitalized, check, failed, not_applicable, passed, unknown
 from .topology import NOT_ASKED
 
 

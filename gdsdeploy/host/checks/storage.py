@@ -13,7 +13,7 @@ from ..facts.storage import ALIGNED, BYPASSED, FILESYSTEM, NOT_PROVEN, ON, POSSI
 from ..facts.unknown import if_known, known
 from ..libcufile.counters import NOT_COUNTED, Observed, route, route_words
 from ..model.expectation import Expectation
-from .registry import UNKNOWN_HINT, Answer, capitalized, check, failed, not_applicable, passed, unknown
+from ..subjects.register import UNKNOWN_HINT, Answer, capitalized, check, failed, not_applicable, passed, unknown
 
 UNPROVEN_HINT = "Validate again while no other program reads or writes; docs/proof.md lists what a proof needs"
 #: Lines of evidence of one proof.

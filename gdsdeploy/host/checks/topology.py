@@ -27,8 +27,8 @@ from ..facts.pci import (
 from ..facts.unknown import if_known
 from ..io.wording import first_few
 from ..model.expectation import Expectation
+from ..subjects.register import Answer, check, failed, not_applicable, passed
 from ..topology import GoldenError, differences, validate_golden
-from .registry import Answer, check, failed, not_applicable, passed
 
 LIST = "rdma_dev_addr_list"
 TABLE = "mount_table"

@@ -56,12 +56,14 @@ __all__ = ["NOTHING", "VERSION", "EvidenceRequest", "collect", "longest", "reque
 #: Seconds that one collector may wait outside of programs (see recorder.time_limit), and seconds for all of them.
 COLLECTOR_SECONDS = 60.0
 TOTAL_SECONDS = 240.0
-#: Collectors with the modules of their functions ``collect_NAME``, in their order: programs that can hang come last.
+#: Collectors with the modules of their functions ``collect_NAME``, relative to this one, in their order: programs that
+#: can hang come last.
 COLLECTORS = {
     "kernel": "kernel", "gpu": "gpu", "boot": "kernel", "packages": "packages", "sources": "packages",
-    "drift": "packages", "storage": "storage", "odirect": "storage", "load": "storage", "environment": "processes",
-    "processes": "processes", "pci": "gpu", "fit": "gpu", "modules": "kernel", "audits": "kernel", "userland": "gpu",
-    "programs": "processes", "foreign": "packages", "proof": "gpu", "registration": "gpu",
+    "drift": "packages", "storage": "storage", "odirect": "storage", "load": ".subjects.load",
+    "environment": "processes", "processes": "processes", "pci": "gpu", "fit": "gpu", "modules": "kernel",
+    "audits": "kernel", "userland": "gpu", "programs": "processes", "foreign": "packages", "proof": "gpu",
+    "registration": "gpu",
 }  # fmt: skip
 
 
@@ -79,7 +81,7 @@ def collect(request: EvidenceRequest = NOTHING, total: float = TOTAL_SECONDS) ->
         recorder.value("files", TRAIL, lambda _: trail.tail())
     for name, module in COLLECTORS.items():
         # Imported one by one: other commands need few of them.
-        collector = getattr(importlib.import_module(f"{__name__}.{module}"), f"collect_{name}")
+        collector = getattr(importlib.import_module(f".{module}", __name__), f"collect_{name}")
         seconds = load_seconds if name == "load" else COLLECTOR_SECONDS
         recorder.attempt(name, functools.partial(collector, recorder, request), seconds)
     return recorder.finish()

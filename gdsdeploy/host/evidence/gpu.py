@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 
-from ..io.reading import acs_control, try_open
+from ..io.reading import acs_control, mount_of, try_open
 from ..paths import (
     BUILD_ID,
     FIRMWARE,
@@ -30,7 +30,6 @@ from ..paths import (
 )
 from ..proof import proof
 from .recorder import EvidenceRequest, Recorder
-from .storage import mount_of
 
 MODULES = (
     "nvidia", "nvidia_fs", "nvidia_peermem", "nv_peer_mem", "nvidia_uvm", "nouveau", "nvme", "nvme_core", "rpcrdma",

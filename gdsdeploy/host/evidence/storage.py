@@ -1,7 +1,4 @@
-"""Mounts, the block devices under them down to the controller, udev's records of them, and trials of direct I/O.
-
-A read rate under load is measured where the caller requested it.
-"""
+"""Mounts, the block devices under them down to the controller, udev's records of them, and trials of direct I/O."""
 
 from __future__ import annotations
 
@@ -9,9 +6,9 @@ import fcntl
 import os
 import re
 import struct
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List
 
-from ..io.reading import ext4_features, inode_flags, plain_name
+from ..io.reading import ext4_features, inode_flags, mount_of, mount_rows, plain_name
 from ..paths import BTRFS, DMSETUP, LFS, LUSTRE_OSC, MOUNTINFO, ZFS_VERSION
 from .recorder import EvidenceRequest, Recorder
 
@@ -41,7 +38,7 @@ SECONDS = 5.0
 def collect_storage(recorder: Recorder, request: EvidenceRequest) -> None:
     text = recorder.text(MOUNTINFO, limit=1024 * 1024) or ""
     # Mounts on block devices: anonymous devices have the major number 0.
-    entries = [(number, point) for number, point, _ in _rows(text) if re.match(r"[1-9][0-9]*:[0-9]+$", number)]
+    entries = [(number, point) for number, point, _ in mount_rows(text) if re.match(r"[1-9][0-9]*:[0-9]+$", number)]
     points = {mount_of(path, text) for path in request.mounts}
     first = [entry for entry in entries if entry[1] in points]
     visited: List[str] = []
@@ -63,7 +60,7 @@ def _collect_layers(recorder: Recorder, request: EvidenceRequest, text: str) -> 
     """What device mapper, Lustre and ZFS do with the data."""
     if any(name.startswith("dm-") for name in recorder.names("/sys/block")):
         recorder.command(DMSETUP, ["dmsetup", "table"])
-    kinds = {point: kind for _, point, kind in _rows(text)}
+    kinds = {point: kind for _, point, kind in mount_rows(text)}
     if "lustre" in kinds.values():
         recorder.texts(LUSTRE_OSC, [name + "/checksums" for name in recorder.names(LUSTRE_OSC)])
     if "zfs" in kinds.values():
@@ -71,19 +68,6 @@ def _collect_layers(recorder: Recorder, request: EvidenceRequest, text: str) -> 
     for point in sorted({mount_of(path, text) for path in request.mounts}):
         if kinds.get(point) == "lustre":
             recorder.command(LFS + point, ["lfs", "getstripe", "-d", point], timeout=SECONDS)
-
-
-def _rows(mountinfo: str) -> List[Tuple[str, str, str]]:
-    """(device number, mount point, filesystem) of each mount"""
-    halves = [line.partition(" - ") for line in mountinfo.splitlines()]
-    rows = [(left.split(), right.split()) for left, _, right in halves]
-    return [(left[2], plain_name(left[4]), right[0]) for left, right in rows if len(left) > 4 and right]
-
-
-def mount_of(path: str, mountinfo: str) -> str:
-    """The mount point that ``path`` lies on, empty if there is none; by name only, without touching the filesystem."""
-    points = [point for _, point, _ in _rows(mountinfo)]
-    return max((point for point in points if (path + "/").startswith(point.rstrip("/") + "/")), key=len, default="")
 
 
 def _device(recorder: Recorder, number: str, visited: List[str]) -> None:
@@ -169,21 +153,3 @@ def _ask(path: str, request: int, size: int) -> bytes:
 
 
 _READERS = {"btrfs": btrfs_inside, "xfs": xfs_inside}
-
-
-def collect_load(recorder: Recorder, request: EvidenceRequest) -> None:
-    text = recorder.text(MOUNTINFO, limit=1024 * 1024) or "" if request.load else ""
-    audits, section = recorder.document["odirect"], recorder.document["load"]
-    # These stay where the time runs out.
-    section.update({path: {"error": "no time was left to read from it"} for path, _ in request.load})
-    for path, seconds in request.load:
-        if mount_of(path, text) != path:
-            # The scratch file would lie on the filesystem below.
-            section[path] = {"error": "nothing is mounted there"}
-        elif "error" in audits.get(path, {}):
-            # The server may be gone: don't wait for it twice.
-            section[path] = {"error": audits[path]["error"]}
-        else:
-            from ..odirect.load import measured
-
-            section[path] = measured(path, seconds)

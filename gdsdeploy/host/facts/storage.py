@@ -1,4 +1,4 @@
-"""Mounts and the block devices under them, read rates under load, and what lies between a file's bytes and a disk.
+"""Mounts and the block devices under them, and what lies between a file's bytes and a disk.
 
 A condition is ``on`` (new files have it), ``possible`` (some files may), ``off``, or unknown: servers don't report it.
 """
@@ -13,65 +13,11 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tup
 
 from ..io.reading import plain_name
 from ..paths import BTRFS, DMSETUP, LFS, LUSTRE_OSC, MOUNTINFO, ZFS_VERSION
+from ..subjects.load import loads
 from .document import Document, collected, there
 from .pci import addresses
 from .processes import proofs
 from .unknown import Facts, Maybe, UndecidedError, Unknown, fact, given, if_known, known, or_else
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """Reading of one mount with direct I/O, all readers at once."""
-
-    #: bytes a second
-    rate: float
-    readers: int
-    #: bytes of one read
-    block: int
-    #: seconds of one read
-    p50: float
-    p99: float
-    longest: float
-
-    @property
-    def summary(self) -> str:
-        """All of it in one sentence."""
-        p50, p99, longest = (seconds * 1000 for seconds in (self.p50, self.p99, self.longest))
-        rate = f"{size(self.rate)}/s read by {self.readers} readers, {self.block / (1 << 20):g} MiB each time"
-        return f"{rate}; latency p50 {p50:.3g} ms, p99 {p99:.3g} ms, max {longest:.3g} ms"
-
-
-def size(number: float) -> str:
-    """Bytes in decimal units: kB, MB and GB."""
-    for unit in ("B", "kB", "MB"):
-        if number < 1000:
-            return f"{number:.3g} {unit}"
-        number /= 1000
-    return f"{number:.3g} GB"
-
-
-def loads(document: Document) -> Mapping[str, Maybe[Loaded]]:
-    """Mount point → its reading, or the reason why there is none.  Empty where the caller requested no reading."""
-    if not document.has("load"):
-        raise UndecidedError("the evidence does not say whether reading under load was asked for")
-    return {path: known(partial(_load, document, path)) for path in document.paths("load")}
-
-
-def _load(document: Document, path: str) -> Loaded:
-    record = document.record("load", path, "could not be tried under load")
-    return loaded(path, collected(record, f"nothing was read on {path}"))
-
-
-def loaded(path: str, value: Mapping[str, Any]) -> Loaded:
-    """A measurement of host/odirect/load.py as facts; raises UndecidedError."""
-    latency = value.get("latency")
-    times: Mapping[str, Any] = latency if isinstance(latency, Mapping) else {}
-    numbers: List[Any] = [value.get(key) for key in ("rate", "readers", "block")]
-    numbers += [times.get(key) for key in ("p50", "p99", "max")]
-    if any(isinstance(number, bool) or not isinstance(number, (int, float)) or not number >= 0 for number in numbers):
-        raise UndecidedError(f"the record of reading on {path} under load is malformed")
-    return Loaded(*numbers)
-
 
 #: Results of one piece of direct I/O: see host/odirect/trials.py.
 BYPASSED, BUFFERED, FELL_BACK, REFUSED, WRONG, NOT_PROVEN = (

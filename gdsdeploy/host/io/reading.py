@@ -14,7 +14,7 @@ import re
 import shlex
 import stat
 import struct
-from typing import Dict
+from typing import Dict, List, Tuple
 
 from ..rootdir import inside, open_file
 
@@ -115,6 +115,19 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 def plain_name(text: str) -> str:
     """A name as the kernel escapes it in /proc: spaces and the like in octal."""
     return _ESCAPE.sub(lambda match: chr(int(match.group(1), 8)), text) if "\\" in text else text
+
+
+def mount_rows(mountinfo: str) -> List[Tuple[str, str, str]]:
+    """(device number, mount point, filesystem) of each mount"""
+    halves = [line.partition(" - ") for line in mountinfo.splitlines()]
+    rows = [(left.split(), right.split()) for left, _, right in halves]
+    return [(left[2], plain_name(left[4]), right[0]) for left, right in rows if len(left) > 4 and right]
+
+
+def mount_of(path: str, mountinfo: str) -> str:
+    """The mount point that ``path`` lies on, empty if there is none; by name only, without touching the filesystem."""
+    points = [point for _, point, _ in mount_rows(mountinfo)]
+    return max((point for point in points if (path + "/").startswith(point.rstrip("/") + "/")), key=len, default="")
 
 
 DPKG, RPM = "dpkg", "rpm"

@@ -61,7 +61,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(results, sort_keys=True))
     else:
-        from ..facts.storage import loaded
+        from ..subjects.load import loaded
 
         for folder, result in results.items():
             summary = result["error"] if "error" in result else loaded(folder, result).summary

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gdsdeploy.host.evidence.recorder import Recorder, TimeLimitError, _busy, matching_lines, time_limit
-from gdsdeploy.host.evidence.storage import mount_of
 from gdsdeploy.host.io import reading
+from gdsdeploy.host.io.reading import mount_of
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from gdsdeploy.host import checks
 from gdsdeploy.host.checks import listed, registry
-from gdsdeploy.host.checks.registry import SUBJECTS, check, passed, text
+from gdsdeploy.host.checks.registry import text
 from gdsdeploy.host.evidence.kernel import MESSAGES
 from gdsdeploy.host.facts import facts_from, kernel
 from gdsdeploy.host.facts.kernel import Meaning, meanings
@@ -30,6 +30,7 @@ from gdsdeploy.host.model.finding import (
     finding_from,
     worst,
 )
+from gdsdeploy.host.subjects.register import SUBJECTS, Answer, check, passed
 from tests.unit.host.checks.changes import BARE, EXPECTATION, GOOD, HOSTS, Document, findings, verdicts
 from tests.unit.host.checks.faults import FAULTS
 from tests.unit.host.facts.sysfs_root import REDIRECT
@@ -292,7 +293,7 @@ def test_only_a_failure_repeats_that_a_host_was_never_provisioned(
     monkeypatch: pytest.MonkeyPatch, verdict: str
 ) -> None:
     name = "packages.drift"
-    answer = registry.Answer(verdict, "seen")
+    answer = Answer(verdict, "seen")
     changed = replace(registry.CHECKS[name], judge=lambda _facts, _expectation: answer)
     monkeypatch.setitem(registry.CHECKS, name, changed)
     assert verdicts(patched(BARE, NEVER_PROVISIONED))[name] == verdict
