@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.explain import p2pdma
-from gdsdeploy.host.explain.cause import COMPAT, DIRECT, NVIDIA_FS, P2PDMA, Cause, needs
+from gdsdeploy.host.explain import hardware, p2pdma
+from gdsdeploy.host.explain.cause import COMPAT, DIRECT, NVIDIA_FS, P2PDMA, Cause, Condition, condition, needs, weigh
 from gdsdeploy.host.explain.config import requests_p2pdma
 from gdsdeploy.host.explain.explanation import explain
 from gdsdeploy.host.explain.hardware import grace
 from gdsdeploy.host.explain.mechanisms import choose, mechanisms
 from gdsdeploy.host.explain.p2pdma import LABELS
-from gdsdeploy.host.facts import Unknown, facts_from
+from gdsdeploy.host.facts import UndecidedError, Unknown, facts_from
 from gdsdeploy.host.facts.driver import registry
 from gdsdeploy.host.facts.unknown import known
 from gdsdeploy.host.libcufile.p2pdma import storage_keys
@@ -159,3 +159,31 @@ def test_kinds_say_the_same_as_mounts() -> None:
         explanation = explain(facts_from(document), ())
         kind = next(kind for kind in explanation.kinds if kind.label == "NVMe")
         assert kind.path.path == explained(document).path
+
+
+def undecided() -> bool:
+    raise UndecidedError("because")
+
+
+def test_a_fact_that_is_not_known_never_lets_a_condition_hold() -> None:
+    because = Unknown("because")
+    assert Condition(undecided).holds == because
+    assert condition(lambda: Condition(undecided()))().holds == because
+    assert weigh([Condition(lambda: True), Condition(undecided)]).holds == because
+    # A rule that meets one outside of its conditions ends with one that is unknown.
+    rule = hardware.gpus_direct(facts_from({}), None)
+    assert [each.holds for each in rule] == [Unknown("/sys/bus/pci/devices was not looked at")]
+
+
+def test_a_cause_is_made_where_it_is_shown() -> None:
+    def cause() -> Cause:
+        raise AssertionError("nobody sees it")
+
+    for holds in (True, Unknown("because")):
+        assert Condition(holds, cause).cause is None
+    shown = Cause("a.b", "what", "fix")
+    assert (
+        Condition(False, lambda: shown).cause
+        == Condition(Unknown("because"), lambda: shown, suspect=True).cause
+        == shown
+    )
