@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gdsdeploy.mirror.host_vars import HOST_KEY
+from gdsdeploy.mirror.host_sources import HOST_KEY
 
 from gdsdeploy.host.apply.packages import dnf
 from gdsdeploy.host.apply.packages.managers import Index, Pin
