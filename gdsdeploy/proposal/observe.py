@@ -20,7 +20,6 @@ from pydantic import ValidationError
 from gdsdeploy.errors import FleetInvalid, HostUnfit
 from gdsdeploy.host.apply.packages.aptsources import Source, SourcesError, parse_sources
 from gdsdeploy.host.explain import filesystem
-from gdsdeploy.host.explain.cause import DIRECT
 from gdsdeploy.host.explain.explanation import path_of
 from gdsdeploy.host.explain.mechanisms import choose
 from gdsdeploy.host.facts import HostFacts, UndecidedError, Unknown
@@ -34,6 +33,7 @@ from gdsdeploy.host.facts.unknown import if_known, known
 from gdsdeploy.host.io.wording import first_few, line
 from gdsdeploy.host.kmod.flavour import flavour_of
 from gdsdeploy.host.paths import APT_PARTS, APT_SOURCES, DNF_PARTS, DNF_VARIABLES
+from gdsdeploy.host.subjects.condition import DIRECT
 from gdsdeploy.model.fleet import Repository
 from gdsdeploy.platform import Preset, StackPlatform, stack_platform_for
 from gdsdeploy.platform.base import NVLSM

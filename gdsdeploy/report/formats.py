@@ -30,11 +30,11 @@ from rich.table import Table
 from rich.text import Text
 
 from gdsdeploy import __version__
-from gdsdeploy.host.explain.cause import COMPAT
 from gdsdeploy.host.io import jsontext
 from gdsdeploy.host.io.prometheus import Metric, Sample, text
 from gdsdeploy.host.io.wording import count, joined, printable
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, VERDICTS, WAIVED, Finding
+from gdsdeploy.host.subjects.condition import COMPAT
 from gdsdeploy.model.hostnames import grouped, words
 from gdsdeploy.report import model
 from gdsdeploy.report.model import (

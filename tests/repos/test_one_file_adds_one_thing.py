@@ -26,14 +26,31 @@ LAB = ROOT / "tests" / "golden" / "lab"
 #: Folders that the package expects beside it.
 BESIDE = ("templates", "roles", "plugins", "playbooks")
 
-CHECK = """\
-from ..model.expectation import Expectation
-from ..facts import HostFacts
-from .register import Answer, check, failed
+SUBJECT = """\
+from __future__ import annotations
+from .condition import NVIDIA_FS, Cause, Condition, condition, rule
+from .register import check, collector, passed
 
-@check("kernel.hugepages", "there are huge pages", expects="some on {os}", prevents="slow pinning")
-def reserved(facts: HostFacts, _expectation: Expectation) -> Answer:
-    return failed("none on " + facts.os.name, "Reserve some")
+PATH = "/proc/sys/vm/nr_hugepages"
+
+@collector("hugepages")
+def collect_hugepages(recorder, _request) -> None:
+    recorder.text(PATH)
+
+@condition
+def reserved(facts) -> Condition:
+    pages = facts.document.line(PATH)
+    cause = Cause("hugepages.none", "no page is reserved", f"write 64 to {PATH}", (f"{PATH}: {pages}",))
+    return Condition(pages != "0", cause)
+
+@rule(NVIDIA_FS, 5)
+def of_path(facts, _mount):
+    yield reserved(facts)
+
+@check("hugepages.reserved", "there are huge pages", expects="some on {os}", prevents="slow pinning")
+def judge(facts, _expectation):
+    yield reserved(facts)
+    yield passed(facts.document.line(PATH))
 """
 RESOURCE = '''\
 from dataclasses import dataclass
@@ -159,22 +176,38 @@ print(json.dumps([": ".join((check.id, check.title, check.expects, check.prevent
 """
 
 
-def test_a_check(copy: Copy, host: Host, tmp_path: Path) -> None:
-    evidence = saved(tmp_path, "evidence.json", GOOD)
+def test_a_subject(copy: Copy, host: Host, tmp_path: Path) -> None:
+    """A page has its collector, and a condition that its check and an explanation tell alike."""
+    path = "/proc/sys/vm/nr_hugepages"
+    evidence = saved(tmp_path, "evidence.json", {**GOOD, "files": {**GOOD["files"], path: "0\n"}})
     expectation = saved(tmp_path, "expectation.json", asdict(EXPECTATION))
     words = ("validate", "--json", "--evidence", evidence, "--expectation", expectation)
     before = [finding["check"] for finding in host(*words)["findings"]]
-    copy.add("host/subjects/hugepages.py", CHECK)
+    copy.add("host/subjects/hugepages.py", SUBJECT)
     findings = {finding["check"]: finding for finding in host(*words, status=FAILED)["findings"]}
-    result = findings["kernel.hugepages"]
-    assert (result["verdict"], result["found"]) == ("fail", "none on debian-13")
+    assert [*findings] == [*before, "hugepages.reserved"]
+    result = findings["hugepages.reserved"]
+    assert (result["verdict"], result["found"]) == ("fail", "no page is reserved")
+    assert (result["hint"], result["evidence"]) == (f"Write 64 to {path}", [f"{path}: 0"])
     assert result["expected"] == "some on debian-13"
-    # Pages of subjects come before the modules of checks.
-    place = min(number for number, name in enumerate(before) if name.startswith("kernel."))
-    assert [*findings] == [*before[:place], "kernel.hugepages", *before[place:]]
-    assert "kernel.hugepages: there are huge pages: some on {os}: slow pinning" in host(code=LISTED)
+    explained = host("explain", "--json", "--evidence", evidence)
+    (cause,) = {json.dumps(c) for kind in explained["kinds"] for c in kind["causes"] if c["id"] == "hugepages.none"}
+    assert json.loads(cause)["fix"] == f"write 64 to {path}"
+    assert "hugepages.reserved: there are huge pages: some on {os}: slow pinning" in host(code=LISTED)
+    names, text = host(code=COLLECTED)
+    assert names[-1] == "hugepages"
+    assert text == Path(path).read_text()
 
 
+COLLECTED = """
+import json
+from gdsdeploy.host import evidence
+from gdsdeploy.host.evidence.recorder import Recorder
+from gdsdeploy.host.subjects.register import collectors
+recorder = Recorder()
+collectors()["hugepages"](recorder, evidence.NOTHING)
+print(json.dumps([[*collectors()], recorder.document["files"]["/proc/sys/vm/nr_hugepages"]]))
+"""
 APPLY = """
 import json
 from gdsdeploy.host.apply import engine, removal

@@ -6,8 +6,8 @@ import copy
 from typing import Any
 
 from gdsdeploy.host.explain import mechanisms
-from gdsdeploy.host.explain.cause import Cause, weigh
 from gdsdeploy.host.facts import facts_from
+from gdsdeploy.host.subjects.condition import Cause, weigh
 from tests.unit.host.explain.capable_host import GPU, PROVISIONED, Change, Document, dmesg, file, loaded, with_gpu
 
 CLIENT = "ib_register_peer_memory_client"

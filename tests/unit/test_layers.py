@@ -26,6 +26,7 @@ PURE = (
     "host/facts/",
     "host/checks/",
     "host/explain/",
+    "host/subjects/",
     "report/",
     "rollout/page.py",
     "rollout/preview.py",

@@ -17,7 +17,7 @@ from gdsdeploy.host import checks
 from gdsdeploy.host.audit import audit
 from gdsdeploy.host.audit.audit import objections
 from gdsdeploy.host.checks import storage as storage_check
-from gdsdeploy.host.explain import cause, explanation
+from gdsdeploy.host.explain import explanation
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.facts import processes as proofs
 from gdsdeploy.host.facts.document import Document, Ran
@@ -25,6 +25,7 @@ from gdsdeploy.host.facts.kernel import AuditFacts
 from gdsdeploy.host.kmod import module
 from gdsdeploy.host.model import finding
 from gdsdeploy.host.model.expectation import Expectation
+from gdsdeploy.host.subjects import condition as cause
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.report import formats
 from tests.unit.rdma_host import host as rdma_host

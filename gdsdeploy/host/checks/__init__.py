@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from .. import subjects
 from ..model.discovery import import_modules
-from ..subjects.register import Check
-from .registry import listed, run
+from ..subjects.register import Check, listed
+from .registry import run
 
 __all__ = ["Check", "listed", "run"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Callable, List, Pattern, Tuple
+from typing import Callable, List, Pattern, Tuple, Union
 
 from .. import gdscheck
 from ..explain import explanation
@@ -14,7 +14,7 @@ from ..facts.driver import OPEN
 from ..facts.processes import Program
 from ..libcufile.counters import REASONS
 from ..model.expectation import Expectation
-from ..subjects.register import Answer, Answers, check, failed, not_applicable, passed
+from ..subjects.register import Answer, Steps, check, failed, not_applicable, passed
 
 #: Segments of programs that ended which are no problem yet; the kernel has room for 4,096 by default.
 DEAD_SEGMENTS = 1000
@@ -88,7 +88,7 @@ def accepted(facts: HostFacts, _expectation: Expectation) -> Answer:
     prevents="a value that libcufile accepts and silently replaces",
     unknown_hint="libcufile's messages name what is missing; with allow_compat_mode false that is often nvidia-fs",
 )
-def effective(facts: HostFacts, _expectation: Expectation) -> Answers:
+def effective(facts: HostFacts, _expectation: Expectation) -> Union[Answer, Steps]:
     config, values = facts.cufile.config, facts.cufile.effective
     if config is None or facts.cufile.acceptance != ACCEPTED:
         return not_applicable("no configuration is in effect: see cufile.rendered and cufile.accepted")
@@ -121,7 +121,7 @@ def _nothing_logged(facts: HostFacts) -> Answer:
     prevents="jobs that go through CPU memory on a healthy host, because of their own cufile.json or variable",
     unknown_hint="Run this as root: it reads /proc/PID/maps and environ, and the file that the environment names",
 )
-def running(facts: HostFacts, expectation: Expectation) -> Answers:
+def running(facts: HostFacts, expectation: Expectation) -> Union[Answer, Steps]:
     if expectation.mode == "compat":
         return not_applicable("not asked: the mode is compat")
     points = [str(entry["mount"]) for entry in expectation.storage]
@@ -153,7 +153,7 @@ def running(facts: HostFacts, expectation: Expectation) -> Answers:
     prevents="a libcufile from a Python package or an image, which reads the configuration differently",
     unknown_hint="Run this as root: it reads /proc/PID/maps",
 )
-def bundled(facts: HostFacts, expectation: Expectation) -> Answers:
+def bundled(facts: HostFacts, expectation: Expectation) -> Union[Answer, Steps]:
     programs = facts.processes.programs
     others = [line for program in programs for line in _others(program, expectation)]
     if others:
@@ -178,7 +178,7 @@ def bundled(facts: HostFacts, expectation: Expectation) -> Answers:
     prevents="jobs whose path can't be seen from outside, and dead shared memory that later programs stumble over",
     unknown_hint="Run this as root: it reads /proc/PID/maps and /proc/sysvipc/shm",
 )
-def statistics(facts: HostFacts, _expectation: Expectation) -> Answers:
+def statistics(facts: HostFacts, _expectation: Expectation) -> Union[Answer, Steps]:
     level = facts.cufile.setting("profile", "cufile_stats", 0)
     if level in (1, 2):
         return failed(

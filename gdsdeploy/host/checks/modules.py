@@ -8,7 +8,6 @@ from functools import partial
 from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..explain import mechanisms
-from ..explain.cause import DMABUF, Condition, weigh
 from ..facts import HostFacts, UndecidedError, Unknown, require
 from ..facts.driver import ModuleFacts, ModuleFile
 from ..facts.kernel import NVIDIA, NVIDIA_FS, PEERMEM, KernelAudit, Message, ModuleAudit
@@ -20,6 +19,7 @@ from ..model.expectation import Expectation
 from ..model.system import FABRIC, NVSWITCH, services_of
 from ..paths import IMEX_NODES
 from ..secure_boot.signature import KEYRINGS
+from ..subjects.condition import DMABUF, Condition, weigh
 from ..subjects.register import Answer, capitalized, check, failed, not_applicable, passed, unknown
 from .topology import NOT_ASKED
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Sequence
 
 from ..facts import HostFacts, UndecidedError
 from ..facts.host_facts import stack
@@ -12,13 +12,13 @@ from ..io.wording import aligned, joined
 from ..model.expectation import Expectation
 from ..model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, WAIVED, WORDS, Finding, worst
 from ..subjects.register import (
-    CHECKS,
     ELSEWHERE,
     NEVER_PROVISIONED,
     NO_SUBJECT,
-    SUBJECTS,
     Answer,
     Check,
+    answers,
+    listed,
     not_applicable,
     unknown,
 )
@@ -38,13 +38,12 @@ def _run(check: Check, facts: HostFacts, expectation: Expectation, values: Mappi
     expected = check.expects.format_map(values)
     try:
         elsewhere = check.of_running and not expectation.own_kernel
-        answer_or_answers = not_applicable(ELSEWHERE) if elsewhere else check.judge(facts, expectation)
-        answers = [answer_or_answers] if isinstance(answer_or_answers, Answer) else list(answer_or_answers)
-        answers = answers or [not_applicable(NO_SUBJECT)]
+        said = not_applicable(ELSEWHERE) if elsewhere else check.judge(facts, expectation)
+        given = [said] if isinstance(said, Answer) else answers(said) or [not_applicable(NO_SUBJECT)]
         if check.of_provision and _never_provisioned(facts):
-            answers = [not_applicable(NEVER_PROVISIONED) if each.verdict == FAIL else each for each in answers]
+            given = [not_applicable(NEVER_PROVISIONED) if each.verdict == FAIL else each for each in given]
     except UndecidedError as reason:
-        answers = [unknown(str(reason), reason.hint or check.unknown_hint)]
+        given = [unknown(str(reason), reason.hint or check.unknown_hint)]
     return [
         Finding(
             check=check.id + (":" + answer.subject if answer.subject else ""),
@@ -56,7 +55,7 @@ def _run(check: Check, facts: HostFacts, expectation: Expectation, values: Mappi
             evidence=[line[:EVIDENCE_WIDTH] for line in list(answer.evidence)[:EVIDENCE_LINES]],
             path=answer.path,
         )
-        for answer in answers
+        for answer in given
     ]
 
 
@@ -64,11 +63,6 @@ def _never_provisioned(facts: HostFacts) -> bool:
     """Whether gdsdeploy's folders were looked for and don't exist, outside of a container, which may not show them."""
     environment = facts.environment
     return if_known(lambda: environment.container is None and environment.own_folders == (), False)
-
-
-def listed() -> Tuple[Check, ...]:
-    """All checks, in the order of a report."""
-    return tuple(sorted(CHECKS.values(), key=lambda check: SUBJECTS.index(check.id.partition(".")[0])))
 
 
 def document(expectation: Expectation, facts: HostFacts, findings: Sequence[Finding]) -> Dict[str, Any]:

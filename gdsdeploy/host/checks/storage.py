@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Iterator, List, Sequence
 
-from ..explain.cause import COMPAT, Cause
 from ..explain.explanation import MountPath, description, proof_of, storage_paths
 from ..facts import HostFacts, Unknown, storage
 from ..facts.processes import Program, Proof
@@ -13,6 +12,7 @@ from ..facts.storage import ALIGNED, BYPASSED, FILESYSTEM, NOT_PROVEN, ON, POSSI
 from ..facts.unknown import if_known, known
 from ..libcufile.counters import NOT_COUNTED, Observed, route, route_words
 from ..model.expectation import Expectation
+from ..subjects.condition import COMPAT, Cause
 from ..subjects.register import UNKNOWN_HINT, Answer, capitalized, check, failed, not_applicable, passed, unknown
 
 UNPROVEN_HINT = "Validate again while no other program reads or writes; docs/proof.md lists what a proof needs"

@@ -42,13 +42,14 @@ The document (version 1)::
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 from typing import Any, Dict
 
 from .. import trail
+from ..model.discovery import import_modules
 from ..odirect.scratch import longest
 from ..paths import TRAIL
+from ..subjects.register import collectors
 from .recorder import NOTHING, VERSION, EvidenceRequest, Recorder, request_for
 
 __all__ = ["NOTHING", "VERSION", "EvidenceRequest", "collect", "longest", "request_for"]
@@ -56,15 +57,6 @@ __all__ = ["NOTHING", "VERSION", "EvidenceRequest", "collect", "longest", "reque
 #: Seconds that one collector may wait outside of programs (see recorder.time_limit), and seconds for all of them.
 COLLECTOR_SECONDS = 60.0
 TOTAL_SECONDS = 240.0
-#: Collectors with the modules of their functions ``collect_NAME``, relative to this one, in their order: programs that
-#: can hang come last.
-COLLECTORS = {
-    "kernel": "kernel", "gpu": "gpu", "boot": "kernel", "packages": "packages", "sources": "packages",
-    "drift": "packages", "storage": "storage", "odirect": "storage", "load": ".subjects.load",
-    "environment": "processes", "processes": "processes", "pci": "gpu", "fit": "gpu", "modules": "kernel",
-    "audits": "kernel", "userland": "gpu", "programs": "processes", "foreign": "packages", "proof": "gpu",
-    "registration": "gpu",
-}  # fmt: skip
 
 
 def collect(request: EvidenceRequest = NOTHING, total: float = TOTAL_SECONDS) -> Dict[str, Any]:
@@ -79,9 +71,9 @@ def collect(request: EvidenceRequest = NOTHING, total: float = TOTAL_SECONDS) ->
         recorder.gap("audit trail", trail.trouble())
     if request.trail:
         recorder.value("files", TRAIL, lambda _: trail.tail())
-    for name, module in COLLECTORS.items():
-        # Imported one by one: other commands need few of them.
-        collector = getattr(importlib.import_module(f".{module}", __name__), f"collect_{name}")
+    # Those that aren't pages yet.
+    import_modules(__name__)
+    for name, collector in collectors().items():
         seconds = load_seconds if name == "load" else COLLECTOR_SECONDS
         recorder.attempt(name, functools.partial(collector, recorder, request), seconds)
     return recorder.finish()

@@ -29,6 +29,7 @@ from ..paths import (
     SERVICE_FOLDERS,
 )
 from ..proof import proof
+from ..subjects.register import collector
 from .recorder import EvidenceRequest, Recorder
 
 MODULES = (
@@ -36,6 +37,7 @@ MODULES = (
 )  # fmt: skip
 
 
+@collector("gpu")
 def collect_gpu(recorder: Recorder, _request: EvidenceRequest) -> None:
     for name in MODULES:
         folder = "/sys/module/" + name
@@ -69,6 +71,7 @@ LIBRARY_LINE = r"^\s*({})\s.*=>\s*(/\S+)$"
 NAMES = ("libcuda.so.1", "libnvidia-ml.so.1")
 
 
+@collector("userland")
 def collect_userland(recorder: Recorder, _request: EvidenceRequest) -> None:
     output = recorder.command("ldconfig", ["ldconfig", "-p"], pattern=LIBRARIES)
     for name in NAMES:
@@ -93,6 +96,7 @@ NAMED = {"0x0108": "nvme", "0x02": "infiniband", "0x0c06": "infiniband"}
 LIMIT = 2048
 
 
+@collector("pci")
 def collect_pci(recorder: Recorder, _request: EvidenceRequest) -> None:
     for name in recorder.names(PCI)[:LIMIT]:
         folder = PCI + "/" + name
@@ -127,6 +131,7 @@ def collect_pci(recorder: Recorder, _request: EvidenceRequest) -> None:
 NDEV = "gid_attrs/ndevs/0"
 
 
+@collector("fit")
 def collect_fit(recorder: Recorder, _request: EvidenceRequest) -> None:
     recorder.excerpt("/proc/meminfo", "^MemTotal:")
     for name in recorder.names(INFINIBAND):
@@ -138,6 +143,7 @@ def collect_fit(recorder: Recorder, _request: EvidenceRequest) -> None:
     recorder.command("ip-address", ["ip", "-json", "address", "show"])
 
 
+@collector("proof")
 def collect_proof(recorder: Recorder, request: EvidenceRequest) -> None:
     if not request.scratch:
         return
@@ -150,6 +156,7 @@ def collect_proof(recorder: Recorder, request: EvidenceRequest) -> None:
         proof.prove(recorder.command, folders, proof.configuration(config, request.cufile_path))
 
 
+@collector("registration")
 def collect_registration(recorder: Recorder, request: EvidenceRequest) -> None:
     if request.registration and recorder.names(NVIDIA + "/gpus") and recorder.names(INFINIBAND):
         proof.register_memory(recorder.command)

@@ -35,6 +35,7 @@ from ..paths import (
     SOURCES,
     parameter_path,
 )
+from ..subjects.register import collector
 from .recorder import EvidenceRequest, Recorder, failure
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -86,6 +87,7 @@ JOURNAL = ("journalctl", "--dmesg", "--boot", "--no-pager", "--quiet", "--all", 
 _LOADED = re.compile(r"^(\S+ \d+) \d+ \S+ (\w+ 0x\w+)", re.MULTILINE)
 
 
+@collector("kernel")
 def collect_kernel(recorder: Recorder, request: EvidenceRequest) -> None:
     for path in FILES:
         recorder.text(path)
@@ -136,6 +138,7 @@ IMPORTS = re.compile(r"nvidia_|^nv[A-Z_]|peer_memory|nvfs|^module_layout$|^_prin
 EXPORTS = re.compile(r"^nvidia_p2p_|peer_memory|nvfs")
 
 
+@collector("modules")
 def collect_modules(recorder: Recorder, _request: EvidenceRequest) -> None:
     inputs = kmod_inputs(recorder)
     for name in MODULES:
@@ -214,6 +217,7 @@ UNITS = (
 PROPERTIES = "Id,LoadState,ActiveState,SubState,Result,UnitFileState,ExecMainStatus"
 
 
+@collector("boot")
 def collect_boot(recorder: Recorder, _request: EvidenceRequest) -> None:
     for folder in LOAD_FOLDERS + PROBE_FOLDERS:
         recorder.texts(folder, [name for name in recorder.names(folder) if name.endswith(".conf")])
@@ -238,6 +242,7 @@ def collect_boot(recorder: Recorder, _request: EvidenceRequest) -> None:
         recorder.command("systemctl-failed", failed_units)
 
 
+@collector("audits")
 def collect_audits(recorder: Recorder, request: EvidenceRequest) -> None:
     section = recorder.document["audits"]
     if request.expectation is not None and not request.expectation.own_kernel:

@@ -46,6 +46,7 @@ from ..paths import (
     VERSIONLOCKS,
 )
 from ..rootdir import LoopError, inside, list_folder, read_text
+from ..subjects.register import collector
 from . import gpu
 from .recorder import EvidenceRequest, Recorder, stored_run
 
@@ -62,6 +63,7 @@ DPKG_INPUTS = ("/usr/bin/dpkg-query", "/var/lib/dpkg/status", "/var/lib/dpkg/upd
 RPM_FORMAT = "%{NAME}\\t%|EPOCH?{%{EPOCH}:}:{}|%{VERSION}-%{RELEASE}\\t%{ARCH}\\tii\\n"
 
 
+@collector("packages")
 def collect_packages(recorder: Recorder, request: EvidenceRequest) -> None:
     installed(recorder, request)
     if recorder.exists(DKMS):
@@ -94,6 +96,7 @@ _KEYS = (r"(?im)signed-by\s*[:=]\s*(/[^\s\],]+)", r"(?im)^\s*gpgkey\s*=.*?file:/
 _LIMIT = 256 * 1024
 
 
+@collector("sources")
 def collect_sources(recorder: Recorder, request: EvidenceRequest) -> None:
     if not request.sources:
         return
@@ -129,6 +132,7 @@ APT_OTHERS = (
 )
 
 
+@collector("drift")
 def collect_drift(recorder: Recorder, request: EvidenceRequest) -> None:
     """Only for expected packages: without them, nothing could have moved."""
     if not request.packages:
@@ -177,6 +181,7 @@ _STANZA = r"^\s*$|^(?:Types|Enabled|Trusted|X-Repolib-\w+)\s*:|^\s*\[[^\]=\s]*\]
 _SETTINGS = ("exclude", "excludepkgs")
 
 
+@collector("foreign")
 def collect_foreign(recorder: Recorder, request: EvidenceRequest) -> None:
     """Of the locked kernel where there is an expectation, else of the running one."""
     running: str = recorder.document["host"]["uname"]["release"]

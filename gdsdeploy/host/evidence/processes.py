@@ -49,6 +49,7 @@ from ..paths import (
 )
 from ..process import is_roots
 from ..rootdir import inside, list_folder
+from ..subjects.register import collector
 from .recorder import FILE_LIMIT, EvidenceRequest, Recorder, matching_lines, read_all
 
 #: As of /etc/cufile.json.
@@ -106,6 +107,7 @@ MANAGERS = r"docker|kubepods|containerd|libpod|crio|/lxc|enroot"
 VARIABLES = r"CUFILE_[A-Z]"
 
 
+@collector("environment")
 def collect_environment(recorder: Recorder, _request: EvidenceRequest) -> None:
     for path in CONTAINER_FILES:
         recorder.text(path)
@@ -139,6 +141,7 @@ GDSCHECKS = ("/usr/libexec/gds/tools/gdscheck", "/usr/local/cuda*/gds/tools/gdsc
 GDSCHECK_SECONDS = 30.0
 
 
+@collector("programs")
 def collect_programs(recorder: Recorder, request: EvidenceRequest) -> None:
     recorder.text(CUFILE, limit=256 * 1024)
     if request.cufile_path != CUFILE:
@@ -419,6 +422,7 @@ class Maps(NamedTuple):
     whole: bool
 
 
+@collector("processes")
 def collect_processes(recorder: Recorder, _request: EvidenceRequest) -> None:
     Scan(PROGRAMS_LIMIT, SECONDS).look(recorder)
 

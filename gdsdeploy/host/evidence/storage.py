@@ -10,6 +10,7 @@ from typing import Any, Dict, List
 
 from ..io.reading import ext4_features, inode_flags, mount_of, mount_rows, plain_name
 from ..paths import BTRFS, DMSETUP, LFS, LUSTRE_OSC, MOUNTINFO, ZFS_VERSION
+from ..subjects.register import collector
 from .recorder import EvidenceRequest, Recorder
 
 #: Files of a block device; a partition doesn't have most of them, its disk does.
@@ -35,6 +36,7 @@ DEVICES_LIMIT = 512
 SECONDS = 5.0
 
 
+@collector("storage")
 def collect_storage(recorder: Recorder, request: EvidenceRequest) -> None:
     text = recorder.text(MOUNTINFO, limit=1024 * 1024) or ""
     # Mounts on block devices: anonymous devices have the major number 0.
@@ -96,6 +98,7 @@ _BTRFS_FS_INFO = 0x8400941F
 _XFS_GEOMETRY, _XFS_FLAGS = 0x8100587E, 92
 
 
+@collector("odirect")
 def collect_odirect(recorder: Recorder, request: EvidenceRequest) -> None:
     text = recorder.text(MOUNTINFO, limit=1024 * 1024) or ""
     for path in request.mounts:

@@ -21,8 +21,8 @@ from ..facts.storage import Mount
 from ..facts.unknown import any_of, if_known, known
 from ..libcufile import p2pdma
 from ..paths import CUFILE
-from . import quote, reference
-from .cause import DIRECT_PATH, NOTES, USABLE, Cause, Condition, condition, listed_cause, numbers, rule
+from ..subjects import quote, reference
+from ..subjects.condition import DIRECT_PATH, NOTES, USABLE, Cause, Condition, condition, listed_cause, numbers, rule
 
 #: The last release that reads CUFILE_ALLOW_COMPAT_MODE.
 LAST_WITH_ALLOW_COMPAT = (1, 16)

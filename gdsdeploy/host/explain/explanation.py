@@ -19,8 +19,8 @@ from ..facts.unknown import any_of, if_known, known, or_else
 from ..foreign import ForeignInstall, Locked, findings
 from ..gdscheck.reader import SINCE
 from ..libcufile.counters import NOT_COUNTED, REASONS, Observed, Route, route
-from . import config, filesystem, mechanisms, nvidia_fs, reference
-from .cause import (
+from ..subjects import reference
+from ..subjects.condition import (
     BROKEN,
     COMPAT,
     DIRECT,
@@ -31,7 +31,6 @@ from .cause import (
     USABLE,
     Cause,
     Condition,
-    Path,
     Verdict,
     distinct,
     needs,
@@ -39,9 +38,46 @@ from .cause import (
     ranked,
     weigh,
 )
+from . import config, filesystem, mechanisms, nvidia_fs
 from .config import p2pdma_keys, registers_silently, requests_p2pdma
 from .filesystem import NATIVE, NETWORK
 from .mechanisms import CLIENTS
+
+
+@dataclass(frozen=True)
+class Path:
+    """``path``: one of DIRECT, ``compat`` or ``broken``; unknown where the evidence isn't conclusive."""
+
+    path: Maybe[str]
+    #: why there is no direct path, the root cause first
+    causes: Tuple[Cause, ...]
+    #: whether the host has a GPU; without one nothing can be proven
+    gpu: Maybe[bool]
+    #: what may prevent the direct path, where ``path`` is unknown because of it
+    suspects: Tuple[Cause, ...] = ()
+    #: why the unknown facts are unknown
+    unseen: Tuple[str, ...] = ()
+    #: what slows the direct path down, or excludes some files or GPUs from it
+    notes: Tuple[Cause, ...] = ()
+    #: what a read through cuFile showed, with each GPU; empty where none was tried
+    proofs: Tuple[Proof, ...] = ()
+
+    @property
+    def proven(self) -> Optional[Maybe[str]]:
+        """The worst path that was proven with any GPU, unknown where one was not proven; None: nothing was tried."""
+        shown = [proof.path for proof in self.proofs]
+        for path in (BROKEN, COMPAT):
+            if path in shown:
+                return path
+        return next((path for path in shown if isinstance(path, Unknown)), shown[0] if shown else None)
+
+    @property
+    def surprise(self) -> str:
+        """How the proven path differs from the expected one; empty where they agree or one is unknown."""
+        proven = self.proven
+        if proven is None or isinstance(proven, Unknown) or isinstance(self.path, Unknown) or proven == self.path:
+            return ""
+        return f"all other evidence on this host says {self.path}, but I/O shows {proven}"
 
 
 def path_of(facts: HostFacts, mount: Mount, file: str = "") -> Path:

@@ -12,8 +12,20 @@ from .. import data
 from ..facts import HostFacts, Maybe, UndecidedError, Unknown, storage
 from ..facts.storage import Device, Mount
 from ..facts.unknown import if_known, known
-from . import config, quote, reference
-from .cause import DIRECT_PATH, NOTES, NVIDIA_FS, USABLE, Cause, Condition, condition, listed_cause, numbers, rule
+from ..subjects import quote, reference
+from ..subjects.condition import (
+    DIRECT_PATH,
+    NOTES,
+    NVIDIA_FS,
+    USABLE,
+    Cause,
+    Condition,
+    condition,
+    listed_cause,
+    numbers,
+    rule,
+)
+from . import config
 from .config import registration_failure
 
 #: First part of a device-mapper name → what it does with the data, and what to do instead.

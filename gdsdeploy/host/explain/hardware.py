@@ -18,8 +18,10 @@ from ..facts.storage import NVME, Device, Mount
 from ..facts.unknown import if_known, known
 from ..gdscheck import Gpu, Report
 from ..paths import CUFILE, CUFILE_OPEN, NVFS, PCI
-from . import cause, filesystem, quote, reference
-from .cause import DIRECT_PATH, NOTES, USABLE, Cause, Condition, condition, listed_cause, rule
+from ..subjects import condition as cause
+from ..subjects import quote, reference
+from ..subjects.condition import DIRECT_PATH, NOTES, USABLE, Cause, Condition, condition, listed_cause, rule
+from . import filesystem
 from .config import requests_p2pdma
 
 MIB = 1 << 20

@@ -22,8 +22,8 @@ from ..facts.storage import Mount
 from ..facts.unknown import if_known, known
 from ..gdscheck import Row
 from ..paths import CUFILE, HOLDERS, PEERS
-from . import hardware, modules, nvidia_fs, quote, reference
-from .cause import (
+from ..subjects import quote, reference
+from ..subjects.condition import (
     COMPAT,
     DMABUF,
     NOTES,
@@ -40,6 +40,7 @@ from .cause import (
     rule,
     weigh,
 )
+from . import hardware, modules, nvidia_fs
 
 PEERDIRECT, NONE = "peerdirect", "none"
 #: First kernel whose RDMA core accepts DMA-BUF memory.

@@ -18,8 +18,9 @@ from ..facts.unknown import if_known
 from ..kmod.module import substitute_of
 from ..model import causes
 from ..paths import MODPROBE
-from . import filesystem, quote, reference
-from .cause import DIRECT_PATH, NOT_LOADED, NOTES, NVIDIA_FS, Cause, Condition, ranked, rule
+from ..subjects import quote, reference
+from ..subjects.condition import DIRECT_PATH, NOT_LOADED, NOTES, NVIDIA_FS, Cause, Condition, ranked, rule
+from . import filesystem
 from .config import requests_p2pdma
 
 P2P = "nvidia_p2p_"

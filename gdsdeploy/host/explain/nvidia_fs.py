@@ -9,8 +9,9 @@ from ..facts.storage import Mount
 from ..facts.unknown import if_known
 from ..kmod.flavour import has_nvme_hooks
 from ..paths import NVFS, NVFS_DEVICE
-from . import hardware, modules, quote, reference
-from .cause import NVIDIA_FS, USABLE, Cause, Condition, condition, listed_cause, numbers, rule
+from ..subjects import quote, reference
+from ..subjects.condition import NVIDIA_FS, USABLE, Cause, Condition, condition, listed_cause, numbers, rule
+from . import hardware, modules
 from .config import p2pdma_enabled
 from .filesystem import NETWORK, transport
 

@@ -17,8 +17,9 @@ from ..facts.pci import Function, bar1, find
 from ..facts.storage import Device, Mount
 from ..facts.unknown import any_of, if_known, known
 from ..gdscheck import Row
-from . import config, hardware, quote, reference
-from .cause import NOTES, P2PDMA, Cause, Condition, condition, listed_cause, numbers, rule
+from ..subjects import quote, reference
+from ..subjects.condition import NOTES, P2PDMA, Cause, Condition, condition, listed_cause, numbers, rule
+from . import config, hardware
 from .config import p2pdma_keys
 from .filesystem import storage_of, transport
 

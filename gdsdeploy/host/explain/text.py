@@ -9,9 +9,18 @@ from .. import foreign
 from ..facts import Unknown
 from ..io.wording import joined, line
 from ..libcufile.counters import route_words
+from ..subjects.condition import BROKEN, COMPAT, DMABUF, NVIDIA_FS, P2PDMA, PEERMEM, Cause
 from . import filesystem
-from .cause import BROKEN, COMPAT, DMABUF, NVIDIA_FS, P2PDMA, PEERMEM, Cause, Path
-from .explanation import ExplainedMount, ExplainedProcess, ExplainedProgram, Explanation, Kind, configuration, versions
+from .explanation import (
+    ExplainedMount,
+    ExplainedProcess,
+    ExplainedProgram,
+    Explanation,
+    Kind,
+    Path,
+    configuration,
+    versions,
+)
 
 WIDTH = 88
 MEANS = {

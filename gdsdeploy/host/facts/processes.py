@@ -216,7 +216,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-#: As in host/explain/cause.py, which builds on the facts.
+#: As in host/subjects/condition.py, which builds on the facts.
 NVIDIA_FS, P2PDMA, COMPAT, BROKEN = "nvidia-fs", "p2pdma", "compat", "broken"
 #: What is tried, in this order; recordings made before writes were tried name no operations.
 READ, WRITE = "read", "write"

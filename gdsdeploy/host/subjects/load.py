@@ -11,7 +11,7 @@ from ..facts.unknown import Maybe, UndecidedError, Unknown, known, require
 from ..io.reading import mount_of
 from ..model.expectation import Expectation
 from ..paths import MOUNTINFO
-from .register import Answer, check, failed, not_applicable, passed, unknown
+from .register import Answer, check, collector, failed, not_applicable, passed, unknown
 
 if TYPE_CHECKING:
     from ..evidence.recorder import EvidenceRequest, Recorder
@@ -24,6 +24,7 @@ SLOW_HINT = (
 UNREAD_HINT = "Remove the reason above, and validate again with --load; see docs/validate.md"
 
 
+@collector("load")
 def collect_load(recorder: Recorder, request: EvidenceRequest) -> None:
     text = recorder.text(MOUNTINFO, limit=1024 * 1024) or "" if request.load else ""
     audits, section = recorder.document["odirect"], recorder.document["load"]

@@ -1,18 +1,57 @@
-"""What the pages of subjects register: checks, each a pure function of facts and expectation that returns its answer.
+"""What the pages of subjects register: their collectors and their checks.
 
-A fact that isn't known ends a check with "could not tell" and the reason.
+A check is a pure function of facts and expectation.  It yields the conditions that have to hold, then what it observed.
+A fact that isn't known ends it with "could not tell" and the reason.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Callable, Dict, Iterable, Sequence, Union
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
+from ..facts.unknown import UndecidedError, Unknown
+from ..model.discovery import import_modules
 from ..model.expectation import Expectation
 from ..model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN
+from .condition import Cause, Condition
 
 if TYPE_CHECKING:
+    from ..evidence.recorder import EvidenceRequest, Recorder
     from ..facts import HostFacts
+
+#: Subjects and their collectors, from the ground up: the order of reports and of collections.  A subject is the first
+#: word of its checks' ids; programs that can hang come last.  What isn't here follows, in the order of pages' names.
+ORDER = (
+    *("os", "host", "container", "kernel", "topology", "gpu", "nic", "nvme", "pci", "fit", "driver", "nouveau"),
+    *("nvidia-fs", "peermem", "rdma", "modules", "secure-boot", "packages", "sources", "drift", "stack", "boot"),
+    *("cufile", "environment", "processes", "gdscheck", "storage", "odirect", "load", "audits", "userland"),
+    *("programs", "foreign", "proof", "registration"),
+)
+
+
+def _place(name: str) -> int:
+    return ORDER.index(name) if name in ORDER else len(ORDER)
+
+
+Collector = Callable[["Recorder", "EvidenceRequest"], None]
+_COLLECTORS: Dict[str, Collector] = {}
+
+
+def collector(name: str) -> Callable[[Collector], Collector]:
+    """Register a function that records evidence, under the name by which the document speaks of its gaps."""
+
+    def register(collect: Collector) -> Collector:
+        if _COLLECTORS.setdefault(name, collect) is not collect:
+            raise ValueError(f"two collectors have the name {name}")
+        return collect
+
+    return register
+
+
+def collectors() -> Dict[str, Collector]:
+    """Every collector of the pages by its name, in their order."""
+    import_modules(__package__)
+    return {name: _COLLECTORS[name] for name in sorted(_COLLECTORS, key=_place)}
 
 
 @dataclass(frozen=True)
@@ -30,9 +69,9 @@ class Answer:
     path: str = ""
 
 
-#: Several answers: one for each subject.  No answer at all becomes one that is not applicable.
-Answers = Union[Answer, Iterable[Answer]]
-Judge = Callable[["HostFacts", Expectation], Answers]
+#: Conditions and the answer where they hold; or several answers: one for each mount or the like.
+Steps = Iterable[Union[Condition, Answer]]
+Judge = Callable[["HostFacts", Expectation], Union[Answer, Steps]]
 
 
 @dataclass(frozen=True)
@@ -54,12 +93,6 @@ class Check:
 
 
 CHECKS: Dict[str, Check] = {}
-#: First words of check ids, in the order of every report, from the ground up.
-SUBJECTS = (
-    *("os", "host", "container", "kernel", "topology", "gpu", "nic", "nvme", "driver", "nouveau", "nvidia-fs"),
-    *("peermem", "rdma", "modules", "secure-boot", "packages", "stack", "boot", "cufile", "gdscheck", "storage"),
-    "odirect",
-)
 #: The observation where a check that runs once for each subject has none.
 NO_SUBJECT = "this host has nothing that the check is about"
 #: The answer of checks of the running kernel on a host that doesn't choose it.
@@ -83,14 +116,54 @@ def check(
     """Register a function as the check ``ident``."""
 
     def register(judge: Judge) -> Judge:
-        if ident.partition(".")[0] not in SUBJECTS:
-            raise ValueError(f"the check {ident} has a subject that SUBJECTS doesn't have")
         if ident in CHECKS:
             raise ValueError(f"two checks have the id {ident}")
         CHECKS[ident] = Check(ident, title, expects, prevents, unknown_hint, of_running, of_provision, judge)
         return judge
 
     return register
+
+
+def listed() -> Tuple[Check, ...]:
+    """All checks, in the order of a report."""
+    return tuple(sorted(CHECKS.values(), key=lambda check: _place(check.id.partition(".")[0])))
+
+
+def answers(steps: Steps) -> List[Answer]:
+    """What a check says: why the first condition doesn't hold, else what it observed.
+
+    Raises UndecidedError where all conditions hold that are known, and one isn't.
+    """
+    observed: List[Answer] = []
+    undecided: List[UndecidedError] = []
+    try:
+        for step in steps:
+            if isinstance(step, Answer):
+                observed.append(step)
+            elif isinstance(step.holds, Unknown):
+                undecided.append(UndecidedError(step.holds.reason, capitalized(step.cause.fix) if step.cause else ""))
+            elif not step.holds:
+                return [refused(step.cause)]
+    except UndecidedError as error:
+        undecided.append(error)
+    if undecided:
+        raise undecided[0]
+    return observed
+
+
+def answer(steps: Steps, unknown_hint: str = UNKNOWN_HINT, **of_all: str) -> Answer:
+    """The one answer of ``steps``, with the fields ``of_all`` whatever it is: its subject, what is expected."""
+    try:
+        (one,) = answers(steps)
+    except UndecidedError as error:
+        one = unknown(str(error), error.hint or unknown_hint)
+    return replace(one, **of_all)
+
+
+def refused(cause: Optional[Cause]) -> Answer:
+    """A failure in the words of its cause."""
+    assert cause is not None, "a condition of a check has a cause"
+    return failed(cause.what, capitalized(cause.fix), cause.evidence)
 
 
 def passed(observation: str, evidence: Sequence[str] = (), subject: str = "", expected: str = "") -> Answer:

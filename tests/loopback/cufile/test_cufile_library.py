@@ -10,11 +10,11 @@ import pytest
 
 from gdsdeploy.cufile.model import known_keys
 from gdsdeploy.host.evidence.processes import read_configuration
-from gdsdeploy.host.explain.cause import numbers
 from gdsdeploy.host.explain.config import registration_error
 from gdsdeploy.host.facts.cufile import SHOWN, differences, given_keys, same
 from gdsdeploy.host.facts.environment import merged
 from gdsdeploy.host.gdscheck import document, reader
+from gdsdeploy.host.subjects.condition import numbers
 from tests.cufile import libraries, standin
 from tests.cufile.effective import effective
 from tests.cufile.gdschecks import HOOKS, SYSFS, program, started

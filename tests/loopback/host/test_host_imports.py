@@ -12,8 +12,10 @@ import pytest
 ROOT = Path(__file__).parents[3]
 EVIDENCE = """
 from gdsdeploy.host import evidence
-for module in evidence.COLLECTORS.values():
-    __import__(evidence.__name__ + "." + module)
+from gdsdeploy.host.model.discovery import import_modules
+from gdsdeploy.host.subjects.register import collectors
+import_modules(evidence.__name__)
+assert {"kernel", "load"} < set(collectors())
 """
 HELLO = """
 from gdsdeploy.host.__main__ import main

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsdeploy.host.explain.cause import DIRECT
 from gdsdeploy.host.explain.explanation import NoSuchMountError, as_document, explain
 from gdsdeploy.host.explain.text import WIDTH, render
 from gdsdeploy.host.facts import Unknown, facts_from, kernel
 from gdsdeploy.host.model.finding import NOT_APPLICABLE, PASS, UNKNOWN
+from gdsdeploy.host.subjects.condition import DIRECT
 from tests.unit.host import hosts
 from tests.unit.host.cases import CaseError
 from tests.unit.host.checks.changes import BARE, GOOD, Document, verdicts

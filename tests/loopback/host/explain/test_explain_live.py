@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.explain.cause import Path as Taken
+from gdsdeploy.host.explain.explanation import Path as Taken
 from gdsdeploy.host.explain.explanation import explain
 from gdsdeploy.host.facts import HostFacts, facts_from
 

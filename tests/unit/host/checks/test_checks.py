@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,10 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import checks
-from gdsdeploy.host.checks import listed, registry
+from gdsdeploy.host.checks import listed
 from gdsdeploy.host.checks.registry import text
 from gdsdeploy.host.evidence.kernel import MESSAGES
-from gdsdeploy.host.facts import facts_from, kernel
+from gdsdeploy.host.facts import UndecidedError, Unknown, facts_from, kernel
 from gdsdeploy.host.facts.kernel import Meaning, meanings
 from gdsdeploy.host.gate import gate
 from gdsdeploy.host.model.expectation import Expectation
@@ -30,7 +31,9 @@ from gdsdeploy.host.model.finding import (
     finding_from,
     worst,
 )
-from gdsdeploy.host.subjects.register import SUBJECTS, Answer, check, passed
+from gdsdeploy.host.subjects import register
+from gdsdeploy.host.subjects.condition import Cause, Condition
+from gdsdeploy.host.subjects.register import Answer, check, passed
 from tests.unit.host.checks.changes import BARE, EXPECTATION, GOOD, HOSTS, Document, findings, verdicts
 from tests.unit.host.checks.faults import FAULTS
 from tests.unit.host.facts.sysfs_root import REDIRECT
@@ -41,7 +44,9 @@ from tests.unit.later_evidence import complete
 def test_ids_are_words_under_a_subject_and_in_its_order() -> None:
     ids = [entry.id for entry in listed()]
     assert all(re.fullmatch(r"[a-z-]+\.[a-z0-9-]+", ident) for ident in ids)
-    assert [*dict.fromkeys(ident.split(".")[0] for ident in ids)] == list(SUBJECTS)
+    subjects = [*dict.fromkeys(ident.split(".")[0] for ident in ids)]
+    assert subjects == [name for name in register.ORDER if name in subjects]
+    assert set(register.ORDER) == {*subjects, *register.collectors()}
 
 
 def test_every_check_says_what_it_asserts_expects_and_prevents() -> None:
@@ -55,6 +60,36 @@ def test_every_check_says_what_it_asserts_expects_and_prevents() -> None:
 def test_an_id_is_taken_once() -> None:
     with pytest.raises(ValueError, match=re.escape("two checks have the id os.release")):
         check("os.release", "x", expects="x", prevents="x")(lambda _facts, _expectation: passed("x"))
+
+
+def test_what_conditions_say() -> None:
+    """The first that doesn't hold decides, even after one that isn't known, which alone never passes."""
+    holds, fails = Condition(True), Condition(False, Cause("x.y", "it is off", "turn it on: x", ("/x: 0",)))
+    unseen, suspect = (
+        Condition(Unknown("not seen")),
+        Condition(Unknown("perhaps"), Cause("x.z", "z", "look"), suspect=True),
+    )
+
+    def ends(*steps: Condition | Answer) -> Iterator[Condition | Answer]:
+        yield from steps
+        raise UndecidedError("no fact")
+
+    off = Answer(FAIL, "it is off", "Turn it on: x", ("/x: 0",))
+    assert register.answers([holds, passed("on")]) == [passed("on")]
+    assert register.answers([holds, unseen, fails, passed("on")]) == [off]
+    for steps, reason, hint in (
+        ([holds, unseen, suspect, passed("on")], "not seen", ""),
+        ([holds, suspect, passed("on")], "perhaps", "Look"),
+        (ends(holds, passed("on")), "no fact", ""),
+        (ends(unseen), "not seen", ""),
+    ):
+        with pytest.raises(UndecidedError, match=reason) as error:
+            register.answers(steps)
+        assert error.value.hint == hint
+    assert register.answer([unseen], "Try", expected="e", subject="s") == Answer(
+        UNKNOWN, "not seen", "Try", (), "e", "s"
+    )
+    assert register.answer(ends(fails), subject="s") == replace(off, subject="s")
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -209,7 +244,7 @@ def test_a_switch_that_redirects_peers_is_named() -> None:
     assert judge(document, "topology.acs").verdict == UNKNOWN
 
 
-OF_PROVISION = {check.id for check in registry.listed() if check.of_provision}
+OF_PROVISION = {check.id for check in checks.listed() if check.of_provision}
 
 
 def of(*verdicts: str) -> list[Finding]:
@@ -272,7 +307,7 @@ def test_every_check_is_listed_on_every_host(document: Document) -> None:
     bare_fleet = replace(EXPECTATION, storage=[], own_kernel=False)
     for expectation in (EXPECTATION, bare_fleet):
         names = {name.partition(":")[0] for name in findings(document, expectation)}
-        assert names == {check.id for check in registry.listed()}
+        assert names == {check.id for check in checks.listed()}
 
 
 NEVER_PROVISIONED = {"files": {"/etc/modules-load.d/gdsdeploy.conf": {"error": "ENOENT"}}}
@@ -294,6 +329,6 @@ def test_only_a_failure_repeats_that_a_host_was_never_provisioned(
 ) -> None:
     name = "packages.drift"
     answer = Answer(verdict, "seen")
-    changed = replace(registry.CHECKS[name], judge=lambda _facts, _expectation: answer)
-    monkeypatch.setitem(registry.CHECKS, name, changed)
+    changed = replace(register.CHECKS[name], judge=lambda _facts, _expectation: answer)
+    monkeypatch.setitem(register.CHECKS, name, changed)
     assert verdicts(patched(BARE, NEVER_PROVISIONED))[name] == verdict

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.explain import hardware, p2pdma
-from gdsdeploy.host.explain.cause import COMPAT, DIRECT, NVIDIA_FS, P2PDMA, Cause, Condition, condition, needs, weigh
 from gdsdeploy.host.explain.config import requests_p2pdma
 from gdsdeploy.host.explain.explanation import explain
 from gdsdeploy.host.explain.hardware import grace
@@ -18,6 +17,17 @@ from gdsdeploy.host.facts.driver import registry
 from gdsdeploy.host.facts.unknown import known
 from gdsdeploy.host.libcufile.p2pdma import storage_keys
 from gdsdeploy.host.model.compat import rules_with
+from gdsdeploy.host.subjects.condition import (
+    COMPAT,
+    DIRECT,
+    NVIDIA_FS,
+    P2PDMA,
+    Cause,
+    Condition,
+    condition,
+    needs,
+    weigh,
+)
 from tests.unit.host import cases, hosts
 from tests.unit.host.explain.capable_host import GPU
 from tests.unit.host.explain.faults import FAULTS, FOR_P2PDMA, explained

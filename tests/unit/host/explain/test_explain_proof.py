@@ -16,8 +16,7 @@ import pytest
 
 from gdsdeploy.cufile.render import PATH
 from gdsdeploy.host import checks
-from gdsdeploy.host.explain.cause import BROKEN, COMPAT, NVIDIA_FS, P2PDMA
-from gdsdeploy.host.explain.cause import Path as Taken
+from gdsdeploy.host.explain.explanation import Path as Taken
 from gdsdeploy.host.explain.explanation import as_document, explain, path_of
 from gdsdeploy.host.explain.text import render
 from gdsdeploy.host.facts import Unknown, facts_from
@@ -27,6 +26,7 @@ from gdsdeploy.host.libcufile.errors import lookup
 from gdsdeploy.host.model.expectation import from_json
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
 from gdsdeploy.host.paths import CONTAINER_FILES
+from gdsdeploy.host.subjects.condition import BROKEN, COMPAT, NVIDIA_FS, P2PDMA
 from tests.unit.host.explain.capable_host import MOUNT, capable, with_gpu
 
 EVIDENCE = Path(__file__).parents[3] / "evidence"

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.explain import explanation, hardware, modules
-from gdsdeploy.host.explain.cause import Cause, listed_cause, numbers
 from gdsdeploy.host.explain.explanation import as_document, explain
 from gdsdeploy.host.explain.text import render, render_process
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.host_facts import stack
 from gdsdeploy.host.facts.storage import Mount
 from gdsdeploy.host.model import causes
+from gdsdeploy.host.subjects.condition import Cause, listed_cause, numbers
 from tests.unit.host import cases
 from tests.unit.host.checks.changes import GOOD
 from tests.unit.host.explain.capable_host import (

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 from functools import partial
-from typing import Iterable, Iterator, Sequence, Tuple
+from typing import TYPE_CHECKING, Iterable, Iterator, Sequence, Tuple
 
-from ..facts import HostFacts, Unknown
-from ..facts.environment import Variable
-from ..facts.storage import Mount
-from ..facts.unknown import if_known, known
+from ..facts.unknown import Unknown, if_known, known
 from ..paths import CUFILE, MOUNTINFO, PROBE_FOLDERS
+
+if TYPE_CHECKING:
+    from ..facts import HostFacts
+    from ..facts.environment import Variable
+    from ..facts.storage import Mount
 
 #: Most lines quoted from one source, and most characters of one line.
 LINES = 3

@@ -1,10 +1,7 @@
-"""The parts of an explanation: causes, conditions that hold or not, and the path that follows.
+"""What has to hold of a host, and what it means when it doesn't: one type for checks and explanations.
 
-Causes that pasted logs show as well are rows of data/causes.json, with their fixes and references.
-
-The register of causes: a module of this package adds a rule, and the rank of the rule decides its place.
-
-See docs/guides/extend.md.
+Causes that pasted logs show as well are rows of data/causes.json, with their fixes and references.  A page adds a rule
+about a path; the rank of the rule decides its place.  See docs/guides/extend.md.
 """
 
 from __future__ import annotations
@@ -14,14 +11,15 @@ import itertools
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Tuple, TypeVar, Union, cast
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, Optional, Tuple, TypeVar, Union, cast
 
-from ..facts import HostFacts, Maybe, UndecidedError, Unknown
-from ..facts.processes import Proof
-from ..facts.storage import Mount
-from ..facts.unknown import if_known, known
+from ..facts.unknown import Maybe, UndecidedError, Unknown, if_known, known
 from ..model import causes
 from ..model.discovery import import_modules
+
+if TYPE_CHECKING:
+    from ..facts import HostFacts
+    from ..facts.storage import Mount
 
 NVIDIA_FS, P2PDMA, COMPAT, BROKEN = "nvidia-fs", "p2pdma", "compat", "broken"
 #: How a filesystem or libcufile itself does RDMA with GPU memory: through nvidia-peermem, or as DMA-BUF.
@@ -81,42 +79,6 @@ def condition(function: Callable[..., Condition]) -> Callable[..., Condition]:
 
 
 @dataclass(frozen=True)
-class Path:
-    """``path``: one of DIRECT, ``compat`` or ``broken``; unknown where the evidence isn't conclusive."""
-
-    path: Maybe[str]
-    #: why there is no direct path, the root cause first
-    causes: Tuple[Cause, ...]
-    #: whether the host has a GPU; without one nothing can be proven
-    gpu: Maybe[bool]
-    #: what may prevent the direct path, where ``path`` is unknown because of it
-    suspects: Tuple[Cause, ...] = ()
-    #: why the unknown facts are unknown
-    unseen: Tuple[str, ...] = ()
-    #: what slows the direct path down, or excludes some files or GPUs from it
-    notes: Tuple[Cause, ...] = ()
-    #: what a read through cuFile showed, with each GPU; empty where none was tried
-    proofs: Tuple[Proof, ...] = ()
-
-    @property
-    def proven(self) -> Optional[Maybe[str]]:
-        """The worst path that was proven with any GPU, unknown where one was not proven; None: nothing was tried."""
-        shown = [proof.path for proof in self.proofs]
-        for path in (BROKEN, COMPAT):
-            if path in shown:
-                return path
-        return next((path for path in shown if isinstance(path, Unknown)), shown[0] if shown else None)
-
-    @property
-    def surprise(self) -> str:
-        """How the proven path differs from the expected one; empty where they agree or one is unknown."""
-        proven = self.proven
-        if proven is None or isinstance(proven, Unknown) or isinstance(self.path, Unknown) or proven == self.path:
-            return ""
-        return f"all other evidence on this host says {self.path}, but I/O shows {proven}"
-
-
-@dataclass(frozen=True)
 class Verdict:
     """The result of several conditions: False if one doesn't hold, else unknown if one is unknown, else True."""
 
@@ -167,7 +129,7 @@ def listed_cause(ident: str, evidence: Tuple[str, ...] = (), what: str = "") -> 
 USABLE, DIRECT_PATH = "usable", "direct"
 #: Advice on a mount: takes facts and a mount, and yields causes.
 NOTES = "notes"
-#: Takes facts and a :class:`~.modules.Subject` that isn't loaded, and returns a :class:`~.modules.Reason` or None.
+#: Takes facts and a :class:`~..explain.modules.Subject` that isn't loaded, and returns a Reason or None.
 NOT_LOADED = "not-loaded"
 ABOUT = (USABLE, DIRECT_PATH, NVIDIA_FS, P2PDMA, NOTES, NOT_LOADED)
 
@@ -215,8 +177,9 @@ def _ended(function: Callable[..., Iterator[Any]], with_condition: bool) -> Call
 @lru_cache(maxsize=len(ABOUT))
 def ranked(about: str) -> Tuple[Callable[..., Any], ...]:
     """Every rule about a subject, in the order of their ranks."""
-    # These use the rules, register none, and aren't always needed.
-    import_modules(__name__.rpartition(".")[0], skip=("text",))
+    # What isn't a page yet; text registers nothing, and isn't always needed.
+    for package in (__package__, __package__.replace("subjects", "explain")):
+        import_modules(package, skip=("text",))
     return tuple(function for _, function in sorted(_RULES[about].items()))
 
 
