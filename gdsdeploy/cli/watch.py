@@ -18,8 +18,8 @@ from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import TRUSTED, load_fleet
 from gdsdeploy.host import topology as view
 from gdsdeploy.host.facts.document import UNNAMED
-from gdsdeploy.host.facts.pci import Topology
 from gdsdeploy.host.io.wording import joined, line
+from gdsdeploy.host.subjects.topology import Topology
 from gdsdeploy.model import hostnames
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.report import model

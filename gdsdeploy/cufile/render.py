@@ -35,10 +35,10 @@ from gdsdeploy.errors import FleetInvalid, HostUnfit
 from gdsdeploy.host.explain.explanation import MountPath, description, proof_of, storage_paths
 from gdsdeploy.host.facts import HostFacts, UndecidedError, Unknown
 from gdsdeploy.host.facts.cufile import given_keys
-from gdsdeploy.host.facts.pci import Function, find
-from gdsdeploy.host.facts.rdma import Address, RdmaInterface
 from gdsdeploy.host.facts.unknown import if_known, known
 from gdsdeploy.host.libcufile import p2pdma
+from gdsdeploy.host.subjects.pci import Function
+from gdsdeploy.host.subjects.rdma import Address, RdmaInterface
 from gdsdeploy.model.fleet import Profile
 
 ADDRESSES = "properties.rdma_dev_addr_list"
@@ -139,7 +139,7 @@ def _near(usable: _Usable, facts: HostFacts) -> _Usable:
     if isinstance(gpus, Unknown) or not gpus:
         reason = gpus.reason if isinstance(gpus, Unknown) else "it has no GPU"
         raise HostUnfit(f"{facts.name}: no RDMA interface is near a GPU: {reason}", hint="Set fit.addresses to all")
-    functions = {interface.device: find(facts.pci.functions, interface.pci) for interface, _ in usable}
+    functions = {interface.device: facts.pci.find(interface.pci) for interface, _ in usable}
     nearest: set[str] = set()
     for gpu in gpus:
         ranks = {device: _closeness(gpu, function) for device, function in functions.items()}

@@ -25,11 +25,11 @@ from gdsdeploy.files import yamlfile
 from gdsdeploy.files.yamlfile import Document, quoted
 from gdsdeploy.fleetfile import ansible_inventory, rules, selection
 from gdsdeploy.fleetfile.rules import Block, RuleFile
-from gdsdeploy.host import topology
 from gdsdeploy.host.io import jsontext, reading
 from gdsdeploy.host.io.wording import first_few
 from gdsdeploy.host.model import compat
 from gdsdeploy.host.model.compat import Rule, parse_versions
+from gdsdeploy.host.subjects import topology
 from gdsdeploy.model.fleet import Fleet, InventorySource, references
 from gdsdeploy.model.profile_parts import domain_problems
 from gdsdeploy.model.text import NAME, SECRET, WORDS

@@ -27,13 +27,13 @@ from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.facts.driver import ModuleFile
 from gdsdeploy.host.facts.host_facts import DOCA
 from gdsdeploy.host.facts.packages import Package
-from gdsdeploy.host.facts.pci import Part
 from gdsdeploy.host.facts.storage import MULTIPATH, NVME, NVMEOF, Mount
 from gdsdeploy.host.facts.unknown import if_known, known
 from gdsdeploy.host.io.wording import first_few, line
 from gdsdeploy.host.kmod.flavour import flavour_of
 from gdsdeploy.host.paths import APT_PARTS, APT_SOURCES, DNF_PARTS, DNF_VARIABLES
 from gdsdeploy.host.subjects.condition import DIRECT
+from gdsdeploy.host.subjects.pci import Part
 from gdsdeploy.model.fleet import Repository
 from gdsdeploy.platform import Preset, StackPlatform, stack_platform_for
 from gdsdeploy.platform.base import NVLSM

@@ -38,7 +38,7 @@ from gdsdeploy.report.model import (
 )
 
 if TYPE_CHECKING:
-    from gdsdeploy.host.facts.pci import Topology
+    from gdsdeploy.host.subjects.topology import Topology
 
 #: Parts of the template that are written together.
 _TOGETHER = 64

@@ -20,7 +20,7 @@ from gdsdeploy.model import hostnames
 from gdsdeploy.model.hostnames import grouped
 
 if TYPE_CHECKING:
-    from gdsdeploy.host.facts.pci import Topology
+    from gdsdeploy.host.subjects.topology import Topology
 
 #: Lines of blocks that are shown in full, and headings after them.
 LINES: Final = 32

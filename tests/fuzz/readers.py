@@ -53,6 +53,7 @@ from gdsdeploy.host.kmod.module import read_module
 from gdsdeploy.host.kmod.packaged import sha256
 from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.model import expectation
+from gdsdeploy.host.subjects import topology as golden
 from gdsdeploy.host.watch.document import document as watch_document
 from gdsdeploy.host.watch.look import Entry, Look
 from gdsdeploy.lock import lockfile
@@ -242,7 +243,7 @@ def explain_host(data: bytes) -> None:
     if not isinstance(known(lambda: facts.topology), Unknown):
         topology.text(facts.topology)
         json.dumps(topology.document(facts.topology))
-        topology.differences(topology.golden(facts.topology, "x"), facts.topology)
+        golden.differences(golden.golden(facts.topology, "x"), facts.topology)
 
 
 @functools.cache
@@ -300,14 +301,12 @@ def reports() -> list[bytes]:
 
 @functools.cache
 def goldens() -> list[bytes]:
-    return [
-        topology.to_json(topology.golden(facts_from(loads(data)).topology, "x")).encode() for data in evidence()[:1]
-    ]
+    return [golden.to_json(golden.golden(facts_from(loads(data)).topology, "x")).encode() for data in evidence()[:1]]
 
 
 def read_golden(data: bytes) -> None:
-    expectation = topology.from_json(data.decode("utf-8", "replace"))
-    topology.differences(expectation, facts_from(loads(evidence()[0])).topology)
+    expectation = golden.from_json(data.decode("utf-8", "replace"))
+    golden.differences(expectation, facts_from(loads(evidence()[0])).topology)
 
 
 # ── what hosts say ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -534,7 +533,7 @@ READERS = (
     Reader("evidence: mode, explain, topology", evidence, explain_host, (EvidenceFileError, GdsError), damaged_json),
     Reader("expectation", seeds(EXPECTATION), read_expectation, (ValueError,), damaged_json),
     Reader("saved report (diff)", reports, compare_reports, (ValueError,), damaged_json),
-    Reader("golden topology", goldens, read_golden, (topology.GoldenError,), damaged_json),
+    Reader("golden topology", goldens, read_golden, (golden.GoldenError,), damaged_json),
     Reader("a host's raw answer", evidence, raw_answer, (HostUnfit, HostUnreachable), damaged_json),
     Reader("answer to plan", seeds(PLAN), plan_answer, (HostUnfit, HostUnreachable), damaged_json),
     Reader("gate record", gate_records, gate_record, (HostUnfit, HostUnreachable), damaged_json),

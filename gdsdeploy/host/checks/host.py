@@ -6,18 +6,16 @@ Of packages: the locked ones, what moves them away from the lock, and DKMS.
 from __future__ import annotations
 
 import re
-from functools import partial
-from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence, Tuple
+from typing import Dict, Iterator, Optional, Sequence, Tuple
 
 from ..facts import HostFacts, Maybe, UndecidedError, Unknown
 from ..facts.packages import Choice, Move, Package
-from ..facts.pci import Part
-from ..facts.unknown import any_of, if_known, known
+from ..facts.unknown import if_known, known
 from ..foreign import Locked, evidence, findings, kind, sentence, way_out
 from ..io.wording import first_few
 from ..model.expectation import Expectation
 from ..paths import OWN_NAME, OWN_PARENTS
-from ..subjects.register import Answer, capitalized, check, failed, not_applicable, passed, unknown
+from ..subjects.register import Answer, capitalized, check, failed, not_applicable, passed
 
 GPUS = "give the container its GPUs: NVIDIA's container runtime and --gpus all; Enroot's 98-nvidia.sh hook"
 INFINIBAND = "map /dev/infiniband into the container (--device /dev/infiniband); Enroot's 99-mellanox.sh hook"
@@ -97,96 +95,6 @@ def foreign(facts: HostFacts, expectation: Expectation) -> Answer:
     if not installs:
         return passed("nothing was found")
     return passed("; ".join(f"{kind(one.kind).title} ({len(one.traces)})" for one in installs), lines)
-
-
-#: Of the kernel's messages: a device that doesn't answer on the PCIe bus any more.
-FALLEN = re.compile(r"fallen off the bus|GPU is lost", re.IGNORECASE)
-#: Devices that a finding names; the rest is counted.
-NAMED = 16
-UNKNOWN_HINT = "Check that the driver runs all of them, then validate again"
-MISSING_HINT = (
-    "Look for the missing device with lspci and journalctl -k. Power the host off and on. If the device is still"
-    " missing, have its slot and card checked"
-)
-
-
-def _counted(facts: HostFacts, expectation: Expectation, key: str, noun: str) -> Answer:
-    devices = expectation.hardware.get(key)
-    if devices is None:
-        return not_applicable(f"the profile has no key {key}")
-    count = int(devices["count"])
-    expected = _amount(count, noun) + "".join(f", {name} {devices[name]}" for name in devices if name != "count")
-    parts: Tuple[Part, ...] = getattr(facts.hardware, key)
-    answers = [(part, known(partial(_counts, part, devices))) for part in parts]
-    sure = [part.address for part, answer in answers if answer is True]
-    open_ones = [(part.address, answer) for part, answer in answers if isinstance(answer, Unknown)]
-    others = [f"{part.address} ({_words(part)})" for part, answer in answers if answer is False]
-    lines = [f"/sys/bus/pci/devices/{part.address}: {_words(part)}" for part, _ in answers]
-    most = len(sure) + len(open_ones)
-    if len(sure) <= count <= most:
-        if open_ones:
-            reason = f"{_amount(most, noun)} may count; {open_ones[0][1].reason}"
-            return unknown(reason, UNKNOWN_HINT, expected=expected)
-        return passed(_amount(count, noun) + _named(sure), lines, expected=expected)
-    present = sure + [address for address, _ in open_ones]
-    rest = f"; not counted: {first_few(others, NAMED)}" if others else ""
-    if most < count:
-        fallen = [line for line in facts.kernel.log.lines if FALLEN.search(line)] if key == "gpus" else []
-        words = f"expected {count}, found {most}: {count - most} missing; present{_named(present) or ': none'}{rest}"
-        words += f"; the kernel says: {fallen[0].strip()}" if fallen else ""
-        return failed(words, MISSING_HINT, [*fallen, *lines], expected=expected)
-    words = f"expected {count}, found {len(sure)}{_named(sure)}{rest}"
-    hint = f"Correct profiles.{expectation.profile}.{key} in the fleet file, or give this host a profile of its own"
-    return failed(words, hint, lines, expected=expected)
-
-
-for _ident, _key, _noun, _prevents in (
-    ("gpu", "gpus", "GPU", "a job that waits for, or silently does without, a GPU that died or was taken out"),
-    (
-        "nic", "nics", "network adapter",
-        "storage traffic through fewer adapters after one died, lost its driver or came up at a lower rate",
-    ),
-    ("nvme", "nvme", "NVMe disk", "a scratch filesystem on fewer disks after one died or was taken out"),
-):  # fmt: skip
-    check(
-        _ident + ".present",
-        f"the host has as many {_noun}s as the fleet file says",
-        expects=f"{_key} of the profile",
-        prevents=_prevents,
-        unknown_hint=UNKNOWN_HINT,
-    )(partial(_counted, key=_key, noun=_noun))
-
-
-def _amount(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def _named(addresses: Sequence[str]) -> str:
-    return f": {first_few(addresses, NAMED)}" if addresses else ""
-
-
-def _counts(part: Part, devices: Mapping[str, Any]) -> bool:
-    """Whether a device is one of those that the fleet file counts; raises UndecidedError."""
-    asked: Dict[str, Callable[[], bool]] = {
-        "model": lambda: devices["model"].lower() in part.model.lower(),
-        "driver": lambda: part.driver == devices["driver"],
-        "link": lambda: part.link == devices["link"],
-    }
-    # One that differs decides, whatever the others are.
-    return not any_of(known(partial(_differs, equal)) for key, equal in asked.items() if key in devices)
-
-
-def _differs(equal: Callable[[], bool]) -> bool:
-    return not equal()
-
-
-def _words(part: Part) -> str:
-    model, driver = if_known(lambda: part.model, ""), if_known(lambda: part.driver, None)
-    link = if_known(lambda: part.link, None)
-    words = [model] if model else []
-    words += [f"driver {driver}" if driver else "no driver"] if driver is not None else []
-    words += [f"{link:g} Gbit/s" if link else "no active port"] if link is not None else []
-    return ", ".join(words)
 
 
 FOLDERS = ", ".join(f"{parent}/{OWN_NAME}" for parent in OWN_PARENTS)

@@ -12,7 +12,6 @@ from ..facts import HostFacts, UndecidedError, Unknown, require
 from ..facts.driver import ModuleFacts, ModuleFile
 from ..facts.kernel import NVIDIA, NVIDIA_FS, PEERMEM, KernelAudit, Message, ModuleAudit
 from ..facts.kernel import messages as logged
-from ..facts.pci import NVIDIA_VENDOR
 from ..facts.unknown import if_known, known
 from ..kmod.module import ERROR, NOTE, UNKNOWN
 from ..model.expectation import Expectation
@@ -20,6 +19,7 @@ from ..model.system import FABRIC, NVSWITCH, services_of
 from ..paths import IMEX_NODES
 from ..secure_boot.signature import KEYRINGS
 from ..subjects.condition import DMABUF, Condition, weigh
+from ..subjects.pci import NVIDIA_VENDOR
 from ..subjects.register import Answer, capitalized, check, failed, not_applicable, passed, unknown
 from .topology import NOT_ASKED
 

@@ -9,26 +9,25 @@ from ..explain.hardware import cache_bytes, grace
 from ..explain.p2pdma import STATIC_BYTES
 from ..facts import HostFacts, UndecidedError, Unknown, require
 from ..facts.cufile import given_keys
-from ..facts.pci import (
-    DISK,
-    DISTANCES,
-    GPU,
-    NIC,
-    OFF,
-    PASSTHROUGH,
-    TRANSLATING,
-    Link,
-    Node,
-    Topology,
-    degraded,
-    link_words,
-    resting,
-)
 from ..facts.unknown import if_known
 from ..io.wording import first_few
 from ..model.expectation import Expectation
+from ..subjects.pci import DISK, GPU, NIC, Link
 from ..subjects.register import Answer, check, failed, not_applicable, passed
-from ..topology import GoldenError, differences, validate_golden
+from ..subjects.topology import (
+    DISTANCES,
+    OFF,
+    PASSTHROUGH,
+    TRANSLATING,
+    GoldenError,
+    Node,
+    Topology,
+    degraded,
+    differences,
+    link_words,
+    resting,
+    validate_golden,
+)
 
 LIST = "rdma_dev_addr_list"
 TABLE = "mount_table"

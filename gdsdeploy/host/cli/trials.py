@@ -18,7 +18,6 @@ from ..evidence.storage import inside
 from ..facts import as_dict
 from ..facts.document import Document
 from ..facts.processes import Proof, proofs
-from ..facts.rdma import Registration, registrations
 from ..facts.storage import NOT_PROVEN, Audit, Condition, StorageFacts, audits, conditions
 from ..facts.unknown import Maybe, Unknown, if_known
 from ..gdscheck.live import seconds
@@ -26,6 +25,7 @@ from ..io.wording import aligned, joined
 from ..odirect.trials import SECONDS, audit
 from ..paths import CUFILE, MOUNTINFO
 from ..proof.proof import REGISTRATION_TIMEOUT, TIMEOUT, prove, register_memory
+from ..subjects.peer_memory import Registration, registrations
 from . import parsers
 
 #: Of each of the documents.

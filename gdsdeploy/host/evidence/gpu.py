@@ -10,21 +10,17 @@ import contextlib
 import os
 import re
 
-from ..io.reading import acs_control, mount_of, try_open
+from ..io.reading import mount_of, try_open
 from ..paths import (
     BUILD_ID,
     FIRMWARE,
     FIRMWARE_PATH,
     HOLDERS,
-    INFINIBAND,
-    INTERFACES,
     LEGACY_SERVICE,
     MOUNTINFO,
-    NODES,
     NVFS,
     NVFS_DEVICE,
     NVIDIA,
-    PCI,
     PEERS,
     SERVICE_FOLDERS,
 )
@@ -85,64 +81,6 @@ def collect_userland(recorder: Recorder, _request: EvidenceRequest) -> None:
             recorder.names(folder + "/nvidia/" + version, "gsp*.bin*")
 
 
-#: Beginnings of class codes: mass storage, network, display, bridge, InfiniBand, processing accelerator.
-CLASSES = ("0x01", "0x02", "0x03", "0x06", "0x0c06", "0x12")
-FILES = ("numa_node", "current_link_speed", "current_link_width", "max_link_speed", "max_link_width", "enable")
-#: Files that tell one part from another of the same kind.
-PART = ("revision", "subsystem_vendor", "subsystem_device")
-#: Class → folder in which the kernel names the function's devices.
-NAMED = {"0x0108": "nvme", "0x02": "infiniband", "0x0c06": "infiniband"}
-#: More functions than this are listed, but not described.
-LIMIT = 2048
-
-
-@collector("pci")
-def collect_pci(recorder: Recorder, _request: EvidenceRequest) -> None:
-    for name in recorder.names(PCI)[:LIMIT]:
-        folder = PCI + "/" + name
-        recorder.link(folder)
-        kind = recorder.text(folder + "/class") or ""
-        recorder.texts(folder, ("vendor", "device"))
-        if not kind.startswith(CLASSES):
-            continue
-        recorder.texts(folder, FILES)
-        recorder.link(folder + "/driver")
-        if recorder.link(folder + "/iommu_group") is not None:
-            recorder.text(folder + "/iommu_group/type")
-        if kind.startswith("0x0604"):
-            recorder.value("acs", name, acs_control, folder + "/config")
-        if kind.startswith(("0x03", "0x01", "0x12")):
-            recorder.text(folder + "/resource")
-        if not kind.startswith("0x06"):
-            recorder.texts(folder, PART)
-            recorder.link(folder + "/physfn")
-        for beginning, device_folder in NAMED.items():
-            if kind.startswith(beginning):
-                recorder.names(folder + "/" + device_folder)
-    recorder.names(NODES, "node*")
-    # An interface may lie deeper than its function: with virtio, below a device of that bus.
-    for name in recorder.names(INTERFACES)[:LIMIT]:
-        recorder.link(INTERFACES + "/" + name)
-    recorder.names("/sys/class/iommu")
-    recorder.names("/sys/kernel/iommu_groups")
-
-
-#: Entries of a port's table that name its network interface; the first one has it.
-NDEV = "gid_attrs/ndevs/0"
-
-
-@collector("fit")
-def collect_fit(recorder: Recorder, _request: EvidenceRequest) -> None:
-    recorder.excerpt("/proc/meminfo", "^MemTotal:")
-    for name in recorder.names(INFINIBAND):
-        device = INFINIBAND + "/" + name
-        recorder.link(device + "/device")
-        recorder.names(device + "/device/net")
-        for port in recorder.names(device + "/ports"):
-            recorder.texts(device + "/ports/" + port, ("state", "rate", "link_layer", NDEV))
-    recorder.command("ip-address", ["ip", "-json", "address", "show"])
-
-
 @collector("proof")
 def collect_proof(recorder: Recorder, request: EvidenceRequest) -> None:
     if not request.scratch:
@@ -154,9 +92,3 @@ def collect_proof(recorder: Recorder, request: EvidenceRequest) -> None:
     if folders and recorder.names(NVIDIA + "/gpus"):
         config = recorder.text(request.cufile_path, limit=256 * 1024) or ""
         proof.prove(recorder.command, folders, proof.configuration(config, request.cufile_path))
-
-
-@collector("registration")
-def collect_registration(recorder: Recorder, request: EvidenceRequest) -> None:
-    if request.registration and recorder.names(NVIDIA + "/gpus") and recorder.names(INFINIBAND):
-        proof.register_memory(recorder.command)

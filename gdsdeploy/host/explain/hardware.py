@@ -13,7 +13,6 @@ from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from ..facts import HostFacts, UndecidedError, Unknown, require
 from ..facts.kernel import NVIDIA, NVIDIA_FS, Message, messages
-from ..facts.pci import DISK, DISTANCES, GPU, NIC, NODE, REDIRECTS, Function, Topology, bar1, find
 from ..facts.storage import NVME, Device, Mount
 from ..facts.unknown import if_known, known
 from ..gdscheck import Gpu, Report
@@ -21,6 +20,8 @@ from ..paths import CUFILE, CUFILE_OPEN, NVFS, PCI
 from ..subjects import condition as cause
 from ..subjects import quote, reference
 from ..subjects.condition import DIRECT_PATH, NOTES, USABLE, Cause, Condition, condition, listed_cause, rule
+from ..subjects.pci import DISK, GPU, NIC, REDIRECTS, Function
+from ..subjects.topology import DISTANCES, NODE, Topology
 from . import filesystem
 from .config import requests_p2pdma
 
@@ -99,7 +100,7 @@ def _bar1(facts: HostFacts, gpus: Sequence[Function]) -> Iterator[Condition]:
     for gpu in gpus:
         sizes = ", ".join(str(gpu.bars[index]) for index in sorted(gpu.bars))
         evidence = quote.with_source(f"{PCI}/{gpu.address}/resource", [f"BARs of {sizes} bytes"])
-        size = bar1(gpu)
+        size = gpu.bar1
         if not gpu.bars:
             yield Condition(Unknown(f"the evidence doesn't show the BARs of the GPU {gpu.address}"))
         elif size is None:
@@ -173,9 +174,8 @@ def _endpoints(facts: HostFacts, mount: Optional[Mount]) -> List[Function]:
 
 
 def disks(facts: HostFacts, mount: Optional[Mount]) -> List[Function]:
-    functions = if_known(lambda: facts.pci.functions, ())
     devices = mount.devices if mount is not None else ()
-    matches = (find(functions, device.pci_address) for device in devices if device.pci_address)
+    matches = (facts.pci.find(device.pci_address) for device in devices if device.pci_address)
     return [function for function in matches if function is not None]
 
 
@@ -247,10 +247,9 @@ NEARLY = 0.9
 @rule(NOTES, 45)
 def pinned_notes(facts: HostFacts, _mount: Mount) -> Iterator[Cause]:
     """GPUs on which nearly all of BAR1 was pinned at some time since nvidia-fs was loaded."""
-    text, functions = facts.document.text(STATS) or "", facts.pci.functions
-    for row in _GPU.finditer(text):
-        gpu = find(functions, row["address"].lower())
-        size = bar1(gpu) if gpu is not None else None
+    for row in _GPU.finditer(facts.document.text(STATS) or ""):
+        gpu = facts.pci.find(row["address"].lower())
+        size = gpu.bar1 if gpu is not None else None
         if size and int(row["most"]) << 20 >= NEARLY * size:
             what = f"up to {row['most']} MiB of the GPU {row['address']} were pinned, and BAR1 has {size >> 20} MiB"
             what += ": larger or more buffers can't be registered"

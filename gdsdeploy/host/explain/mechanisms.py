@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from typing import Any, Collection, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..facts import HostFacts, Maybe, UndecidedError, Unknown, require
-from ..facts.pci import bar1
-from ..facts.rdma import RdmaInterface
 from ..facts.storage import Mount
 from ..facts.unknown import if_known, known
 from ..gdscheck import Row
@@ -40,6 +38,7 @@ from ..subjects.condition import (
     rule,
     weigh,
 )
+from ..subjects.rdma import RdmaInterface
 from . import hardware, modules, nvidia_fs
 
 PEERDIRECT, NONE = "peerdirect", "none"
@@ -142,7 +141,7 @@ def _room(facts: HostFacts) -> Iterator[Condition]:
     """What adapters register has to fit into BAR1, which maps all of the memory on large GPUs only (T4: 256 MiB)."""
     on_grace = if_known(lambda: hardware.grace(facts), False)
     for gpu in () if on_grace else if_known(lambda: facts.pci.gpus, ()):
-        size = bar1(gpu) or 0
+        size = gpu.bar1 or 0
         if 0 < size <= SMALL_BAR1:
             what = (
                 f"BAR1 of the GPU {gpu.address} has {size >> 20} MiB: adapters can't register more than that at a time"

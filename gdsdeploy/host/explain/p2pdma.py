@@ -13,12 +13,12 @@ from typing import Iterator, List, Optional
 from ..facts import HostFacts, UndecidedError, Unknown, require, storage
 from ..facts.driver import OPEN, registry
 from ..facts.kernel import NVME_MULTIPATH
-from ..facts.pci import Function, bar1, find
 from ..facts.storage import Device, Mount
 from ..facts.unknown import any_of, if_known, known
 from ..gdscheck import Row
 from ..subjects import quote, reference
 from ..subjects.condition import NOTES, P2PDMA, Cause, Condition, condition, listed_cause, numbers, rule
+from ..subjects.pci import Function
 from . import config, hardware
 from .config import p2pdma_keys
 from .filesystem import storage_of, transport
@@ -270,7 +270,7 @@ def _models(facts: HostFacts) -> Iterator[Condition]:
 
 def _small_bar1(facts: HostFacts) -> Iterator[Condition]:
     for gpu in if_known(lambda: facts.pci.gpus, ()):
-        size = bar1(gpu) or 0
+        size = gpu.bar1 or 0
         if 0 < size < STATIC_BYTES:
             what = f"BAR1 of the GPU {gpu.address} has {size >> 20} MiB, too small for all of its memory"
             evidence = (f"{gpu.address}: BAR1 of {size} bytes",)
@@ -419,6 +419,4 @@ def _listed(root: Function, roots: List[Function]) -> bool:
 def _root(facts: HostFacts, function: Function) -> Function:
     """The kernel's host bridge: the first function on the root bus, else the root port itself."""
     top = (function.bridges or (function.address,))[0]
-    functions = if_known(lambda: facts.pci.functions, ())
-    first = find(functions, top.rpartition(":")[0] + ":00.0")
-    return first or find(functions, top) or function
+    return facts.pci.find(top.rpartition(":")[0] + ":00.0") or facts.pci.find(top) or function

@@ -1,4 +1,4 @@
-"""The NVIDIA driver, nvidia-fs and nvidia-peermem as they run, and the host's peer-to-peer mechanisms.
+"""The NVIDIA driver, nvidia-fs and nvidia-peermem as they run.
 
 Of a module: whether it is loaded, which file modprobe would load, and whether the two are the same.
 """
@@ -13,18 +13,14 @@ from typing import Any, Mapping, Optional, Tuple
 from ..kmod.module import build_id_of, files_to_load, substitute_of
 from ..paths import (
     BUILD_ID,
-    HOLDERS,
-    LEGACY_SERVICE,
     MODPROBE,
     NVFS,
     NVFS_DEVICE,
     NVIDIA,
     PEERS,
-    SERVICE_FOLDERS,
     SOURCES,
 )
-from .document import Document, collected, group_of, there
-from .kernel import KernelFacts
+from .document import Document, collected, group_of
 from .unknown import Facts, Maybe, UndecidedError, fact, given, if_known, known, require
 
 
@@ -244,6 +240,10 @@ class NvidiaFsFacts(Facts):
         return None if text is None else counts
 
 
+#: The RDMA core's end of PeerDirect.
+PEER_MEMORY = "ib_register_peer_memory_client"
+
+
 class PeermemFacts(Facts):
     """nvidia-peermem and the kernel's other end of PeerDirect."""
 
@@ -293,68 +293,3 @@ def _strtoul(text: str) -> int:
 
 def _first_words(text: Optional[str]) -> Optional[Tuple[str, ...]]:
     return None if text is None else tuple(line.split(": ")[0].strip() for line in text.splitlines() if line.strip())
-
-
-KALLSYMS = "/proc/kallsyms"
-#: The RDMA core's end of PeerDirect, and of DMA-BUF (the latter since Linux 5.12).
-PEER_MEMORY, DMABUF = "ib_register_peer_memory_client", "ib_umem_dmabuf_get"
-#: End of the name of the function by which an adapter's driver takes DMA-BUF memory.
-ADAPTER_DMABUF = "reg_user_mr_dmabuf"
-
-
-class P2pFacts(Facts):
-    """The host's mechanisms between GPUs and adapters."""
-
-    #: those that registered with PeerDirect; None: the kernel shows no list of them
-    clients = given(lambda document: document.names(PEERS))
-
-    @fact
-    def rdma_users(self) -> Tuple[str, ...]:
-        """Modules that use the RDMA core, by in-kernel name."""
-        return tuple(sorted({path.rpartition("/")[2] for path in self._paths(HOLDERS)}))
-
-    #: nv_peer_mem, the module before nvidia-peermem, is loaded
-    legacy_loaded = given(lambda document: "nv_peer_mem" in KernelFacts(document).modules)
-
-    @fact
-    def legacy_services(self) -> Tuple[str, ...]:
-        """Files of its service."""
-        # gdsdeploy keeps the service from starting with a folder of its name.
-        return tuple(path for path in self._paths(SERVICE_FOLDERS, "/" + LEGACY_SERVICE) if not path.endswith(".d"))
-
-    @fact
-    def peer_memory(self) -> Optional[str]:
-        """PeerDirect in the RDMA core: the module that has it; None: none."""
-        return self._exporter(PEER_MEMORY)
-
-    @fact
-    def rdma_dmabuf(self) -> Optional[str]:
-        """DMA-BUF in the RDMA core, likewise."""
-        return self._exporter(DMABUF)
-
-    @fact
-    def adapters_dmabuf(self) -> Tuple[str, ...]:
-        """Adapters' drivers that take DMA-BUF memory."""
-        modules = {module for _, module in _symbols(self.document, ADAPTER_DMABUF)}
-        return tuple(sorted(module for module in modules if module and not module.startswith("ib_")))
-
-    def _paths(self, folders: Tuple[str, ...], pattern: str = "") -> Tuple[str, ...]:
-        """The entries of all folders."""
-        listings = [(folder, self.document.names(folder + pattern) or ()) for folder in folders]
-        return tuple(f"{folder}/{name}" for folder, names in listings for name in names)
-
-    def _exporter(self, name: str) -> Optional[str]:
-        symbols = _symbols(self.document, name)
-        return next((module or "the kernel itself" for symbol, module in symbols if symbol == name), None)
-
-
-def _symbols(document: Document, word: str) -> Tuple[Tuple[str, str], ...]:
-    """(name, module) of the symbols that end in ``word``."""
-    lines = there(document.lines(KALLSYMS), KALLSYMS)
-    key = word.replace("ib_register_", "register_") if word == PEER_MEMORY else word
-    if not document.looked_for(KALLSYMS, key):
-        raise UndecidedError(f"{word} was not looked for in {KALLSYMS}")
-    rows = [line.split() for line in lines]
-    return tuple(
-        (row[2], row[3].strip("[]") if len(row) > 3 else "") for row in rows if len(row) > 2 and row[2].endswith(word)
-    )

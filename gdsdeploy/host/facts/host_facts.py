@@ -20,15 +20,17 @@ from ..model import compat
 from ..model.compat import Rule, Value, Version, kernel_version
 from ..model.system import family_of
 from ..paths import CUFILE_OPEN, GDSCHECK
+from ..subjects.pci import HardwareFacts, PciFacts
+from ..subjects.peer_memory import P2pFacts, registrations
+from ..subjects.rdma import NetworkFacts
+from ..subjects.topology import Topology, topology_facts
 from .cufile import CufileFacts
-from .document import Document, collected, group_of, once_for_alike
-from .driver import DriverFacts, NvidiaFsFacts, P2pFacts, PeermemFacts
+from .document import Document, collected, group_of, once_for_alike, there
+from .driver import DriverFacts, NvidiaFsFacts, PeermemFacts
 from .environment import VARIABLE, EnvironmentFacts, UserlandFacts
 from .kernel import AuditFacts, BootFacts, KernelFacts, OsFacts
 from .packages import DriftFacts, ForeignFacts, PackageFacts
-from .pci import HardwareFacts, PciFacts, Topology, topology_facts
 from .processes import ProcessFacts
-from .rdma import NetworkFacts, memory, registrations
 from .storage import StorageFacts
 from .unknown import Facts, Maybe, Unknown, fact, given, if_known, known
 
@@ -232,8 +234,13 @@ class HostFacts(Facts):
 
     #: trials of GPU memory with adapters; empty where none was made
     registrations = given(registrations)
-    #: bytes
-    memory = given(memory)
+
+    @fact
+    def memory(self) -> int:
+        """Bytes."""
+        lines = there(self.document.lines("/proc/meminfo"), "/proc/meminfo")
+        total = re.match(r"MemTotal:\s+(\d{1,15}) kB", lines[0]) if lines else None
+        return int(group_of(total, "/proc/meminfo has no MemTotal")) * 1024
 
 
 def facts_from(evidence: Any) -> HostFacts:

@@ -14,8 +14,8 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tup
 from ..io.reading import plain_name
 from ..paths import BTRFS, DMSETUP, LFS, LUSTRE_OSC, MOUNTINFO, ZFS_VERSION
 from ..subjects.load import loads
+from ..subjects.pci import addresses
 from .document import Document, collected, there
-from .pci import addresses
 from .processes import proofs
 from .unknown import Facts, Maybe, UndecidedError, Unknown, fact, given, if_known, known, or_else
 

@@ -15,7 +15,7 @@ from gdsdeploy.cufile.render import FitTarget, Fitted, fit, render_profile
 from gdsdeploy.errors import FleetInvalid, HostUnfit
 from gdsdeploy.host.explain.explanation import MountPath
 from gdsdeploy.host.facts import facts_from
-from gdsdeploy.host.facts.rdma import Address
+from gdsdeploy.host.subjects.rdma import Address
 from gdsdeploy.model.fleet import Profile
 from tests.cufile import libraries
 from tests.cufile.effective import effective

@@ -11,9 +11,9 @@ import pytest
 from gdsdeploy.host import checks
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.facts.document import Document
-from gdsdeploy.host.facts.pci import GPU
-from gdsdeploy.host.facts.rdma import registrations
 from gdsdeploy.host.model.expectation import from_json
+from gdsdeploy.host.subjects.pci import GPU
+from gdsdeploy.host.subjects.peer_memory import registrations
 from gdsdeploy.host.topology import document
 from tests.unit.later_evidence import with_ended_programs
 

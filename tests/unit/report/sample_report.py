@@ -13,9 +13,10 @@ from typing import Any
 from gdsdeploy.errors import HostUnreachable
 from gdsdeploy.host.facts import document, facts_from
 from gdsdeploy.host.facts.document import Document
-from gdsdeploy.host.facts.pci import Function, Link, PciFacts, Topology, topology_facts
 from gdsdeploy.host.model import expectation
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
+from gdsdeploy.host.subjects.pci import Function, Link, PciFacts
+from gdsdeploy.host.subjects.topology import Topology, topology_facts
 from gdsdeploy.report.model import HostReport, Report, trouble_from
 from gdsdeploy.validate import fleet_validation
 

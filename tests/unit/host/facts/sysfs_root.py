@@ -12,7 +12,8 @@ from typing import Any
 from gdsdeploy.host.evidence import gpu
 from gdsdeploy.host.evidence.recorder import NOTHING, Recorder
 from gdsdeploy.host.facts import facts_from
-from gdsdeploy.host.facts.pci import Topology
+from gdsdeploy.host.subjects.pci import collect_pci
+from gdsdeploy.host.subjects.topology import Topology
 
 DEVICES = "sys/bus/pci/devices"
 BRIDGE, NVME, DISPLAY, NETWORK = "0x060400", "0x010802", "0x030200", "0x020000"
@@ -24,7 +25,7 @@ def evidence(root: Path) -> dict[str, Any]:
     """What the real collectors of the tree find below ``root``, with the kernel's command line."""
     recorder = Recorder(60.0, root=str(root))
     recorder.text("/proc/cmdline")
-    for collect in (gpu.collect_gpu, gpu.collect_pci):
+    for collect in (gpu.collect_gpu, collect_pci):
         collect(recorder, NOTHING)
     return recorder.finish()
 

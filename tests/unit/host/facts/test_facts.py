@@ -18,7 +18,6 @@ from gdsdeploy.host.facts import UndecidedError, Unknown, as_dict, facts_from, r
 from gdsdeploy.host.facts.cufile import ACCEPTED, REJECTED, CufileFacts, refusal, without_comments
 from gdsdeploy.host.facts.document import LOGGED, Document, Ran
 from gdsdeploy.host.facts.environment import merged
-from gdsdeploy.host.facts.pci import addresses
 from gdsdeploy.host.facts.processes import proofs
 from gdsdeploy.host.facts.storage import (
     RAID,
@@ -30,6 +29,7 @@ from gdsdeploy.host.facts.storage import (
     conditions,
 )
 from gdsdeploy.host.facts.unknown import Facts, any_of, fact, known
+from gdsdeploy.host.subjects.pci import addresses
 from tests.unit.host import cases, hosts
 from tests.unit.host.patches import patched
 

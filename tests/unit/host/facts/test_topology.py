@@ -16,7 +16,9 @@ import pytest
 
 from gdsdeploy.host import topology as tree
 from gdsdeploy.host.facts import Unknown
-from gdsdeploy.host.facts.pci import NIC, PORT, ROOT, Link, Topology
+from gdsdeploy.host.subjects import topology as page
+from gdsdeploy.host.subjects.pci import NIC, Link
+from gdsdeploy.host.subjects.topology import PORT, ROOT, Topology
 from tests.unit.host.facts.sysfs_root import (
     BRIDGE,
     DEVICES,
@@ -89,18 +91,18 @@ def test_a_real_machine_with_four_gpus_agrees_with_nvidia_smi(tmp_path: Path) ->
 
 def test_a_golden_topology_of_the_same_machine_differs_in_nothing(sockets: Path) -> None:
     result = topology(evidence(sockets))
-    reference = tree.from_json(tree.to_json(tree.golden(result, "hgx")))
-    assert tree.differences(reference, result) == []
+    reference = page.from_json(page.to_json(page.golden(result, "hgx")))
+    assert page.differences(reference, result) == []
 
 
 def changes_after_move(sockets: Path, tmp: Path, path: str, new: str) -> list[str]:
     """What differs after what hangs at ``path`` was put to ``new``."""
-    reference = tree.golden(topology(evidence(sockets)), "hgx")
+    reference = page.golden(topology(evidence(sockets)), "hgx")
     shutil.move(sockets / "sys/devices" / path, tmp / "taken")
     (sockets / DEVICES / path.rpartition("/")[2]).unlink()
     if new:
         function(sockets, new, NVME, lanes="4/4", speed="16/16")
-    return tree.differences(reference, topology(evidence(sockets)))
+    return page.differences(reference, topology(evidence(sockets)))
 
 
 def test_a_part_that_changed_its_slot_is_named(sockets: Path, tmp_path: Path) -> None:
@@ -125,17 +127,17 @@ def test_a_part_that_is_gone_is_named(sockets: Path, tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_changed_of_a_part_is_named(sockets: Path, file: str, value: str, line: str) -> None:
-    reference = tree.golden(topology(evidence(sockets)), "hgx")
+    reference = page.golden(topology(evidence(sockets)), "hgx")
     (sockets / UP / "0000:02:00.0/0000:03:00.0" / file).write_text(value + "\n")
-    assert tree.differences(reference, topology(evidence(sockets)))[0] == line
+    assert page.differences(reference, topology(evidence(sockets)))[0] == line
 
 
 def test_a_gpu_at_rest_differs_in_nothing(sockets: Path) -> None:
-    reference = tree.golden(topology(evidence(sockets)), "hgx")
+    reference = page.golden(topology(evidence(sockets)), "hgx")
     (sockets / UP / "0000:02:00.0/0000:03:00.0/current_link_speed").write_text("2.5 GT/s PCIe\n")
     result = topology(evidence(sockets))
-    assert tree.differences(reference, result) == []
-    assert tree.differences(tree.golden(result, "hgx"), result) == []
+    assert page.differences(reference, result) == []
+    assert page.differences(page.golden(result, "hgx"), result) == []
 
 
 @pytest.mark.parametrize(
@@ -150,8 +152,8 @@ def test_a_gpu_at_rest_differs_in_nothing(sockets: Path) -> None:
     ],
 )
 def test_what_is_no_golden_topology_is_refused(text: str, words: str) -> None:
-    with pytest.raises(tree.GoldenError, match=words):
-        tree.from_json(text)
+    with pytest.raises(page.GoldenError, match=words):
+        page.from_json(text)
 
 
 def test_the_document_is_json_with_the_tree_and_the_pairs(sockets: Path) -> None:
@@ -228,10 +230,10 @@ def test_the_iommu_is_what_the_kernel_made_of_its_command_line(name: str, mode: 
 
 
 def test_a_swap_of_parts_is_named() -> None:
-    reference = tree.golden(recorded("switches"), "lab")
-    assert tree.differences(reference, recorded("switches")) == []
+    reference = page.golden(recorded("switches"), "lab")
+    assert page.differences(reference, recorded("switches")) == []
     disk = "1b36:0010 (1af4:1100 rev 02)"
-    assert tree.differences(reference, recorded("switches-swapped")) == [
+    assert page.differences(reference, recorded("switches-swapped")) == [
         f"NVME2 at 0000:08:00.0 is gone ({disk})",
         f"NIC0 at 0000:05:00.0: the part is {disk}, was 8086:10d3 (8086:0000 rev 00)",
     ]
