@@ -74,9 +74,11 @@ def show(fleet: Path, name: str | None, watch: bool, as_json: bool, html: Path |
     """
     require_folder(html)
     path = display.require_journal(fleet)
+    # Looked at first: what its process writes before it ends is then among the events.
+    live = display.has_driver(path)
     summary, journaled = display.find_rollout(fleet, name)
+    live = live and not summary.finished
     view = Watch(as_json=as_json)
-    live = display.has_driver(path) and not summary.finished
     if watch and as_json:
         for event in journaled:
             view.observe(event)

@@ -23,7 +23,7 @@ from gdsdeploy.errors import Busy, HostUnfit
 from gdsdeploy.host.boot.arguments import loader
 from gdsdeploy.host.io import jsontext
 from gdsdeploy.host.io.wording import line
-from gdsdeploy.host.model.system import system_of, without_minor
+from gdsdeploy.host.model.system import fits, system_of
 from gdsdeploy.host.rootdir import LoopError, inside, read_text
 from gdsdeploy.zipapp import hostapp
 
@@ -124,7 +124,7 @@ def _require_system(path: Path, os_name: str) -> None:
         words = f"{path}: not the root of a system: it has no etc/os-release"
         raise HostUnfit(words, hint="Pass the folder that has the image's etc, usr and var")
     system = system_of(text)
-    if os_name not in (system, without_minor(system)):
+    if not fits(os_name, system):
         words = f"{path}: is {ascii(system)[1:-1]}, but the profile was locked for {os_name}"
         raise HostUnfit(words, hint="Name a host of another profile with --limit")
     for name in MOUNTED:

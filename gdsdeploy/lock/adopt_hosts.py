@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from gdsdeploy.errors import GdsError, HostUnfit
-from gdsdeploy.host.model.system import without_minor
+from gdsdeploy.host.model.system import fits
 from gdsdeploy.lock.resolve.target import Pieces
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.platform import stack_platform_for
@@ -65,7 +65,7 @@ def _pieces(fleet: Fleet, host: str, reply: _Reply) -> dict[str, str]:
     """The pieces on one host; raises HostUnfit where its system isn't that of its profile."""
     name = fleet.machine(host).profile
     profile = fleet.profiles[name]
-    if profile.os not in (reply.os, without_minor(reply.os)) or profile.arch != reply.arch:
+    if not fits(profile.os, reply.os) or profile.arch != reply.arch:
         raise HostUnfit(
             f"{host}: it runs {reply.os} on {reply.arch}, and its profile {name} is for {profile.os} on {profile.arch}",
             hint="Give it another profile in the fleet file",

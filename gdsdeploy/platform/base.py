@@ -1,6 +1,6 @@
 """The interface of a platform, what platforms share, and the repositories that a fleet file uses by name alone.
 
-Repositories: EPEL's and NVIDIA's; a system's own are with it.  The addresses are the vendors' own, as their setup
+Repositories: NVIDIA's; a system's own, and EPEL's, are with it.  The addresses are the vendors' own, as their setup
 guides and .repo files have them.  The fingerprints are from the vendors' pages about their keys, or from several public
 installers that pin them; without one, the fleet file names it.
 
@@ -147,22 +147,22 @@ class StackPlatform(ABC):
     def presets(self) -> dict[str, Preset]:
         """Repositories that a profile of this system has without naming them."""
 
+    def cuda_repository(self) -> tuple[str, str]:
+        """NVIDIA's name of the system in its CUDA repositories, and their key there.
+
+        Both are empty where NVIDIA has none for it, and the key where only a short id of it is known.
+        """
+        return "", ""
+
     def vendor_presets(self) -> dict[str, Preset]:
         """Repositories of others, which a profile names: ``nvidia``, and ``epel`` for RHEL and its equals."""
-        chosen: dict[str, Preset] = {}
-        if self.os in _NVIDIA:
-            name, key = _NVIDIA[self.os]
-            flat = self.os.startswith(("ubuntu", "debian"))
-            keyring = _CUDA_KEYRING if flat else RPM_KEYS / "RPM-GPG-KEY-NVIDIA"
-            keys = (key,) if key else ()
-            suites = ("/",) if flat else ()
-            chosen["nvidia"] = Preset(suites, (), keyring if key else None, keys, uri=_CUDA, path=f"{name}/{{sbsa}}")
-        system, _, release = self.os.partition("-")
-        if system in ("rhel", "rocky", "almalinux", "oracle") and release in _EPEL_KEYS:
-            keyring = RPM_KEYS / f"RPM-GPG-KEY-EPEL-{release}"
-            path = f"{release}/Everything/{{arch}}"
-            chosen["epel"] = Preset((), (), keyring, (_EPEL_KEYS[release],), uri=_EPEL, path=path)
-        return chosen
+        name, key = self.cuda_repository()
+        if not name:
+            return {}
+        flat = self.kind == "apt"
+        keyring = _CUDA_KEYRING if flat else RPM_KEYS / "RPM-GPG-KEY-NVIDIA"
+        keys, suites = (key,) if key else (), ("/",) if flat else ()
+        return {"nvidia": Preset(suites, (), keyring if key else None, keys, uri=_CUDA, path=f"{name}/{{sbsa}}")}
 
     @abstractmethod
     def kernel_flavours(self, arch: str) -> tuple[str, ...]:
@@ -315,32 +315,14 @@ def registered() -> dict[str, StackPlatform]:
 
 #: NVIDIA's CUDA repositories: one for each system and architecture.
 _CUDA: Final = "https://developer.download.nvidia.com/compute/cuda/repos"
-_EPEL: Final = "https://dl.fedoraproject.org/pub/epel"
 RPM_KEYS: Final = Path("/etc/pki/rpm-gpg")
 #: Of the package cuda-keyring.
 _CUDA_KEYRING: Final = Path("/usr/share/keyrings/cuda-archive-keyring.gpg")
 
 #: 3bf863cc.pub, 8793F200.pub and D42D0685.pub of the CUDA repositories.
-_CUDA_DEB: Final = "EB693B3035CD5710E231E123A4B469963BF863CC"
-_CUDA_DEBIAN_13: Final = "02182E60104FCDC26EAE1B8597A5D4CB8793F200"
-_CUDA_RPM: Final = "610C7B14E068A878070DA4E99CD0A493D42D0685"
-
-#: os of a profile → NVIDIA's name of the system and its key; without one, only a short id is known (rhel10: CDF6BA43).
-_NVIDIA: Final = {
-    "ubuntu-22.04": ("ubuntu2204", _CUDA_DEB),
-    "ubuntu-24.04": ("ubuntu2404", _CUDA_DEB),
-    "ubuntu-26.04": ("ubuntu2604", _CUDA_DEB),
-    "debian-12": ("debian12", _CUDA_DEB),
-    "debian-13": ("debian13", _CUDA_DEBIAN_13),
-    **{f"{name}-9": ("rhel9", _CUDA_RPM) for name in ("rhel", "rocky", "almalinux", "oracle")},
-    **{f"{name}-10": ("rhel10", "") for name in ("rhel", "rocky", "almalinux", "oracle")},
-    "amazon-2023": ("amzn2023", _CUDA_RPM),
-}
-
-_EPEL_KEYS: Final = {
-    "9": "FF8AD1344597106ECE813B918A3872BF3228467C",
-    "10": "7D8D15CBFC4E62688591FB2633D98517E37ED158",
-}
+CUDA_DEB: Final = "EB693B3035CD5710E231E123A4B469963BF863CC"
+CUDA_DEBIAN_13: Final = "02182E60104FCDC26EAE1B8597A5D4CB8793F200"
+CUDA_RPM: Final = "610C7B14E068A878070DA4E99CD0A493D42D0685"
 #: Pieces of a driver by name: kernel modules, userland, firmware, and what has to be of the same version.
 _DRIVER: Final = re.compile(
     r"(?!nvidia-(?:fs|gds|container|docker|ctk|dcgm|nsight|driver-pinning|cuda-|peer-memory|doca)|libnvidia-container)"

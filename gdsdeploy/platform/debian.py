@@ -29,6 +29,8 @@ SECURITY_KEYS: Final = (
     "AC530D520F2F3269F5E98313A48449044AAD5C5D",  # security automatic signing key, 11/bullseye
 )
 
+#: os of a profile → NVIDIA's name of it, and the key of the repository.
+_CUDA: Final = {"debian-12": ("debian12", base.CUDA_DEB), "debian-13": ("debian13", base.CUDA_DEBIAN_13)}
 _RELEASE_NAME = r"(?:bullseye|bookworm|trixie|forky|sid|oldoldstable|oldstable|stable|testing|unstable)"
 _KERNEL_SOURCES: Final = re.compile(r"linux|linux-[0-9].*|linux-signed-.*")
 _DRIVER_SOURCES: Final = (re.compile(r"nvidia-graphics-drivers"), re.compile(r"nvidia-open-gpu-kernel-modules"))
@@ -52,6 +54,9 @@ class Debian(DpkgPlatform):
             "debian": Preset(suites, COMPONENTS, KEYRING, ARCHIVE_KEYS, archive),
             "debian-security": Preset((f"{self.codename}-security",), COMPONENTS, KEYRING, SECURITY_KEYS, security),
         }
+
+    def cuda_repository(self) -> tuple[str, str]:
+        return _CUDA.get(self.os, ("", ""))
 
     def kernel_flavours(self, arch: str) -> tuple[str, ...]:
         own = ARCHITECTURES[arch]

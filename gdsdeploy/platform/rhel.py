@@ -12,7 +12,7 @@ in that series: ``kernel`` is 6.1, ``kernel6.18`` is 6.18.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -33,21 +33,13 @@ from gdsdeploy.platform.base import (
 )
 from gdsdeploy.repo.packages import RPM, Candidate, Kind, Order, Universe, upstream
 
-#: Name of the system → name of the group, address, file of the key, release → fingerprint.
-_REBUILDS: Final = {
-    "rocky": (
-        "rocky",
-        "https://dl.rockylinux.org/pub/rocky",
-        "RPM-GPG-KEY-Rocky-{}",
-        {"9": "21CB256AE16FC54C6E652949702D426D350D275D", "10": "FC226859C0860BF0DDB95B085B106C736FEDFC85"},
-    ),
-    "almalinux": (
-        "alma",
-        "https://repo.almalinux.org/almalinux",
-        "RPM-GPG-KEY-AlmaLinux-{}",
-        {"9": "BF18AC2876178908D6E71267D36CB86CB86B3716", "10": "EE6DB7B98F5BF5EDD9DA0DE5DEE5C11CC2A1E572"},
-    ),
+_EPEL: Final = "https://dl.fedoraproject.org/pub/epel"
+_EPEL_KEYS: Final = {
+    "9": "FF8AD1344597106ECE813B918A3872BF3228467C",
+    "10": "7D8D15CBFC4E62688591FB2633D98517E37ED158",
 }
+#: Of NVIDIA's repositories by release; of the one for 10 only a short id is known, CDF6BA43.
+_CUDA_KEYS: Final = {"9": base.CUDA_RPM}
 #: Amazon Linux 2023; its index is signed since 2023.11.20260406.
 _AMAZON_KEY: Final = "B21C50FA44A99720EAA72F7FE951904AD832C631"
 #: A kernel's packages, whatever its flavour; Oracle's UEK 8 has its modules in a dozen packages.
@@ -71,6 +63,7 @@ _UMBRELLAS: Final = re.compile(r"cuda-drivers.*")
 #: The driver's SELinux policy, which has a version of its own.
 _POLICY: Final = "nvidia-driver-selinux"
 _FIRST_WITH_POLICY: Final = "610"
+_RELEASES: Final[Mapping[str, Mapping[str, str]]] = {"9": {}, "10": {}}
 _COMPANIONS: Final = re.compile(r"nvidia-(?:kmod-common|persistenced|modprobe|fabric.*|imex.*)|nvlink5.*|nvlsm")
 
 
@@ -96,22 +89,19 @@ class Rhel(StackPlatform):
         return arch
 
     def presets(self) -> dict[str, Preset]:
-        """None for one whose index needs an account (RHEL) or isn't here (Oracle)."""
-        system = self.os.partition("-")[0]
-        if system == "amazon":
-            # The address has a digest in it, which differs by release: Amazon's mirror.list names the current one.
-            keyring = base.RPM_KEYS / "RPM-GPG-KEY-amazon-linux-2023"
-            return {"amazon": Preset((), (), keyring, (_AMAZON_KEY,))}
-        if system not in _REBUILDS or self.release not in _REBUILDS[system][3]:
-            return {}
-        group, uri, file, keys = _REBUILDS[system]
-        keyring = base.RPM_KEYS / file.format(self.release)
-        return {
-            f"{group}-{part.lower()}": Preset(
-                (), (), keyring, (keys[self.release],), uri=uri, path=f"{self.release}/{part}/{{arch}}/os", group=group
-            )
-            for part in ("BaseOS", "AppStream")
-        }
+        """None: the index needs an account (RHEL), or isn't here (Oracle)."""
+        return {}
+
+    def cuda_repository(self) -> tuple[str, str]:
+        return f"rhel{self.release}", _CUDA_KEYS.get(self.release, "")
+
+    def vendor_presets(self) -> dict[str, Preset]:
+        presets = super().vendor_presets()
+        if self.release in _EPEL_KEYS:
+            keyring = base.RPM_KEYS / f"RPM-GPG-KEY-EPEL-{self.release}"
+            path = f"{self.release}/Everything/{{arch}}"
+            presets["epel"] = Preset((), (), keyring, (_EPEL_KEYS[self.release],), uri=_EPEL, path=path)
+        return presets
 
     def kernel_flavours(self, arch: str) -> tuple[str, ...]:
         return tuple(name for name in self.kernels if arch == "aarch64" or name != "64k")
@@ -224,25 +214,26 @@ def _branch(pin: str) -> int | None:
     return max(lowest) if lowest and highest and max(lowest) == min(highest) else None
 
 
-def refuse_8(*names: str) -> None:
-    """Refuse release 8 of these systems: its Python is 3.6, and dnf's modules exist for that one only."""
-    refuse(
-        "isn't supported: its Python is 3.6, and gdsdeploy's program on the host needs 3.8",
-        f"Use release 9 or 10: {', '.join(f'{name}-9, {name}-10' for name in names)}",
-        *(f"{name}-8" for name in names),
-    )
+@dataclass(frozen=True)
+class Rebuild(Rhel):
+    """A system that is built from Red Hat's sources, with repositories of its own whose index is signed."""
 
+    #: name of its repositories together
+    group: str
+    uri: str
+    #: file of the key, and its fingerprint
+    key_file: str
+    key: str
 
-_NAMES: Final = ("rhel", "rocky", "almalinux")
-register(
-    *(
-        Rhel(os=f"{name}-{release}", family="rhel", release=release, stack_sources=(), driver_sources=())
-        for name in _NAMES
-        for release in ("9", "10")
-    ),
-    rank=30,
-)
-refuse_8(*_NAMES)
+    def presets(self) -> dict[str, Preset]:
+        paths = {part: f"{self.release}/{part}/{{arch}}/os" for part in ("BaseOS", "AppStream")}
+        keyring = base.RPM_KEYS / self.key_file
+        return {
+            f"{self.group}-{part.lower()}": Preset(
+                (), (), keyring, (self.key,), uri=self.uri, path=path, group=self.group
+            )
+            for part, path in paths.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -252,21 +243,66 @@ class Oracle(Rhel):
     kernels: ClassVar[Mapping[str, str]] = {"kernel": "kernel", "uek": "kernel-uek"}
 
 
-register(
-    *(
-        Oracle(os=f"oracle-{release}", family="rhel", release=release, stack_sources=(), driver_sources=())
-        for release in ("9", "10")
-    ),
-    rank=31,
-)
-refuse_8("oracle")
-
-
 @dataclass(frozen=True)
 class Amazon(Rhel):
     """The release of 2023."""
 
     kernels: ClassVar[Mapping[str, str]] = {name: name for name in ("kernel", "kernel6.12", "kernel6.18")}
 
+    def presets(self) -> dict[str, Preset]:
+        # The address has a digest in it, which differs by release: Amazon's mirror.list names the current one.
+        return {"amazon": Preset((), (), base.RPM_KEYS / "RPM-GPG-KEY-amazon-linux-2023", (_AMAZON_KEY,))}
 
+    def cuda_repository(self) -> tuple[str, str]:
+        return "amzn2023", base.CUDA_RPM
+
+
+def register_releases(
+    name: str, make: Callable[..., Rhel] = Rhel, *, of: Mapping[str, Mapping[str, str]] = _RELEASES, rank: int = 30
+) -> None:
+    """Register a system of RHEL's family; release 8 is refused: its Python is 3.6, and dnf has modules for that alone.
+
+    of: release → the fields of its class that others don't have.
+    """
+    for release, fields in of.items():
+        system = f"{name}-{release}"
+        register(
+            make(os=system, family="rhel", release=release, stack_sources=(), driver_sources=(), **fields), rank=rank
+        )
+    refuse(
+        "isn't supported: its Python is 3.6, and gdsdeploy's program on the host needs 3.8",
+        f"Use {' or '.join(f'{name}-{release}' for release in of)}",
+        f"{name}-8",
+    )
+
+
+def register_rebuild(name: str, group: str, uri: str, key_file: str, keys: Mapping[str, str]) -> None:
+    """Register a rebuild of RHEL by the ``ID`` of its os-release; docs/guides/extend.md has an example.
+
+    group: name of its repositories together, in fleet files.  uri: the folder that has one for each release.
+    key_file: of the repositories' keys, with ``{}`` for the release.  keys: release → fingerprint, all 40 digits.
+    """
+    fields = {
+        release: {"group": group, "uri": uri, "key_file": key_file.format(release), "key": key}
+        for release, key in keys.items()
+    }
+    register_releases(name, Rebuild, of=fields)
+
+
+register_releases("rhel")
+register_rebuild(
+    "rocky",
+    "rocky",
+    "https://dl.rockylinux.org/pub/rocky",
+    "RPM-GPG-KEY-Rocky-{}",
+    {"9": "21CB256AE16FC54C6E652949702D426D350D275D", "10": "FC226859C0860BF0DDB95B085B106C736FEDFC85"},
+)
+register_rebuild(
+    "almalinux",
+    "alma",
+    "https://repo.almalinux.org/almalinux",
+    "RPM-GPG-KEY-AlmaLinux-{}",
+    {"9": "BF18AC2876178908D6E71267D36CB86CB86B3716", "10": "EE6DB7B98F5BF5EDD9DA0DE5DEE5C11CC2A1E572"},
+)
+register_releases("oracle", Oracle, rank=31)
 register(Amazon(os="amazon-2023", family="amazon", release="2023", stack_sources=(), driver_sources=()), rank=32)

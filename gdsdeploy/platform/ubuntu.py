@@ -66,6 +66,9 @@ class Ubuntu(DpkgPlatform):
             "ubuntu-security": preset((f"{self.codename}-security",), "-security"),
         }
 
+    def cuda_repository(self) -> tuple[str, str]:
+        return f"ubuntu{self.release.replace('.', '')}", base.CUDA_DEB
+
     def kernel_flavours(self, arch: str) -> tuple[str, ...]:
         return tuple(name for name in UBUNTU if arch == "aarch64" or not _ARM_FLAVOUR.fullmatch(name))
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from gdsdeploy.converge import diff
+from gdsdeploy.host.apply.file_resource import FileResource
 from gdsdeploy.host.apply.model import INSTALLS, Change
 from gdsdeploy.host.io.wording import count, first_few, joined, span
 from gdsdeploy.model import hostnames
@@ -142,11 +143,15 @@ def _host(outlook: RolloutPreview, name: str) -> tuple[str, str]:
     return "~", f"[{plan.disruption}, {took}] {first_few(actions, ACTIONS, '; ')}"
 
 
-def _weight(change: Change) -> int:
+#: Roles whose changes say most, the first of equal kinds.
+_TELLING = ("gds_driver", "gds_kernel", "gds_modules", "gds_cufile")
+
+
+def _weight(change: Change) -> tuple[int, int]:
     """What says most about a change comes first: packages, then the kernel and the modules, then files."""
-    roles = ("gds_driver", "gds_kernel", "gds_cufile", "gds_modules")
-    role, package = diff.role_of(change), change.kind in (*INSTALLS, "remove")
-    return roles.index(role) - len(roles) * package if role in roles else len(roles)
+    role = diff.role_of(change)
+    kind = 0 if change.kind in (*INSTALLS, "remove") else 2 if change.kind in FileResource.kinds else 1
+    return kind, _TELLING.index(role) if role in _TELLING else len(_TELLING)
 
 
 def _notes(outlook: RolloutPreview, now: float) -> Iterator[str]:

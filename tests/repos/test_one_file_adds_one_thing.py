@@ -1,4 +1,4 @@
-"""One file adds a check, a cause, a resource, an operating system or a package manager: nothing else is edited.
+"""One file adds a check, a resource, an operating system or a rebuild of RHEL: nothing else is edited.
 
 Each test copies the package to a temporary folder, adds one file there, and runs it in a process of its own: from the
 folder, and from the zipapp that is built from it.
@@ -103,6 +103,12 @@ class Devuan(Debian):
 
 register(Devuan(os="devuan-5", family="devuan", release="5", stack_sources=(), driver_sources=(), codename="daedalus"))
 '''
+
+REBUILD = """\
+from gdsdeploy.platform.rhel import register_rebuild
+
+register_rebuild("eurolinux", "euro", "https://mirror.example/eurolinux", "RPM-GPG-KEY-eurolinux{}", {"9": 40 * "A"})
+"""
 
 
 class Copy:
@@ -282,3 +288,42 @@ def test_an_operating_system(copy: Copy, tmp_path: Path) -> None:
     assert systems[-1] == "devuan-5"
     assert hosts
     assert {tuple(pair) for pair in hosts.values()} == {("devuan-5", "opkg")}
+
+
+SYSTEM_OF_HOST = """
+import json
+from gdsdeploy.host.facts.host_facts import facts_from
+facts = facts_from(json.loads(sys.argv[1]))
+print(json.dumps([facts.os.name, facts.os.family]))
+"""
+REPOSITORIES = """
+import json
+from gdsdeploy.errors import FleetInvalid
+from gdsdeploy.platform import stack_platform_for
+platform = stack_platform_for("eurolinux-9")
+try:
+    stack_platform_for("eurolinux-8")
+except FleetInvalid as error:
+    refusal = error.hint
+presets = {**platform.presets(), **platform.vendor_presets()}
+print(json.dumps([platform.family, refusal, {name: f"{p.uri}/{p.path_for('x86_64')}" for name, p in presets.items()}]))
+"""
+
+
+def test_a_rebuild_of_rhel(copy: Copy, host: Host) -> None:
+    """Its hosts, which say in ID_LIKE what they are, and the lock call it the same, so that the same rules hold."""
+    copy.add("platform/eurolinux.py", REBUILD)
+    release = 'ID="eurolinux"\nVERSION_ID="9.4"\nID_LIKE="rhel fedora centos"\n'
+    document = {**GOOD, "files": {**GOOD["files"], "/etc/os-release": release}}
+    name, family = host(json.dumps(document), code=SYSTEM_OF_HOST)
+    assert (name, family) == ("eurolinux-9", "rhel")
+    assert copy.python(REPOSITORIES) == [
+        family,
+        "Use eurolinux-9",
+        {
+            "euro-baseos": "https://mirror.example/eurolinux/9/BaseOS/x86_64/os",
+            "euro-appstream": "https://mirror.example/eurolinux/9/AppStream/x86_64/os",
+            "nvidia": "https://developer.download.nvidia.com/compute/cuda/repos/rhel9/x86_64",
+            "epel": "https://dl.fedoraproject.org/pub/epel/9/Everything/x86_64",
+        },
+    ]

@@ -22,7 +22,7 @@ from ..foreign import ForeignInstall, Locked, findings
 from ..io import reading
 from ..kmod.flavour import flavour_of
 from ..kmod.kernel import Kernel
-from ..model.system import FABRIC, NVSWITCH, services_of, system_of
+from ..model.system import FABRIC, NVSWITCH, fits, services_of, system_of
 from ..paths import IMAGE, IMEX_NODES, PCI
 from ..rootdir import LoopError, inside, list_folder
 from . import services
@@ -263,7 +263,7 @@ class Preflight(Resource[Desired]):
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
         another = "give it another profile in the fleet file"
         refusals = []
-        if desired.os not in (observed["os"], re.sub(r"\.[0-9]+$", "", observed["os"])):
+        if not fits(desired.os, observed["os"]):
             message = f"this host runs {observed['os']}, but its profile was locked for {desired.os}"
             refusals.append(Refusal("os", message, another))
         if observed["arch"] != desired.arch:

@@ -14,6 +14,7 @@ from ..facts.unknown import if_known, known
 from ..foreign import Locked, evidence, findings, kind, sentence, way_out
 from ..io.wording import first_few
 from ..model.expectation import Expectation
+from ..model.system import fits
 from ..paths import OWN_NAME, OWN_PARENTS
 from ..subjects.register import Answer, capitalized, check, failed, not_applicable, passed
 
@@ -126,8 +127,7 @@ def provisioned(facts: HostFacts, _expectation: Expectation) -> Answer:
 def release(facts: HostFacts, expectation: Expectation) -> Answer:
     name, machine = facts.os.name, facts.os.machine
     running = f"{name} on {machine}"
-    # A lock for rhel-9 fits every 9.x.
-    if expectation.os in (name, name.rsplit(".", 1)[0]) and machine == expectation.arch:
+    if fits(expectation.os, name) and machine == expectation.arch:
         return passed(running)
     return failed(running, f"Give this host a profile for {name}, or reinstall it with {expectation.os}")
 

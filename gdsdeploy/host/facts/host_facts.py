@@ -18,7 +18,6 @@ from .. import gdscheck
 from ..kmod.flavour import flavour_of, has_nvme_hooks
 from ..model import compat
 from ..model.compat import Rule, Value, Version, kernel_version
-from ..model.system import family_of
 from ..paths import CUFILE_OPEN, GDSCHECK
 from ..subjects.pci import HardwareFacts, PciFacts
 from ..subjects.peer_memory import P2pFacts, registrations
@@ -101,7 +100,7 @@ def _parts(facts: HostFacts, mode: str, rdma: str) -> Dict[str, Callable[[], Opt
         "dkms_signs": lambda: facts.packages.dkms_signs,
         "secure_boot": lambda: "on" if facts.kernel.secure_boot else "off",
         "os": lambda: facts.os.name,
-        "family": lambda: family_of(facts.os.name),
+        "family": lambda: facts.os.family,
     }
 
 

@@ -18,7 +18,7 @@ from ..boot import bls
 from ..boot.bls import environment as variables_of
 from ..boot.bls import menu_choice, menu_entries
 from ..kmod.module import outcome_of
-from ..model.system import system_name, without_minor
+from ..model.system import family_of, profile_name
 from ..paths import (
     EFI,
     ENTRY_FOLDERS,
@@ -120,10 +120,12 @@ class OsFacts(Facts):
     @fact
     def name(self) -> str:
         """Its id and version as a fleet file writes them, e.g. ``debian-13``."""
-        release = self._release
-        if not (release.get("ID") and release.get("VERSION_ID")):
-            raise UndecidedError("/etc/os-release has no ID and VERSION_ID")
-        return without_minor(system_name(release["ID"], release["VERSION_ID"]))
+        return profile_name(self._named)
+
+    @fact
+    def family(self) -> str:
+        """By which compatibility rules speak about it: ``debian``, ``ubuntu``, ``rhel`` …"""
+        return family_of(self._named)
 
     @fact
     def pretty_name(self) -> str:
@@ -149,6 +151,13 @@ class OsFacts(Facts):
     @property
     def _release(self) -> Dict[str, str]:
         return _os_release(there(self.document.text("/etc/os-release"), "/etc/os-release"))
+
+    @property
+    def _named(self) -> Dict[str, str]:
+        release = self._release
+        if not (release.get("ID") and release.get("VERSION_ID")):
+            raise UndecidedError("/etc/os-release has no ID and VERSION_ID")
+        return release
 
 
 class KernelFacts(Facts):

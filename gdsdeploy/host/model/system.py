@@ -1,6 +1,6 @@
-"""Operating systems as profiles name them, from the ID and VERSION_ID of os-release.  Pure.
+"""Operating systems as profiles name them, from the ID, VERSION_ID and ID_LIKE of os-release.  Pure.
 
-A system whose profiles use its own ID and VERSION_ID, and whose family has its own name, needs no entry here.
+A system needs an entry here only where profiles use another word than its ID.
 
 Services that have to be of the driver's version, or that some GPUs need.
 """
@@ -8,13 +8,13 @@ Services that have to be of the driver's version, or that some GPUs need.
 from __future__ import annotations
 
 import re
-from typing import Iterable, List
+from typing import Iterable, List, Mapping
 
 _FIELD = re.compile(r'^(ID|VERSION_ID)="?([^"\n]*)', re.MULTILINE)
 #: ID of os-release → the system's name in a profile.
 _NAMES = {"ol": "oracle", "amzn": "amazon"}
-#: Systems that a profile names by the major release: 9.4 and 9.6 are one.  Their kernels follow the rules about RHEL's.
-_RHEL_FAMILY = ("rhel", "rocky", "almalinux", "oracle")
+#: RHEL, Oracle Linux, which doesn't say that it is like it, and rebuilds, whose os-release may be cut.
+_RHEL = ("rhel", "ol", "rocky", "almalinux")
 
 
 def system_name(id: str, version_id: str) -> str:  # noqa: A002 - os-release's own word
@@ -28,15 +28,22 @@ def system_of(os_release: str) -> str:
     return system_name(fields.get("ID") or "unknown", fields.get("VERSION_ID") or "none")
 
 
-def without_minor(name: str) -> str:
-    """The name that profiles use: rocky-9 for rocky-9.4; other systems' names stay."""
-    return name.split(".")[0] if name.split("-")[0] in _RHEL_FAMILY else name
+def fits(profile: str, system: str) -> bool:
+    """Whether a profile for ``profile`` is for that system: rocky-9.4 has those for rocky-9.4 and for rocky-9."""
+    return profile in (system, system.partition(".")[0])
 
 
-def family_of(name: str) -> str:
-    """The family by which compatibility rules speak about a system: rhel for rocky-9."""
-    system = name.split("-")[0]
-    return "rhel" if system in _RHEL_FAMILY else system
+def profile_name(release: Mapping[str, str]) -> str:
+    """The name that a profile uses for a system with these fields of os-release: rocky-9 for Rocky Linux 9.4."""
+    version = release["VERSION_ID"]
+    # Of RHEL and its rebuilds 9.4 and 9.6 are one.
+    return system_name(release["ID"], version.partition(".")[0] if family_of(release) == "rhel" else version)
+
+
+def family_of(release: Mapping[str, str]) -> str:
+    """The family by which compatibility rules speak about a system with these fields of os-release: rhel for Rocky."""
+    id = release["ID"]  # noqa: A001 - os-release's own word
+    return "rhel" if id in _RHEL or "rhel" in release.get("ID_LIKE", "").split() else _NAMES.get(id, id)
 
 
 #: Class code of NVSwitch: bridge, other.

@@ -110,6 +110,24 @@ def test_the_plan_as_people_see_it(make_fleet: Callable[..., PlannedFleet]) -> N
     assert value["refused"] == []
 
 
+def test_of_many_changes_those_that_say_most_are_named(make_fleet: Callable[..., PlannedFleet]) -> None:
+    fleet, packages = make_fleet("a"), ("nvidia-driver", "linux-image-2", "libcufile0")
+    resources = ("packages.driver", "packages.kernel", "packages.cufile")
+    fleet.plans["a"] = HostPlan("a", (
+        Change("write", "/etc/kernel/guard", resource="guard"), Change("write", "/etc/cufile.json", resource="cufile"),
+        Change("boot", "kernel 2", resource="boot_default"), Change("build", "nvidia", resource="modules"),
+        *(Change("upgrade", name, resource=resource) for name, resource in zip(packages, resources, strict=True)),
+    ))  # fmt: skip
+    text = " ".join(shown.text(prepare(fleet), time.time()).split())
+    named = [
+        "upgrade nvidia-driver",
+        "upgrade linux-image-2",
+        "upgrade libcufile0",
+        "make kernel 2 the kernel that boots",
+    ]
+    assert f"{'; '.join(named)}; and 3 more" in text
+
+
 def test_all_reasons_come_at_once(make_fleet: Callable[..., PlannedFleet]) -> None:
     fleet = make_fleet(*"abcde")
     fleet.plans |= {

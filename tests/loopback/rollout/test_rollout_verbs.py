@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -317,6 +318,22 @@ def test_a_killed_controller_is_seen_and_resumed(
     (fleet.path.parent / "pretended.json").unlink()
     assert run("rollout", "resume", fleet.path) == 0
     assert status_of(fleet).outcomes() == OUTCOMES
+
+
+def test_who_begins_to_watch_at_the_last_moment_sees_the_end(make_fleet: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process writes its last event, and ends, while the watcher reads the events before it."""
+    fleet, runs = make_fleet("a"), [True]
+    assert run("rollout", "start", fleet.path, "--yes") == 0
+    whole = display.find_rollout
+
+    def read_early(path: Path, rollout: str | None) -> Any:
+        summary, events = whole(path, rollout)
+        runs[0] = False
+        return replace(summary, finished=False), events[:-1]
+
+    monkeypatch.setattr(display, "find_rollout", read_early)
+    monkeypatch.setattr(display, "has_driver", lambda _: runs[0])
+    assert run("rollout", "status", fleet.path, "--watch") == 0
 
 
 def test_others_watch_and_pause_the_one_that_works(

@@ -16,8 +16,7 @@ from gdsdeploy.host.facts.host_facts import DOCA, judge, running_kernel
 from gdsdeploy.host.model import compat
 from gdsdeploy.host.model.compat import Rule, kernel_version
 from gdsdeploy.host.model.expectation import from_json
-from gdsdeploy.host.model.system import family_of
-from gdsdeploy.platform import stack_platform_for
+from gdsdeploy.platform import stack_platform_for, supported_systems
 from tests.unit.host import hosts
 from tests.unit.host.checks.changes import EXPECTATION, GOOD
 from tests.unit.host.patches import patched
@@ -60,21 +59,15 @@ def test_a_kernel_has_the_same_names_on_the_host_and_in_the_lock(release: str, b
     assert running_kernel(host) == kernel_version(release, package)
 
 
-@pytest.mark.parametrize(
-    ("ident", "version", "name", "family"),
-    [
-        ("ol", "9.6", "oracle-9", "rhel"),
-        ("rocky", "10.1", "rocky-10", "rhel"),
-        ("amzn", "2023", "amazon-2023", "amazon"),
-        ("ubuntu", "24.04", "ubuntu-24.04", "ubuntu"),
-    ],
-)
-def test_a_system_has_the_name_and_the_family_that_the_controller_knows(
-    ident: str, version: str, name: str, family: str
-) -> None:
+@pytest.mark.parametrize("name", supported_systems())
+def test_a_system_has_the_name_and_the_family_that_the_controller_knows(name: str) -> None:
+    family, (system, _, release) = stack_platform_for(name).family, name.partition("-")
+    ident, version = (
+        {"oracle": "ol", "amazon": "amzn"}.get(system, system),
+        f"{release}.4" if family == "rhel" else release,
+    )
     document = patched(GOOD, {"files": {"/etc/os-release": f'ID="{ident}"\nVERSION_ID="{version}"\n'}})
-    assert facts_from(document).os.name == name
-    assert (family_of(name), stack_platform_for(name).family) == (family, family)
+    assert (facts_from(document).os.name, facts_from(document).os.family) == (name, family)
 
 
 def test_the_fleets_own_rules_come_with_the_expectation() -> None:
