@@ -304,7 +304,7 @@ def ask(image: ImageRoot, enter: Sequence[str], argv: Sequence[str], stdin: byte
     if not isinstance(value, dict):
         tail = "".join(f"\n  | {line(words[:500])}" for words in [*lines][-_TAIL:])
         words = f"{image.path}: gdsdeploy's program ended with status {status} and gave no answer{tail}"
-        raise HostUnfit(words, hint="The image needs Python 3.8 or newer as python3; else run the command again")
+        raise HostUnfit(words, hint="The image needs Python 3.9 or newer as python3; else run the command again")
     return value
 
 

@@ -270,7 +270,7 @@ def register_releases(
             make(os=system, family="rhel", release=release, stack_sources=(), driver_sources=(), **fields), rank=rank
         )
     refuse(
-        "isn't supported: its Python is 3.6, and gdsdeploy's program on the host needs 3.8",
+        "isn't supported: its Python is 3.6, and gdsdeploy's program on the host needs 3.9",
         f"Use {' or '.join(f'{name}-{release}' for release in of)}",
         f"{name}-8",
     )

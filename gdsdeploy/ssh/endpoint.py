@@ -229,7 +229,7 @@ def _did_not_begin(host: Endpoint, output: Output) -> GdsError:
         words = f"{host.where()}: the connection was closed before the program began{_tail(stderr)}"
         return HostUnreachable(words, hint="Look at the host's sshd log (journalctl -u ssh)")
     if status == TOO_OLD:
-        return HostUnfit(f"{host.where()}: {quoted(stderr.strip())}", hint="Install Python 3.8 or newer as python3")
+        return HostUnfit(f"{host.where()}: {quoted(stderr.strip())}", hint="Install Python 3.9 or newer as python3")
     if host.user != "root" and (refusal := _sudo(host, stderr, status)):
         return refusal
     if status in {126, 127} or "python3: command not found" in stderr:

@@ -26,8 +26,8 @@ RETENTION = 86400
 
 def load(stream):
     """Read a time limit, a mark, arguments, the program with its name, its input, who asks; print the mark; run it."""
-    if sys.version_info < (3, 8):  # noqa: UP036 - it runs on what the host has
-        sys.stderr.write("its python3 is {}.{}; 3.8 or newer is needed\n".format(*sys.version_info[:2]))
+    if sys.version_info < (3, 9):  # noqa: UP036 - it runs on what the host has
+        sys.stderr.write("its python3 is {}.{}; 3.9 or newer is needed\n".format(*sys.version_info[:2]))
         sys.exit(TOO_OLD)
     (limit,) = struct.unpack(">Q", stream.read(8))
     mark, argv, name = part(stream), json.loads(part(stream).decode("utf-8")), part(stream).decode("utf-8")

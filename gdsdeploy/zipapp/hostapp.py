@@ -42,8 +42,8 @@ _MAIN = """\
 import os
 import sys
 
-if sys.version_info < (3, 8):
-    sys.exit("python3 is {}.{}; 3.8 or newer is needed".format(*sys.version_info[:2]))
+if sys.version_info < (3, 9):
+    sys.exit("python3 is {}.{}; 3.9 or newer is needed".format(*sys.version_info[:2]))
 if os.geteuid() == 0 and os.path.isfile(sys.path[0]):
     import gdsdeploy_bootstrap
 

@@ -10,7 +10,7 @@ author: [gdsdeploy (@gdsdeploy)]
 description:
   - Applies one resource of gdsdeploy's host program, or takes back what it has changed.
   - In a role of this collection, the role's variables are the options of the resource.
-requirements: [python >= 3.8 on the host]
+requirements: [python >= 3.9 on the host]
 attributes:
   check_mode:
     description: Reports what would change, and changes nothing.

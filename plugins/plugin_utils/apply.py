@@ -180,7 +180,7 @@ def failure(kind: str, message: str, hint: str) -> dict[str, Any]:
 
 
 def _no_python(done: Mapping[str, Any]) -> GdsError:
-    message = f"the host program can't start: no Python 3.8 or newer: {_tail(done)}"
+    message = f"the host program can't start: no Python 3.9 or newer: {_tail(done)}"
     return GdsError("python", message, "install python3, or set ansible_python_interpreter")
 
 

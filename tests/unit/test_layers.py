@@ -97,11 +97,6 @@ def test_host_program_needs_the_standard_library_only(path: Path) -> None:
             assert top in sys.stdlib_module_names or top in others, f"{name} is not in the standard library"
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if relative(p).startswith("host/")], ids=relative)
-def test_host_program_is_written_for_python_3_8(path: Path) -> None:
-    ast.parse(path.read_text(), feature_version=(3, 8))
-
-
 def test_one_module_starts_processes_on_each_side() -> None:
     assert users_of("subprocess") == {"run.py", "host/process.py"}
 

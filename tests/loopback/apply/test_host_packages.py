@@ -81,7 +81,7 @@ def test_the_debian_package_has_the_program_and_its_units(deb: Path) -> None:
     assert {row[1] for row in rows} == {"root/root"}
     assert modes.pop(PATH) == "-rwxr-xr-x"
     assert set(modes.values()) == {"-rw-r--r--"}
-    assert output("dpkg-deb", "--field", deb, "Depends") == "python3 (>= 3.8)\n"
+    assert output("dpkg-deb", "--field", deb, "Depends") == "python3 (>= 3.9)\n"
 
 
 def test_the_rpm_has_the_program_and_its_units(rpm: Path) -> None:
@@ -91,7 +91,7 @@ def test_the_rpm_has_the_program_and_its_units(rpm: Path) -> None:
     assert modes.keys() == FILES | licenses
     assert modes.pop(PATH) == "-rwxr-xr-x"
     assert set(modes.values()) == {"-rw-r--r--"}
-    assert "python3 >= 3.8" in output("rpm", "-qp", "--requires", rpm).splitlines()
+    assert "python3 >= 3.9" in output("rpm", "-qp", "--requires", rpm).splitlines()
     assert output("rpm", "-qp", "--scripts", rpm) == ""
 
 

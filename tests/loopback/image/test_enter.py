@@ -260,7 +260,7 @@ def test_an_image_without_python_says_so(root: Path) -> None:
     finally:
         python.with_name("away").rename(python)
     assert "python3: not found" in caught.value.message
-    assert "needs Python 3.8" in (caught.value.hint or "")
+    assert "needs Python 3.9" in (caught.value.hint or "")
 
 
 ANSWERS = [

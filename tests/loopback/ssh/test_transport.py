@@ -371,7 +371,7 @@ def bin_with(tmp_path: Path, **programs: str) -> str:
     return str(folder)
 
 
-#: Says that it is 3.6; that the bootstrap's text compiles there, test_oldsyntax.py shows.
+#: Says that it is 3.6; that the bootstrap's text compiles there, tests/unit/test_python_starts.py shows.
 OLD_PYTHON = f'#!/bin/sh\nexec {sys.executable} -I -c "import sys; sys.version_info = (3, 6, 8); $4"\n'
 
 
@@ -379,7 +379,7 @@ OLD_PYTHON = f'#!/bin/sh\nexec {sys.executable} -I -c "import sys; sys.version_i
     ("line", "user", "main", "words", "hint"),
     [
         ("SetEnv PATH={empty}", "root", ECHO, ("there is no python3 on it", "not found"), "python3-minimal"),
-        ("SetEnv PATH={old}", "root", ECHO, ("its python3 is 3.6; 3.8 or newer is needed",), ""),
+        ("SetEnv PATH={old}", "root", ECHO, ("its python3 is 3.6; 3.9 or newer is needed",), ""),
         ("SetEnv PATH={empty}", PLAIN, ECHO, ("sudo is not installed",), ""),
         ("", PLAIN, ECHO, (f"{PLAIN} cannot become root without a password", "sudo: "), f"{PLAIN} ALL=(ALL) NOPASSWD"),
         ("ForceCommand echo closed for today >&2; exit 9", "root", ECHO, ("status 9", "| closed for today"), ""),

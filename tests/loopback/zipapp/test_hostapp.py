@@ -27,8 +27,8 @@ TABLES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "gdsdeploy
 
 @cache
 def interpreters() -> list[str]:
-    """Every Python from 3.8 on that is installed here."""
-    pythons = {sys.executable, *filter(None, (shutil.which(f"python3.{minor}") for minor in range(8, 15)))}
+    """Every Python from 3.9 on that is installed here."""
+    pythons = {sys.executable, *filter(None, (shutil.which(f"python3.{minor}") for minor in range(9, 15)))}
     # Where developers keep several: pyenv and uv.
     for folder in (".pyenv/versions", ".local/share/uv/python"):
         pythons |= {str(path) for path in Path.home().glob(f"{folder}/*3.*/bin/python3")}
@@ -38,7 +38,7 @@ def interpreters() -> list[str]:
         version = tuple(
             int(number) for number in result.stdout.removeprefix("Python ").split(".")[:2] if number.isdigit()
         )
-        if result.returncode == 0 and version >= (3, 8):
+        if result.returncode == 0 and version >= (3, 9):
             chosen.setdefault(version, path)
     return [path for _, path in sorted(chosen.items())]
 
@@ -107,10 +107,10 @@ def test_it_runs_on_a_bare_python(program: Path, python: str, tmp_path: Path) ->
         assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_every_module_in_it_is_python_3_8_and_imports_on_its_own(program: Path) -> None:
+def test_every_module_in_it_is_python_3_9_and_imports_on_its_own(program: Path) -> None:
     with zipfile.ZipFile(program) as archive:
         for name in (name for name in archive.namelist() if name.endswith(".py")):
-            ast.parse(archive.read(name), feature_version=(3, 8))
+            ast.parse(archive.read(name), feature_version=(3, 9))
     sources = [name for name in archive.namelist() if name.startswith("gdsdeploy/host/") and name.endswith(".py")]
     names = [name[:-3].replace("/", ".") for name in sources]
     imports = (
@@ -123,9 +123,9 @@ def test_every_module_in_it_is_python_3_8_and_imports_on_its_own(program: Path) 
 def test_a_python_that_is_too_old_is_told_so() -> None:
     with zipfile.ZipFile(io.BytesIO(hostapp.build())) as archive:
         main = archive.read("__main__.py").decode()
-    old = main.replace("sys.version_info", "(3, 7, 3)")
+    old = main.replace("sys.version_info", "(3, 8, 18)")
     result = subprocess.run([sys.executable, "-c", old], capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stderr) == (1, "python3 is 3.7; 3.8 or newer is needed\n")
+    assert (result.returncode, result.stderr) == (1, "python3 is 3.8; 3.9 or newer is needed\n")
 
 
 def test_it_can_be_started_by_name(program: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_python_that_is_too_old_says_so_before_anything_is_read() -> None:
     ast.parse(source, feature_version=(3, 4))
     old = f"import sys; sys.version_info = (3, 6, 8)\n{source}\nload(None)"
     result = subprocess.run([sys.executable, "-I", "-c", old], capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stderr) == (78, "its python3 is 3.6; 3.8 or newer is needed\n")
+    assert (result.returncode, result.stderr) == (78, "its python3 is 3.6; 3.9 or newer is needed\n")
 
 
 def test_half_a_program_is_not_run() -> None:

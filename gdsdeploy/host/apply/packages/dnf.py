@@ -429,7 +429,7 @@ def merge_locks(text: str, ours: Sequence[str], before: Sequence[str] = (), thei
     plain = [line.strip() for line in lines]
     marks = [number for number, line in enumerate(plain) if line in (BEGIN, END)]
     going = set(marks)
-    for first, last in zip(marks, marks[1:]):  # noqa: RUF007 - Python 3.8 has no pairwise
+    for first, last in zip(marks, marks[1:]):
         # A mark without its other one has nothing between.
         if (plain[first], plain[last]) == (BEGIN, END):
             going |= set(range(first, last))

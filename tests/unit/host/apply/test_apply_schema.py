@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Literal, Optional  # noqa: UP035 - as on Python 3.8
+from typing import Any, Dict, List, Literal, Optional  # noqa: UP035 - as on Python 3.9
 
 import jsonschema
 import pytest
