@@ -90,11 +90,6 @@ def test_its_dependencies_are_those_it_declares(installed: Path, tmp_path: Path)
     assert "No broken requirements" in run([installed / "pip", "check"], tmp_path)
 
 
-def test_every_verb_has_help(installed: Path, tmp_path: Path) -> None:
-    for verb in ("lock", "provision", "validate", "diff", "support-bundle", "remove"):
-        assert "Usage: gdsdeploy" in run([installed / "gdsdeploy", verb, "--help"], tmp_path)
-
-
 def test_the_collection_and_the_templates_are_found(installed: Path, tmp_path: Path) -> None:
     script = """
 import sys
@@ -125,12 +120,6 @@ def test_a_fleet_is_provisioned_as_far_as_its_unreachable_host(installed: Path, 
     )
     output = run([installed / "gdsdeploy", "provision", "fleet.yml"], tmp_path, status=20)
     assert "build1, gpu1: refused: the identity file" in output
-
-
-def test_the_suite_for_hosts_comes_along(installed: Path, tmp_path: Path) -> None:
-    script = "from gdsdeploy import resources; print(resources.share() / 'tests' / 'host')"
-    suite = run([installed / "python", "-c", script], tmp_path).strip()
-    assert (Path(suite) / "test_checks.py").is_file()
 
 
 def test_the_suite_runs_from_it(installed: Path, tmp_path: Path) -> None:

@@ -151,12 +151,6 @@ def test_a_removed_option_names_what_to_use_now(run: Run, option: str, instead: 
     assert instead in err
 
 
-def test_evidence_that_does_not_exist(run: Run, tmp_path: Path) -> None:
-    code, out, err = run("explain", "--evidence", tmp_path / "none.json")
-    assert (code, out) == (1, "")
-    assert f"{tmp_path}/none.json: cannot be read: No such file" in err
-
-
 # --- the program on the host
 
 

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import console
-
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f\x9b]")
 #: A step of which one host is at work; it ends after some seconds, or by Ctrl-C, as a verb does.
 PROGRAM = """
@@ -116,20 +114,9 @@ def test_a_dumb_terminal_gets_lines(tmp_path: Path) -> None:
     assert "  still at work: Provisioning gpu1 for " in output
 
 
-def test_without_colours_there_is_none(tmp_path: Path) -> None:
-    _, output = in_terminal(tmp_path, "1", NO_COLOR="1")
-    assert "Build nvidia" in output
-    colours = re.findall(r"\x1b\[([0-9;]*)m", output)
-    assert not [code for code in colours if code not in ("", "0", "1")]
-
-
 def test_quiet_says_nothing(tmp_path: Path) -> None:
     assert in_pipes(tmp_path, "1", "quiet") == ('{"a": 1}\n', "")
     assert in_terminal(tmp_path, "1", "quiet") == (0, '{"a": 1}\n')
-
-
-def test_the_beat_is_a_minute() -> None:
-    assert console.BEAT == 60.0
 
 
 def screen(output: str) -> list[str]:

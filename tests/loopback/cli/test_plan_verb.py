@@ -88,16 +88,6 @@ def test_imex_without_nodes_is_refused_and_a_domain_is_planned(make_fleet: Make,
     assert not Path(IMEX_NODES).exists(), "a plan touches nothing"
 
 
-def test_what_the_user_gave_is_wrong(make_fleet: Make, run: Run) -> None:
-    fleet = make_fleet(gpu1=RIGHT)
-    code, _, err = run("plan", fleet.path, "--limit", "gpu7")
-    assert code == 2
-    assert "no host 'gpu7'" in err
-    code, _, _ = run("plan", fleet.path.with_name("none.yml"))
-    assert code == 10
-    assert fleet.sessions() == 0
-
-
 CHANGE = Change("write", "/etc/cufile.json", "sha256:1", "sha256:2", "content", resource="cufile")
 
 

@@ -75,15 +75,6 @@ def test_a_folder_with_variables_of_groups(tmp_path: Path) -> None:
     assert load_fleet(write(tmp_path)).hosts["gpu1"].address == "10.0.0.7"
 
 
-def test_a_plugin(tmp_path: Path) -> None:
-    """The plugin ``generator`` is ansible-core's own."""
-    (tmp_path / "hosts.yml").write_text(
-        "plugin: ansible.builtin.generator\nhosts: {name: 'gpu{{ number }}', parents: [{name: gpu}]}\n"
-        "layers: {number: [1, 2]}\n"
-    )
-    assert list(load_fleet(write(tmp_path, file="hosts.yml"), TRUSTED).hosts) == ["gpu1", "gpu2"]
-
-
 def program(folder: Path, text: str) -> Path:
     path = folder / "hosts"
     path.write_text(f"#!/bin/sh\n{text}\n")

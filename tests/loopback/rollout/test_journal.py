@@ -364,24 +364,6 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert (lost, after) == ("0", "1")
 
 
-def test_a_limit_on_the_size_of_files(path: Path) -> None:
-    script = f"""
-        import resource
-        writer = journal.writing(path, doing="test")
-        writer.go_on("{PLAN.id}")
-        limit = path.stat().st_size
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-        try:
-            writer.append(Note("x" * 9000))
-        except GdsError as error:
-            print(type(error).__name__, error.message)
-        print(writer.append(Note()).number)
-        """
-    refused, number = output_of(child(path, script))
-    assert "JournalUnusable" in refused
-    assert number == "4"
-
-
 def test_one_writer(path: Path) -> None:
     script = 'writer = journal.writing(path, doing="rollout start"); print("has it", flush=True); sys.stdin.read()'
     holder = child(path, script)

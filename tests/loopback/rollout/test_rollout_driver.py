@@ -175,17 +175,6 @@ def test_a_driver_that_runs_is_paused(path: Path) -> None:
         control.tell(path, RolloutPaused())
 
 
-def test_a_driver_that_runs_is_told_to_abort_and_says_why_it_does_not_twice(path: Path) -> None:
-    pid = begin_fork(lambda: slowly(path), path.with_name("error"))
-    wait_for(lambda: path.exists() and ("a", Step.APPLY) in open_steps(path))
-    assert control.tell(path, RolloutAborted("no more"))[1]
-    with pytest.raises(RolloutRefused, match="cannot be aborted: it is aborted already"):
-        control.tell(path, RolloutAborted())
-    assert status_of(pid) == 0
-    machine = resumed(path, THREE)
-    assert [machine.hosts[name].outcome for name in "abc"] == [Outcome.ROLLED_BACK, None, None]
-
-
 def test_a_wish_whose_sender_is_gone_is_not_fulfilled(path: Path) -> None:
     with begun(path, ONE) as writer:
         pid = begin_fork(lambda: control.tell(path, RolloutPaused("old")), path.with_name("error"))
@@ -201,11 +190,6 @@ def test_a_driver_that_does_not_answer(path: Path) -> None:
     with begun(path, ONE), pytest.raises(Busy, match=r"process \d+ .* and does not answer"):
         control.tell(path, RolloutAborted(), patience=0.3)
     assert not [*control.folder(path).iterdir()]
-
-
-def test_wishes_where_there_is_no_rollout(path: Path) -> None:
-    with pytest.raises(RolloutRefused, match="there is no rollout"):
-        control.tell(path, RolloutPaused())
 
 
 def test_nonsense_beside_the_journal_stops_nobody(path: Path) -> None:
@@ -772,13 +756,6 @@ def test_killed_at_every_place_of_a_rollout_that_halts(place: Path) -> None:
         return outcomes == [Outcome.DONE, Outcome.ROLLED_BACK, None] and bool(machine.halted)
 
     assert survives(place, to_its_end, halted, plan=plan, fails=("b",)) > 2 * 12 * 3
-
-
-def test_killed_at_every_place_of_a_rollout_whose_canary_fails(place: Path) -> None:
-    def halted(machine: StateMachine) -> bool:
-        return machine.hosts["a"].outcome is Outcome.ROLLED_BACK and not any(machine.hosts[name].works for name in "bc")
-
-    assert survives(place, to_its_end, halted, fails=("a",)) > 12 * 3
 
 
 def test_killed_at_every_place_of_a_rollout_that_is_paused(place: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -209,16 +208,6 @@ def test_everything_is_taken_back(make_fleet: Make, capsys: pytest.CaptureFixtur
     assert "has no changed host left to roll back" in plain(capsys.readouterr().err)
 
 
-def test_an_abort_ends_a_rollout_that_halted(make_fleet: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    fleet = make_fleet(fails="a")
-    run("rollout", "start", fleet.path, "--yes")
-    assert run("rollout", "abort", fleet.path, "--reason", "CHG-1 was withdrawn") == 0
-    now = status_of(fleet)
-    assert (now.phase, now.finished, now.away()) == ("aborted", True, set())
-    assert run("rollout", "abort", fleet.path) == 50
-    assert run("rollout", "start", fleet.path, "--yes") == 51, "another one can begin, and halts for the same reason"
-
-
 def test_an_abort_needs_no_lock_where_nothing_is_under_way(
     make_fleet: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -280,23 +269,6 @@ def test_somebody_who_does_not_say_yes(
     assert run("rollout", "start", fleet.path) == 130
     assert "not confirmed; nothing was changed" in plain(capsys.readouterr().err)
     assert not journal.path_of(fleet.path).exists()
-
-
-def test_ctrl_c_pauses_and_resume_goes_on(make_fleet: Make, command: Callable[..., Any]) -> None:
-    fleet = make_fleet(seconds=0.15)
-    process = command("start", fleet.path, "--yes")
-    until(fleet, lambda now: bool(now.under_way()))
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert "steps are finished first; a second signal stops them" in err
-    assert "error: paused" in err
-    assert "gdsdeploy rollout resume" in err
-    assert "Traceback" not in err
-    assert status_of(fleet).phase == "paused"
-    (fleet.path.parent / "pretended.json").unlink()
-    assert run("rollout", "resume", fleet.path) == 0
-    assert status_of(fleet).outcomes() == OUTCOMES
 
 
 def test_a_killed_controller_is_seen_and_resumed(

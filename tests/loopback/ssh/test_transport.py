@@ -81,13 +81,6 @@ def test_a_program_runs_once_with_its_arguments_and_its_input(sshd: Start) -> No
     assert len(sessions) == 1
 
 
-def test_input_by_host(sshd: Start) -> None:
-    server = sshd()
-    hosts = [server.endpoint(name) for name in ("a", "b", "c")]
-    answers = ask(*hosts, stdin={"a": b"for a", "b": b"for b"})
-    assert {a.host: (a.document or {})["stdin"] for a in answers} == {"a": "for a", "b": "for b", "c": ""}
-
-
 def test_a_large_program_and_a_large_answer(sshd: Start) -> None:
     main = ECHO + "\n#" + os.urandom(3_000_000).hex() + "\n"
     (answer,) = ask(sshd().endpoint(), main=main.replace("sys.stdin.read()", "'x' * 5_000_000"), stdin=b"y" * 3_000_000)
@@ -180,19 +173,6 @@ def test_a_key_in_an_agent(sshd: Start, tmp_path: Path, monkeypatch: pytest.Monk
 def test_an_identity_file_that_does_not_exist(sshd: Start, tmp_path: Path) -> None:
     error = refusal(replace(sshd().endpoint(), identity_files=(tmp_path / "none",)), HostUnreachable)
     assert f"{tmp_path / 'none'} does not exist" in error.message
-
-
-@pytest.fixture
-def silent() -> Iterator[int]:
-    """A port that accepts connections and never says a word, outside the range from which other servers get theirs."""
-    with socket.create_server(("127.0.0.1", free_port())) as server:
-        yield server.getsockname()[1]
-
-
-def test_a_server_that_says_nothing(sshd: Start, silent: int) -> None:
-    begin = time.monotonic()
-    refusal(replace(sshd().endpoint(), port=silent), HostUnreachable, timeout=2)
-    assert time.monotonic() - begin < 10
 
 
 def test_a_server_that_is_not_ssh(sshd: Start) -> None:
@@ -538,10 +518,6 @@ def test_a_bug_is_not_swallowed(sshd: Start, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(transport, "_payload", broken)
     with pytest.raises(ZeroDivisionError):
         ask(sshd().endpoint())
-
-
-def test_no_hosts_no_answers() -> None:
-    assert ask() == []
 
 
 def test_the_command_line_is_the_same_for_every_shell() -> None:
