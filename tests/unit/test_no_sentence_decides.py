@@ -27,9 +27,7 @@ from gdsdeploy.host.model import finding
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.subjects import condition as cause
 from gdsdeploy.model.fleet import Profile
-from gdsdeploy.report import formats
 from tests.unit.rdma_host import host as rdma_host
-from tests.unit.report.sample_report import report as sample_report
 
 ROOT = Path(__file__).parents[2]
 #: Names of fields and variables that hold our own sentences.  `reason` is left out: Slurm and Kubernetes have one.
@@ -56,12 +54,6 @@ def test_the_finding_of_a_mount_has_its_path_as_a_value(monkeypatch: pytest.Monk
     assert by_check["storage.path:/"].found.startswith("in other words")
     assert by_check["storage.path:/"].path in ("", *finding.PATHS)
     assert set(finding.PATHS) == {*cause.DIRECT, cause.COMPAT, cause.BROKEN, explanation.NONE}
-
-
-def test_a_report_from_before_the_field_shows_no_path() -> None:
-    report = sample_report()
-    older = replace(report, hosts=tuple(_reworded(host, path=False) for host in report.hosts))
-    assert formats._paths(older.hosts[1]) == ["✗ /mnt/nvme", "✓ /home"]
 
 
 def test_findings_of_either_age_are_read() -> None:
@@ -139,15 +131,6 @@ def _is_sentence(node: ast.expr) -> bool:
 
 def _has_blank(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value.strip()
-
-
-def _reworded(host: Any, *, path: bool) -> Any:
-    """A host of a report whose findings about mounts say the same in other words, with or without the value."""
-    entries = [
-        replace(entry, found="in other words", path=entry.path if path else "") if entry in host.mounts() else entry
-        for entry in host.findings
-    ]
-    return replace(host, findings=tuple(entries))
 
 
 def _expectation(storage: list[dict[str, str]]) -> Expectation:

@@ -12,9 +12,7 @@ from hypothesis import given, settings, strategies
 
 from gdsdeploy.builds.assign import BuildFacts, CachedBuild, Supply, by_intent, supplies
 from gdsdeploy.builds.assign import want as want_of
-from gdsdeploy.converge.expectation import expectation
 from gdsdeploy.converge.plan_report import built_on, origins
-from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet, references
 from gdsdeploy.model.lock import Target
@@ -152,23 +150,6 @@ def test_a_builder_builds() -> None:
         }
     )
     assert references(intent) == [(("builders", "build1", "modules"), "a builder builds; leave this key out")]
-
-
-@pytest.mark.parametrize("key", ["always", True, 1])
-def test_a_wish_that_does_not_exist(tmp_path: Path, key: object) -> None:
-    path = tmp_path / "fleet.yml"
-    path.write_text(f"version: 1\nprofiles: {{gds: {{os: debian-13, modules: {key}}}}}\nhosts: {{a: gds}}\n")
-    with pytest.raises(Exception, match="input should be 'auto', 'build', 'receive' or 'packaged'"):
-        load_fleet(path)
-
-
-def test_a_host_is_expected_to_have_a_compiler_only_if_it_has_to_build() -> None:
-    lab = load_fleet(Path(__file__).parents[2] / "golden" / "lab" / "fleet.yml")
-    for wish, expected in (("build", True), ("auto", False), ("receive", False)):
-        host = lab.hosts["gpu1"].model_copy(update={"modules": wish})
-        packages = expectation(lab.model_copy(update={"hosts": {"gpu1": host}}), LOCK, "gpu1").packages
-        assert ("dkms" in packages) is expected
-        assert "libcufile0" in packages
 
 
 def test_what_a_builder_has_built_is_looked_up() -> None:

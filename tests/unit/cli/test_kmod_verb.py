@@ -14,7 +14,6 @@ import yaml
 
 from gdsdeploy.builds.cache import BuilderKeys, fingerprint
 from gdsdeploy.cli import kmod_preflight
-from gdsdeploy.cli.kmod import VERBS
 from gdsdeploy.host.model.compat import Verdict
 from gdsdeploy.preflight import Answer, Cell, StackCandidate
 from gdsdeploy.preflight.record import ModuleResult
@@ -38,27 +37,6 @@ def root(tmp_path: Path) -> Root:
     root.nvidia()
     root.nvidia_fs()
     return root
-
-
-@pytest.mark.parametrize("verb", ["audit", "build", "trees"])
-def test_help_is_of_this_verb_and_has_examples(verb: str, run: Run) -> None:
-    code, out, _ = run(verb, "--help")
-    assert code == 0
-    assert out.startswith(f"Usage: gdsdeploy kmod {verb} ")
-    assert f"  Examples:\n    gdsdeploy kmod {verb}" in out
-    assert "--json" in out
-
-
-def test_help_lists_every_verb(run: Run) -> None:
-    code, out, _ = run("--help")
-    assert code == 0
-    assert all(f"  {verb} " in out for verb in VERBS)
-
-
-def test_an_unknown_verb(run: Run) -> None:
-    code, _, err = run("conquer")
-    assert code == 2
-    assert "No such command 'conquer'" in err
 
 
 def test_modules_that_would_load(root: Root, run: Run) -> None:

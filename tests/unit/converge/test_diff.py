@@ -235,12 +235,6 @@ GOOD: dict[str, Any] = {
 }
 
 
-def test_an_answer_is_read() -> None:
-    assert variants({"build": [GOOD]}) == {
-        "build": (Result("cufile", (WRITE,), (Refusal("os", "m", "h"),), ("u",), {"a": 1}),)
-    }
-
-
 @pytest.mark.parametrize(
     "value",
     [

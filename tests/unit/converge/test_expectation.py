@@ -109,11 +109,6 @@ def test_a_lock_without_the_profile() -> None:
         expectation(fleet(), empty, "gpu1")
 
 
-def test_a_cufile_section_that_cannot_be_rendered() -> None:
-    with pytest.raises(FleetInvalid, match=r"profiles\.gds\.cufile\.properties\.typo: unknown key"):
-        expectation(fleet(cufile={"properties": {"typo": 1}}), lock(), "gpu1")
-
-
 def test_a_mount_that_no_scratch_file_may_be_made_on_says_so() -> None:
     mounts = [{"mount": "/mnt/nvme"}, {"mount": "/data", "path": "compat", "scratch": False}]
     expected = expectation(fleet(storage=mounts), lock(), "gpu1")
@@ -220,13 +215,6 @@ def test_parameters_that_a_boot_has_to_show() -> None:
     # An argument counts over modprobe.d, as modprobe has it.
     own = {"arguments": {"nvme_core.multipath": "Y"}}
     assert boot.expected_parameters(profile(own, mode="p2pdma")) == {"nvme_core.multipath": "Y"}
-
-
-def test_a_host_expects_them() -> None:
-    settings = {"preset": "auto", "module_options": {"nvme_core": {"io_timeout": "30"}}}
-    expected = expectation(fleet(boot=settings), lock(), "gpu1")
-    assert (expected.boot_arguments, expected.module_parameters) == (NO_IOMMU, {"nvme_core.io_timeout": "30"})
-    assert from_json(expected.to_json()) == expected
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from gdsdeploy.converge.files import Files
 from gdsdeploy.converge.image import Image
 from gdsdeploy.converge.inventory import inventory
 from gdsdeploy.converge.machine import Machine
-from gdsdeploy.errors import FleetInvalid, HostUnfit, HostUnreachable
+from gdsdeploy.errors import FleetInvalid, HostUnfit
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply import engine
 from gdsdeploy.host.apply.model import Refusal
@@ -82,11 +82,6 @@ def test_preflight_watches_the_flavour_where_the_profile_names_none(
 ) -> None:
     variants = ways(changed(fleet, **profile), "gpu1")
     assert {resources["preflight"].unasked_kernel for resources in variants.values()} == {kernel}
-
-
-def test_a_builder_may_run_a_kernel_of_any_flavour(fleet: Fleet) -> None:
-    name = next(iter(fleet.builders))
-    assert {resources["preflight"].unasked_kernel for resources in ways(fleet, name).values()} == {""}
 
 
 HOST = [
@@ -187,13 +182,6 @@ def test_the_files_that_a_host_has_by_its_lock(fleet: Fleet) -> None:
 
 DOCUMENT = {"version": 1, "variants": {"build": [{"resource": "x"}, {"resource": "x", "instance": "y"}]}}
 RESULT = {"name": "x", "changes": [], "refusals": [], "unknown": [], "report": {}}
-
-
-def test_a_machine_that_gave_no_answer_has_its_error() -> None:
-    error = HostUnreachable("gone")
-    with pytest.raises(HostUnreachable) as caught:
-        plan_fleet.require_variants(Answer("gpu1", None, error, 0.0), DOCUMENT)
-    assert caught.value is error
 
 
 @pytest.mark.parametrize(

@@ -29,15 +29,6 @@ def loaded(tmp_path: Path, text: str) -> Fleet:
     return load_fleet(path)
 
 
-def test_a_small_fleet_is_small(tmp_path: Path) -> None:
-    fleet = loaded(tmp_path, SMALL)
-    assert fleet.hosts["gpu1"].profile == "gds"
-    assert fleet.profiles["gds"].driver.version == "550"
-    assert fleet.profiles["gds"].driver.flavour == "open"
-    assert fleet.connection("gpu1").address == "gpu1"
-    assert fleet.connection("gpu1").port is None
-
-
 def test_every_problem_is_reported_with_its_place(tmp_path: Path) -> None:
     text = """version: 1
 profiles:
@@ -170,15 +161,6 @@ def test_a_kernel_is_a_pin_or_a_pin_with_a_flavour(
     assert (kernel.version, kernel.flavour) == (version, flavour)
 
 
-def test_what_a_profile_may_ask_for_beside_the_driver(tmp_path: Path) -> None:
-    keys = "companions: [imex, persistenced], cuda: [cuda-cudart-12-4], doca: [doca-ofed], gpu: grace-hopper"
-    profile = loaded(tmp_path, SMALL.replace('"550"}', f'"550", {keys}}}')).profiles["gds"]
-    assert (profile.companions, profile.cuda, profile.doca) == (
-        ("imex", "persistenced"), ("cuda-cudart-12-4",), ("doca-ofed",)
-    )  # fmt: skip
-    assert profile.gpu == "grace-hopper"
-
-
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
@@ -242,12 +224,6 @@ def test_a_domain_that_cannot_work_is_named_by_place(tmp_path: Path, host: str, 
     (problem,) = problems(tmp_path, f"{IMEX}  {host}\n")
     assert problem.startswith("fleet.yml:11:")
     assert words in problem
-
-
-def test_a_builder_is_in_no_domain(tmp_path: Path) -> None:
-    builder = "builders:\n  e: {profile: rack, address: 10.0.0.9, imex: one}\nhosts:"
-    (problem,) = problems(tmp_path, IMEX.replace("hosts:", builder))
-    assert "builders.e.imex: only hosts are in an IMEX domain" in problem
 
 
 def test_the_fabric_manager_of_blackwell_comes_with_nvlsm(tmp_path: Path) -> None:

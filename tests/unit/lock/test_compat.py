@@ -212,10 +212,6 @@ def test_max_age_refuses_whatever_valid_until_says(max_age: object, valid_until:
     assert "clock" in str(caught.value.hint)
 
 
-def test_an_age_that_the_fleet_file_admits_is_no_warning() -> None:
-    assert judge_ages([index(2 * OLD_INDEX)], wish("400d"), NOW) == []
-
-
 def test_the_date_of_an_rpm_index_without_timestamps_is_too_old() -> None:
     stands = index(DAY, suite="").model_copy(update={"kind": "rpm", "date": "1970-01-01T00:00:00Z"})
     assert len(judge_ages([stands], {}, NOW)) == 1

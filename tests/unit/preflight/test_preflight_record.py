@@ -112,15 +112,6 @@ def test_only_a_stack_that_builds_and_loads_is_ok(target: Target, builds: Answer
     assert stored.failed is (Answer.NO in (builds, loads))
 
 
-def test_untried_modules_stay_untried_in_a_file(target: Target) -> None:
-    record.keep(make_record(target))
-    loaded = record.find(target)
-    assert loaded is not None
-    assert loaded.builds is Answer.NOT_TRIED
-    assert [module.builds for module in loaded.modules] == [Answer.NOT_TRIED, Answer.YES]
-    assert loaded.untried_modules == ("nvidia",)
-
-
 @pytest.mark.parametrize("word", ["true", '"yes, all"', "null", "[]"])
 def test_an_answer_that_is_no_answer_makes_no_record(target: Target, word: str) -> None:
     path = record.keep(make_record(target))

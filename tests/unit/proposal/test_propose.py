@@ -24,7 +24,6 @@ from gdsdeploy.proposal.observe import (
     ObservedRepository,
     Proposal,
     gpu_class,
-    ranges,
     short_model,
 )
 from gdsdeploy.proposal.propose import Source, plain_data, propose, yaml_text
@@ -205,12 +204,6 @@ def test_keys_are_written_once_or_asked_for(tmp_path: Path) -> None:
     )
 
 
-def test_hosts_that_are_left_out_are_named(tmp_path: Path) -> None:
-    text, fleet = loaded(tmp_path, proposal(H100S[0], left_out={"gone": "gone (10.0.0.1:22): connection refused"}))
-    assert "# Left out: gone: gone (10.0.0.1:22): connection refused" in text
-    assert list(fleet.hosts) == ["gpu1"]
-
-
 def test_groups_of_an_inventory_that_have_one_profile() -> None:
     web = observed("web", bare())
     groups = {
@@ -306,13 +299,6 @@ def _spoiled(value: Any, word: str, chosen: random.Random) -> Any:
     parts = re.split(r"(\s+)", value)
     parts[chosen.randrange(len(parts))] = word
     return "".join(parts) if chosen.random() < 0.7 else word
-
-
-def test_names_in_short() -> None:
-    assert ranges(["gpu1", "gpu2", "gpu3", "gpu5", "login"]) == "login, gpu[1-3,5]"
-    assert ranges(["n008", "n009", "n010", "n9"]) == "n[008-010], n9"
-    assert ranges(f"{letter}x" for letter in "abcdefgh") == "ax, bx, cx, dx, ex, fx and 2 more"
-    assert ranges([]) == ""
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from gdsdeploy.platform.debian import KEYRING
@@ -34,11 +32,6 @@ def names(document: Document) -> tuple[str, ...]:
 def one(document: Document, name: str, *, present: bool = True) -> ObservedRepository:
     """The repository of that name; present: whether the controller has each keyring."""
     return {each.name: each for each in observed("gpu1", document, lambda _: present).repositories}[name]
-
-
-def test_debians_own_archive_has_the_whole_stack() -> None:
-    assert names(bare()) == ("debian", "debian-security")
-    assert one(bare(), "debian").entry == {"uri": "http://deb.debian.org/debian"}
 
 
 def test_what_a_host_lacks_is_left_out_or_added() -> None:
@@ -145,9 +138,3 @@ def test_evidence_without_sources_is_told_from_a_host_without_them() -> None:
     host = observed("gpu1", document)
     assert host.kind.repositories == ("debian", "debian-security")
     assert "its package repositories were not looked at" in host.notes
-
-
-def test_keyrings_are_looked_for_on_the_controller() -> None:
-    paths: list[Path] = []
-    observed("gpu1", bare(), lambda path: bool(paths.append(path)))
-    assert KEYRING in paths

@@ -63,13 +63,6 @@ def test_the_worst_findings_come_first_and_otherwise_keep_their_order() -> None:
     assert [f.check for f in ordered[2:]] == [f.check for f in BAD.findings if f.verdict == PASS]
 
 
-def test_trouble_keeps_the_error() -> None:
-    trouble = trouble_from(DOWN)
-    assert (trouble.kind, trouble.exit_code) == ("HostUnreachable", 20)
-    assert trouble.message == DOWN.message
-    assert trouble.hint == DOWN.hint
-
-
 BUILD = "gds_modules: Build nvidia with DKMS"
 STEP = Activity("Provisioning gpu[1-40]", "", 0.0, 900.0)
 HOSTS = [
