@@ -110,19 +110,6 @@ def test_a_full_disk(fleet: Callable[..., Path], fault: Callable[[str, str], Non
     assert "victim: there is no room for the installation: /boot has 8 MiB free, 200 are needed" in message
 
 
-def test_another_operating_system(fleet: Callable[..., Path]) -> None:
-    def older(value: dict[str, Any]) -> None:
-        profile = value["profiles"]["gds"]
-        profile.update(os="debian-12", driver={"version": "535", "flavour": "open"})
-        for name, repository in value["repositories"].items():
-            repository["suites"] = (
-                ["bookworm-security"] if name == "debian-security" else ["bookworm", "bookworm-updates"]
-            )
-
-    message = expect_refusal(fleet(older), status=22)
-    assert "victim: this host runs debian-13, but its profile was locked for debian-12" in message
-
-
 def test_a_package_that_only_a_person_can_repair(fleet: Callable[..., Path], fault: Callable[[str, str], None]) -> None:
     fault(
         "sed -i '/^Package: sudo$/,/^$/s/^Status: .*/Status: install reinstreq half-installed/' /var/lib/dpkg/status",
@@ -139,14 +126,6 @@ def relock(fleet: Path, package: str, **change: str) -> None:
     target = lockfile.read(lock).targets["gds"]
     packages = tuple(p.model_copy(update=change) if p.package == package else p for p in target.packages)
     lockfile.write(lock, lockfile.build({"gds": target.model_copy(update={"packages": packages})}))
-
-
-def test_a_package_that_the_archive_no_longer_has(fleet: Callable[..., Path]) -> None:
-    path = fleet()
-    relock(path, "libcufile0", version="1.9.1.2~12.4.1-1")
-    message = expect_refusal(path, status=23)
-    assert "victim: gds_repo" in message
-    assert "libcufile0=1.9.1.2~12.4.1-1" in message
 
 
 def test_a_package_with_another_content_under_the_same_version(fleet: Callable[..., Path]) -> None:

@@ -53,18 +53,6 @@ def fetch(server: Server, key: Key, name: str = "stable", *, components: tuple[s
         return read(fetcher, [repository], "amd64")[0]
 
 
-def test_a_signed_suite_is_read(archive: Archive, server: Server, key: Key) -> None:
-    archive.publish(suite(), key)
-    (package,) = fetch(server, key).named("hello")
-    assert (package.version, package.origin, package.suite, package.component) == (
-        "1:2.10-3",
-        "debian",
-        "stable",
-        "main",
-    )
-    assert package.sha256 == HELLO["SHA256"]
-
-
 def test_release_with_a_detached_signature_is_read(archive: Archive, server: Server, key: Key) -> None:
     archive.publish(suite(), key, detached=True)
     assert fetch(server, key).named("hello")

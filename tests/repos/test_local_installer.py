@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.converge.machine import keyrings
-from gdsdeploy.errors import RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.errors import RepositoryUnusable
 from gdsdeploy.fleetfile.load import load_fleet
 from tests.commandline import run
 from tests.repos.archive import Archive, Key
@@ -47,29 +47,12 @@ def test_a_local_installer_resolves_from_its_folder_and_from_a_mirror(
     assert brought["/etc/apt/keyrings/gdsdeploy-nvidia.gpg"] == str(other_key.keyring)
 
 
-def test_the_key_of_another_build_is_refused(ubuntu: Ubuntu, other_key: Key, tmp_path: Path, verb: Verb) -> None:
-    root = unpacked(tmp_path / "var", other_key)
-    write_fleet(ubuntu, root.as_uri(), ubuntu.key)
-    words = verb("lock", ubuntu.fleet, error=RepositoryUntrusted).words
-    assert LOCAL in words
-    assert "which is not in the keyring" in words
-
-
 def test_a_folder_that_this_machine_lacks_is_named_with_what_to_do(ubuntu: Ubuntu, tmp_path: Path, verb: Verb) -> None:
     folder = tmp_path / "var" / LOCAL
     write_fleet(ubuntu, folder.as_uri(), ubuntu.key)
     words = verb("lock", ubuntu.fleet, error=RepositoryUnusable).words
     assert f"repository nvidia: this machine has no folder {folder}" in words
     assert "unpack its package into the same folder" in words
-
-
-def test_a_folder_of_rpm_packages_that_this_machine_lacks_is_named(rhel: Rhel, tmp_path: Path, verb: Verb) -> None:
-    folder = tmp_path / "var" / "cuda-repo-rhel9-13-0-local"
-    rhel.fleet.write_text(rhel.fleet.read_text().replace(f"{rhel.server.uri}/cuda", folder.as_uri()))
-    assert (
-        f"repository cuda: this machine has no folder {folder}"
-        in verb("lock", rhel.fleet, error=RepositoryUnusable).words
-    )
 
 
 def test_an_rpm_installer_is_used_by_the_signatures_of_its_packages(rhel: Rhel, other_key: Key, tmp_path: Path) -> None:

@@ -104,18 +104,6 @@ def test_a_stream_that_is_gone_is_an_answer_for_every_profile(rhel: Rhel, verb: 
     assert "  gone       profile gds: the repositories have no module stream nvidia-driver:580-open; there" in explained
 
 
-def test_lock_check_names_what_was_replaced(rhel: Rhel, verb: Verb, tmp_path: Path) -> None:
-    lock(rhel.fleet)
-    name = "libcufile-13-0-1.15.1.6-1.x86_64.rpm"
-    other = next(rpm for rpm in rpmstack.CUDA if rpm.file == name)
-    build([type(other)(**{**vars(other), "requires": ()})], tmp_path / "other")
-    (tmp_path / "other" / name).replace(rhel.cuda.root / name)
-    rhel.cuda.publish(rhel.key)
-    assert (
-        "package replaced in its repository libcufile-13-0" in verb("lock", "--check", rhel.fleet, error=LockStale).err
-    )
-
-
 @pytest.mark.parametrize(
     ("profile", "os", "driver", "streams"),
     [
