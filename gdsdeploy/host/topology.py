@@ -9,8 +9,9 @@ from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 from .facts.unknown import Maybe, Unknown, as_dict, if_known, known
 from .io.wording import aligned, joined
 from .subjects.pci import GPU, Link
-from .subjects.topology import VERSION, Node, Pair, Topology, degraded, link_words
+from .subjects.topology import Node, Pair, Topology, degraded, link_words
 
+VERSION = 1
 LEGEND = (
     ("X", "itself"),
     ("PIX", "at most one PCIe switch between them"),

@@ -17,7 +17,8 @@ from gdsdeploy.host import evidence
 from gdsdeploy.host.explain.explanation import Explanation, NoSuchMountError, explain
 from gdsdeploy.host.facts import HostFacts, UndecidedError, facts_from
 from gdsdeploy.host.facts.host_facts import stack
-from gdsdeploy.host.subjects.topology import Topology, differences, golden, to_json
+from gdsdeploy.host.subjects.golden import differences, golden, to_json
+from gdsdeploy.host.subjects.topology import Topology
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.paths import DEFAULT_FLEET
 from gdsdeploy.ssh import reply_schema

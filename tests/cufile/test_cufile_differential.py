@@ -16,10 +16,10 @@ from gdsdeploy.cufile.model import EXAMINED_RELEASES, P2PDMA, Release, release_o
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.host import gdscheck
 from gdsdeploy.host.explain.config import LAST_WITH_ALLOW_COMPAT, P2PDMA_VARIABLE
-from gdsdeploy.host.explain.mechanisms import VARIABLE
-from gdsdeploy.host.explain.p2pdma import LIBRARY
 from gdsdeploy.host.facts import cufile
 from gdsdeploy.host.libcufile import p2pdma
+from gdsdeploy.host.subjects.mechanisms import VARIABLE
+from gdsdeploy.host.subjects.p2pdma import LIBRARY
 from gdsdeploy.model.fleet import Profile
 from tests.cufile.differential import Deviation, deviations, differences, disagreements, generated, judged
 from tests.cufile.documents import nest

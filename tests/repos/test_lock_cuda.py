@@ -116,7 +116,6 @@ def test_apt_itself_reads_these_repositories_and_would_install_exactly_the_lock(
         assert not [name for name in others if re.search(r"nvidia|cufile|cuda|gds|^linux-(?!base)", name)]
 
 
-
 def test_a_source_package_that_cannot_be_read_ends_the_lock(ubuntu: Ubuntu, verb: Verb) -> None:
     damaged = dkmspackages.remember(b"!<arch>\n" + b"damaged" * 20)
     digest = {"SHA256": hashlib.sha256(damaged).hexdigest(), "Size": str(len(damaged))}

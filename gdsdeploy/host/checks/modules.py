@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 from functools import partial
-from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
-from ..explain import mechanisms
 from ..facts import HostFacts, UndecidedError, Unknown, require
 from ..facts.driver import ModuleFacts, ModuleFile
 from ..facts.kernel import NVIDIA, NVIDIA_FS, PEERMEM, KernelAudit, Message, ModuleAudit
@@ -18,10 +17,10 @@ from ..model.expectation import Expectation
 from ..model.system import FABRIC, NVSWITCH, services_of
 from ..paths import IMEX_NODES
 from ..secure_boot.signature import KEYRINGS
+from ..subjects import mechanisms, peer_memory
 from ..subjects.condition import DMABUF, Condition, weigh
 from ..subjects.pci import NVIDIA_VENDOR
-from ..subjects.register import Answer, capitalized, check, failed, not_applicable, passed, unknown
-from .topology import NOT_ASKED
+from ..subjects.register import Answer, capitalized, check, failed, not_applicable, passed
 
 
 def messages(facts: HostFacts, *words: str) -> Tuple[str, ...]:
@@ -449,7 +448,7 @@ def usable(facts: HostFacts, expectation: Expectation) -> Answer:
     if expectation.rdma == "dmabuf":
         return _dmabuf(facts)
     if facts.peermem.module.loaded:
-        return _registered(mechanisms.registration(facts))
+        return _registered(peer_memory.registered(facts))
     if facts.peermem.stub:
         words = "the installed nvidia-peermem is a stub: it was built without OFED's peer memory symbols"
         return failed(words, capitalized(OFED), messages(facts, "peermem", "peer_mem"))
@@ -485,7 +484,7 @@ def _state(facts: HostFacts) -> str:
 
 def _dmabuf(facts: HostFacts) -> Answer:
     """Driver and kernel decide; the answer names the adapters' drivers, if any."""
-    result = weigh(mechanisms.dmabuf_of_host(facts))
+    result = weigh(peer_memory.dmabuf_of_host(facts))
     if result.causes:
         cause = result.causes[0]
         return failed(cause.what, capitalized(cause.fix), cause.evidence)
@@ -541,55 +540,6 @@ def mechanism(facts: HostFacts, expectation: Expectation) -> Answer:
     if isinstance(choice.rdma, str) and choice.rdma not in (expectation.rdma, mechanisms.NONE):
         hint += f"; or set rdma: {choice.rdma} in the profile, which this host offers"
     return failed("{}: {}".format(expected.title, "; ".join(expected.why)), capitalized(hint), lines)
-
-
-UNTRIED_HINT = "Validate this host: gdsdeploy validate tries it; evidence that was collected by hand has no such trial"
-
-
-@check(
-    "rdma.registration",
-    "the RDMA adapters register memory of the GPUs",
-    expects="each adapter in use registers and deregisters memory of each GPU by {rdma}",
-    prevents="RDMA through CPU memory, or failing programs, on a host whose modules and symbols all look right",
-    of_running=True,
-)
-def registration(facts: HostFacts, expectation: Expectation) -> Answer:
-    if expectation.rdma == "none":
-        return not_applicable(NOT_ASKED)
-    if not facts.pci.gpus:
-        return not_applicable("not proven: this host has no GPU")
-    if not facts.peermem.rdma_devices:
-        return not_applicable("not proven: this host has no RDMA adapter")
-    tried = [result for result in facts.registrations if result.by == expectation.rdma]
-    adapters = _in_use(facts)
-    used = [result for result in tried if not adapters or result.adapter in adapters]
-    if not used:
-        return unknown("no registration was tried", UNTRIED_HINT)
-    lines = [result.words for result in used]
-    failures = [result for result in used if result.ok is False]
-    if failures:
-        words = f"{len(failures)} of {len(used)} registrations fail; the first: {failures[0].words}"
-        return failed(words, _hint_of_registration(expectation.rdma), lines)
-    undecided = next((result.ok for result in used if isinstance(result.ok, Unknown)), None)
-    if undecided is not None:
-        return unknown(undecided.reason, "Correct that, then validate again")
-    return passed(f"{len(used)} registrations succeed", lines)
-
-
-def _in_use(facts: HostFacts) -> List[str]:
-    """The adapters of cufile.json's lists, else those with an active port; empty where neither is known."""
-    addresses = if_known(lambda: mechanisms.listed_addresses(facts), ())
-    active = [entry for entry in if_known(lambda: facts.network.rdma, ()) if entry.active]
-    used = if_known(lambda: mechanisms.adapters_at(facts, addresses), []) or active
-    return list(dict.fromkeys(entry.device for entry in used))
-
-
-def _hint_of_registration(rdma: str) -> str:
-    others: Sequence[str] = {
-        "peermem": ("nvidia-peermem", "lsmod | grep peermem; dmesg | tail", "dmabuf"),
-        "dmabuf": ("the open driver and an adapter driver that accepts DMA-BUF", "gdsdeploy explain", "peermem"),
-    }[rdma]
-    return "It needs {}: {}; or set rdma: {} in the profile".format(*others)
 
 
 @check(

@@ -19,7 +19,7 @@ from ..facts.unknown import any_of, if_known, known, or_else
 from ..foreign import ForeignInstall, Locked, findings
 from ..gdscheck.reader import SINCE
 from ..libcufile.counters import NOT_COUNTED, REASONS, Observed, Route, route
-from ..subjects import reference
+from ..subjects import mechanisms, reference
 from ..subjects.condition import (
     BROKEN,
     COMPAT,
@@ -38,10 +38,10 @@ from ..subjects.condition import (
     ranked,
     weigh,
 )
-from . import config, filesystem, mechanisms, nvidia_fs
+from ..subjects.rdma import CLIENTS
+from . import config, filesystem, nvidia_fs
 from .config import p2pdma_keys, registers_silently, requests_p2pdma
 from .filesystem import NATIVE, NETWORK
-from .mechanisms import CLIENTS
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _direct(facts: HostFacts, mount: Mount, file: str) -> Tuple[Maybe[Optional[s
         unseen = Unknown(f"the evidence doesn't show the flags of {file}")
         shared += filesystem.flag_conditions(file, facts.storage.inodes.get(file, unseen))
     attempts = [(NVIDIA_FS, list(needs(NVIDIA_FS, facts, mount)))]
-    client = mechanisms.CLIENTS.get(mount.filesystem)
+    client = CLIENTS.get(mount.filesystem)
     configured = Condition(lambda: requests_p2pdma(facts, lambda: filesystem.storage_of(facts, mount)))
     if client is not None:
         attempts = mechanisms.attempts(facts, client, mount)
@@ -192,7 +192,7 @@ def explain_program(facts: HostFacts, mounts: Sequence[Mount], program: Program)
     conditions: List[Condition] = [*config.overlay_usable(own), *config.direct(own, None)]
     for mount in mounts:
         conditions += config.direct(own, mount)
-        client = mechanisms.CLIENTS.get(mount.filesystem)
+        client = CLIENTS.get(mount.filesystem)
         # Where the program has the host's own choice, the mount's path has the cause.
         if client and not client.hooks and _peer_type(own) != _peer_type(facts):
             conditions += mechanisms.memory(own)

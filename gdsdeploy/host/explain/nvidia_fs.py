@@ -11,7 +11,8 @@ from ..kmod.flavour import has_nvme_hooks
 from ..paths import NVFS, NVFS_DEVICE
 from ..subjects import quote, reference
 from ..subjects.condition import NVIDIA_FS, USABLE, Cause, Condition, condition, listed_cause, numbers, rule
-from . import hardware, modules
+from ..subjects.topology import iommu
+from . import modules
 from .config import p2pdma_enabled
 from .filesystem import NETWORK, transport
 
@@ -63,7 +64,7 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     """What this path requires of a mount, in addition to what both require."""
     if mount is None:
         return
-    yield from hardware.iommu(facts, mount, needs_it_off=False)
+    yield from iommu(facts, mount, needs_it_off=False)
     if mount.filesystem in NETWORK:
         yield from hooks(facts, NETWORK[mount.filesystem])
     for device in mount.devices:

@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Iterator, List, Mapping, Optional, Tuple
 
 from ..facts.document import TIMED_OUT, Document, Ran, there
-from ..facts.driver import PEER_MEMORY
+from ..facts.driver import OPEN, PEER_MEMORY
 from ..facts.kernel import KernelFacts
 from ..facts.processes import events
-from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, given, if_known
+from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, given, if_known, known
+from ..model.expectation import Expectation
 from ..paths import HOLDERS, INFINIBAND, LEGACY_SERVICE, NVIDIA, PEERS, REGISTRATION, SERVICE_FOLDERS
-from .register import collector
+from . import gpu, quote, rdma, reference
+from .condition import DMABUF, PEERMEM, Cause, Condition, condition, numbers
+from .register import Answer, check, collector, failed, not_applicable, passed, unknown
+from .topology import iommu
 
 if TYPE_CHECKING:
     from ..evidence.recorder import EvidenceRequest, Recorder
+    from ..facts import HostFacts
 
 
 @collector("registration")
@@ -94,8 +99,8 @@ def _symbols(document: Document, word: str) -> Tuple[Tuple[str, str], ...]:
     )
 
 
-#: Ways of registration, as proof/child.py names them; HOST is memory of the host, for comparison.
-HOST, PEERMEM, DMABUF = "host", "peermem", "dmabuf"
+#: Beside PEERMEM and DMABUF a way of registration of proof/child.py: memory of the host, for comparison.
+HOST = "host"
 
 
 @dataclass(frozen=True)
@@ -198,3 +203,145 @@ class _Trial:
             return f"the registration was ended by signal {-run.status}{place}"
         error = (run.stderr.strip().splitlines() or ["it printed no error"])[-1]
         return f"the registration ended with status {run.status}{place}: {error}"
+
+
+#: First kernel whose RDMA core accepts DMA-BUF memory.
+DMABUF_KERNEL = (5, 12)
+#: The client that nvidia-peermem and nv_peer_mem register; a second one only with persistent_api_support=0.
+CLIENT = "nv_mem"
+#: BAR1 of GPUs whose firmware doesn't map all of their memory.
+SMALL_BAR1 = 256 << 20
+
+
+def peerdirect(facts: HostFacts) -> Iterator[Condition]:
+    """nvidia-peermem passes GPU memory to adapters."""
+    yield rdma.present(facts)
+    yield gpu.present(facts)
+    yield from iommu(facts, None, needs_it_off=False)
+    yield from gpu.bar1(facts, SMALL_BAR1 + 1, "and adapters can't register more than that at a time", refuses=False)
+    yield from peer_memory(facts)
+
+
+def peer_memory(facts: HostFacts) -> Iterator[Condition]:
+    """Registered, not only loaded: lsmod also shows a module whose client the RDMA core refused."""
+    what = f"the loaded RDMA core has no {PEER_MEMORY}: it's the kernel's own, not OFED's"
+    fix = "install MLNX_OFED or DOCA, then build the driver again; or use DMA-BUF, which needs neither"
+    cause = Cause("rdma.no-peer-memory", what, fix, quote.symbols(facts, (PEER_MEMORY,)))
+    yield Condition(lambda: facts.p2p.peer_memory is not None, cause)
+    is_legacy = if_known(lambda: facts.p2p.legacy_loaded, False)
+    loaded = Condition(lambda: is_legacy or facts.peermem.module.loaded, lambda: _not_loaded(facts))
+    yield loaded
+    if loaded.holds is True:
+        yield registered(facts)
+
+
+def _not_loaded(facts: HostFacts) -> Cause:
+    from ..explain import modules
+
+    return modules.not_loaded(facts, modules.peermem(facts))
+
+
+@condition
+def registered(facts: HostFacts) -> Condition:
+    """Whether a loaded peermem is a client of the RDMA core.
+
+    Some kernels show no folder of clients.  The users of ib_uverbs then show that the module uses the core, which it
+    does from its successful start on; that doesn't prove the registration.
+    """
+    clients = facts.p2p.clients
+    what = "nvidia-peermem is loaded, but not registered as a client of the RDMA core"
+    fix = "load it again after OFED's ib_core: systemctl restart gds-peermem"
+    if clients is not None:
+        what += ": {} shows {}".format(PEERS, ", ".join(clients) or "none")
+        evidence = tuple(f"{PEERS}: {name}" for name in clients) or (PEERS + ": empty",)
+        holds = any(name.startswith(CLIENT) for name in clients)
+        return Condition(holds, Cause("peermem.not-registered", what, fix, evidence))
+    no_list, users = f"the kernel shows no {PEERS}", known(lambda: facts.p2p.rdma_users)
+    if isinstance(users, Unknown):
+        raise UndecidedError(f"{no_list}; {users.reason}")
+    if {"nvidia_peermem", "nv_peer_mem"} & set(users):
+        raise UndecidedError(no_list + "; the module uses the RDMA core, as it does from its start on")
+    what += ": the module doesn't even use the core"
+    evidence = ("{}: {}".format(HOLDERS[0], ", ".join(users) or "none"),)
+    return Condition(False, Cause("peermem.not-registered", what, fix, evidence))
+
+
+def dmabuf(facts: HostFacts) -> Iterator[Condition]:
+    """The kernel itself passes GPU memory to adapters."""
+    yield rdma.present(facts)
+    yield gpu.present(facts)
+    yield from dma_buf(facts)
+
+
+def dma_buf(facts: HostFacts) -> Iterator[Condition]:
+    """What DMA-BUF requires of driver, kernel, RDMA core and the adapters' drivers."""
+    yield from dmabuf_of_host(facts)
+    fix = "load the core (modprobe ib_uverbs); if it's loaded, use another kernel or OFED"
+    cause = Cause("rdma.no-dmabuf", f"the RDMA core has no {RDMA_DMABUF}", fix, quote.symbols(facts, (RDMA_DMABUF,)))
+    yield Condition(lambda: facts.p2p.rdma_dmabuf is not None, cause)
+    what = "no loaded adapter driver accepts DMA-BUF memory"
+    fix = "use an adapter whose driver does (mlx5_ib, irdma, bnxt_re, efa), or nvidia-peermem"
+    cause = Cause("rdma.adapter-no-dmabuf", what, fix, (f"{KALLSYMS}: no …{ADAPTER_DMABUF}",))
+    yield Condition(lambda: bool(facts.p2p.adapters_dmabuf), cause)
+
+
+def dmabuf_of_host(facts: HostFacts) -> Iterator[Condition]:
+    """What DMA-BUF requires of driver and kernel, whatever the adapters."""
+    flavour = if_known(lambda: facts.driver.flavour, "")
+    what = f"the driver is {flavour or 'not loaded'}: only the open kernel modules export GPU memory as DMA-BUF"
+    evidence = quote.file(facts, NVIDIA + "/version")
+    cause = Cause("driver.proprietary", what, "install the open kernel modules", evidence, reference.OPEN_DRIVER)
+    yield Condition(lambda: facts.driver.flavour == OPEN, cause)
+    release = if_known(lambda: facts.kernel.release, "")
+    what, fix = f"kernel {release} is older than 5.12", "boot a newer kernel, or use nvidia-peermem"
+    cause = Cause("kernel.no-dmabuf", what, fix, (f"uname -r: {release}",))
+    yield Condition(lambda: numbers(facts.kernel.release) >= DMABUF_KERNEL, cause)
+
+
+UNTRIED_HINT = "Validate this host: gdsdeploy validate tries it; evidence that was collected by hand has no such trial"
+
+
+@check(
+    "rdma.registration",
+    "the RDMA adapters register memory of the GPUs",
+    expects="each adapter in use registers and deregisters memory of each GPU by {rdma}",
+    prevents="RDMA through CPU memory, or failing programs, on a host whose modules and symbols all look right",
+    of_running=True,
+)
+def registration(facts: HostFacts, expectation: Expectation) -> Answer:
+    if expectation.rdma == "none":
+        return not_applicable(rdma.NOT_ASKED)
+    if not facts.pci.gpus:
+        return not_applicable(gpu.NO_GPU)
+    if not facts.peermem.rdma_devices:
+        return not_applicable("not proven: this host has no RDMA adapter")
+    tried = [result for result in facts.registrations if result.by == expectation.rdma]
+    adapters = _in_use(facts)
+    used = [result for result in tried if not adapters or result.adapter in adapters]
+    if not used:
+        return unknown("no registration was tried", UNTRIED_HINT)
+    lines = [result.words for result in used]
+    failures = [result for result in used if result.ok is False]
+    if failures:
+        words = f"{len(failures)} of {len(used)} registrations fail; the first: {failures[0].words}"
+        return failed(words, FIXES[expectation.rdma], lines)
+    undecided = next((result.ok for result in used if isinstance(result.ok, Unknown)), None)
+    if undecided is not None:
+        return unknown(undecided.reason, "Correct that, then validate again")
+    return passed(f"{len(used)} registrations succeed", lines)
+
+
+#: Way of registration → what to do where it fails.
+FIXES = {
+    PEERMEM: "It needs nvidia-peermem: lsmod | grep peermem; dmesg | tail; or set rdma: dmabuf in the profile",
+    DMABUF: "It needs the open driver and an adapter driver that accepts DMA-BUF: gdsdeploy explain; or set rdma:"
+    " peermem in the profile",
+}
+
+
+def _in_use(facts: HostFacts) -> List[str]:
+    """The adapters of cufile.json's lists, else those with an active port; empty where neither is known."""
+    addresses = if_known(lambda: rdma.listed_addresses(facts), ())
+    active = [entry for entry in if_known(lambda: facts.network.rdma, ()) if entry.active]
+    used = if_known(lambda: rdma.adapters_at(facts, addresses), []) or active
+    return list(dict.fromkeys(entry.device for entry in used))

@@ -1,4 +1,9 @@
-"""RDMA: the adapters' network interfaces with their links and addresses, and which of them libcufile may use."""
+"""RDMA: the adapters' network interfaces with their links and addresses, and which of them libcufile may use.
+
+libcufile itself moves the data of some filesystems, WekaFS and Spectrum Scale, by RDMA between adapters and GPU memory.
+Sources: its own rows, strings and log (1.4 to 1.20); NVIDIA's cuObjClient guide; and NVIDIA's gds-diag, which counts
+these filesystems as such.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +12,23 @@ import json
 import re
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Tuple
+from typing import TYPE_CHECKING, Any, Collection, Dict, Iterator, List, Mapping, Optional, Tuple
 
+from ..facts.cufile import given_keys
 from ..facts.document import Document
-from ..facts.unknown import Facts, UndecidedError, given, if_known
-from ..paths import INFINIBAND
+from ..facts.unknown import Facts, UndecidedError, Unknown, given, if_known, known, require
+from ..model.expectation import Expectation
+from ..paths import CUFILE, INFINIBAND
+from . import quote, reference
+from .condition import NOTES, Cause, Condition, listed_cause, rule
+from .pci import GPU, NIC
 from .pci import addresses as pci_addresses
-from .register import collector
+from .register import Steps, check, collector, not_applicable, passed
 
 if TYPE_CHECKING:
     from ..evidence.recorder import EvidenceRequest, Recorder
+    from ..facts import HostFacts
+    from ..facts.storage import Mount
 
 #: Entries of a port's table that name its network interface; the first one has it.
 NDEV = "gid_attrs/ndevs/0"
@@ -85,7 +97,7 @@ def _interfaces(document: Document) -> Tuple[RdmaInterface, ...]:
         above = pci_addresses(path or "")
         folder = f"{INFINIBAND}/{device}/ports"
         ports = [folder + "/" + port for port in document.existing(folder)]
-        active = any("ACTIVE" in _shown(document, port + "/state") for port in ports)
+        active = any("ACTIVE" in _line(document, port + "/state") for port in ports)
         pci = above[-1] if above else ""
         interfaces += [
             RdmaInterface(device, name, active, pci, addresses.get(name, ()))
@@ -99,7 +111,7 @@ def _interfaces(document: Document) -> Tuple[RdmaInterface, ...]:
     return tuple(interfaces)
 
 
-def _shown(document: Document, path: str) -> str:
+def _line(document: Document, path: str) -> str:
     """A line; empty where it isn't there or not known."""
     return if_known(lambda: document.line(path), None) or ""
 
@@ -107,7 +119,7 @@ def _shown(document: Document, path: str) -> str:
 def _interface_names(document: Document, device: str, ports: List[str]) -> List[str]:
     """A hardware device has its interfaces below it; a software device names its own in the tables of its ports."""
     below = sorted(document.existing(f"{INFINIBAND}/{device}/device/net"), key=_by_number)
-    return below or list(dict.fromkeys(filter(None, (_shown(document, f"{port}/{NDEV}") for port in ports))))
+    return below or list(dict.fromkeys(filter(None, (_line(document, f"{port}/{NDEV}") for port in ports))))
 
 
 def _by_number(name: str) -> List[Any]:
@@ -138,3 +150,217 @@ def _usable(row: Mapping[str, Any]) -> List[Address]:
             prefix = ipaddress.ip_network("{}/{}".format(address, int(record["prefixlen"])), strict=False).prefixlen
             usable.append(Address(str(address), prefix))
     return sorted(usable, key=lambda address: address.version)
+
+
+LIST, TABLE = "rdma_dev_addr_list", "mount_table"
+POLICY = "rdma_load_balancing_policy"
+#: Policies that use several adapters of a host well.
+SPREADING = ("RoundRobinMaxMin", "MaxMinFit")
+LINK_FIX = "check the cable, the switch port and, for InfiniBand, the subnet manager: ibstat, rdma link"
+
+
+@dataclass(frozen=True)
+class Client:
+    """A filesystem: ``section`` is its name below ``fs`` in cufile.json, ``row`` its label in libcufile's report."""
+
+    section: str
+    row: str
+    #: key of its section that allows writes over RDMA; libcufile's default is false
+    write_key: str
+    #: the storage driver that may have hooks for nvidia-fs instead; empty: none
+    hooks: str = ""
+
+
+GPFS = Client("gpfs", "IBM Spectrum Scale", "gds_write_support", "mmfslinux")
+CLIENTS = {"wekafs": Client("weka", "WekaFS", "rdma_write_support"), "gpfs": GPFS, "mmfs": GPFS}
+
+
+def present(facts: HostFacts) -> Condition:
+    return Condition(lambda: bool(facts.peermem.rdma_devices), _no_adapter)
+
+
+def _no_adapter() -> Cause:
+    fix = "if the host has an adapter, load its driver (mlx5_ib on ConnectX), then list the adapters: rdma link"
+    return Cause("rdma.no-adapter", "there is no RDMA adapter", fix, (f"{INFINIBAND}: empty",))
+
+
+def links(facts: HostFacts) -> Condition:
+    """Every RDMA adapter has an active port."""
+    interfaces = facts.network.rdma
+    down = list(dict.fromkeys(interface.device for interface in interfaces if not interface.active))
+    what = "no port of {} is active".format(", ".join(down))
+    fix = LINK_FIX + f"; or remove its addresses from {LIST} in cufile.json"
+    return Condition(not down, lambda: Cause("rdma.link-down", what, fix, _shown(interfaces), reference.NFS))
+
+
+def _shown(interfaces: Collection[RdmaInterface]) -> Tuple[str, ...]:
+    return tuple("{} ({}): {}".format(i.device, i.interface, "active" if i.active else "down") for i in interfaces)
+
+
+def _lists(config: Optional[Mapping[str, Any]]) -> Iterator[Tuple[str, str, Tuple[str, ...]]]:
+    """(key, mount point, addresses) of every list with an address; the mount point is that of a mount table's row."""
+    for key, value in given_keys(config or {}):
+        rows = {"": value} if key.endswith(LIST) else {}
+        if key.endswith(TABLE) and isinstance(value, Mapping):
+            rows = {mount: row.get(LIST) if isinstance(row, Mapping) else row for mount, row in value.items()}
+        for mount, row in rows.items():
+            addresses = tuple(text for text in row if isinstance(text, str) and text) if isinstance(row, list) else ()
+            if addresses:
+                yield key, mount, addresses
+
+
+def listed_addresses(
+    facts: HostFacts, client: Optional[Client] = None, mount: Optional[Mount] = None
+) -> Tuple[str, ...]:
+    """The addresses for a mount: of its row in the mount table, else its filesystem's list, else the general list.
+
+    Without a mount, all addresses of the client's lists; without a client, those of every list.  Raises UndecidedError.
+    """
+    places = ("properties.", f"fs.{client.section}.") if client is not None else ("properties.", "fs.")
+    points = ("", mount.mount_point) if mount is not None else None
+    rows = [row for row in _lists(facts.cufile.config) if row[0].startswith(places)]
+    rows = [row for row in rows if points is None or row[1] in points]
+    rows.sort(key=lambda row: (not row[1], row[0].startswith("properties.")))
+    return tuple(dict.fromkeys(address for *_, addresses in rows[: 1 if mount else None] for address in addresses))
+
+
+def adapters_at(facts: HostFacts, addresses: Collection[str]) -> List[RdmaInterface]:
+    """The RDMA interfaces that have one of ``addresses``; raises UndecidedError."""
+    interfaces = facts.network.rdma
+    return [entry for entry in interfaces if any(own.address in addresses for own in entry.addresses)]
+
+
+def usable_addresses(facts: HostFacts, client: Optional[Client], mount: Optional[Mount]) -> Iterator[Condition]:
+    """An adapter that cufile.json names by an address, and that has a link."""
+    addresses = known(lambda: listed_addresses(facts, client, mount))
+    where = "no list and no mount table"
+    if client is not None:
+        where = f"neither properties.{LIST} or fs.{client.section}.{LIST} nor a mount table"
+    without = f"cufile.json names no RDMA adapter: {where} has an address"
+    yield Condition(lambda: bool(require(addresses)), lambda: _no_addresses(facts, without))
+    if isinstance(addresses, Unknown) or not addresses:
+        return
+    adapters = known(lambda: adapters_at(facts, addresses))
+    shown = ", ".join(addresses)
+    what = f"no RDMA adapter of this host has an address that cufile.json lists: {shown}"
+    foreign = listed_cause("rdma.foreign-addresses", quote.with_source(CUFILE, [shown]), what)
+    yield Condition(lambda: bool(require(adapters)), foreign)
+    if not isinstance(adapters, Unknown) and adapters:
+        devices = ", ".join(dict.fromkeys(entry.device for entry in adapters))
+        what = f"no port is active on the adapters that cufile.json lists: {devices}"
+        cause = Cause("rdma.no-link", what, LINK_FIX, _shown(adapters)[: quote.LINES], reference.USERSPACE_RDMA)
+        yield Condition(any(entry.active for entry in adapters), cause)
+
+
+def _no_addresses(facts: HostFacts, what: str) -> Cause:
+    fix = f"set properties.{LIST} to the addresses of the adapters; the profile's `fit` does this for each host"
+    evidence = quote.setting(facts, "properties", LIST) or (f"{CUFILE}: there is no such file",)
+    return Cause("rdma.no-addresses", what, fix, evidence, reference.PARAMETERS)
+
+
+@rule(NOTES, 42)
+def adapter_notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
+    """Which adapter libcufile uses for a GPU, where it chooses it; its default is round robin."""
+    if mount.filesystem not in CLIENTS:
+        return
+    topology = facts.topology
+    gpus, adapters = topology.of_kind(GPU), topology.of_kind(NIC)
+    if len(gpus) < 2 or len(adapters) < 2:
+        return
+    policy = if_known(lambda: facts.cufile.setting("properties", POLICY, "RoundRobin"), SPREADING[0])
+    if policy not in SPREADING:
+        host = f"a host with {len(gpus)} GPUs and {len(adapters)} network adapters"
+        what = f"properties.{POLICY} is {policy} on {host}"
+        fix = f"set properties.{POLICY} to RoundRobinMaxMin, which spreads GPUs over their nearest adapters"
+        yield Cause("rdma.policy", what, fix, quote.setting(facts, "properties", POLICY), reference.PARAMETERS)
+    distances = {topology.nearest(gpu.label, NIC)[0] for gpu in gpus}
+    routing = if_known(lambda: facts.cufile.setting("properties", "rdma_dynamic_routing", False), False)
+    if len(distances) > 1 and routing is not True:
+        what = "some GPUs are farther from every adapter than others, and dynamic routing is off"
+        fix = "set properties.rdma_dynamic_routing to true: far GPUs then reach an adapter through the nearest GPU"
+        evidence = quote.setting(facts, "properties", "rdma_dynamic_routing")
+        yield Cause("rdma.no-routing", what, fix, evidence, reference.PARAMETERS)
+
+
+@rule(NOTES, 43)
+def link_notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
+    down = links(facts).cause if mount.filesystem in CLIENTS else None
+    if down is not None:
+        yield down
+
+
+@rule(NOTES, 70)
+def write_notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
+    """Writes take compat mode unless the filesystem's own key allows them."""
+    client = CLIENTS.get(mount.filesystem)
+    section = facts.cufile.setting("fs", client.section, {}) if client is not None else None
+    if client is None or (isinstance(section, dict) and section.get(client.write_key) is True):
+        return
+    key = f"fs.{client.section}.{client.write_key}"
+    what = f"writes to {mount.mount_point} take compat mode: {key} isn't true"
+    fix = f"if your servers and client allow writes over RDMA, set {key} to true"
+    evidence = quote.setting(facts, "fs", client.write_key) or (f"{CUFILE}: there is no such file",)
+    yield Cause("cufile.no-rdma-writes", what, fix, evidence, reference.PARAMETERS)
+
+
+NOT_ASKED = "not needed: the fleet asks for no RDMA"
+
+
+@check(
+    "rdma.link",
+    "the RDMA adapters have a link",
+    expects="a port of every RDMA device is active",
+    prevents="storage traffic through one adapter only, or a failover, because a cable or switch port is down",
+)
+def active(facts: HostFacts, expectation: Expectation) -> Steps:
+    if expectation.rdma == "none":
+        yield not_applicable(NOT_ASKED)
+        return
+    interfaces = facts.network.rdma
+    yield Condition(bool(interfaces), _no_adapter)
+    yield links(facts)
+    yield passed("{} active".format(", ".join(dict.fromkeys(i.device for i in interfaces))), _shown(interfaces))
+
+
+@check(
+    "rdma.addresses",
+    "the addresses in cufile.json's RDMA lists belong to this host's RDMA adapters",
+    expects="every address of {cufile_path} on an RDMA interface of this host",
+    prevents="a file copied from another node, with which libcufile finds no adapter and falls back to compat mode",
+)
+def own_addresses(facts: HostFacts, expectation: Expectation) -> Steps:
+    if expectation.rdma == "none":
+        yield not_applicable(NOT_ASKED)
+        return
+    listed = [
+        (f"{key}.{mount}" if mount else key, address)
+        for key, mount, addresses in _lists(facts.cufile.config)
+        for address in addresses
+    ]
+    without = _without_addresses(facts, expectation)
+    words = "no address of an RDMA adapter is listed for {}".format(", ".join(without))
+    yield Condition(not without, lambda: _no_addresses(facts, words))
+    if not listed:
+        yield not_applicable("no list has an address: libcufile chooses the adapters")
+        return
+    own = {entry.address: f"{i.device} on {i.interface}" for i in facts.network.rdma for entry in i.addresses}
+    foreign = [f"{key}: {address}" for key, address in listed if address not in own]
+    words = "not an address of this host's RDMA adapters: {}".format("; ".join(foreign))
+    shown = tuple(f"{address}: {place}" for address, place in sorted(own.items()))
+    yield Condition(not foreign, lambda: listed_cause("rdma.foreign-addresses", shown, words))
+    yield passed("{} as listed".format(", ".join(dict.fromkeys(own[address] for _, address in listed))))
+
+
+def _without_addresses(facts: HostFacts, expectation: Expectation) -> List[str]:
+    """Mounts that take a direct path only with an address, and have none; Spectrum Scale can also use nvidia-fs."""
+    mounts = facts.storage.mounts
+    if expectation.mode == "compat":
+        return []
+    clients = [(mount, CLIENTS.get(mount.filesystem)) for mount in mounts.values()]
+    return [
+        f"{mount.mount_point} ({mount.filesystem})"
+        for mount, client in clients
+        if client is not None
+        and not (client.hooks and expectation.mode == "nvidia-fs")
+        and listed_addresses(facts, client, mount) == ()
+    ]

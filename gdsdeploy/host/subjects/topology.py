@@ -1,25 +1,30 @@
-"""The PCIe tree between GPUs, network adapters and disks, its links, and the golden tree of a kind of machine.
+"""The PCIe tree between GPUs, network adapters and disks: links, distances, and what stands between peers.
 
 Distances are those of ``nvidia-smi topo``, nearest first: PIX, PXB, PHB, NODE, SYS.
-
-A golden topology is the expected PCIe tree of one kind of machine, a JSON object: ``version`` (1), ``label`` (the kind
-of machine), ``devices`` (address → {label, part, numa_node, link, bridges, bar1}; ``link`` as ``32 GT/s x16`` or null),
-``pairs`` ("GPU0 NVME1" → distance).
 """
 
 from __future__ import annotations
 
 import itertools
-import json
-from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..facts.document import Document, collected, there
 from ..facts.driver import DriverFacts
+from ..facts.storage import NVME
 from ..facts.unknown import Maybe, UndecidedError, Unknown, if_known, known, or_else, require
-from ..io import jsontext
-from ..paths import NODES
+from ..model.expectation import Expectation
+from ..paths import NODES, NVFS, PCI
+from . import quote, reference
+from .condition import NOTES, Cause, Condition, condition, listed_cause, rule, weigh
+from .gpu import ARM, NO_GPU, STATIC_BYTES, WHOLE, X86, bar1, cached, grace, not_asked
 from .pci import BRIDGE, DISK, GPU, NIC, REDIRECTS, Function, Link, PciFacts, kind_of
+from .register import Answer, Steps, check, failed, not_applicable, passed
+
+if TYPE_CHECKING:
+    from ..facts import HostFacts
+    from ..facts.storage import Mount
 
 #: At most one switch; several; the host bridge; host bridges of one NUMA node; between NUMA nodes.
 PIX, PXB, PHB, NODE, SYS = "PIX", "PXB", "PHB", "NODE", "SYS"
@@ -114,6 +119,18 @@ class Topology:
     def pair(self, one: str, other: str) -> Optional[Pair]:
         """Two devices by their labels, in any order."""
         return next((pair for pair in self.pairs if {pair.one, pair.other} == {one, other}), None)
+
+    def nearest(self, label: str, kind: str) -> Tuple[str, Tuple[str, ...]]:
+        """The smallest distance of a device to others of a kind, and those at it; empty: there is no other.
+
+        Raises UndecidedError where no distance is known.
+        """
+        pairs = [(device.label, self.pair(label, device.label)) for device in self.of_kind(kind)]
+        distances = {other: pair.distance for other, pair in pairs if pair is not None}
+        best = min((each for each in distances.values() if isinstance(each, str)), key=DISTANCES.index, default="")
+        if distances and not best:
+            require(next(iter(distances.values())))
+        return best, tuple(other for other, distance in distances.items() if distance == best)
 
     def nodes(self) -> Tuple[Node, ...]:
         """Every node of the tree, each before what hangs below it."""
@@ -310,119 +327,262 @@ def link_words(speed: float, width: int) -> str:
     return f"{speed:g} GT/s x{width}"
 
 
-VERSION = 1
-#: Key of a device → what to call it.
-_WORDS = {"numa_node": "NUMA node", "link": "link", "bridges": "bridges above it", "bar1": "bytes of BAR1"}
+def _endpoints(facts: HostFacts, mount: Optional[Mount]) -> List[Function]:
+    """GPUs and the disks under a mount; none without a GPU, because the disks then have no peer."""
+    gpus = if_known(lambda: facts.pci.gpus, ())
+    return [*gpus, *disks(facts, mount)] if gpus else []
 
 
-class GoldenError(ValueError):
-    """A document that isn't a golden topology; the message says why."""
+def disks(facts: HostFacts, mount: Optional[Mount]) -> List[Function]:
+    devices = mount.devices if mount is not None else ()
+    matches = (facts.pci.find(device.pci_address) for device in devices if device.pci_address)
+    return [function for function in matches if function is not None]
 
 
-def golden(topology: Topology, label: str) -> Dict[str, Any]:
-    """The golden topology that ``topology`` is, under a name for its kind of machine."""
-    paths = _paths(topology)
-    return {
-        "version": VERSION,
-        "label": label,
-        "devices": {node.address: _expected(node, paths.get(node.address, [])) for node in topology.devices},
-        "pairs": {f"{p.one} {p.other}": p.distance for p in topology.pairs if isinstance(p.distance, str)},
-    }
+def iommu(facts: HostFacts, mount: Optional[Mount], needs_it_off: bool) -> Iterator[Condition]:
+    """On x86 a translating IOMMU may block traffic between peers; Grace needs one that translates.
+
+    NVIDIA documents no rule for other Arm machines: there it only may block.
+    """
+    judge = _translates if if_known(lambda: grace(facts), False) else _lets_through
+    yield from (judge(facts, function, needs_it_off) for function in _endpoints(facts, mount))
 
 
-def to_json(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, indent=2, sort_keys=True) + "\n"
+@condition
+def _translates(facts: HostFacts, function: Function, _needs_it_off: bool) -> Condition:
+    translates = known(lambda: function.iommu and function.iommu_domain != "identity")
+    cause = replace(
+        _iommu_cause(facts, function),
+        what=f"no IOMMU translates addresses for {function.address}, but NVIDIA's guide needs that on Grace",
+        fix="remove iommu.passthrough=1 from the kernel's command line",
+    )
+    return Condition(Unknown(cause.what) if translates is False else translates, cause, suspect=True)
 
 
-def from_json(text: str) -> Dict[str, Any]:
-    """Raises GoldenError."""
-    try:
-        value: Any = jsontext.loads(text)
-    except ValueError as error:
-        raise GoldenError(str(error)) from None
-    return validate_golden(value)
+@condition
+def _lets_through(facts: HostFacts, function: Function, needs_it_off: bool) -> Condition:
+    domain = _domain(function)
+    if not function.iommu or (domain == "identity" and not needs_it_off):
+        return Condition(True)
+    cause, machine = _iommu_cause(facts, function), if_known(lambda: facts.os.machine, "")
+    refuses = machine in X86 and needs_it_off and domain != "identity"
+    return Condition(False if refuses else Unknown(cause.what), cause, suspect=True)
 
 
-def validate_golden(value: Any) -> Dict[str, Any]:
-    """``value`` if it is a golden topology; raises GoldenError."""
-    if not isinstance(value, dict) or value.get("version") != VERSION:
-        raise GoldenError(f"not a golden topology of version {VERSION}")
-    devices, pairs = value.get("devices"), value.get("pairs")
-    if not isinstance(devices, dict) or not isinstance(pairs, dict):
-        raise GoldenError("a golden topology has devices and pairs")
-    for address, device in devices.items():
-        if not isinstance(device, dict) or not {"label", "part", *_WORDS} <= set(device):
-            raise GoldenError(f"devices.{address}: not the description of a device")
-    for name, distance in pairs.items():
-        if distance not in DISTANCES:
-            raise GoldenError(f"pairs.{name}: {distance!r} isn't one of {', '.join(DISTANCES)}")
-    return value
+def _domain(function: Function) -> Optional[str]:
+    return if_known(lambda: function.iommu_domain, None)
 
 
-def _paths(topology: Topology) -> Dict[str, List[str]]:
-    """Address → addresses of the bridges above it."""
-    paths: Dict[str, List[str]] = {}
-
-    def walk(node: Node, above: List[str]) -> None:
-        paths[node.address] = above
-        for child in node.children:
-            walk(child, [*above, node.address])
-
-    for root in topology.roots:
-        walk(root, [])
-    return paths
+def _iommu_cause(facts: HostFacts, function: Function) -> Cause:
+    domain = _domain(function) or "of a type that was not recorded"
+    what = f"an IOMMU is between {function.address} and its peers ({domain})"
+    words = " ".join(if_known(lambda: _iommu_words(facts.document), ())) or "no word about an IOMMU"
+    evidence = (f"{PCI}/{function.address}/iommu_group/type: {domain}", f"/proc/cmdline: {words}")
+    cause = listed_cause("platform.iommu", evidence, what)
+    on_arm = "let the IOMMU pass addresses through: iommu.passthrough=1 on the kernel's command line"
+    return replace(cause, fix=on_arm) if if_known(lambda: facts.os.machine, "") == ARM else cause
 
 
-def _expected(node: Node, bridges: List[str]) -> Dict[str, Any]:
-    link: Optional[str] = None
-    if isinstance(node.link, Link):
-        # A GPU at rest lowers the speed of its link.
-        speed = node.link.max_speed if resting(node) else node.link.speed
-        link = link_words(speed, node.link.width)
-    keys = ("label", "part", "numa_node", "bar1")
-    return {**{key: getattr(node, key) for key in keys}, "link": link, "bridges": bridges}
+def redirecting_bridges(facts: HostFacts) -> Tuple[str, ...]:
+    """Bridges whose access control sends peers' traffic up to the root, according to the kernel and nvidia-fs."""
+    own = [name for name, control in facts.pci.acs.items() if isinstance(control, int) and control & REDIRECTS]
+    return tuple(sorted({*_listed_bridges(facts), *own}))
 
 
-def differences(expected: Mapping[str, Any], topology: Topology) -> List[str]:
-    """What differs from a golden topology, one sentence each: slots first, then links and places, then distances."""
-    now = golden(topology, "")
-    before: Mapping[str, Any] = expected["devices"]
-    after: Mapping[str, Any] = now["devices"]
-    lines = list(_slots(before, after))
-    for address in sorted(before.keys() & after.keys()):
-        lines += _device_changes(address, before[address], after[address])
-    same = {old["label"] for address, old in before.items() if after.get(address, {}).get("label") == old["label"]}
-    for name, distance in sorted(expected["pairs"].items()):
-        current = now["pairs"].get(name)
-        if set(name.split()) <= same and current != distance:
-            lines.append(f"{' to '.join(name.split())}: {current or 'unknown'}, was {distance}")
-    return lines
+def _listed_bridges(facts: HostFacts) -> Tuple[str, ...]:
+    return if_known(lambda: facts.nvidia_fs.bridges, None) or ()
 
 
-def _slots(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
-    new = {address: after[address] for address in sorted(after.keys() - before.keys())}
-    for address in sorted(before.keys() - after.keys()):
-        label, part = before[address]["label"], before[address]["part"]
-        slot = next((slot for slot, device in new.items() if device["part"] == part), None)
-        if slot is None:
-            yield f"{label} at {address} is gone ({part})"
-        else:
-            del new[slot]
-            yield f"{label} moved from {address} to {slot} ({part})"
-    for address, device in new.items():
-        yield f"{device['label']} at {address} is new ({device['part']})"
+def _acs_cause(bridges: Sequence[str], evidence: Sequence[str]) -> Cause:
+    what = "traffic between peers takes a detour through the root complex, because of ACS on {}"
+    return listed_cause("platform.acs", tuple(evidence), what.format(", ".join(bridges)))
 
 
-def _device_changes(address: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    name = f"{before['label']} at {address}"
-    if before["part"] != now["part"]:
-        yield f"{name}: the part is {now['part']}, was {before['part']}"
-    for key, words in _WORDS.items():
-        if before[key] != now[key]:
-            yield f"{name}: {words} {_shown(now[key])}, was {_shown(before[key])}"
+@rule(NOTES, 30)
+def notes(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Cause]:
+    """What slows the direct path of all GPUs down."""
+    endpoints = _endpoints(facts, mount)
+    above = {bridge for function in endpoints for bridge in function.bridges}
+    bridges = [name for name in redirecting_bridges(facts) if name in above]
+    if bridges:
+        yield _acs_cause(bridges, [f"{name}: ACS redirects requests" for name in bridges[: quote.LINES]])
+    for function in [one for one in endpoints if _domain(one) == "identity"][:1]:
+        what = f"an IOMMU passes the addresses of {function.address} through, which is slow on some platforms"
+        evidence = quote.with_source(f"{PCI}/{function.address}/iommu_group/type", ["identity"])
+        fix = "if I/O is slow, turn the IOMMU off: intel_iommu=off or amd_iommu=off"
+        yield Cause("platform.iommu", what, fix, evidence, reference.BEFORE_INSTALL)
 
 
-def _shown(value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(map(str, value)) or "none"
-    return "none" if value is None else str(value)
+@rule(NOTES, 40)
+def nearness_notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
+    """Disks that are far from every GPU, or near different ones."""
+    topology = facts.topology
+    addresses = {device.pci_address for device in mount.devices if device.pci_address}
+    labels = [disk.label for disk in topology.of_kind(DISK) if disk.address in addresses]
+    found = {label: if_known(partial(topology.nearest, label, GPU), ("", ())) for label in labels}
+    nearest = {label: place for label, place in found.items() if place[0]}
+    far = [label for label, (distance, _) in nearest.items() if distance in (NODE, SYS)]
+    evidence = quote.with_source(
+        "topology",
+        ["{}: {} from {}".format(label, distance, ", ".join(gpus)) for label, (distance, gpus) in nearest.items()],
+    )
+    if far:
+        what = "the nearest GPU to {} is at distance {}".format(", ".join(far), nearest[far[0]][0])
+        fix = "move the data to disks under the same host bridge as the GPUs, or run the work on the nearest GPU"
+        yield Cause("platform.far-gpu", what, fix, evidence, reference.ACS)
+    if len(set(nearest.values())) > 1:
+        what = "the disks under this mount are near different GPUs, so part of every large read crosses the host"
+        fix = "stripe over disks that are near the same GPUs"
+        yield Cause("storage.spread", what, fix, evidence, reference.ACS)
+
+
+#: Requests that NVIDIA's gds-diag expects a queue to hold for throughput.
+REQUESTS = 1024
+
+
+@rule(NOTES, 41)
+def queue_notes(_facts: HostFacts, mount: Mount) -> Iterator[Cause]:
+    disks = [device for device in mount.devices if device.kind == NVME]
+    sizes = {disk.name: if_known(partial(getattr, disk, "requests"), REQUESTS) for disk in disks}
+    shallow = [(name, size) for name, size in sizes.items() if size < REQUESTS]
+    if shallow:
+        name, size = shallow[0]
+        what = f"the queue of {name} holds {size} requests"
+        path = f"/sys/block/{name}/queue/nr_requests"
+        fix = f"for more throughput, raise {path} towards {REQUESTS}, as far as the disk allows"
+        evidence = quote.with_source(path, [f"{name}: {size}" for name, size in shallow])
+        yield Cause("storage.queue-depth", what, fix, evidence, reference.ACS)
+
+
+@check(
+    "topology.link",
+    "every PCIe link of a GPU, NVMe disk or network adapter has the highest speed and width that both ends support",
+    expects="no degraded link; a GPU at rest may lower its speed, never its width",
+    prevents="half of the bandwidth because a card is not seated well, or a riser or cable is damaged",
+)
+def links(facts: HostFacts, _expectation: Expectation) -> Answer:
+    linked = [node for node in facts.topology.nodes() if node.link is not None]
+    slow = [(node, words) for node, words in ((node, degraded(node)) for node in linked) if words]
+    if slow:
+        hint = "Seat the card, riser or cable again; check the firmware's settings for a limit of that slot"
+        names = [
+            f"{node.label} ({node.address})" if node.label else f"the switch at {node.address}" for node, _ in slow
+        ]
+        words = "; ".join(f"{name} runs at {words}" for name, (_, words) in zip(names, slow))
+        return failed(words, hint, [_link_line(node) for node, _ in slow])
+    if not linked:
+        return not_applicable("no device has a PCIe link")
+    words = f"{len(linked)} link{'' if len(linked) == 1 else 's'} at what both ends can do"
+    rest = [node.label for node in linked if resting(node)]
+    return passed(words + ("; at rest, so their speed is not proven: {}".format(", ".join(rest)) if rest else ""))
+
+
+def _name(node: Node) -> str:
+    return f"{node.label} ({node.address})" if node.label else f"the switch at {node.address}"
+
+
+def _link_line(node: Node) -> str:
+    assert isinstance(node.link, Link)
+    now, most = link_words(node.link.speed, node.link.width), link_words(node.link.max_speed, node.link.max_width)
+    return f"{PCI}/{node.address}: current {now}, max {most}"
+
+
+@check(
+    "topology.acs",
+    "no PCIe switch sends traffic between a GPU and its peers up to the host bridge (ACS redirect)",
+    expects="Access Control Services do not redirect between a GPU and the disks and adapters below its switch",
+    prevents="direct I/O at a fraction of its speed, because the firmware or the kernel enabled ACS",
+)
+def acs(facts: HostFacts, expectation: Expectation) -> Steps:
+    if early := not_asked(facts, expectation):
+        yield early
+        return
+    gpus = {gpu.label for gpu in facts.topology.of_kind(GPU)}
+    pairs = [p for p in facts.topology.pairs if p.bridge and p.one in gpus and p.other not in gpus]
+    bad = {f"{p.one} to {p.other}": p.redirecting for p in pairs if isinstance(p.redirecting, tuple) and p.redirecting}
+    listed = _listed_bridges(facts)
+    lines = [f"{NVFS}/bridges: {name}" for name in listed]
+    lines += ["{}: {} redirects".format(name, ", ".join(bridges)) for name, bridges in bad.items()]
+    yield Condition(not lines, lambda: _acs_cause(sorted({*listed, *itertools.chain(*bad.values())}), lines))
+    for pair in pairs:
+        require(pair.redirecting)
+    if pairs:
+        yield passed(f"none of {len(pairs)} pairs of a GPU and a peer below one switch is redirected")
+    else:
+        yield not_applicable("no GPU shares a switch with a disk or adapter: there is nothing to redirect")
+
+
+@check(
+    "topology.iommu",
+    "the IOMMU does not slow down or break peer traffic of GPUs in this mode",
+    expects="on x86: off, or passing addresses through where the mode is not p2pdma",
+    prevents="direct I/O that is slow or corrupt because a firmware update enabled an IOMMU",
+)
+def iommu_of_mode(facts: HostFacts, expectation: Expectation) -> Steps:
+    if early := not_asked(facts, expectation):
+        yield early
+        return
+    topology = facts.topology
+    words, mode = require(topology.iommu_words), require(topology.iommu)
+    line = "/proc/cmdline: {}".format(" ".join(words) or "no word about an IOMMU")
+    if facts.os.machine == ARM:
+        yield passed(f"{mode}; this machine's GPUs expect it on", [line], expected="any mode: aarch64")
+        return
+    allowed = (OFF,) if expectation.mode == "p2pdma" else (OFF, PASSTHROUGH)
+    behind = [device.address for device in topology.devices if device.iommu not in allowed]
+    yield Condition(mode in allowed, lambda: _iommu_cause(facts, next(filter(None, map(facts.pci.find, behind)))))
+    yield passed(mode if mode == OFF else "pt: it passes addresses through", [line])
+
+
+@check(
+    "topology.bar1",
+    "BAR1 of every GPU is large enough for this mode",
+    expects="at least the bounce buffers of cufile.json; in mode p2pdma the whole memory of the GPU",
+    prevents="bounce buffers that cannot be mapped, after Resizable BAR or Above 4G Decoding was reset in the firmware",
+)
+def large_enough(facts: HostFacts, expectation: Expectation) -> Steps:
+    if early := not_asked(facts, expectation):
+        yield early
+    elif if_known(lambda: grace(facts), False):
+        # Linux, drivers/vfio/pci/nvgrace-gpu: the GPU has a BAR1 that isn't used once the link is up.
+        yield not_applicable("not needed: NVLink-C2C reaches the memory of this machine's GPUs, not BAR1")
+    else:
+        conditions = list(cached(facts, refuses=True))
+        conditions += bar1(facts, STATIC_BYTES, WHOLE) if expectation.mode == "p2pdma" else ()
+        # Where it isn't known whether this is a Grace, a small BAR1 may do.
+        yield from conditions if weigh(conditions).holds is True or not grace(facts) else ()
+        yield passed(", ".join(f"{gpu.label} {(gpu.bar1 or 0) >> 20} MiB" for gpu in facts.topology.of_kind(GPU)))
+
+
+#: Keys of the fleet's topology → kind of device.
+KINDS = {"nvme": DISK, "nic": NIC}
+
+
+@check(
+    "topology.distance",
+    "every GPU has a disk and an adapter within the fleet's distance",
+    expects="topology.nvme and topology.nic of the profile",
+    prevents="I/O across CPU sockets after cards changed their slots",
+)
+def distance(facts: HostFacts, expectation: Expectation) -> Answer:
+    limits = {key: str(expectation.topology[key]) for key in KINDS if key in expectation.topology}
+    if not limits:
+        return not_applicable("not asked: the fleet sets no distance")
+    topology = facts.topology
+    gpus = topology.of_kind(GPU)
+    expected = ", ".join(f"{key} at most {most}" for key, most in limits.items())
+    if not gpus:
+        return not_applicable(NO_GPU, expected=expected)
+    far: List[str] = []
+    near: Dict[str, List[str]] = {}
+    for key, most in limits.items():
+        for gpu in gpus:
+            nearness, names = topology.nearest(gpu.label, KINDS[key])
+            near.setdefault(gpu.label, []).append(f"{names[0]} {nearness}" if nearness else f"no {key}")
+            if not nearness or DISTANCES.index(nearness) > DISTANCES.index(most):
+                far.append("{}: {}".format(gpu.label, f"{names[0]} at {nearness}" if nearness else f"no {key}"))
+    lines = ["{}: {}".format(label, ", ".join(words)) for label, words in near.items()]
+    if far:
+        hint = "Move the cards so that each GPU shares a switch or socket with them; gdsdeploy topology shows the tree"
+        return failed("; ".join(far), hint, lines, expected=expected)
+    return passed("; ".join(lines), expected=expected)

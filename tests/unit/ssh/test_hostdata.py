@@ -15,12 +15,12 @@ import pytest
 from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable
 from gdsdeploy.host import evidence, topology
 from gdsdeploy.host.evidence.recorder import Recorder
-from gdsdeploy.host.explain.mechanisms import choose
 from gdsdeploy.host.explain.text import render
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.gate import gate
 from gdsdeploy.host.io import jsontext
 from gdsdeploy.host.model.finding import FAIL, Finding
+from gdsdeploy.host.subjects.mechanisms import choose
 from gdsdeploy.report import formats, html
 from gdsdeploy.report.model import HostReport, Report
 from gdsdeploy.ssh import reply_schema

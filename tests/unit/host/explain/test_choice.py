@@ -6,17 +6,14 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.explain import hardware, p2pdma
 from gdsdeploy.host.explain.config import requests_p2pdma
 from gdsdeploy.host.explain.explanation import explain
-from gdsdeploy.host.explain.hardware import grace
-from gdsdeploy.host.explain.mechanisms import choose, mechanisms
-from gdsdeploy.host.explain.p2pdma import LABELS
 from gdsdeploy.host.facts import UndecidedError, Unknown, facts_from
 from gdsdeploy.host.facts.driver import registry
 from gdsdeploy.host.facts.unknown import known
 from gdsdeploy.host.libcufile.p2pdma import storage_keys
 from gdsdeploy.host.model.compat import rules_with
+from gdsdeploy.host.subjects import gpu, p2pdma
 from gdsdeploy.host.subjects.condition import (
     COMPAT,
     DIRECT,
@@ -28,6 +25,9 @@ from gdsdeploy.host.subjects.condition import (
     needs,
     weigh,
 )
+from gdsdeploy.host.subjects.gpu import grace
+from gdsdeploy.host.subjects.mechanisms import choose, mechanisms
+from gdsdeploy.host.subjects.p2pdma import LABELS
 from tests.unit.host import cases, hosts
 from tests.unit.host.explain.capable_host import GPU
 from tests.unit.host.explain.faults import FAULTS, FOR_P2PDMA, explained
@@ -181,7 +181,7 @@ def test_a_fact_that_is_not_known_never_lets_a_condition_hold() -> None:
     assert condition(lambda: Condition(undecided()))().holds == because
     assert weigh([Condition(lambda: True), Condition(undecided)]).holds == because
     # A rule that meets one outside of its conditions ends with one that is unknown.
-    rule = hardware.gpus_direct(facts_from({}), None)
+    rule = gpu.direct(facts_from({}))
     assert [each.holds for each in rule] == [Unknown("/sys/bus/pci/devices was not looked at")]
 
 

@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.explain import explanation, hardware, modules
+from gdsdeploy.host.explain import explanation, modules
 from gdsdeploy.host.explain.explanation import as_document, explain
 from gdsdeploy.host.explain.text import render, render_process
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.host_facts import stack
 from gdsdeploy.host.facts.storage import Mount
 from gdsdeploy.host.model import causes
+from gdsdeploy.host.subjects import rdma, topology
 from gdsdeploy.host.subjects.condition import Cause, listed_cause, numbers
 from tests.unit.host import cases
 from tests.unit.host.checks.changes import GOOD
@@ -220,13 +221,15 @@ def test_the_first_two_numbers(version: str, pair: tuple[int, ...]) -> None:
 
 
 Document = dict[str, Any]
+#: The rules about nearness, and about adapters.
+ADVICE = (topology.nearness_notes, rdma.adapter_notes, rdma.link_notes)
 
 
 def noted(document: Document, **changed: Any) -> dict[str, Cause]:
     """Advice on the mount, whose device or itself is changed."""
     facts = facts_from(document)
     mount = facts.storage.mounts.get(MOUNT) or facts.storage.mounts["/"]
-    return {note.id: note for note in hardware.nearness_notes(facts, mount.but(**changed))}
+    return {note.id: note for rule in ADVICE for note in rule(facts, mount.but(**changed))}
 
 
 def with_queue(requests: int, name: str = "nvme0n1") -> Mount:
@@ -238,10 +241,10 @@ def with_queue(requests: int, name: str = "nvme0n1") -> Mount:
 
 def test_a_shallow_queue_is_named_with_its_file() -> None:
     facts = facts_from(capable())
-    (cause,) = hardware.nearness_notes(facts, with_queue(128))
+    (cause,) = topology.queue_notes(facts, with_queue(128))
     assert (cause.id, cause.what) == ("storage.queue-depth", "the queue of nvme0n1 holds 128 requests")
     assert "/sys/block/nvme0n1/queue/nr_requests" in cause.fix
-    assert [*hardware.nearness_notes(facts, with_queue(1024))] == []
+    assert [*topology.queue_notes(facts, with_queue(1024))] == []
 
 
 def test_a_gpu_at_the_same_host_bridge_is_near_enough() -> None:

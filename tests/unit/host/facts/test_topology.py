@@ -16,7 +16,7 @@ import pytest
 
 from gdsdeploy.host import topology as tree
 from gdsdeploy.host.facts import Unknown
-from gdsdeploy.host.subjects import topology as page
+from gdsdeploy.host.subjects import golden as page
 from gdsdeploy.host.subjects.pci import NIC, Link
 from gdsdeploy.host.subjects.topology import PORT, ROOT, Topology
 from tests.unit.host.facts.sysfs_root import (

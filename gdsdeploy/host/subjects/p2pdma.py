@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import Iterator, List, Optional
+from typing import TYPE_CHECKING, Iterator, List, Optional
 
-from ..facts import HostFacts, UndecidedError, Unknown, require, storage
+from ..explain import config
+from ..explain.config import p2pdma_keys
+from ..explain.filesystem import storage_of, transport
+from ..facts import storage
 from ..facts.driver import OPEN, registry
 from ..facts.kernel import NVME_MULTIPATH
-from ..facts.storage import Device, Mount
-from ..facts.unknown import any_of, if_known, known
+from ..facts.unknown import UndecidedError, Unknown, any_of, if_known, known, require
 from ..gdscheck import Row
-from ..subjects import quote, reference
-from ..subjects.condition import NOTES, P2PDMA, Cause, Condition, condition, listed_cause, numbers, rule
-from ..subjects.pci import Function
-from . import config, hardware
-from .config import p2pdma_keys
-from .filesystem import storage_of, transport
+from . import quote, reference
+from .condition import NOTES, P2PDMA, Cause, Condition, condition, listed_cause, numbers, rule
+from .gpu import ARM, STATIC_BYTES, WHOLE, X86, bar1, grace
+from .pci import Function
+from .topology import disks, iommu, redirecting_bridges
+
+if TYPE_CHECKING:
+    from ..facts import HostFacts
+    from ..facts.storage import Device, Mount
 
 #: First driver whose open modules map BAR1 as PCI P2PDMA memory, first libcufile with the mode, and first kernel whose
 #: P2PDMA memory programs can use; older kernels with a backport of that have PAGES.  compat.yml has the same limits.
@@ -40,8 +45,6 @@ AUTOMATIC = 2
 #: The GPUs that the guide names, and the families that followed; and those before Hopper.
 GPUS = re.compile(r"\b(A100|A40|A30|L4|L40S?|H100|H200|H800|H20|GH200|B100|B200|B300|GB200|GB300)\b")
 BEFORE_HOPPER = re.compile(r"\b(A100|A40|A30|L4|L40S?)\b")
-#: Static BAR1 maps the whole memory, and none of these GPUs has less than this.
-STATIC_BYTES = 16 << 30
 REBUILD = "rebuild the initramfs and reboot"
 #: Drivers that register a static BAR1 again at every first open of a GPU, and keep the memory of each time.
 LEAKING = ((570,), (595,))
@@ -59,16 +62,16 @@ def of_host(facts: HostFacts, mount: Optional[Mount] = None) -> Iterator[Conditi
     yield from _kernel(facts)
     yield from _driver(facts)
     yield from _models(facts)
-    grace = known(lambda: hardware.grace(facts))
-    if isinstance(grace, Unknown):
-        yield Condition(grace)
-    elif grace:
+    on_grace = known(lambda: grace(facts))
+    if isinstance(on_grace, Unknown):
+        yield Condition(on_grace)
+    elif on_grace:
         yield _memory_mode(facts)
         if mount is None:
             rows = [row for row in map(facts.gdscheck.row, ROWS) if row is not None]
             best = next((row for row in rows if any(token in row.paths for token in TOKENS)), None)
             yield confirmed(best)
-    elif facts.os.machine not in hardware.X86:
+    elif facts.os.machine not in X86:
         machine = facts.os.machine
         what = f"NVIDIA's guide has this mode for x86 and for Grace, and this machine is another ({machine})"
         fix = "try it: libcufile's log shows each file's path at logging.level TRACE; or use nvidia-fs"
@@ -78,10 +81,10 @@ def of_host(facts: HostFacts, mount: Optional[Mount] = None) -> Iterator[Conditi
         )
     else:
         yield from _registry(facts)
-        yield from _small_bar1(facts)
+        yield from bar1(facts, STATIC_BYTES, WHOLE)
     if mount is None:
         yield from multipath_off(facts)
-        yield from hardware.iommu(facts, None, needs_it_off=True)
+        yield from iommu(facts, None, needs_it_off=True)
 
 
 def _core(facts: HostFacts) -> str:
@@ -126,7 +129,7 @@ def _new_enough(facts: HostFacts) -> Condition:
     what = f"kernel {release} is older than 6.2, and has no backport of what this mode needs ({PAGES})"
     fix = "boot kernel 6.2 or newer, or RHEL's from 9.4 on (5.14.0-427), but not 9.5's (5.14.0-503)"
     evidence = (f"uname -r: {release}", *quote.symbols(facts, (PAGES,)))
-    excluded = RHEL_9_5.search(release) is not None and if_known(lambda: facts.os.machine, "") != hardware.ARM
+    excluded = RHEL_9_5.search(release) is not None and if_known(lambda: facts.os.machine, "") != ARM
     if excluded:
         what = f"NVIDIA's guide excludes the kernel of RHEL 9.5 ({release})"
     cause = Cause("kernel.old-p2pdma", what, fix, evidence, reference.P2PDMA_KERNEL)
@@ -238,7 +241,7 @@ def multipath_fix(facts: HostFacts) -> str:
 
 def multipath_off(facts: HostFacts) -> Iterator[Condition]:
     """Outside of Grace, NVIDIA's guide has NVMe multipath off.  A disk without further paths may do without that."""
-    if if_known(lambda: hardware.grace(facts), False):
+    if if_known(lambda: grace(facts), False):
         return
     what = "NVMe multipath is on, but NVIDIA's guide has it off in this mode"
     evidence = quote.file(facts, NVME_MULTIPATH)
@@ -268,16 +271,6 @@ def _models(facts: HostFacts) -> Iterator[Condition]:
         yield Condition(Unknown(what), Cause("gpu.no-p2pdma", what, fix, evidence, reference.P2PDMA_GPUS), suspect=True)
 
 
-def _small_bar1(facts: HostFacts) -> Iterator[Condition]:
-    for gpu in if_known(lambda: facts.pci.gpus, ()):
-        size = gpu.bar1 or 0
-        if 0 < size < STATIC_BYTES:
-            what = f"BAR1 of the GPU {gpu.address} has {size >> 20} MiB, too small for all of its memory"
-            evidence = (f"{gpu.address}: BAR1 of {size} bytes",)
-            fix = "enable Resizable BAR and Above 4G Decoding in the firmware"
-            yield Condition(False, Cause("gpu.small-bar1", what, fix, evidence, reference.BAR1))
-
-
 #: Level of md → first kernel that passes P2PDMA memory through it.  On Grace RAID 0 needs none.
 RAID_KERNELS = {"raid0": (7, 1), "raid1": (7, 2), "raid10": (7, 2)}
 #: Storage by its name in cufile.json → libcufile's label of its row; RAID has the row of its disks.
@@ -303,12 +296,12 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
         yield Condition(False)
         return
     yield from p2pdma_keys(facts, name)
-    yield from hardware.iommu(facts, mount, needs_it_off=True)
+    yield from iommu(facts, mount, needs_it_off=True)
     for device in mount.devices:
         yield _layer(facts, device)
     if LABELS[name] == "NVMe":
         yield from multipath_off(facts)
-    if name == "virtiofs" or hardware.grace(facts):
+    if name == "virtiofs" or grace(facts):
         # Virtio has no PCI function that moves the data, and Grace's coherent link isn't PCI.
         yield confirmed(facts.gdscheck.row(LABELS[name]))
     else:
@@ -322,7 +315,7 @@ def _layer(facts: HostFacts, device: Device) -> Condition:
         what = f"{device.name} is an NVMe multipath device, through which this mode works on Grace only"
         evidence = quote.file(facts, NVME_MULTIPATH)
         cause = Cause("nvme.multipath", what, multipath_fix(facts), evidence, reference.P2PDMA_DRIVER)
-        return Condition(hardware.grace(facts), cause)
+        return Condition(grace(facts), cause)
     if device.kind in (storage.NVME, storage.NVMEOF):
         return transport(device)
     level = if_known(lambda: device.md_level, "")
@@ -331,7 +324,7 @@ def _layer(facts: HostFacts, device: Device) -> Condition:
 
 def _raid(facts: HostFacts, device: Device, level: str) -> Condition:
     least, is_striped = RAID_KERNELS[level], level == "raid0"
-    if is_striped and if_known(lambda: hardware.grace(facts), False):
+    if is_striped and if_known(lambda: grace(facts), False):
         return Condition(True)
     release = facts.kernel.release
     what = f"{device.name} is md {level}, which passes P2PDMA from kernel {least[0]}.{least[1]} on"
@@ -339,14 +332,14 @@ def _raid(facts: HostFacts, device: Device, level: str) -> Condition:
     evidence = (f"/sys/dev/block/{device.number}/md/level: {level}", f"uname -r: {release}")
     fix = f"boot kernel {least[0]}.{least[1]} or newer, use a single disk, or use nvidia-fs"
     cause = Cause("storage.raid-kernel", what, fix, evidence, reference.P2PDMA_DRIVER)
-    return Condition(numbers(release) >= least or (hardware.grace(facts) and is_striped), cause)
+    return Condition(numbers(release) >= least or (grace(facts) and is_striped), cause)
 
 
 def _between(facts: HostFacts, mount: Mount) -> Iterator[Condition]:
     """Traffic between a disk, or the adapter to it, and some GPU stays below a switch or passes the host bridge."""
     if if_known(lambda: not facts.pci.gpus, False):
         return
-    for disk in hardware.disks(facts, mount):
+    for disk in disks(facts, mount):
         yield Condition(partial(_reaches, facts, disk), partial(_no_way, facts, disk), suspect=True)
     if any(device.kind == storage.NVMEOF for device in mount.devices):
         yield _adapters(facts)
@@ -385,7 +378,7 @@ def _pair(facts: HostFacts, disk: Function, gpu: Function) -> bool:
     shared = [name for name in disk.bridges if name in gpu.bridges]
     apart = {*disk.bridges, *gpu.bridges} - set(shared)
     through_host = known(lambda: _host_bridge(facts, disk, gpu))
-    if not shared or apart & set(hardware.redirecting_bridges(facts)) or through_host is True:
+    if not shared or apart & set(redirecting_bridges(facts)) or through_host is True:
         return require(through_host)
     for name in sorted(apart):
         # Bridges with unknown access control may still send everything through the host bridge.

@@ -1,0 +1,191 @@
+"""GPUs: what libcufile expects of them and of the PCI tree above them, their BAR1, and what is pinned in it.
+
+WSL, and some virtual machines, lack the PCI tree that libcufile expects; older releases abort there.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Iterator, Optional, Sequence, Tuple
+
+from ..facts.unknown import UndecidedError, Unknown, if_known, known, require
+from ..gdscheck import Gpu, Report
+from ..model.expectation import Expectation
+from ..paths import CUFILE, CUFILE_OPEN, NVFS, PCI
+from . import quote, reference
+from .condition import DIRECT_PATH, NOTES, USABLE, Cause, Condition, condition, listed_cause, rule
+from .pci import GPU, Function
+from .register import Answer, not_applicable
+
+if TYPE_CHECKING:
+    from ..facts import HostFacts
+    from ..facts.storage import Mount
+
+#: GPUs that cuFile serves in compat mode only.
+CONSUMER = re.compile(r"\b(GeForce|TITAN)\b")
+#: libcufile's reasons for the same.
+UNSUPPORTED = re.compile(r"Model Not Supported|does not have supported")
+#: GPUs that a coherent link, NVLink-C2C, connects to a Grace; and the core of Grace: Arm's Neoverse V2.
+COHERENT = re.compile(r"\b(GH200|GB200|GB300)\b")
+GRACE_CORE = (0x41, 0xD4F)
+ARM, X86 = "aarch64", ("x86_64",)
+#: KiB of bounce buffers that libcufile maps through BAR1 by default.
+CACHE_KIB = 131072
+#: Static BAR1 maps the whole memory, and no GPU that P2PDMA mode is for has less than this.
+STATIC_BYTES = 16 << 30
+WHOLE = "too small for all of its memory"
+VERSION, MAKER = "/proc/version", "(?i)microsoft"
+#: What libcufile prints before it aborts, with the place in its source (rapidsai/kvikio issues 11 and 97).
+ABORTED = "Assertion failure, file index :cufio-udev"
+STATS = NVFS + "/stats"
+#: A GPU's row, whose last number is the most that was ever pinned on it (nvfs-stat.c).
+_PINNED = re.compile(r"^GPU (?P<address>[0-9a-fA-F:.]+)\s.*max_pinned_MiB=(?P<most>\d{1,9})", re.M)
+#: A share of BAR1 that comes close to all of it: the driver needs some itself.
+NEARLY = 0.9
+
+
+def grace(facts: HostFacts) -> bool:
+    """Whether the processor is NVIDIA's Grace: by the GPU's model, else by its core beside an NVIDIA GPU.
+
+    Other machines with this core, AWS Graviton4, have no NVIDIA GPU.  Raises UndecidedError.
+    """
+    if facts.os.machine != ARM:
+        return False
+    if any(isinstance(model, str) and COHERENT.search(model) for model in facts.driver.models.values()):
+        return True
+    return facts.os.core == GRACE_CORE and bool(facts.pci.gpus)
+
+
+def _with_bar1(facts: HostFacts) -> Tuple[Function, ...]:
+    """GPUs whose memory others reach through BAR1: on Grace NVLink-C2C does that."""
+    return () if if_known(lambda: grace(facts), False) else if_known(lambda: facts.pci.gpus, ())
+
+
+def present(facts: HostFacts) -> Condition:
+    cause = Cause("gpu.none", "this host has no GPU", "", ("/sys/bus/pci/devices: no display device of NVIDIA",))
+    return Condition(lambda: bool(facts.pci.gpus), cause)
+
+
+@rule(USABLE, 5)
+def pci_tree_usable(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condition]:
+    """The library ended the program that opened it here; it does so with every other program."""
+    ran = if_known(lambda: facts.document.attempted(CUFILE_OPEN), None)
+    lines = (ran.stdout + ran.stderr).splitlines() if ran else []
+    evidence = quote.with_source("libcufile", [line for line in lines if ABORTED in line])
+    if evidence:
+        yield Condition(False, listed_cause("platform.no-pci-tree", evidence))
+
+
+@rule(DIRECT_PATH, 5)
+def pci_tree_direct(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condition]:
+    """WSL's kernel names its maker in its version."""
+    text = if_known(lambda: facts.document.text(VERSION), None) or ""
+    if "microsoft" in text.lower():
+        yield Condition(False, listed_cause("platform.wsl", quote.file(facts, VERSION, MAKER)))
+
+
+@rule(DIRECT_PATH, 30)
+def direct(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condition]:
+    """What either direct path requires of the GPUs; a host without a GPU passes."""
+    if facts.pci.gpus:
+        yield _class(facts)
+        yield from cached(facts)
+
+
+def report_of(facts: HostFacts) -> Report:
+    """What libcufile reports about the platform, from its log, else through gdscheck; raises UndecidedError."""
+    logged = known(lambda: facts.gdscheck.logged)
+    for report in (logged, if_known(lambda: facts.gdscheck.report, None)):
+        if isinstance(report, Report) and report.gpus:
+            return report
+    require(logged)
+    raise UndecidedError("libcufile named no GPU")
+
+
+@condition
+def _class(facts: HostFacts) -> Condition:
+    models = facts.driver.models
+    consumer = [(name, model) for name, model in models.items() if isinstance(model, str) and CONSUMER.search(model)]
+    if consumer and len(consumer) == len(models):
+        name, model = consumer[0]
+        return _unsupported(model, quote.file(facts, f"/proc/driver/nvidia/gpus/{name}/information", "^Model:"))
+    try:
+        require(facts.driver.gpus)
+        tuple(map(require, models.values()))
+        gpus = report_of(facts).gpus
+    except UndecidedError as error:
+        raise UndecidedError(f"whether libcufile supports these GPUs: {error}") from None
+    unsupported = [gpu for gpu in gpus if UNSUPPORTED.search(gpu.reason)]
+    if not unsupported or len(unsupported) < len(gpus):
+        return Condition(True)
+    return _unsupported(f"{unsupported[0].name} ({unsupported[0].reason})", _rows(unsupported))
+
+
+def _unsupported(shown: str, evidence: Tuple[str, ...]) -> Condition:
+    what = f"GPUDirect Storage doesn't support this class of GPU: {shown}"
+    return Condition(False, listed_cause("gpu.class", evidence, what))
+
+
+def _rows(gpus: Sequence[Gpu]) -> Tuple[str, ...]:
+    return quote.with_source("libcufile", [f"GPU index {gpu.index} {gpu.name}: {gpu.reason}" for gpu in gpus])
+
+
+def cached(facts: HostFacts, refuses: bool = False) -> Iterator[Condition]:
+    """Every GPU has a BAR1, large enough for libcufile's bounce buffers."""
+    for gpu in _with_bar1(facts):
+        if not gpu.bars:
+            yield Condition(Unknown(f"the evidence doesn't show the BARs of the GPU {gpu.address}"))
+        elif gpu.bar1 is None:
+            what = f"the GPU {gpu.address} has no BAR1, through which other devices reach its memory"
+            evidence = quote.with_source(
+                f"{PCI}/{gpu.address}/resource", ["BARs of {} bytes".format(", ".join(map(str, gpu.bars.values())))]
+            )
+            yield Condition(False, listed_cause("gpu.no-bar1", evidence, what))
+    size = if_known(lambda: facts.cufile.setting("properties", "max_device_cache_size_kb", CACHE_KIB), CACHE_KIB)
+    needed = (size if isinstance(size, int) else CACHE_KIB) << 10
+    yield from bar1(facts, needed, f"less than the {needed >> 20} MiB of bounce buffers in {CUFILE}", refuses)
+
+
+def bar1(facts: HostFacts, least: int, why: str, refuses: bool = True) -> Iterator[Condition]:
+    """Every BAR1 has at least ``least`` bytes.  refuses: whether a smaller one rules the path out, else it only may."""
+    for gpu in _with_bar1(facts):
+        size = gpu.bar1
+        if size is not None and size < least:
+            what = f"BAR1 of the GPU {gpu.address} has {size >> 20} MiB, {why}"
+            evidence = quote.with_source(f"{PCI}/{gpu.address}/resource", [f"BAR1 of {size} bytes"])
+            cause = listed_cause("gpu.small-bar1", evidence, what)
+            yield Condition(False if refuses else Unknown(what), cause, suspect=True)
+
+
+@rule(NOTES, 35)
+def class_notes(facts: HostFacts, _mount: Mount) -> Iterator[Cause]:
+    """GPUs that are excluded from the direct path of the others."""
+    gpus = report_of(facts).gpus
+    unsupported = [gpu for gpu in gpus if not gpu.gds and UNSUPPORTED.search(gpu.reason)]
+    if unsupported and len(unsupported) < len(gpus):
+        what = "some GPUs take compat mode only: {}".format(", ".join(f"{gpu.index} {gpu.name}" for gpu in unsupported))
+        yield Cause("gpu.class", what, "run this work on the other GPUs", _rows(unsupported), reference.HARDWARE)
+
+
+@rule(NOTES, 45)
+def pinned_notes(facts: HostFacts, _mount: Mount) -> Iterator[Cause]:
+    """GPUs on which nearly all of BAR1 was pinned at some time: beyond it, nvidia-fs can't register a buffer."""
+    for row in _PINNED.finditer(facts.document.text(STATS) or ""):
+        gpu = facts.pci.find(row["address"].lower())
+        size = gpu.bar1 if gpu is not None else None
+        if size and int(row["most"]) << 20 >= NEARLY * size:
+            what = f"up to {row['most']} MiB of the GPU {row['address']} were pinned, and BAR1 has {size >> 20} MiB"
+            what += ": larger or more buffers can't be registered"
+            yield listed_cause("gpu.pinned-budget", (f"{STATS}: {row[0]}"[:200],), what)
+
+
+NO_GPU = "not proven: this host has no GPU"
+
+
+def not_asked(facts: HostFacts, expectation: Expectation) -> Optional[Answer]:
+    """The answer for hosts without a GPU, or whose mode goes through CPU memory anyway."""
+    if not facts.topology.of_kind(GPU):
+        return not_applicable(NO_GPU)
+    if expectation.mode == "compat" and expectation.rdma == "none":
+        return not_applicable("not needed: the mode is compat, and the fleet asks for no RDMA")
+    return None

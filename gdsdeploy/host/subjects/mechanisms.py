@@ -1,0 +1,262 @@
+"""The peer-to-peer mechanisms of a host: each usable or not, and why; and which one to choose.
+
+The terms are those of the field: PeerDirect, DMA-BUF, PCI P2PDMA, nvidia-fs.
+
+libcufile's own RDMA: the GPU's memory reaches the adapter through nvidia-peermem or as DMA-BUF, as
+properties.rdma_peer_type chooses, and over it CUFILE_DMABUF_ENABLE (NVIDIA, RDMA Peer Memory Configuration).
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Iterator, List, Optional, Sequence, Tuple
+
+from ..explain import modules, nvidia_fs
+from ..facts.unknown import Maybe, Unknown, if_known, known
+from ..gdscheck import Row
+from ..paths import CUFILE
+from . import gpu, quote, rdma, reference
+from .condition import (
+    COMPAT,
+    DMABUF,
+    NVIDIA_FS,
+    P2PDMA,
+    PEERMEM,
+    Cause,
+    Condition,
+    distinct,
+    needs,
+    weigh,
+)
+from .peer_memory import dma_buf, dmabuf, peer_memory, peerdirect
+from .rdma import Client
+from .topology import iommu
+
+if TYPE_CHECKING:
+    from ..facts import HostFacts
+    from ..facts.storage import Mount
+
+PEERDIRECT, NONE = "peerdirect", "none"
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """``usable`` is True only if all evidence shows it; ``why`` is in order, the root cause first."""
+
+    name: str
+    title: str
+    usable: Maybe[bool]
+    why: Tuple[str, ...]
+    evidence: Tuple[str, ...] = ()
+    #: what to do; empty where nothing needs to be done
+    fixes: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The recommended settings of a host: ``mode`` and ``rdma`` as in a fleet file."""
+
+    mode: Maybe[str]
+    mode_why: Tuple[str, ...]
+    rdma: Maybe[str]
+    rdma_why: Tuple[str, ...]
+
+
+def mechanisms(facts: HostFacts) -> Tuple[Mechanism, ...]:
+    """Every mechanism that a fleet file can choose."""
+    return (
+        _mechanism(NVIDIA_FS, "nvidia-fs: storage drivers with hooks", _nvidia_fs(facts)),
+        _mechanism(P2PDMA, "PCI P2PDMA", itertools.chain(_either(facts), needs(P2PDMA, facts))),
+        _mechanism(PEERDIRECT, "PeerDirect with nvidia-peermem", peerdirect(facts)),
+        _mechanism(DMABUF, "DMA-BUF", dmabuf(facts)),
+    )
+
+
+def _mechanism(name: str, title: str, conditions: Iterator[Condition]) -> Mechanism:
+    verdict = weigh(conditions)
+    causes = (*verdict.causes, *verdict.suspects)
+    why = (*(cause.what for cause in causes), *(() if verdict.causes else verdict.unseen))
+    evidence = tuple(line for cause in causes for line in cause.evidence)
+    fixes = tuple(dict.fromkeys(cause.fix for cause in verdict.causes if cause.fix))
+    return Mechanism(name, title, verdict.holds, why, evidence, fixes)
+
+
+def _either(facts: HostFacts) -> Iterator[Condition]:
+    """What either path for storage requires: explain's rules about the host, but not about cufile.json.
+
+    Provision renders that file for the mode of the fleet file.
+    """
+    yield gpu.present(facts)
+    yield from gpu.pci_tree_usable(facts)
+    yield from gpu.pci_tree_direct(facts)
+    yield from modules.driver_runs(facts, None)
+    yield from nvidia_fs.usable(facts)
+    yield from gpu.direct(facts)
+
+
+def _nvidia_fs(facts: HostFacts) -> Iterator[Condition]:
+    yield from _either(facts)
+    yield from needs(NVIDIA_FS, facts)
+    yield from iommu(facts, None, needs_it_off=False)
+    names = [name for hooks in nvidia_fs.HOOKS.values() for name in hooks]
+    what = "no loaded storage driver has hooks for nvidia-fs"
+    fix = "install nvme from MLNX_OFED or DOCA, or the vendor's filesystem client, for this kernel; or use P2PDMA mode"
+    cause = Cause("storage.no-hooks", what, fix, quote.symbols(facts, names[:2]), reference.NVME)
+    yield Condition(lambda: any(name in facts.kernel.symbols for name in names), cause)
+
+
+def choose(facts: HostFacts) -> Choice:
+    """The modes for storage and RDMA that fit the host as it runs now, with the reasons in order."""
+    offered = {mechanism.name: mechanism for mechanism in mechanisms(facts)}
+    # P2PDMA comes first: it needs no module of NVIDIA's and no patched storage drivers.
+    good = "PCI P2PDMA is usable: it needs neither nvidia-fs nor patched storage drivers"
+    p2pdma = (P2PDMA, offered[P2PDMA], "PCI P2PDMA", good)
+    good = "nvidia-fs is loaded, and a storage driver has hooks for it"
+    mode, mode_why = _first_usable([p2pdma, (NVIDIA_FS, offered[NVIDIA_FS], "nvidia-fs", good)], COMPAT)
+    devices = known(lambda: facts.peermem.rdma_devices)
+    if isinstance(devices, Unknown):
+        return Choice(mode, mode_why, devices, (devices.reason,))
+    if not devices:
+        return Choice(mode, mode_why, NONE, ("there is no RDMA adapter",))
+    # DMA-BUF comes first: it needs no OFED and no module that has to be built against it.
+    by_dmabuf = (DMABUF, offered[DMABUF], "DMA-BUF", "DMA-BUF is usable: nvidia-peermem isn't needed")
+    good = "nvidia-peermem is loaded and registered with the RDMA core"
+    rdma, rdma_why = _first_usable([by_dmabuf, (PEERMEM, offered[PEERDIRECT], "PeerDirect", good)], NONE)
+    return Choice(mode, mode_why, rdma, rdma_why)
+
+
+def _first_usable(
+    candidates: Sequence[Tuple[str, Mechanism, str, str]], fallback: str
+) -> Tuple[Maybe[str], Tuple[str, ...]]:
+    """The first (value, mechanism, its name, why it's good) that is usable, and why not those before.
+
+    ``fallback`` if none is usable; unknown if one of them may be.
+    """
+    reasons: List[str] = []
+    for value, mechanism, name, good in candidates:
+        if mechanism.usable is True:
+            return value, (good, *reasons)
+        reasons += [f"no {name}: {reason}" for reason in mechanism.why]
+    unknown = [mechanism.usable for _, mechanism, _, _ in candidates if isinstance(mechanism.usable, Unknown)]
+    return (unknown[0] if unknown else fallback), tuple(reasons)
+
+
+PEER_TYPE = "rdma_peer_type"
+#: Value of properties.rdma_peer_type → the path.
+PEER_TYPES = {"nvidia_peermem": PEERMEM, "dmabuf": DMABUF}
+#: The variable that chooses it, too: libcufile applies it after cufile.json.
+VARIABLE = "CUFILE_DMABUF_ENABLE"
+#: Words of libcufile's row that mean a direct path for such a filesystem; 1.15 and older say "Supported".
+TOKENS = ("dmabuf", "nvidia_peermem", "nvfs")
+#: libcufile's row about the library that does its RDMA, and how it begins where that isn't loaded.
+LIBRARY_ROW, NOT_LOADED, LIBRARY = "rdma library", "Not Loaded", "libcufile_rdma.so"
+
+
+Attempts = List[Tuple[str, List[Condition]]]
+
+
+def attempts(facts: HostFacts, client: Client, mount: Optional[Mount]) -> Attempts:
+    """(path, conditions) of each way to the GPU's memory, RDMA first.
+
+    Where libcufile reports another result than the conditions have, the path is unknown.
+    """
+    ways: Attempts = [(path_name(facts), list(needed(facts, client, mount)))]
+    if client.hooks:
+        # With a mount the rules about nvidia-fs already ask for the hooks.
+        hooks = nvidia_fs.hooks(facts, client.hooks) if mount is None else ()
+        ways.append((NVIDIA_FS, [*needs(NVIDIA_FS, facts, mount), *hooks]))
+    # libcufile was asked without the variable, so its row is about cufile.json alone.
+    row = row_of(facts, client.row) if by_variable(facts) is None else None
+    verdicts = [weigh(conditions) for _, conditions in ways]
+    if row is None:
+        return ways
+    if any(verdict.holds is True for verdict in verdicts) and not _is_direct(row):
+        doubt = _doubt(facts, client, row, "the evidence on this host allows a direct path")
+        return [(name, [*conditions, doubt]) for name, conditions in ways]
+    if all(verdict.holds is False for verdict in verdicts) and _is_direct(row):
+        causes = distinct(cause for verdict in verdicts for cause in verdict.causes)
+        doubt = _doubt(facts, client, row, causes[0].what)
+        suspects = [Condition(doubt.holds, cause, suspect=True) for cause in causes]
+        return [(ways[0][0], [doubt, *suspects])]
+    return ways
+
+
+def needed(facts: HostFacts, client: Optional[Client] = None, mount: Optional[Mount] = None) -> Iterator[Condition]:
+    """What RDMA with GPU memory requires of the host: adapters, their addresses and links, and access to the memory.
+
+    Without a client, an address of any filesystem counts.
+    """
+    yield rdma.present(facts)
+    yield from rdma.usable_addresses(facts, client, mount)
+    yield from memory(facts)
+
+
+def path_name(facts: HostFacts) -> str:
+    """The path that cufile.json or the variable chooses; nvidia-peermem is libcufile's default."""
+    return if_known(lambda: PEER_TYPES[peer_type(facts)], PEERMEM)
+
+
+def by_variable(facts: HostFacts) -> Optional[bool]:
+    """What VARIABLE says; None where it says nothing.
+
+    Where the variables are unknown, config.direct already leaves every direct path unproven.
+    """
+    return if_known(lambda: facts.environment.switch(VARIABLE), None)
+
+
+def peer_type(facts: HostFacts) -> str:
+    """A key of PEER_TYPES: what the variable says, else cufile.json, else libcufile's default; or UndecidedError."""
+    enabled = by_variable(facts)
+    if enabled is not None:
+        return "dmabuf" if enabled else "nvidia_peermem"
+    value = facts.cufile.setting("properties", PEER_TYPE, "")
+    return value if value in PEER_TYPES else "nvidia_peermem"
+
+
+def row_of(facts: HostFacts, label: str) -> Optional[Row]:
+    """The row of libcufile itself; None where there is none, or where no GPU was there for it to count."""
+    row = facts.gdscheck.row(label) if if_known(lambda: facts.pci.gpus, ()) else None
+    # Rows of a report that isn't whole claim nothing.
+    return row if row is not None and row.supported is not None else None
+
+
+def _is_direct(row: Row) -> bool:
+    return any(name in TOKENS for name in row.paths) if row.paths else row.supported is True
+
+
+def _doubt(facts: HostFacts, client: Client, row: Row, ours: str) -> Condition:
+    reported = f"libcufile reports {client.row}: {row.value}"
+    report = facts.gdscheck.best
+    rows = report.rdma if report is not None else {}
+    evidence = quote.with_source("libcufile", [f"{client.row}: {row.value}", *(f"{k}: {v}" for k, v in rows.items())])
+    if not _is_direct(row) and rows.get(LIBRARY_ROW, "").startswith(NOT_LOADED):
+        what = f"{reported}; it didn't load {LIBRARY}, which moves the data by RDMA"
+        fix = f"install {LIBRARY} of libcufile's own release, and the libraries that ldd reports as not found for it"
+        cause = Cause("cufile.no-rdma-library", what, fix, evidence, reference.USERSPACE_RDMA)
+    else:
+        what = f"{reported}, but {ours}"
+        fix = "compare both: the lines of libcufile below Userspace RDMA say what it found; gdscheck -p prints them"
+        cause = Cause("cufile.other-row", what, fix, evidence, reference.USERSPACE_RDMA)
+    return Condition(Unknown(what), cause, suspect=True)
+
+
+def memory(facts: HostFacts) -> Iterator[Condition]:
+    """Access to the GPU's memory by the mechanism that cufile.json or the variable chooses."""
+    chosen = known(lambda: peer_type(facts))
+    if isinstance(chosen, Unknown):
+        yield Condition(chosen)
+        return
+    by_type = {"nvidia_peermem": peer_memory, "dmabuf": dma_buf}
+    other = next(name for name in by_type if name != chosen)
+    conditions = list(by_type[chosen](facts))
+    if weigh(conditions).holds is False and weigh(by_type[other](facts)).holds is True:
+        what = f"libcufile uses {chosen}, which this host can't use, though it can use {other}"
+        fix = f"set properties.{PEER_TYPE} to {other}"
+        evidence = quote.setting(facts, "properties", PEER_TYPE) or (f"{CUFILE}: there is no such file",)
+        if by_variable(facts) is not None:
+            variable = facts.environment.variables[VARIABLE]
+            fix += f", and remove {VARIABLE} from {variable.place}"
+            evidence = quote.variable(variable)
+        yield Condition(False, Cause("rdma.other-peer-type", what, fix, evidence, reference.PARAMETERS))
+    yield from conditions
