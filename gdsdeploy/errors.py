@@ -26,7 +26,7 @@ def with_fleet(text: str, fleet: Path | str) -> str:
 class GdsError(Exception):
     """A user's error or a host's fault: one message, one next step, one exit code."""
 
-    #: Process exit status; documented in README.md and docs/exit-codes.md, unique by class.
+    #: Process exit status; documented in docs/exit-codes.md, unique by class.
     exit_code: int = 1
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:

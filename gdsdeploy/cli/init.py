@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import yaml
 from pydantic import ValidationError
 
 from gdsdeploy import console
@@ -22,7 +23,7 @@ from gdsdeploy.host.io.wording import aligned, line
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.hostnames import words
 from gdsdeploy.proposal.observe import Observation, Proposal, observe
-from gdsdeploy.proposal.propose import Source, plain_data, propose, yaml_comment, yaml_text
+from gdsdeploy.proposal.propose import Source, propose, yaml_comment, yaml_text
 from gdsdeploy.ssh import reply_schema
 from gdsdeploy.ssh.endpoint import TIMEOUT
 from gdsdeploy.validate.facts import ask_facts
@@ -209,7 +210,7 @@ def _show(
         console.json(
             {
                 "file": None if output == _STDOUT else str(output),
-                "fleet": plain_data(proposal.nodes),
+                "fleet": yaml.safe_load(yaml_text(proposal.nodes)),
                 "profiles": as_dict(proposal.profiles),
                 "hosts": as_dict(observations),
                 "left_out": dict(left_out),

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import TypeAdapter, ValidationError
+
 from gdsdeploy import atomic, paths
 from gdsdeploy.host.kmod.module import ERROR, UNKNOWN, outcome_of
 from gdsdeploy.lock.compat import ingredients
@@ -111,11 +113,17 @@ class PreflightRecord:
         return errors[0] if errors else ""
 
 
+_RECORD = TypeAdapter(PreflightRecord)
+
+
 def find(target: Target) -> PreflightRecord | None:
     """The record for exactly the packages of ``target``; None without a readable one."""
     digest = ingredients(target)
-    record = _record_from(_document(digest))
-    return record if record is not None and record.ingredients == digest else None
+    try:
+        record = _RECORD.validate_python(_document(digest))
+    except ValidationError:
+        return None
+    return record if (record.format, record.ingredients) == (FORMAT, digest) else None
 
 
 def outdated(target: Target) -> bool:
@@ -149,23 +157,3 @@ def _document(digest: str) -> dict[str, Any]:
         if isinstance(value, dict):
             return value
     return {}
-
-
-def _record_from(value: dict[str, Any]) -> PreflightRecord | None:
-    if value.get("format") != FORMAT:
-        return None
-    try:
-        modules = tuple(
-            ModuleResult(**{**module, **_answers(module), "findings": tuple(module["findings"])})
-            for module in value["modules"]
-        )
-        lists = {"modules": modules, "logs": tuple(value["logs"]), "rules": tuple(value["rules"])}
-        # Older versions of gdsdeploy wrote that it is a full one.
-        fields = {key: field for key, field in value.items() if key != "mode"}
-        return PreflightRecord(**{**fields, **_answers(value), **lists})
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
-def _answers(value: dict[str, Any]) -> dict[str, Answer]:
-    return {key: Answer(value[key]) for key in ("builds", "loads")}

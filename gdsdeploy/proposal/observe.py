@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import configparser
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -162,9 +162,6 @@ class Proposal:
     checks: tuple[str, ...] = ()
 
 
-#: Groups of names that a comment lists.
-_MOST_NAMES = 6
-_NUMBER = re.compile(r"(.*?)([0-9]{1,9})([^0-9]*)")
 #: The word of a model that tells it from others: H100 of ``NVIDIA H100 80GB HBM3``, A100 of ``NVIDIA A100-SXM4-80GB``.
 _MODEL = re.compile(r"\b(GH200|GB[23]00|[ABHLPTV][0-9]{1,3}[SG]?|RTX [A0-9]+)\b")
 #: Class of GPUs → their models, of the data centre and of workstations.
@@ -178,34 +175,6 @@ _CLASSES = {
     "volta": r"\bV100\b",
     "pascal": r"\b(P4|P40|P100)\b",
 }
-
-
-def ranges(names: Iterable[str]) -> str:
-    """``gpu[1-3,5], login`` for gpu1, gpu2, gpu3, gpu5 and login: in their order, and not too many."""
-    groups: dict[tuple[str, str, int], list[int]] = {}
-    words: dict[str, None] = {}
-    for name in names:
-        match = _NUMBER.fullmatch(name)
-        if match is None:
-            words[name] = None
-            continue
-        begin, digits, end = match.groups()
-        groups.setdefault((begin, end, len(digits) if digits.startswith("0") else 0), []).append(int(digits))
-    for (begin, end, width), numbers in groups.items():
-        spans = ",".join(_spans(sorted(set(numbers)), width))
-        single = spans.isdecimal()
-        words[f"{begin}{spans}{end}" if single else f"{begin}[{spans}]{end}"] = None
-    return first_few(list(words), _MOST_NAMES)
-
-
-def _spans(numbers: Sequence[int], width: int) -> list[str]:
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][-1] + 1:
-            spans[-1].append(number)
-        else:
-            spans.append([number])
-    return ["-".join(f"{number:0{width}d}" for number in dict.fromkeys((span[0], span[-1]))) for span in spans]
 
 
 def gpu_class(models: Iterable[str]) -> str:
@@ -235,14 +204,6 @@ class _Place(NamedTuple):
     keyring: str
 
 
-@dataclass(frozen=True)
-class Repositories:
-    """Those of a host that a profile can list, in the order of the profile; and what is to know."""
-
-    listed: tuple[ObservedRepository, ...]
-    notes: tuple[str, ...]
-
-
 def repositories(
     document: Document,
     platform: StackPlatform,
@@ -250,8 +211,8 @@ def repositories(
     *,
     distributions_driver: bool,
     has_file: Callable[[Path], bool],
-) -> Repositories:
-    """What a host's evidence has, with the presets that its system needs besides.
+) -> tuple[tuple[ObservedRepository, ...], list[str]]:
+    """Those of a host that a profile can list, in its order, with the presets that the system needs; and what to know.
 
     distributions_driver: whether the host's driver is the distribution's own.
     has_file: whether the controller has a file.
@@ -286,7 +247,7 @@ def repositories(
     rest = [each for each in others if each.name != NVIDIA]
     first = is_apt and not distributions_driver
     chosen = [*nvidia, *listed, *rest] if first else [*listed, *rest, *nvidia]
-    return Repositories(tuple(chosen), tuple(notes))
+    return tuple(chosen), notes
 
 
 def _observed(
@@ -503,10 +464,10 @@ class _Reader:
         models = [if_known(partial(getattr, part, "model"), "") for part in self.gpus or ()]
         self.models = tuple(filter(None, models))
         own = _is_distributions(self.platform, self.installed)
-        self.offers = repositories(
+        self.repositories, notes = repositories(
             facts.document, self.platform, self.arch, distributions_driver=own, has_file=has_file
         )
-        self.notes += self.offers.notes
+        self.notes += notes
 
     def value(self, fact: Callable[[], T | Unknown], what: str) -> T | None:
         """The fact; None and a note where it isn't known."""
@@ -528,7 +489,7 @@ class _Reader:
             kernel=kernel,
             driver=self.driver.split(".")[0],
             flavour=self.flavour,
-            repositories=tuple(each.name for each in self.offers.listed),
+            repositories=tuple(each.name for each in self.repositories),
             gpu=gpu_class(self.models) if len(self.models) == len(self.gpus or ()) else "",
             mode=mode,
             rdma=rdma,
@@ -578,7 +539,7 @@ class _Reader:
             mode_reason=reasons[0],
             rdma_reason=reasons[1],
             mounts=self.mounts(),
-            repositories=self.offers.listed,
+            repositories=self.repositories,
             notes=(),
         )
         return replace(observation, notes=tuple(dict.fromkeys(map(line, self.notes))))

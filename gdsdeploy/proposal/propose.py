@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from yaml.reader import Reader
 
 from gdsdeploy.host.io.wording import first_few, line
+from gdsdeploy.model import hostnames
 from gdsdeploy.model.profile_parts import DriverName, ModelWords
 from gdsdeploy.model.text import AbsolutePath
 from gdsdeploy.proposal.observe import (
@@ -29,7 +30,6 @@ from gdsdeploy.proposal.observe import (
     ObservedRepository,
     Proposal,
     Remark,
-    ranges,
     short_model,
 )
 
@@ -64,7 +64,7 @@ def nodes_of(kind: Kind, hosts: Sequence[Observation], repositories: Sequence[st
 
 
 def _who(hosts: Sequence[Observation], holds: Of) -> str:
-    return ranges(host.name for host in hosts if holds(host))
+    return hostnames.words(host.name for host in hosts if holds(host))
 
 
 def _each(hosts: Sequence[Observation], of: Of) -> str:
@@ -73,7 +73,7 @@ def _each(hosts: Sequence[Observation], of: Of) -> str:
     for host in hosts:
         if of(host):
             names.setdefault(str(of(host)), []).append(host.name)
-    return "; ".join(f"{ranges(owners)}: {value}" for value, owners in names.items())
+    return "; ".join(f"{hostnames.words(owners)}: {value}" for value, owners in names.items())
 
 
 def _common(hosts: Sequence[Observation], of: Of) -> Any:
@@ -101,7 +101,7 @@ def _kernel(kind: Kind, hosts: Sequence[Observation]) -> Iterator[Node]:
 
 def _driver(kind: Kind, hosts: Sequence[Observation]) -> Iterator[Node]:
     if not kind.driver:
-        yield Remark(f"driver: none on {ranges(host.name for host in hosts)}: lock takes the newest open one")
+        yield Remark(f"driver: none on {hostnames.words(host.name for host in hosts)}: lock takes the newest open one")
         return
     value = {"version": kind.driver, **({"flavour": kind.flavour} if kind.flavour else {})}
     installed = _who(hosts, lambda host: not host.driver_runs)
@@ -134,7 +134,7 @@ def _packages(hosts: Sequence[Observation]) -> Iterator[Node]:
         if owners:
             packages = list(dict.fromkeys(name for host in owners for name in of(host)))
             words = "left alone unless they are listed here" if key == "cuda" else "needs docs/repositories.md#doca"
-            remark = f"{ranges(host.name for host in owners)}: {first_few(packages, _MOST)}; {words}"
+            remark = f"{hostnames.words(host.name for host in owners)}: {first_few(packages, _MOST)}; {words}"
             yield Entry(key, [name.split()[0] for name in packages[:_MOST]], remark, off=True)
 
 
@@ -191,7 +191,7 @@ def _storage(hosts: Sequence[Observation]) -> Iterator[Node]:
         kinds = "/".join(dict.fromkeys(mount.filesystem for mount in mounts.values()))
         reasons = list(dict.fromkeys(mount.reason for mount in mounts.values() if not mount.direct))
         if len(mounts) < len(hosts):
-            reasons.append(f"only on {ranges(mounts)}")
+            reasons.append(f"only on {hostnames.words(mounts)}")
         if not _fits(_PATH, point):
             yield Remark(f"storage: a mount point that no fleet file can name: {point!a:.100}")
             continue
@@ -246,7 +246,7 @@ def propose(
         Entry(
             names[kind],
             tuple(nodes_of(kind, hosts, [each.name for each in chosen[kind]])),
-            ranges(profiles[names[kind]]),
+            hostnames.words(profiles[names[kind]]),
         )
         for kind, hosts in kinds.items()
     ]
@@ -352,7 +352,7 @@ def _hosts(profiles: Mapping[str, tuple[str, ...]], left_out: Mapping[str, str],
     if groups:
         mapping = {"file": source.inventory, "groups": groups}
         nodes.append(Entry("inventory", mapping, "read at every run; a host's own entry under hosts counts before it"))
-        unasked = ranges(sorted(covered & left_out.keys()))
+        unasked = hostnames.words(sorted(covered & left_out.keys()))
         if unasked:
             nodes.append(Remark(f"Left out, but in these groups, and so in the fleet: {unasked}"))
     return [*nodes, *([Entry("hosts", tuple(entries))] if entries else [])]
@@ -377,7 +377,7 @@ def _checks(observations: Iterable[Observation]) -> list[str]:
     hosts = list(observations)
 
     def who(holds: Callable[[Observation], bool]) -> str:
-        return ranges(each.name for each in hosts if holds(each))
+        return hostnames.words(each.name for each in hosts if holds(each))
 
     rows = (
         (who(lambda each: not each.driver), "no driver: lock takes the newest that the repositories have"),
@@ -395,8 +395,8 @@ def _checks(observations: Iterable[Observation]) -> list[str]:
         for note in each.notes:
             notes.setdefault(note, []).append(each.name)
     checks = [f"{names}: {words}" for names, words in rows if names]
-    checks += [f"{ranges(names)}: the same boot of a kernel: list one name of each machine" for names in twins]
-    return [*checks, *(f"{ranges(names)}: {note}" for note, names in notes.items())]
+    checks += [f"{hostnames.words(names)}: the same boot of a kernel: list one name of each machine" for names in twins]
+    return [*checks, *(f"{hostnames.words(names)}: {note}" for note, names in notes.items())]
 
 
 #: Characters of a comment, and of a line with one at its end.
@@ -424,22 +424,10 @@ def yaml_text(nodes: Sequence[Node]) -> str:
     return "\n".join(_lines(nodes, "")) + "\n"
 
 
-def plain_data(nodes: Sequence[Node]) -> Any:
-    """The same as plain values: what a reader of the YAML document gets."""
-    entries = [node for node in nodes if isinstance(node, Entry) and not node.off]
-    if entries and not entries[0].key:
-        return [_value(entry) for entry in entries]
-    return {entry.key: _value(entry) for entry in entries}
-
-
 def yaml_comment(words: str) -> str:
     """``words`` as a comment may have them: one line, printable, not too long."""
     clean = Reader.NON_PRINTABLE.sub("?", line(words)).strip()
     return clean if len(clean) <= _LONGEST else clean[: _LONGEST - 1] + "…"
-
-
-def _value(entry: Entry) -> Any:
-    return plain_data(entry.value) if _is_block(entry.value) else entry.value
 
 
 def _is_block(value: Any) -> bool:

@@ -122,7 +122,7 @@ class OsFacts(Facts):
         """Its id and version as a fleet file writes them, e.g. ``debian-13``."""
         return profile_name(self._named)
 
-    @fact
+    @property
     def family(self) -> str:
         """By which compatibility rules speak about it: ``debian``, ``ubuntu``, ``rhel`` …"""
         return family_of(self._named)

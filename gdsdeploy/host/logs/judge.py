@@ -17,13 +17,12 @@ import shlex
 import sys
 import textwrap
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Pattern, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..errors import UsageError
 from ..facts.kernel import NVIDIA, XID
 from ..facts.kernel import meanings as kernel_meanings
-from ..gdscheck import document
+from ..gdscheck import BROKEN, COMPAT, DIRECT, REFUSED, UNKNOWN, document
 from ..io import reading
 from ..io.wording import joined
 from ..io.wording import line as one_line
@@ -36,7 +35,6 @@ from .parts import (
     KERNEL,
     OTHER,
     PROGRAM,
-    ZEROS,
     Candidates,
     Line,
     Part,
@@ -44,7 +42,6 @@ from .parts import (
     Shown,
     Sign,
     causes_of,
-    path_of,
     remarks,
     reports,
     setting,
@@ -56,7 +53,6 @@ from .parts import (
 SHOWN, LIKELY, POSSIBLE = "shown", "likely", "possible"
 CERTAINTIES = (SHOWN, LIKELY, POSSIBLE)
 #: What the text says about the path of I/O.
-DIRECT, COMPAT, BROKEN, UNKNOWN = "direct", "compat", "broken", "unknown"
 PATHS = (DIRECT, COMPAT, BROKEN, UNKNOWN)
 
 
@@ -247,8 +243,6 @@ RULE = "compat."
 #: Levels of libcufile's log at which it speaks of a fault or of its mode.
 FAULT_LEVELS = ("ERROR", "WARN", "NOTICE")
 _BLANKS, _ZEROS = re.compile("  +"), re.compile("00+")
-#: A digit of a pattern, or a number of repetitions; a character or a group by its number.
-_DIGIT, _BY_NUMBER = re.compile(r"\{[^}]*\}|[1-9]"), re.compile(r"\\[1-9xu]")
 _CODE = re.compile(
     r"(?:\berr(?:or)?(?:num|no| code)?|\bstatus|\bret(?:urned|val| code)?|cuFile\w*|\bcode)\W{0,4}-?(?P<code>50\d\d)\b"
 )
@@ -352,7 +346,8 @@ def _read_lines(parts: Sequence[Part], env: Setting, collector: _Collector) -> N
         key = (line.kind, line.level, line.key)
         if key not in cache:
             is_fault = line.level == "ERROR" or (line.kind == KERNEL and _FAULT.search(line.text) is not None)
-            cache[key] = (_candidates(line), is_fault, _code_in_words(line))
+            candidates = sign_index(line.kind, line.level in FAULT_LEVELS).candidates(line.text)
+            cache[key] = (candidates, is_fault, _code_in_words(line))
         candidates, is_error, code = cache[key]
         if not (candidates and _signs_of(line, candidates, env, collector)) and is_error:
             alike = _ZEROS.sub("0", line.key)
@@ -379,21 +374,6 @@ def _code_in_words(line: Line) -> int:
     return entry.code if entry else 0
 
 
-def _candidates(line: Line) -> Candidates[Sign]:
-    """The signs that may match lines that differ from this one by numbers alone."""
-    entries = sign_index(line.kind, line.level in FAULT_LEVELS).candidates(line.text)
-    text = _words(line).translate(ZEROS)
-    return [entry for entry in entries if _any_number(entry[1].pattern).search(text)]
-
-
-@lru_cache(maxsize=2048)
-def _any_number(pattern: str) -> Pattern[str]:
-    """The pattern for lines whose digits are zeros; one that names a character by its number matches all lines."""
-    if _BY_NUMBER.search(pattern):
-        return re.compile("")
-    return re.compile(_DIGIT.sub(lambda match: "0" if len(match[0]) == 1 else match[0], pattern))
-
-
 def _words(line: Line) -> str:
     # The library joins what it prints with blanks, of which some are part of its words, too.
     return _BLANKS.sub(" ", line.text) if line.kind == CUFILE and "  " in line.text else line.text
@@ -402,7 +382,7 @@ def _words(line: Line) -> str:
 def _signs_of(line: Line, candidates: Candidates[Sign], env: Setting, collector: _Collector) -> bool:
     is_sign = False
     text = _words(line)
-    for _, pattern, sign in candidates:
+    for pattern, sign in candidates:
         match = pattern.search(text)
         holds = env.meets(sign.when) if match and sign.when else True
         if match is None or holds is False:
@@ -527,11 +507,14 @@ def _ordered(in_any_order: Iterable[CauseFound]) -> List[CauseFound]:
 
 def _path(ordered: Sequence[CauseFound], shown: Sequence[Shown], clean: bool) -> str:
     sure = {cause.path for cause in ordered if cause.certainty == SHOWN}
-    by_reports = path_of([one.report for one in shown])
-    for path in (BROKEN, COMPAT):
-        if path in sure or by_reports == path:
-            return path
-    return DIRECT if by_reports == DIRECT and clean else UNKNOWN
+    verdicts = {one.report.verdict for one in shown}
+    # Where one report can't be judged, the others don't say either.
+    judged = set() if UNKNOWN in verdicts else verdicts
+    if BROKEN in sure or judged & {BROKEN, REFUSED}:
+        return BROKEN
+    if COMPAT in sure or COMPAT in judged:
+        return COMPAT
+    return DIRECT if judged == {DIRECT} and clean else UNKNOWN
 
 
 def _decide(ordered: Sequence[CauseFound], parts: Sequence[Part]) -> str:

@@ -31,7 +31,7 @@ from typing import (
 
 from .. import data
 from ..facts.kernel import meanings as kernel_meanings
-from ..gdscheck import BROKEN, COMPAT, DIRECT, REFUSED, UNKNOWN, Report, document, reader
+from ..gdscheck import REFUSED, Report, document, reader
 from ..gdscheck.reader import plain
 from ..model.compat import VERSIONS, holds
 
@@ -40,8 +40,6 @@ PACKAGES, LSPCI, SMI, STATS, PROGRAM, OTHER = "packages", "lspci", "smi", "stats
 KINDS = (CUFILE, GDSCHECK, KERNEL, BUILD, MODPROBE, PACKAGES, LSPCI, SMI, STATS, PROGRAM, OTHER)
 #: Most characters looked at of one line.
 LINE_LIMIT = 2000
-#: Characters, at least, that are split into lines at once.
-_AT_ONCE = 1 << 20
 
 #: What the kernel's lines begin with: a time of dmesg, or the journal's prefix; before it, the file that grep names.
 _STAMP = (
@@ -125,11 +123,11 @@ def _lines(text: str, file: str) -> Iterator[Line]:
     # Equal texts are one object: most lines of a long log differ by numbers alone.
     same: Dict[str, str] = {}
     current = OTHER
-    for number, (raw, key) in enumerate(_with_keys(text), 1):
-        if not raw or raw.isspace():
+    for number, whole in enumerate(text.split("\n"), 1):
+        if not whole or whole.isspace():
             continue
-        if len(raw) > LINE_LIMIT:
-            raw, key = raw[:LINE_LIMIT], key[:LINE_LIMIT]
+        raw = whole[:LINE_LIMIT]
+        key = raw.translate(_HEXADECIMAL)
         message = reader.LOG_LINE.match(raw)
         if message:
             current = CUFILE
@@ -146,16 +144,6 @@ def _lines(text: str, file: str) -> Iterator[Line]:
             continue
         current = kind or (current if current in _GOES_ON else OTHER)
         yield _line(file, number, raw, current, key)
-
-
-def _with_keys(text: str) -> Iterator[Tuple[str, str]]:
-    """Each line, and what it shares with those that differ by numbers alone; some at a time, to save memory."""
-    begin = 0
-    while begin <= len(text):
-        end = text.find("\n", begin + _AT_ONCE)
-        some = text[begin : len(text) if end < 0 else end]
-        yield from zip(some.split("\n"), some.translate(_HEXADECIMAL).split("\n"))
-        begin = len(text) + 1 if end < 0 else end + 1
 
 
 def _line(file: str, number: int, raw: str, kind: str, key: str) -> Line:
@@ -195,9 +183,6 @@ def _is_report(text: str) -> bool:
     return is_row or bool(reader.RDMA.match(text)) or bool(reader.LOGGED_FACT.match(text))
 
 
-_WORD = re.compile("[a-z]{4,}")
-
-
 @dataclass(frozen=True)
 class Sign:
     """A row of the table; its schema describes the fields."""
@@ -227,111 +212,44 @@ class Fact:
 
 
 Row = TypeVar("Row")
-#: (place in the table, pattern, row) of each row that may match.
-Candidates = Sequence[Tuple[int, Pattern[str], Row]]
+#: (pattern, row) of each row that may match, in the order of the table.
+Candidates = Sequence[Tuple[Pattern[str], Row]]
 
 
 class Index(Generic[Row]):
-    """Finds the rows whose pattern may match a line, by a word or a text that each line of the pattern has."""
+    """Finds the rows whose pattern may match a line, by a text that each line of one of its alternatives has."""
 
     def __init__(self, rows: Iterable[Row], pattern_of: Callable[[Row], str]) -> None:
-        self._by_word: Dict[str, List[Tuple[int, Pattern[str], Row]]] = {}
-        self._by_text: List[Tuple[str, Tuple[int, Pattern[str], Row]]] = []
-        for place, row in enumerate(rows):
-            pattern = pattern_of(row)
-            entry = (place, re.compile(pattern), row)
-            words = {choice: key_word(choice) for choice in choices(pattern)}
-            for choice, word in words.items():
-                if word:
-                    self._by_word.setdefault(word, []).append(entry)
-                else:
-                    self._by_text.append((max(literals(choice), key=len, default="").lower(), entry))
-        self._words: FrozenSet[str] = frozenset(self._by_word)
+        patterns = ((pattern_of(row), row) for row in rows)
+        self._entries = [(literals(pattern), (re.compile(pattern), row)) for pattern, row in patterns]
 
     def candidates(self, line: str) -> Candidates[Row]:
-        """Patterns that may match, in the order of the table."""
         lower = line.lower()
-        by_place = {entry[0]: entry for text, entry in self._by_text if text in lower}
-        for word in self._words.intersection(_WORD.findall(lower)):
-            by_place.update((entry[0], entry) for entry in self._by_word[word])
-        return [by_place[place] for place in sorted(by_place)]
+        return [entry for texts, entry in self._entries if any(text in lower for text in texts)]
 
 
-def choices(pattern: str) -> List[str]:
-    """The alternatives of a pattern: what ``|`` separates outside of groups and sets."""
-    pieces, depth, at, start = [], 0, 0, 0
-    while at < len(pattern):
-        char = pattern[at]
-        if char == "\\":
-            at += 1
-        elif char == "[":
-            at = _end_of_set(pattern, at)
-        elif char in "()":
-            depth += 1 if char == "(" else -1
-        elif char == "|" and depth == 0:
-            pieces.append(pattern[start:at])
-            start = at + 1
-        at += 1
-    return [*pieces, pattern[start:]]
+#: A piece of a pattern: an escaped character, a set, a number of repetitions, or one character.
+_PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{[^}]*\}|.", re.DOTALL)
+#: Of these, one that stands for a character of the line.
+_CHARACTER = re.compile(r"\\[^A-Za-z0-9]|[^.+^$()\[]")
 
 
-def key_word(pattern: str) -> str:
-    """The longest word that every line has which the pattern matches; empty where none is certain.
-
-    Only whole words count: a letter beside a group, a set or the pattern's end may continue in the line.
-    """
-    words = [
-        word for piece in _literals(pattern) for word in re.findall("(?<=[^a-z])[a-z]{4,}(?=[^a-z])", piece.lower())
-    ]
-    return max(words, key=len, default="")
-
-
-def literals(pattern: str) -> List[str]:
-    """The pieces of text that every match has, for tests that compare them with the programs' own strings."""
-    return [piece.strip("\n") for piece in _literals(pattern) if piece.strip()]
-
-
-def _literals(pattern: str) -> Iterator[str]:
-    depth, piece, at = 0, "", 0
-    pieces: List[str] = []
-    while at < len(pattern):
-        char = pattern[at]
-        if char == "\\":
-            escaped = pattern[at + 1 : at + 2]
-            at += 2
-            if escaped.isalnum():
-                pieces, piece = [*pieces, piece], ""
-            elif depth == 0:
-                piece += escaped
-            continue
-        if char == "[":
-            at = _end_of_set(pattern, at)
-            pieces, piece = [*pieces, piece], ""
-        elif char in "()":
-            depth += 1 if char == "(" else -1
-            pieces, piece = [*pieces, piece], ""
-        elif char == "|" and depth == 0:
-            return
-        elif char in "?*{":
-            pieces, piece = [*pieces, piece[:-1]], ""
-            at = pattern.find("}", at) if char == "{" else at
-        elif char in "^$":
-            piece += "\n"
-        elif char in ".+":
-            pieces, piece = [*pieces, piece], ""
-        elif depth == 0:
-            piece += char
-        at += 1
-    yield from (text for text in [*pieces, piece] if text)
-
-
-def _end_of_set(pattern: str, start: int) -> int:
-    at = start + 1
-    at += pattern[at : at + 1] == "^"
-    at += pattern[at : at + 1] == "]"
-    while at < len(pattern) and pattern[at] != "]":
-        at += 2 if pattern[at] == "\\" else 1
-    return at
+def literals(pattern: str) -> FrozenSet[str]:
+    """For each alternative of a pattern the longest text that all its matches have, in lower case; it may be empty."""
+    alternatives, depth = [[""]], 0
+    for piece in _PIECE.findall(pattern):
+        texts = alternatives[-1]
+        if piece == "|" and depth == 0:
+            alternatives.append([""])
+        elif piece[0] in "?*{":
+            # What is before it may be missing.
+            texts[-1:] = [texts[-1][:-1], ""]
+        elif depth == 0 and _CHARACTER.fullmatch(piece):
+            texts[-1] += piece[-1].lower()
+        else:
+            depth += {"(": 1, ")": -1}.get(piece, 0)
+            texts.append("")
+    return frozenset(max(texts, key=len) for texts in alternatives)
 
 
 @lru_cache(maxsize=1)
@@ -421,8 +339,8 @@ def setting(parts: Iterable[Part]) -> Setting:
 def _look(line: Line, cache: Dict[str, Candidates[Fact]], shown: Dict[str, Dict[str, Line]]) -> None:
     if line.key not in cache:
         # What doesn't fit one line doesn't fit others that differ by numbers alone.
-        cache[line.key] = [entry for entry in sign_facts().candidates(line.text) if entry[1].search(line.text)]
-    for _, pattern, fact in cache[line.key]:
+        cache[line.key] = [entry for entry in sign_facts().candidates(line.text) if entry[0].search(line.text)]
+    for pattern, fact in cache[line.key]:
         if len(shown.get(fact.subject, ())) < VALUES:
             match = pattern.search(line.text)
             if match:
@@ -499,17 +417,6 @@ def causes_of(report: Report) -> Iterator[Says]:
         if not gpu.gds and "Model Not Supported" in gpu.reason:
             yield Says("gpu.class", f"GPU {gpu.index}", f"GPU {gpu.index} {gpu.name}: {gpu.reason}")
             break
-
-
-def path_of(all_reports: Sequence[Report]) -> str:
-    """What the reports say together: the worst of their verdicts; unknown where one can't be judged."""
-    verdicts = {report.verdict for report in all_reports}
-    if not verdicts or UNKNOWN in verdicts:
-        return UNKNOWN
-    for verdict in (REFUSED, BROKEN):
-        if verdict in verdicts:
-            return BROKEN
-    return COMPAT if COMPAT in verdicts else DIRECT if verdicts == {DIRECT} else UNKNOWN
 
 
 def remarks(report: Report) -> List[str]:

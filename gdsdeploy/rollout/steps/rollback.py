@@ -71,8 +71,8 @@ def undo(work: Work) -> dict[str, Any]:
                 "gds_restore_keyring": str(offer.keyring) if offer and offer.keyring else "",
             }
             changed = upgrade.play(back, "undo", shelf, supply, fit, extra)
-        differing_packages = _differences(work, back, shelf, supply, fit, leftovers=True)
-    _refuse(work, [*differing_packages, *_objections(back)])
+        differences = _differences(work, back, shelf, supply, fit, leftovers=True)
+    _refuse(work, [*differences, *_objections(back)])
     status = work.ask(answers.STATUS)
     return {"changed": changed, "boot_id": status.boot_id, "how": "none"}
 
@@ -228,9 +228,9 @@ def _objections(back: Work) -> list[str]:
     return [f"modules of {kernel}: {text}" for text in back.ask(answers.JUDGE, "--kernel", kernel).reasons]
 
 
-def _refuse(work: Work, differing_packages: Sequence[str]) -> None:
-    if differing_packages:
-        lines = first_few([f"- {text}" for text in differing_packages], _NAMED, "\n  ")
+def _refuse(work: Work, reasons: Sequence[str]) -> None:
+    if reasons:
+        lines = first_few([f"- {text}" for text in reasons], _NAMED, "\n  ")
         raise RollbackFailed(
             f"{work.name}: it is not what it was before:\n  {lines}",
             hint="It stays out of work. Repair what is named, or provision it with the lock that it should have",

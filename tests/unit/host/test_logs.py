@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from gdsdeploy.host.errors import UsageError
-from gdsdeploy.host.logs import judge, parts
+from gdsdeploy.host.logs import judge
 from gdsdeploy.host.logs.judge import Answer, answer_to, as_document, render
 from gdsdeploy.host.logs.parts import reports, split
 from tests.unit.host import cases, expect
@@ -67,14 +67,6 @@ def test_marks_of_markdown_colours_and_encodings_change_no_answer() -> None:
         assert ids(answer_to([("paste", data)])) == whole
     coloured = (TRACE + XID).replace("ERROR", "\x1b[31mERROR\x1b[0m")
     assert ids(ask(coloured)) == whole
-
-
-def test_lines_of_a_long_file_keep_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = split(TRACE.encode(), "paste")
-    for size in (1, 7, 500):
-        monkeypatch.setattr(parts, "_AT_ONCE", size)
-        assert split(TRACE.encode(), "paste") == whole
-    assert split(b"", "paste") == []
 
 
 # ── setting and rules ────────────────────────────────────────────────────────────────────────────────────────────
