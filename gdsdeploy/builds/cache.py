@@ -42,6 +42,7 @@ from gdsdeploy.host.archive.key import key_of
 from gdsdeploy.host.archive.provenance import Origin, key_id
 from gdsdeploy.host.errors import PackError
 from gdsdeploy.host.io import jsontext
+from gdsdeploy.host.secure_boot.openssl import OpensslError
 
 #: Bytes, when nothing else is set.
 DEFAULT_LIMIT = 20 << 30
@@ -194,6 +195,8 @@ class BuildCache:
             hint = f"Free some space, or set GDSDEPLOY_CACHE_DIR; {SETTING} bounds it"
             words = f"{error.filename or self.folder}: {error.strerror or error}"
             raise BuildCacheUnusable(f"the cache of builds cannot be used: {words}", hint=hint) from error
+        except OpensslError as error:
+            raise BuildCacheUnusable(f"the cache of builds cannot be used: {error}", hint=error.hint) from None
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -486,8 +486,13 @@ def archives() -> list[bytes]:
     return [archive.getvalue()]
 
 
+@functools.cache
+def origin() -> provenance.Origin:
+    return provenance.Origin(BUILDER.name, provenance.public_pem(BUILDER.seed))
+
+
 def signed_archive(path: Path) -> None:
-    archive.verify(str(path), provenance.Origin(BUILDER.name, provenance.public_pem(BUILDER.seed)))
+    archive.verify(str(path), origin())
 
 
 # ── all of them ──────────────────────────────────────────────────────────────────────────────────────────────────

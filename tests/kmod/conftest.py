@@ -30,7 +30,7 @@ HEADERS = {
     # There headers don't bring their kernel.
     "bookworm": r"?name(^linux-[a-z]*-6\.1\.0-50-amd64$)",
 }
-TOOLS = "gcc,make,kmod,python3-minimal,libpython3-stdlib,pahole,binutils,dkms,xz-utils,zstd"
+TOOLS = "gcc,make,kmod,python3-minimal,libpython3-stdlib,pahole,binutils,dkms,openssl,xz-utils,zstd"
 ARCHIVED = ("nvidia-open-kernel-dkms", "nvidia-fs-dkms")
 #: Where the sources of ARCHIVED are unpacked; not /usr/src, where tests put what they are about.
 ARCHIVE = "/opt/archive/usr/src"

@@ -253,13 +253,12 @@ def tiny(
 
 @pytest.fixture
 def host(builder: Builder, keys: Path, tiny: bytes) -> Builder:
-    """A host that builds, with the owner's key where the fleet file has it by default, and without openssl."""
+    """A host that builds, with the owner's key where the fleet file has it by default."""
     builder.path("/etc/gdsdeploy-keys").mkdir(parents=True)
     for name, place in (("owner.key", KEY), ("owner.der", CERTIFICATE)):
         shutil.copy(keys / name, builder.path(place))
     shutil.copytree(keys, builder.path("/build/keys"))
     builder.path(KEY).chmod(0o600)
-    builder.run("sh", "-c", "! command -v openssl")
     builder.path("/build/tiny.ko").write_bytes(tiny)
     for name, text in (("dkms.conf", TINY), ("tiny.c", SOURCE)):
         builder.write(f"/usr/src/tiny-1/{name}", text)
@@ -382,10 +381,13 @@ def test_a_signer_elsewhere_gets_the_module_and_its_answer_is_verified(
 def test_dkms_without_openssl_leaves_modules_unsigned_with_exit_status_0_and_with_ours_it_signs(
     host: Builder, keys: Path, tmp_path: Path
 ) -> None:
+    host.run("mv", "/usr/bin/openssl", "/build/openssl")
     output, file = dkms(host)
     assert "openssl not found, can't generate key and certificate." in output
     assert host.run("modinfo", "-F", "signer", file).stdout == ""
     configure(host, Signing())
+    assert "install the package openssl" in host.gdsdeploy("kmod", "sign", file, status=1).stderr
+    host.run("mv", "/build/openssl", "/usr/bin/openssl")
     assert json.loads(host.gdsdeploy("kmod", "sign", file, "--check", "--json").stdout)["changed"] is True
     host.run("dkms", "unbuild", "tiny/1", "-k", host.kernel)
     output, file = dkms(host)

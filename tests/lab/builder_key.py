@@ -14,7 +14,7 @@ _SEED = b"gdsdeploy: a key only for tests."
 
 def give(lab: Lab) -> None:
     """Install the key on the lab's builder and in the lab's fleet."""
-    pem = provenance._pem("PRIVATE KEY", provenance._PRIVATE_DER + _SEED)
+    pem = provenance.private_pem(_SEED)
     script = f"umask 077 && mkdir -p /var/lib/gdsdeploy && cat >{provenance.KEY} && chmod 0755 /var/lib/gdsdeploy"
     builder = lab.host("build1")
     builder.wait_ssh()

@@ -1,6 +1,6 @@
 """Read an archive of modules; the builder's signature is verified before anything is unpacked.
 
-origin: the required signer; None: any or none.
+origin: the required signer; None: any or none.  With one, functions raise OpensslError where openssl can't tell.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ..io.tarball import Member
 from ..kmod.files import SIZE_LIMIT
 from ..kmod.module import name_of
 from ..kmod.packaged import MANIFEST, MANIFEST_LIMIT, sha256
+from ..secure_boot.openssl import OpensslError
 from . import provenance
 from .provenance import Origin
 
@@ -98,8 +99,8 @@ def _read_head(
             raise PackError(f"{path}: isn't signed", "have its builder pack it again: provision the builder")
         try:
             provenance.verify(envelope, text, origin)
-        except PackError as error:
-            raise PackError(f"{path}: {error.message}", error.hint) from None
+        except (PackError, OpensslError) as error:
+            raise type(error)(f"{path}: {error.message}", error.hint) from None
     return manifest, next(members, None) if envelope else member
 
 

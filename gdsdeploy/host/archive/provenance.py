@@ -2,11 +2,7 @@
 
 An in-toto Statement v1 with SLSA provenance v1, in a DSSE envelope with one Ed25519 signature.  Its subjects are the
 manifest, byte for byte, and every module of it.  Public keys are PEM (SubjectPublicKeyInfo).
-
-Ed25519 (RFC 8032) with the standard library alone; see docs/adr.md, 0015.
-
-Signing takes a time that depends on the key: only for a builder, never for a service that signs what strangers send.
-Points are (X, Y, Z, T) with x = X/Z, y = Y/Z, xy = T/Z.
+openssl signs and verifies: docs/adr.md, 0027.
 """
 
 from __future__ import annotations
@@ -19,101 +15,14 @@ import os
 import secrets
 import stat
 import time
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple
 
 from ..errors import PackError
 from ..io import atomic, jsontext
 from ..io.atomic import exposure
 from ..rootdir import inside
+from ..secure_boot import openssl
 from .key import key_of
-
-Point = Tuple[int, int, int, int]
-_P = 2**255 - 19
-_ORDER = 2**252 + 27742317777372353535851937790883648493
-_D = -121665 * pow(121666, -1, _P) % _P
-_ROOT = pow(2, (_P - 1) // 4, _P)
-_NEUTRAL: Point = (0, 1, 1, 0)
-
-
-def public_key(seed: bytes) -> bytes:
-    """The public key, 32 bytes, of the private key ``seed``, 32 bytes."""
-    return _encode(_times(_secrets(seed)[0], _BASE))
-
-
-def ed25519_sign(seed: bytes, message: bytes) -> bytes:
-    """The signature, 64 bytes, of ``message`` by the private key ``seed``."""
-    scalar, prefix = _secrets(seed)
-    nonce = _number(prefix, message)
-    commitment = _encode(_times(nonce, _BASE))
-    answer = (nonce + _number(commitment, public_key(seed), message) * scalar) % _ORDER
-    return commitment + answer.to_bytes(32, "little")
-
-
-def ed25519_verify(public: bytes, signature: bytes, message: bytes) -> bool:
-    """Whether ``signature`` is one of ``message`` by the key ``public``; False for anything malformed."""
-    point = _decode(public) if len(signature) == 64 else None
-    answer = int.from_bytes(signature[32:], "little")
-    if point is None or answer >= _ORDER:
-        return False
-    x, y, z, t = _times(_number(signature[:32], public, message), point)
-    return _encode(_add(_times(answer, _BASE), (-x % _P, y, z, -t % _P))) == signature[:32]
-
-
-def _secrets(seed: bytes) -> Tuple[int, bytes]:
-    if len(seed) != 32:
-        raise ValueError("a private key of Ed25519 has 32 bytes")
-    digest = hashlib.sha512(seed).digest()
-    scalar = int.from_bytes(digest[:32], "little") & ((1 << 254) - 8) | (1 << 254)
-    return scalar, digest[32:]
-
-
-def _number(*parts: bytes) -> int:
-    return int.from_bytes(hashlib.sha512(b"".join(parts)).digest(), "little") % _ORDER
-
-
-def _add(one: Point, other: Point) -> Point:
-    a = (one[1] - one[0]) * (other[1] - other[0]) % _P
-    b = (one[1] + one[0]) * (other[1] + other[0]) % _P
-    c, d = 2 * one[3] * other[3] * _D % _P, 2 * one[2] * other[2] % _P
-    e, f, g, h = b - a, d - c, d + c, b + a
-    return e * f % _P, g * h % _P, f * g % _P, e * h % _P
-
-
-def _times(number: int, point: Point) -> Point:
-    product = _NEUTRAL
-    for bit in bin(number)[2:]:
-        product = _add(product, product)
-        if bit == "1":
-            product = _add(product, point)
-    return product
-
-
-def _encode(point: Point) -> bytes:
-    inverse = pow(point[2], -1, _P)
-    x, y = point[0] * inverse % _P, point[1] * inverse % _P
-    return (y | (x & 1) << 255).to_bytes(32, "little")
-
-
-def _decode(data: bytes) -> Optional[Point]:
-    """The point that ``data`` encodes; None where it encodes none, or isn't the canonical encoding."""
-    number = int.from_bytes(data, "little")
-    y, odd = number & ((1 << 255) - 1), number >> 255
-    if len(data) != 32 or y >= _P:
-        return None
-    square = (y * y - 1) * pow(_D * y * y + 1, -1, _P) % _P
-    x = pow(square, (_P + 3) // 8, _P)
-    if x * x % _P != square:
-        x = x * _ROOT % _P
-    if x * x % _P != square or (x == 0 and odd):
-        return None
-    x = x if x & 1 == odd else _P - x
-    return x, y, 1, x * y % _P
-
-
-_BASE_POINT = _decode((4 * pow(5, -1, _P) % _P).to_bytes(32, "little"))
-assert _BASE_POINT is not None
-_BASE: Point = _BASE_POINT
-
 
 MEMBER = "provenance.dsse.json"
 #: Bytes of an envelope; a real one has a few thousand.
@@ -148,11 +57,11 @@ class Origin(NamedTuple):
 def own_key(root: str = "/") -> bytes:
     """The private key of this machine, made at first use and readable for root only, with PUBLIC beside it.
 
-    Raises PackError if others can read it or it isn't a key, and OSError.
+    Raises PackError if others can read it or it isn't a key, OpensslError, and OSError.
     """
     path = inside(root, KEY)
     if not os.path.lexists(path):
-        atomic.write(path, _pem("PRIVATE KEY", _PRIVATE_DER + secrets.token_bytes(32)), 0o600)
+        atomic.write(path, private_pem(secrets.token_bytes(32)), 0o600)
     state = os.lstat(path)
     if not stat.S_ISREG(state.st_mode) or exposure(path, state):
         raise PackError(f"{KEY}: others than root could have read or changed it", "remove it: a new one is made")
@@ -162,14 +71,15 @@ def own_key(root: str = "/") -> bytes:
     return seed
 
 
+def private_pem(seed: bytes) -> str:
+    """The private key ``seed`` as PEM."""
+    text = base64.b64encode(_PRIVATE_DER + seed).decode("ascii")
+    return f"-----BEGIN PRIVATE KEY-----\n{text}\n-----END PRIVATE KEY-----\n"
+
+
 def public_pem(seed: bytes) -> str:
-    """The public key of ``seed`` as PEM."""
-    return pem_of(public_key(seed))
-
-
-def pem_of(public: bytes) -> str:
-    """A public key of 32 bytes as PEM."""
-    return _pem("PUBLIC KEY", _PUBLIC_DER + public)
+    """The public key of the private key ``seed`` as PEM; raises OpensslError."""
+    return openssl.public_of(private_pem(seed))
 
 
 def public_bytes(pem: str) -> bytes:
@@ -187,16 +97,19 @@ def sign(manifest: bytes, builder: Builder) -> bytes:
     payload = json.dumps(_statement(manifest, builder), sort_keys=True).encode("utf-8")
     signature = {
         "keyid": key_id(public_pem(builder.seed)),
-        "sig": base64.b64encode(ed25519_sign(builder.seed, encoding(payload))).decode("ascii"),
+        "sig": base64.b64encode(openssl.sign_ed25519(private_pem(builder.seed), encoding(payload))).decode("ascii"),
     }
     envelope = {"payloadType": PAYLOAD_TYPE, "payload": base64.b64encode(payload).decode("ascii")}
     return json.dumps({**envelope, "signatures": [signature]}).encode("ascii")
 
 
 def verify(envelope: bytes, manifest: bytes, origin: Origin) -> Dict[str, Any]:
-    """The statement in ``envelope``; raises PackError unless ``origin`` signed it and it is about ``manifest``."""
+    """The statement in ``envelope``; raises PackError unless ``origin`` signed it and it is about ``manifest``.
+
+    Raises OpensslError where openssl can't tell.
+    """
     try:
-        payload = _open_envelope(envelope, public_bytes(origin.public))
+        payload = _open_envelope(envelope, origin.public)
         statement: Dict[str, Any] = jsontext.loads(payload.decode("utf-8"))
         builder = statement["predicate"]["runDetails"]["builder"]["id"]
         definition = statement["predicate"]["buildDefinition"]
@@ -282,19 +195,16 @@ def _build_key(manifest: bytes) -> str:
     return key_of(key) if isinstance(key, dict) else ""
 
 
-def _open_envelope(envelope: bytes, public: bytes) -> bytes:
+def _open_envelope(envelope: bytes, public: str) -> bytes:
     """The payload of an envelope that has one signature by ``public``; raises PackError, or as JSON and base64 do."""
     value = jsontext.loads(envelope.decode("ascii"))
     payload = base64.b64decode(value["payload"], validate=True)
     (signature,) = value["signatures"]
-    matches = signature["keyid"] == hashlib.sha256(public).hexdigest() and value["payloadType"] == PAYLOAD_TYPE
-    if not matches or not ed25519_verify(public, base64.b64decode(signature["sig"], validate=True), encoding(payload)):
+    matches = signature["keyid"] == key_id(public) and value["payloadType"] == PAYLOAD_TYPE
+    signed = base64.b64decode(signature["sig"], validate=True)
+    if not matches or not openssl.verify_ed25519(public, encoding(payload), signed):
         raise PackError("its signature isn't by the builder that the controller knows", "see gdsdeploy kmod builders")
     return payload
-
-
-def _pem(kind: str, der: bytes) -> str:
-    return f"-----BEGIN {kind}-----\n{base64.b64encode(der).decode('ascii')}\n-----END {kind}-----\n"
 
 
 def _der(pem: str, kind: str, beginning: bytes, name: str) -> bytes:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gdsdeploy.host import process
 from gdsdeploy.host.apply import modules, registry
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.model import Change
@@ -43,6 +44,7 @@ BUILD = {"source": "build", **COMMON}
 #: Who has built what is received.
 BUILDER = Builder("build1", b"b" * 32, "run-1")
 RECEIVE = {"source": "receive", **COMMON, "builder": "build1", "builder_key": public_pem(BUILDER.seed)}
+RUN = process.run
 SOURCES_COME = Change("upgrade", "nvidia-fs-dkms", "1", "2", "version", resource="packages.modules")
 
 
@@ -87,7 +89,9 @@ class Dkms:
             self.root.nvidia_fs(info=info)
             built_by_dkms(self.root, NVIDIA_FS, "nvidia-fs.ko")
 
-    def run(self, argv: list[str], *_: object, **__: object) -> Output:
+    def run(self, argv: list[str], *arguments: Any, **options: Any) -> Output:
+        if argv[0] == "openssl":
+            return RUN(argv, *arguments, **options)
         self.asked.append(argv[1:3])
         if self.fails:
             return Output(10, "", f"Error! {self.fails}\n")
