@@ -18,6 +18,7 @@ from ..facts.driver import OPEN, registry
 from ..facts.kernel import NVME_MULTIPATH
 from ..facts.unknown import UndecidedError, Unknown, any_of, if_known, known, require
 from ..gdscheck import Row
+from ..paths import NVIDIA, PCI
 from . import quote, reference
 from .condition import NOTES, P2PDMA, Cause, Condition, condition, listed_cause, numbers, rule
 from .gpu import ARM, STATIC_BYTES, WHOLE, X86, bar1, grace
@@ -46,6 +47,7 @@ AUTOMATIC = 2
 GPUS = re.compile(r"\b(A100|A40|A30|L4|L40S?|H100|H200|H800|H20|GH200|B100|B200|B300|GB200|GB300)\b")
 BEFORE_HOPPER = re.compile(r"\b(A100|A40|A30|L4|L40S?)\b")
 REBUILD = "rebuild the initramfs and reboot"
+TRY = "try it: libcufile's log shows each file's path at logging.level TRACE; or use nvidia-fs"
 #: Drivers that register a static BAR1 again at every first open of a GPU, and keep the memory of each time.
 LEAKING = ((570,), (595,))
 #: libcufile's rows about storage that this mode serves, and their words for it.
@@ -61,7 +63,6 @@ def of_host(facts: HostFacts, mount: Optional[Mount] = None) -> Iterator[Conditi
     """What this path requires of the host, whatever the disk."""
     yield from _kernel(facts)
     yield from _driver(facts)
-    yield from _models(facts)
     on_grace = known(lambda: grace(facts))
     if isinstance(on_grace, Unknown):
         yield Condition(on_grace)
@@ -72,13 +73,11 @@ def of_host(facts: HostFacts, mount: Optional[Mount] = None) -> Iterator[Conditi
             best = next((row for row in rows if any(token in row.paths for token in TOKENS)), None)
             yield confirmed(best)
     elif facts.os.machine not in X86:
-        machine = facts.os.machine
+        machine, core = facts.os.machine, if_known(lambda: facts.os.core, None)
         what = f"NVIDIA's guide has this mode for x86 and for Grace, and this machine is another ({machine})"
-        fix = "try it: libcufile's log shows each file's path at logging.level TRACE; or use nvidia-fs"
-        evidence = (f"uname -m: {machine}", f"/proc/cpuinfo: {_core(facts)}")
-        yield Condition(
-            Unknown(what), Cause("platform.not-grace", what, fix, evidence, reference.P2PDMA_DRIVER), suspect=True
-        )
+        words = f"implementer {core[0]:#x}, part {core[1]:#x}" if core else "no implementer and part"
+        evidence = (f"uname -m: {machine}", f"/proc/cpuinfo: {words}")
+        yield _suspicion(Cause("platform.not-grace", what, TRY, evidence, reference.P2PDMA_DRIVER))
     else:
         yield from _registry(facts)
         yield from bar1(facts, STATIC_BYTES, WHOLE)
@@ -87,9 +86,8 @@ def of_host(facts: HostFacts, mount: Optional[Mount] = None) -> Iterator[Conditi
         yield from iommu(facts, None, needs_it_off=True)
 
 
-def _core(facts: HostFacts) -> str:
-    core = if_known(lambda: facts.os.core, None)
-    return f"implementer {core[0]:#x}, part {core[1]:#x}" if core else "no implementer and part"
+def _suspicion(cause: Cause) -> Condition:
+    return Condition(Unknown(cause.what), cause, suspect=True)
 
 
 def _kernel(facts: HostFacts) -> Iterator[Condition]:
@@ -102,7 +100,10 @@ def _kernel(facts: HostFacts) -> Iterator[Condition]:
     cause = Cause("kernel.no-p2pdma-symbol", what, fix, evidence, reference.P2PDMA_KERNEL)
     yield Condition(lambda: SYMBOL in facts.kernel.symbols, cause)
     yield _new_enough(facts)
-    yield _library(facts)
+    library = if_known(lambda: config.library(facts), None)
+    what = f"libcufile {library} is older than 1.13, the first release with this mode"
+    cause = Cause("cufile.no-p2pdma", what, "install libcufile 1.13 or newer", (f"libcufile: {library}",))
+    yield Condition(lambda: numbers(config.library(facts) or "0") >= LIBRARY, cause)
 
 
 @condition
@@ -115,57 +116,40 @@ def _option(facts: HostFacts, name: str, ident: str, why: str, built_with: str, 
 
 
 @condition
-def _library(facts: HostFacts) -> Condition:
-    library = config.library(facts)
-    what = f"libcufile {library} is older than 1.13, the first release with this mode"
-    cause = Cause("cufile.no-p2pdma", what, "install libcufile 1.13 or newer", (f"libcufile: {library}",))
-    return Condition(numbers(library or "0") >= LIBRARY, cause)
-
-
-@condition
 def _new_enough(facts: HostFacts) -> Condition:
     """Kernels from 4.20 on have P2PDMA memory, but programs can use it from 6.2 on, or with a backport."""
     release = facts.kernel.release
     what = f"kernel {release} is older than 6.2, and has no backport of what this mode needs ({PAGES})"
     fix = "boot kernel 6.2 or newer, or RHEL's from 9.4 on (5.14.0-427), but not 9.5's (5.14.0-503)"
-    evidence = (f"uname -r: {release}", *quote.symbols(facts, (PAGES,)))
     excluded = RHEL_9_5.search(release) is not None and if_known(lambda: facts.os.machine, "") != ARM
     if excluded:
         what = f"NVIDIA's guide excludes the kernel of RHEL 9.5 ({release})"
+    evidence = (f"uname -r: {release}", *quote.symbols(facts, (PAGES,)))
     cause = Cause("kernel.old-p2pdma", what, fix, evidence, reference.P2PDMA_KERNEL)
-    if excluded or numbers(release) >= KERNEL:
-        return Condition(not excluded, cause)
-    return Condition(PAGES in facts.kernel.symbols, cause)
+    return Condition(not excluded and (numbers(release) >= KERNEL or PAGES in facts.kernel.symbols), cause)
 
 
 def _driver(facts: HostFacts) -> Iterator[Condition]:
-    evidence = quote.file(facts, "/proc/driver/nvidia/version")
+    version, release = if_known(lambda: facts.driver.version, None), if_known(lambda: facts.kernel.release, "0")
+    evidence = quote.file(facts, NVIDIA + "/version")
     what, fix = "the driver isn't the open one", "install the driver's open kernel modules"
     cause = Cause("driver.proprietary", what, fix, evidence, reference.OPEN_DRIVER)
     yield Condition(lambda: facts.driver.flavour == OPEN, cause)
-    yield _driver_version(facts)
-    yield _counts_pages(facts)
-
-
-@condition
-def _driver_version(facts: HostFacts) -> Condition:
-    version = facts.driver.version
     what, fix = f"driver {version} is older than 565.47", "install driver 565.47 or newer"
-    evidence = quote.file(facts, "/proc/driver/nvidia/version")
     cause = Cause("driver.no-p2pdma", what, fix, evidence, reference.P2PDMA_DRIVER)
-    return Condition(numbers(version or "0") >= DRIVER, cause)
-
-
-def _counts_pages(facts: HostFacts) -> Condition:
-    """Driver 590 on kernels that count references of P2PDMA pages in another way (compat.yml: p2pdma-driver-590)."""
-    version, release = if_known(lambda: facts.driver.version, None), if_known(lambda: facts.kernel.release, "0")
-    if version is None or numbers(version)[:1] != (UNCOUNTED,) or numbers(release) < COUNTING_KERNEL:
-        return Condition(True)
-    evidence = (*quote.file(facts, "/proc/driver/nvidia/version"), f"uname -r: {release}")
-    what = (
-        f"driver {version} was seen to offer no P2PDMA on kernels newer than 6.16, such as {release} (CUDA answers 801)"
-    )
-    return Condition(Unknown(what), listed_cause("driver.p2pdma-refcount", evidence, what), suspect=True)
+    yield Condition(lambda: numbers(facts.driver.version or "0") >= DRIVER, cause)
+    # See the rule p2pdma-driver-590 of compat.yml.
+    if version is not None and numbers(version)[:1] == (UNCOUNTED,) and numbers(release) >= COUNTING_KERNEL:
+        what = f"driver {version} was seen to offer no P2PDMA on kernels newer than 6.16, such as {release}"
+        evidence = (*evidence, f"uname -r: {release}")
+        yield _suspicion(listed_cause("driver.p2pdma-refcount", evidence, what + " (CUDA answers 801)"))
+    for name, model in facts.driver.models.items():
+        if isinstance(model, Unknown):
+            yield Condition(model)
+        elif not GPUS.search(model):
+            what = f"NVIDIA's guide doesn't list {model} among the GPUs for this mode"
+            evidence = quote.file(facts, f"{NVIDIA}/gpus/{name}/information", "^Model:")
+            yield _suspicion(Cause("gpu.no-p2pdma", what, TRY, evidence, reference.P2PDMA_GPUS))
 
 
 def _registry(facts: HostFacts) -> Iterator[Condition]:
@@ -173,13 +157,12 @@ def _registry(facts: HostFacts) -> Iterator[Condition]:
     old = known(lambda: _before_hopper(facts))
     words = f"{STATIC_BAR1}=1;" + (f"{NO_P2P}=0;" if old is True else "") + f"{UNCACHED}=1;"
     fix = f'put options nvidia NVreg_RegistryDwords="{words}" into /etc/modprobe.d, ' + REBUILD
-    evidence = quote.file(facts, "/proc/driver/nvidia/params", r"^RegistryDwords:")
-    refused = quote.messages(facts, MEMORY_TYPES)
-    cause = Cause(
-        "driver.no-static-bar1", "the nvidia module has no static BAR1", fix, evidence, reference.P2PDMA_DRIVER
-    )
+    evidence = quote.file(facts, NVIDIA + "/params", r"^RegistryDwords:")
+    what = "the nvidia module has no static BAR1"
+    cause = Cause("driver.no-static-bar1", what, fix, evidence, reference.P2PDMA_DRIVER)
     yield Condition(lambda: _static_bar1(facts), cause, suspect=True)
     what = f"{UNCACHED} isn't 1: BAR1 is mapped write-combined, and then the driver registers no P2PDMA memory"
+    refused = quote.messages(facts, MEMORY_TYPES)
     cause = Cause("driver.iomap-wc", what, fix, evidence + refused, reference.P2PDMA_DRIVER)
     yield Condition(lambda: _word(facts, UNCACHED) == 1, cause)
     what = f"{NO_P2P} isn't 0, which GPUs before Hopper need in this mode"
@@ -209,16 +192,13 @@ def _before_hopper(facts: HostFacts) -> bool:
     return any_of([known(lambda: facts.driver.gpus is None), *older])
 
 
-@condition
 def _memory_mode(facts: HostFacts) -> Condition:
     mode = (if_known(lambda: facts.driver.params, None) or {}).get(COHERENT_MODE, "")
-    if mode in MODES:
-        return Condition(True)
     what = f"the driver's {COHERENT_MODE} is {mode}, which is neither driver nor numa"
     fix = f"set the nvidia module's option NVreg_{COHERENT_MODE} to driver or numa, and reboot"
-    evidence = quote.file(facts, "/proc/driver/nvidia/params", f"^{COHERENT_MODE}:")
+    evidence = quote.file(facts, NVIDIA + "/params", f"^{COHERENT_MODE}:")
     cause = Cause("gpu.memory-mode", what, fix, evidence, reference.P2PDMA_DRIVER)
-    return Condition(Unknown(what), cause, suspect=True)
+    return Condition(True) if mode in MODES else _suspicion(cause)
 
 
 def confirmed(row: Optional[Row]) -> Condition:
@@ -228,7 +208,7 @@ def confirmed(row: Optional[Row]) -> Condition:
     fix = "with both keys of cufile.json set, look for p2pdma or c2c in the storage's row: gdscheck -p"
     cause = Cause("cufile.unconfirmed", what, fix, quote.with_source("libcufile", lines), reference.P2PDMA_KERNEL)
     if row is None or not row.paths:
-        return Condition(Unknown(what), cause, suspect=True)
+        return _suspicion(cause)
     return Condition(any(token in row.paths for token in TOKENS), cause)
 
 
@@ -255,20 +235,9 @@ def notes(facts: HostFacts, _mount: Optional[Mount]) -> Iterator[Cause]:
     version = facts.driver.version
     if version is not None and LEAKING[0] <= numbers(version) < LEAKING[1] and _word(facts, STATIC_BAR1) == 1:
         what = f"with static BAR1, driver {version} keeps 4 MiB of kernel memory per GPU for each process that uses it"
-        evidence = quote.file(facts, "/proc/driver/nvidia/version")
+        evidence = quote.file(facts, NVIDIA + "/version")
         fix = "install driver 595 or newer; until then, let few processes start CUDA, and run nvidia-persistenced"
         yield Cause("driver.static-bar1-leak", what, fix, evidence, reference.P2PDMA_DRIVER)
-
-
-def _models(facts: HostFacts) -> Iterator[Condition]:
-    for name, model in facts.driver.models.items():
-        if isinstance(model, Unknown) or GPUS.search(model):
-            yield Condition(model if isinstance(model, Unknown) else True)
-            continue
-        what = f"NVIDIA's guide doesn't list {model} among the GPUs for this mode"
-        evidence = quote.file(facts, f"/proc/driver/nvidia/gpus/{name}/information", "^Model:")
-        fix = "try it: libcufile's log shows each file's path at logging.level TRACE; or use nvidia-fs"
-        yield Condition(Unknown(what), Cause("gpu.no-p2pdma", what, fix, evidence, reference.P2PDMA_GPUS), suspect=True)
 
 
 #: Level of md → first kernel that passes P2PDMA memory through it.  On Grace RAID 0 needs none.
@@ -370,7 +339,7 @@ def _no_way(facts: HostFacts, peer: Function) -> Cause:
     fix = "move the disk and a GPU below one PCIe switch without ACS, or use nvidia-fs"
     root, cpu = _root(facts, peer), if_known(lambda: facts.pci.cpu, None)
     processor = f"{cpu[0]} family {cpu[1]}" if cpu else "unknown processor"
-    evidence = (f"/sys/bus/pci/devices/{root.address}: {root.vendor:04x}:{root.device:04x}, {processor}",)
+    evidence = (f"{PCI}/{root.address}: {root.vendor:04x}:{root.device:04x}, {processor}",)
     return Cause("platform.host-bridge", what, fix, evidence, reference.P2P_SUPPORT)
 
 

@@ -144,20 +144,70 @@ class Topology:
 
 def topology_facts(document: Document, pci: PciFacts, driver: DriverFacts) -> Topology:
     """The tree; raises UndecidedError where the PCI functions are unknown."""
-    by_address = {function.address: function for function in pci.functions}
+    functions = {function.address: function for function in pci.functions}
     labels = _labels(pci.functions)
-    tree = _Tree(by_address, labels, pci, driver.models)
-    devices = tuple(tree.node(by_address[address]) for address in labels)
+    below: Dict[str, Set[str]] = {}
+    for address in labels:
+        chain = (functions[address].host_bridge, *functions[address].bridges, address)
+        for above, child in zip(chain, chain[1:]):
+            below.setdefault(above, set()).add(child)
+
+    def children(address: str) -> Tuple[Node, ...]:
+        names = sorted(below.get(address, ()))
+        # A bridge that the evidence doesn't describe still leads to the devices below it.
+        return tuple(
+            node(functions[name]) if name in functions else Node(name, PORT, children=children(name)) for name in names
+        )
+
+    def node(function: Function) -> Node:
+        kind, inside = kind_of(function) or PORT, _inside(function)
+        part = f"{function.vendor:04x}:{function.device:04x}"
+        is_bridge = function.kind >> 8 == BRIDGE
+        return Node(
+            address=function.address,
+            kind=kind,
+            label=labels.get(function.address, ""),
+            part=part + (" (" + function.subsystem + ")" if function.subsystem else ""),
+            model=or_else(driver.models.get(function.address, ""), ""),
+            driver=function.driver,
+            numa_node=function.numa_node,
+            link=None if inside else known(lambda: function.link),
+            capable=None if inside else known(lambda: _capable(function, pci)),
+            acs=known(lambda: pci.control(function.address)) if is_bridge else None,
+            iommu_group=known(lambda: function.iommu_group),
+            iommu=known(lambda: _iommu(function)),
+            bar1=function.bar1 if kind == GPU else None,
+            names=function.names,
+            children=children(function.address),
+        )
+
+    devices = tuple(node(functions[address]) for address in labels)
     nodes = known(lambda: _numa_nodes(document))
-    pairs = itertools.combinations([by_address[address] for address in labels], 2)
+    pairs = itertools.combinations([functions[address] for address in labels], 2)
     return Topology(
-        roots=tree.roots(),
+        roots=tuple(Node(n, ROOT, children=children(n)) for n in sorted({functions[a].host_bridge for a in labels})),
         devices=devices,
         pairs=tuple(_pair(one, other, labels, pci, nodes) for one, other in pairs),
         iommu=known(lambda: _strictest(devices)),
         iommu_words=known(lambda: _iommu_words(document)),
         numa_nodes=nodes,
     )
+
+
+def _capable(function: Function, pci: PciFacts) -> Optional[Tuple[float, int]]:
+    """The lower limit of both ends of the link.
+
+    A virtual machine's port may report less than the link of a passed-through device: then it limits nothing.
+    """
+    link = function.link
+    if link is None:
+        return None
+    limit = (link.max_speed, link.max_width)
+    bridge = pci.find(function.bridges[-1]) if function.bridges else None
+    port = if_known(lambda: bridge.link, None) if bridge is not None else None
+    if port is None or port.max_speed < link.speed or port.max_width < link.width:
+        return limit
+    return min(limit[0], port.max_speed), min(limit[1], port.max_width)
 
 
 def _numa_nodes(document: Document) -> int:
@@ -172,73 +222,6 @@ def _labels(functions: Sequence[Function]) -> Dict[str, str]:
         addresses = sorted(function.address for function in functions if kind_of(function) == kind)
         labels.update((address, f"{word}{number}") for number, address in enumerate(addresses))
     return labels
-
-
-class _Tree:
-    """Builds nodes from functions."""
-
-    def __init__(
-        self,
-        functions: Mapping[str, Function],
-        labels: Mapping[str, str],
-        pci: PciFacts,
-        models: Mapping[str, Maybe[str]],
-    ) -> None:
-        self._functions, self._labels, self._pci, self._models = functions, labels, pci, models
-        self._below: Dict[str, Set[str]] = {}
-        for address in labels:
-            chain = (functions[address].host_bridge, *functions[address].bridges, address)
-            for place, child in enumerate(chain[1:]):
-                self._below.setdefault(chain[place], set()).add(child)
-
-    def roots(self) -> Tuple[Node, ...]:
-        names = sorted({self._functions[address].host_bridge for address in self._labels})
-        return tuple(Node(name, ROOT, children=self._children(name)) for name in names)
-
-    def _children(self, address: str) -> Tuple[Node, ...]:
-        functions = [(name, self._functions.get(name)) for name in sorted(self._below.get(address, ()))]
-        # A bridge that the evidence doesn't describe still leads to the devices below it.
-        return tuple(
-            self.node(function) if function else Node(name, PORT, children=self._children(name))
-            for name, function in functions
-        )
-
-    def node(self, function: Function) -> Node:
-        kind, inside = kind_of(function) or PORT, _inside(function)
-        part = f"{function.vendor:04x}:{function.device:04x}"
-        is_bridge = function.kind >> 8 == BRIDGE
-        return Node(
-            address=function.address,
-            kind=kind,
-            label=self._labels.get(function.address, ""),
-            part=part + (" (" + function.subsystem + ")" if function.subsystem else ""),
-            model=or_else(self._models.get(function.address, ""), ""),
-            driver=function.driver,
-            numa_node=function.numa_node,
-            link=None if inside else known(lambda: function.link),
-            capable=None if inside else known(lambda: self._capable(function)),
-            acs=known(lambda: self._pci.control(function.address)) if is_bridge else None,
-            iommu_group=known(lambda: function.iommu_group),
-            iommu=known(lambda: _iommu(function)),
-            bar1=function.bar1 if kind == GPU else None,
-            names=function.names,
-            children=self._children(function.address),
-        )
-
-    def _capable(self, function: Function) -> Optional[Tuple[float, int]]:
-        """The lower limit of both ends of the link.
-
-        A virtual machine's port may report less than the link of a passed-through device: then it limits nothing.
-        """
-        link = function.link
-        if link is None:
-            return None
-        limit = (link.max_speed, link.max_width)
-        bridge = self._functions.get(function.bridges[-1]) if function.bridges else None
-        port = if_known(lambda: bridge.link, None) if bridge is not None else None
-        if port is None or port.max_speed < link.speed or port.max_width < link.width:
-            return limit
-        return min(limit[0], port.max_speed), min(limit[1], port.max_width)
 
 
 def _inside(function: Function) -> bool:
