@@ -174,7 +174,7 @@ def test_rdma_is_told_with_an_adapter_and_without(lab: Lab, provisioned: None) -
     }
     host.ssh(["sudo", "rdma", "link", "delete", "rxe0"])
     try:
-        assert rdma_findings()["rdma.link"] == "fail: this host has no RDMA device"
+        assert rdma_findings()["rdma.link"] == "fail: there is no RDMA adapter"
     finally:
         host.ssh(["sudo", "rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0"])
 

@@ -6,7 +6,7 @@ import copy
 import json
 import tempfile
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from tests.unit.host.facts import sysfs_root
 from tests.unit.later_evidence import complete
 
 Document = dict[str, Any]
+SWITCHES = ("switches", "switches-iommu", "switches-passthrough", "switches-swapped")
 #: name → {"from": another host's, "patch"}
 PATCHED: dict[str, Any] = yaml.safe_load((Path(__file__).parents[2] / "cases" / "hosts.yml").read_text())
 
@@ -62,6 +63,15 @@ def two_sockets() -> Document:
         return sysfs_root.evidence(sysfs_root.two_sockets(Path(folder)))
 
 
+def switches(name: str) -> Document:
+    """QEMU's switches, host bridges and IOMMU as a real kernel showed them; its display functions stand for GPUs."""
+    document: Document = json.loads((changes.HOSTS.parent / "topology" / f"{name}.json").read_text())
+    files = document["files"]
+    for path in [path for path in files if path.endswith("/class") and str(files[path]).startswith("0x0380")]:
+        files[path.removesuffix("class") + "vendor"] = "0x10de\n"
+    return complete(document)
+
+
 LINK = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width")
 HOSTS: dict[str, Callable[[], Document]] = {
     "provisioned": lambda: changes.GOOD,
@@ -79,6 +89,7 @@ HOSTS: dict[str, Callable[[], Document]] = {
     "a library that never returns": lambda: {"commands": capable_host.RUNS["1.20.0 shipped"]},
     "rdma cards": rdma_host.host,
     "two sockets": two_sockets,
+    **{name: partial(switches, name) for name in SWITCHES},
     "pinned": lambda: json.loads((changes.HOSTS / "light-pinned.json").read_text()),
     "moved": lambda: json.loads((changes.HOSTS / "light-moved.json").read_text()),
     "nothing": dict,

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -36,9 +35,7 @@ from gdsdeploy.host.subjects.condition import Cause, Condition
 from gdsdeploy.host.subjects.register import Answer, check, passed
 from tests.unit.host.checks.changes import BARE, EXPECTATION, GOOD, HOSTS, Document, findings, verdicts
 from tests.unit.host.checks.faults import FAULTS
-from tests.unit.host.facts.sysfs_root import REDIRECT
 from tests.unit.host.patches import patched
-from tests.unit.later_evidence import complete
 
 
 def test_ids_are_words_under_a_subject_and_in_its_order() -> None:
@@ -217,31 +214,6 @@ def test_lines_of_both_sources_are_one_log_by_time() -> None:
     assert log.lines[-2:] == ("[ 90.05] NVRM: later in dmesg only", xid)
     assert (log.since_boot, log.source) == (True, "dmesg")
     assert len(set(log.lines)) == len(log.lines)
-
-
-EVIDENCE = Path(__file__).parents[3] / "evidence"
-
-
-def judge(document: dict[str, Any], check: str) -> Finding:
-    return findings(document)[check]
-
-
-def test_a_switch_that_redirects_peers_is_named() -> None:
-    """QEMU's switches as a real kernel showed them, with the control bits that a kernel sets for an IOMMU."""
-    document = complete(json.loads((EVIDENCE / "topology" / "switches.json").read_text()))
-    files = document["files"]
-    for path in [path for path in files if path.endswith("/class") and str(files[path]).startswith("0x0380")]:
-        files[path.removesuffix("/class") + "/vendor"] = "0x10de\n"
-    good = judge(document, "topology.acs")
-    assert (good.verdict, "of a GPU and a peer below one switch is redirected" in good.found) == (PASS, True)
-    for port in ("0000:02:01.0", "0000:02:02.0", "0000:02:03.0"):
-        document["acs"][port] = REDIRECT
-    finding = judge(document, "topology.acs")
-    assert finding.verdict == FAIL
-    assert re.match(r"[1-9]\d* of \d+ pairs of a GPU and a peer below one switch are redirected", finding.found)
-    assert any("0000:02:0" in line and line.endswith("redirects") for line in finding.evidence)
-    document["acs"].clear()
-    assert judge(document, "topology.acs").verdict == UNKNOWN
 
 
 OF_PROVISION = {check.id for check in checks.listed() if check.of_provision}
