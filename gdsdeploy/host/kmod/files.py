@@ -27,7 +27,7 @@ import tempfile
 import zlib
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import IO, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, Type
+from typing import IO, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type
 
 from .. import process
 from ..errors import ElfError, HostError, TreeError
@@ -104,7 +104,6 @@ MEMORY_LIMIT = 16 << 20
 #: An xz header may ask for any dictionary; kernels are packed with at most 64 MiB (xz -9).
 XZ_MEMORY = 256 << 20
 CHUNK = 1 << 18
-ZSTD_HINT = "install the package zstd"
 #: Bytes of all unpacked files in the cache; a driver's modules have half of it.
 _CACHE_LIMIT = 48 << 20
 _cache: Dict[Tuple[Any, ...], bytes] = {}
@@ -195,8 +194,12 @@ def _unzstd(source: IO[bytes], target: IO[bytes], limit: int) -> None:
         library: Any = importlib.import_module("compression.zstd")
     except ImportError:
         # Python has it from 3.14 on only.
-        by_host = _unzstd_by_library if zstd_library() is not None else _unzstd_by_program
-        return by_host(source, target, limit)
+        if zstd_library() is None:
+            return _by_program("zstd", ("--memory=128MB",), source, target, limit)
+        try:
+            return _copy(zstd_chunks(source), target, limit)
+        except ZstdError as reason:
+            raise DamagedError(f"damaged zstd data: {reason}") from None
     try:
         with library.open(source, "rb") as plain:
             _copy(iter(lambda: plain.read(CHUNK), b""), target, limit)
@@ -204,25 +207,25 @@ def _unzstd(source: IO[bytes], target: IO[bytes], limit: int) -> None:
         raise DamagedError(f"damaged zstd data: {reason}") from None
 
 
-def _unzstd_by_library(source: IO[bytes], target: IO[bytes], limit: int) -> None:
-    try:
-        _copy(zstd_chunks(source), target, limit)
-    except ZstdError as reason:
-        raise DamagedError(f"damaged zstd data: {reason}") from None
+def _unlz4(source: IO[bytes], target: IO[bytes], limit: int) -> None:
+    _by_program("lz4", (), source, target, limit)
 
 
-def _unzstd_by_program(source: IO[bytes], target: IO[bytes], limit: int) -> None:
-    done = process.pipe(["zstd", "-dcq", "--memory=128MB"], source, target, timeout=120, limit=limit)
+def _by_program(name: str, options: Sequence[str], source: IO[bytes], target: IO[bytes], limit: int) -> None:
+    done = process.pipe([name, "-dcq", *options], source, target, timeout=120, limit=limit)
     if done.status == process.NOT_FOUND:
-        raise DamagedError("is zstd-compressed, and neither libzstd nor the program zstd is installed", ZSTD_HINT)
+        raise DamagedError(f"is {name}-compressed, and {name} isn't installed", f"install the package {name}")
     if done.truncated:
         raise DamagedError(f"unpacks to more than {limit} bytes")
     if done.status != 0:
-        lines = done.stderr.strip().splitlines() or [f"zstd ended with status {done.status}"]
-        raise DamagedError(f"damaged zstd data: {lines[0]}")
+        raise DamagedError(f"damaged {name} data: {done.failure()}")
 
 
-_UNPACKERS: Dict[str, Callable[[IO[bytes], IO[bytes], int], None]] = {".xz": _unxz, ".gz": _ungzip, ".zst": _unzstd}
+_UNPACKERS: Dict[str, Callable[[IO[bytes], IO[bytes], int], None]] = {
+    ".xz": _unxz, ".gz": _ungzip, ".zst": _unzstd,
+    # Of kernel images only.
+    ".lz4": _unlz4,
+}  # fmt: skip
 
 
 #: ``e_machine`` → name as ``uname -m`` gives it.

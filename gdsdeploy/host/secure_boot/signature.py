@@ -22,6 +22,7 @@ from ..kmod.module import Finding, finding, unknown_finding
 from . import certificate
 from .certificate import HASHES, Certificate, DerError, Node, name
 from .firmware import SETUP_MODE, SHIM_OFF, WORDS
+from .openssl import OpensslError, verify_digest
 from .trust import Trust, trust_of
 
 #: struct module_signature (linux/module_signature.h): algo, hash, id_type, two lengths, padding, big-endian length.
@@ -138,15 +139,15 @@ def _signature(size: int, data: bytes) -> Optional[Signature]:
         raise MalformedError(f"its signature isn't a PKCS#7 message: {error}") from None
 
 
-def verifies(signature: Signature, file: IO[bytes], certificate: Certificate) -> Optional[bool]:
-    """Whether the certificate's key signed the content of ``file``; None: that kind of key is unsupported."""
+def verifies(signature: Signature, file: IO[bytes], certificate: Certificate) -> bool:
+    """Whether the certificate's key signed the content of ``file``; raises OpensslError where that can't be told."""
     return _verifies(signature, lambda: _digest(file, signature), certificate)
 
 
-def _verifies(signature: Signature, digest_of: Callable[[], bytes], certificate: Certificate) -> Optional[bool]:
-    if certificate.verify is None or not signature.hash:
-        return None
-    return certificate.verify(signature.hash, digest_of(), signature.value)
+def _verifies(signature: Signature, digest_of: Callable[[], bytes], certificate: Certificate) -> bool:
+    if not signature.hash:
+        raise OpensslError("its kind of key is unsupported here", "sign it with RSA or ECDSA")
+    return verify_digest(certificate.raw, signature.hash, digest_of(), signature.value)
 
 
 def findings(kernel: Kernel, path: str) -> List[Finding]:
@@ -222,12 +223,16 @@ def _signed(trust: Trust, signature: Signature, path: str) -> List[Finding]:
     if certificate is None:
         if own:
             # The kernel's own modules carry the same signer: the kernel has the key, but its public half wasn't found.
-            return [_unverified("the kernel's image, which has the key, cannot be read")] if trust.enforced else []
+            message = "the kernel's image, which has the key, cannot be read"
+            return [_unverified(message, "read the image as root, with zstd installed")] if trust.enforced else []
         return _foreign(trust, signature)
     has_key = trust.has_key(source)
-    good = _verifies(signature, lambda: _digest_of_module(path, signature), certificate)
-    if good is False:
-        return [_changed(trust, certificate, source)]
+    unknown: Optional[OpensslError] = None
+    try:
+        if not _verifies(signature, lambda: _digest_of_module(path, signature), certificate):
+            return [_changed(trust, certificate, source)]
+    except OpensslError as error:
+        unknown = error
     if has_key is None and (source == "firmware" or trust.firmware.secure_boot is not None):
         return _of_firmware(trust, signature, source)
     if has_key is None and trust.enforced:
@@ -236,8 +241,8 @@ def _signed(trust: Trust, signature: Signature, path: str) -> List[Finding]:
         return _foreign(trust, signature)
     if has_key is False:
         return _mok_unused(trust)
-    if good is None:
-        return [_unverified("its kind of key is unsupported here")]
+    if unknown is not None:
+        return [_unverified(unknown.message, unknown.hint)]
     if source == "MOK" and any(key.raw == certificate.raw for key in trust.firmware.leaving):
         return [_leaving(certificate)]
     return []
@@ -339,9 +344,9 @@ def _undecided(trust: Trust, what: str) -> Finding:
     return unknown_finding("secure-boot-unknown", message, "mount efivarfs at /sys/firmware/efi/efivars")
 
 
-def _unverified(why: str) -> Finding:
+def _unverified(why: str, hint: str) -> Finding:
     message = f"is signed with a key that the kernel has, but its content wasn't verified: {why}"
-    return unknown_finding("signature-unknown", message, "read the image as root, with zstd installed")
+    return unknown_finding("signature-unknown", message, hint)
 
 
 def _message(data: bytes, size: int) -> Signature:

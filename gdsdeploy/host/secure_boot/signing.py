@@ -87,8 +87,6 @@ def signer(certificate: str, key: str = "", command: Sequence[str] = ()) -> Sign
     if bool(key) == bool(command):
         raise SigningError("either a key or a signer is needed", "pass --key FILE, or set signer in the fleet file")
     parsed = read_certificate_file(certificate)
-    if parsed.verify is None:
-        raise SigningError(f"{certificate}: signatures by this kind of key cannot be verified here", "use RSA or ECDSA")
     if key and not key.startswith("pkcs11:"):
         _check_key(key)
     return Signer(parsed, certificate, key, tuple(command))
@@ -132,13 +130,13 @@ def sign(kernel: Kernel, files: Sequence[str], by: Signer, check: bool = False) 
 
 
 def is_signed(path: str, certificate: Certificate) -> bool:
-    """Whether the module in ``path`` is signed with the key of ``certificate``, as it is."""
+    """Whether the module in ``path`` is signed with the key of ``certificate``, as it is; raises OpensslError, too."""
     with open_plain(path, SigningError) as file:
         try:
             signature = read_signature(file)
         except (MalformedError, UnsupportedError):
             return False
-        return signature is not None and signature.is_by(certificate) and bool(verifies(signature, file, certificate))
+        return signature is not None and signature.is_by(certificate) and verifies(signature, file, certificate)
 
 
 def sign_file(kernel: Kernel) -> str:

@@ -9,8 +9,6 @@ libstub/zboot-header.S), or the kernel itself, compressed or not.
 from __future__ import annotations
 
 import contextlib
-import importlib
-import io
 import os
 import re
 import tempfile
@@ -18,7 +16,6 @@ from functools import lru_cache
 from typing import (
     IO,
     TYPE_CHECKING,
-    Any,
     Callable,
     Dict,
     Iterable,
@@ -49,10 +46,7 @@ _OVERLAP = 16 << 10
 _CERTIFICATES_LIMIT = 64
 #: A SEQUENCE, its first part a SEQUENCE that begins with version 3 and a serial number: X.509, as DER.
 _START = re.compile(rb"\x30\x82..\x30\x82..\xa0\x03\x02\x01\x02\x02", re.DOTALL)
-_PACKED = ((b"\xfd7zXZ\x00", ".xz"), (b"\x1f\x8b", ".gz"), (b"\x28\xb5\x2f\xfd", ".zst"))
-
-#: The magic of LZ4's legacy frame, and the bytes of a block in it.
-_LZ4, _LZ4_BLOCK = b"\x02\x21\x4c\x18", 8 << 20
+_PACKED = ((b"\xfd7zXZ\x00", ".xz"), (b"\x1f\x8b", ".gz"), (b"\x28\xb5\x2f\xfd", ".zst"), (b"\x02\x21\x4c\x18", ".lz4"))
 
 
 class ImageError(HostError):
@@ -64,8 +58,6 @@ def certificates(path: str) -> List[Certificate]:
     with open(path, "rb") as file:
         packed = file.read(_IMAGE_LIMIT)
     payload = _payload(packed)
-    if payload.startswith(_LZ4):
-        return _search(_pieces(io.BytesIO(_unpack_lz4(path, payload))))
     suffix = next((suffix for magic, suffix in _PACKED if payload.startswith(magic)), None)
     if suffix is None:
         if payload is not packed:
@@ -89,26 +81,6 @@ def _payload(image: bytes) -> bytes:
         start, size = (int.from_bytes(image[place : place + 4], "little") for place in (8, 12))
         return image[start : start + size]
     return image
-
-
-def _unpack_lz4(path: str, payload: bytes) -> bytes:
-    """The content of LZ4's legacy frame, in which kernels are packed; the host's C library unpacks its blocks."""
-    try:
-        # Small Python packages come without ctypes.
-        ctypes: Any = importlib.import_module("ctypes")
-        decompress = ctypes.CDLL("liblz4.so.1").LZ4_decompress_safe
-    except (ImportError, OSError, AttributeError):
-        raise ImageError(f"{path}: is LZ4-compressed, and liblz4 isn't installed", "install the package lz4") from None
-    space, plain, place = ctypes.create_string_buffer(_LZ4_BLOCK), bytearray(), len(_LZ4)
-    while place + 4 < len(payload):
-        size = int.from_bytes(payload[place : place + 4], "little")
-        block = payload[place + 4 : place + 4 + size]
-        length = decompress(block, space, len(block), _LZ4_BLOCK) if len(block) == size else -1
-        if length <= 0 or len(plain) + length > _LIMIT:
-            raise ImageError(f"{path}: damaged LZ4 data")
-        plain += space.raw[:length]
-        place += 4 + size
-    return bytes(plain)
 
 
 def _pieces(file: IO[bytes]) -> Iterator[bytes]:

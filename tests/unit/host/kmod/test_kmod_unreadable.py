@@ -85,7 +85,7 @@ def pack_own_modules(root: Root) -> None:
 
 
 def test_packed_kernels_are_read_without_the_program(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_unzstd_by_program", lambda *_arguments: pytest.fail("the program was asked"))
+    monkeypatch.setattr(files, "_by_program", lambda *_arguments: pytest.fail("the program was asked"))
     pack_own_modules(root)
     assert [result["ok"] for result in look(root)] == [True, True]
 
@@ -95,7 +95,7 @@ def test_a_packed_kernel_that_cannot_be_unpacked_is_no_builder(root: Root) -> No
     pack_own_modules(root)
     assert not Kernel(RELEASE, str(root.path)).is_headers_only
     entry = incomplete(root)
-    assert "neither libzstd nor the program zstd is installed" in entry["message"]
+    assert "is zstd-compressed, and zstd isn't installed" in entry["message"]
     assert entry["hint"] == "install the package zstd"
     assert is_undecided(look(root))
 
