@@ -22,8 +22,8 @@ from pydantic import BaseModel, ConfigDict
 
 from gdsdeploy.errors import nearest
 from gdsdeploy.files import yamlfile
-from gdsdeploy.host.facts.cufile import SHOWN
 from gdsdeploy.host.libcufile import p2pdma
+from gdsdeploy.host.subjects.cufile_json import SHOWN
 
 #: (major, minor) of a libcufile version
 Release = tuple[int, int]

@@ -34,9 +34,9 @@ from gdsdeploy.cufile.model import (
 from gdsdeploy.errors import FleetInvalid, HostUnfit
 from gdsdeploy.host.explain.explanation import MountPath, description, proof_of, storage_paths
 from gdsdeploy.host.facts import HostFacts, UndecidedError, Unknown
-from gdsdeploy.host.facts.cufile import given_keys
 from gdsdeploy.host.facts.unknown import if_known, known
 from gdsdeploy.host.libcufile import p2pdma
+from gdsdeploy.host.subjects.cufile_json import given_keys
 from gdsdeploy.host.subjects.pci import Function
 from gdsdeploy.host.subjects.rdma import Address, RdmaInterface
 from gdsdeploy.model.fleet import Profile

@@ -23,9 +23,9 @@ from gdsdeploy.errors import LockInvalid, LockStale, SignatureRefused
 from gdsdeploy.files import yamlfile
 from gdsdeploy.fleetfile.load import CONFINED, Reading, load_fleet, parse_document
 from gdsdeploy.fleetfile.rules import rules_of
-from gdsdeploy.host.explain.config import SILENT
 from gdsdeploy.host.model.compat import judge, kernel_version
 from gdsdeploy.host.subjects.condition import numbers
+from gdsdeploy.host.subjects.libcufile import SILENT
 from gdsdeploy.lock import repo_settings, signatures
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import LOCK_VERSION, Index, Lock, Target

@@ -19,21 +19,21 @@ from pydantic import ValidationError
 
 from gdsdeploy.errors import FleetInvalid, HostUnfit
 from gdsdeploy.host.apply.packages.aptsources import Source, SourcesError, parse_sources
-from gdsdeploy.host.explain import filesystem
 from gdsdeploy.host.explain.explanation import path_of
 from gdsdeploy.host.facts import HostFacts, UndecidedError, Unknown
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.facts.driver import ModuleFile
 from gdsdeploy.host.facts.host_facts import DOCA
 from gdsdeploy.host.facts.packages import Package
-from gdsdeploy.host.facts.storage import MULTIPATH, NVME, NVMEOF, Mount
 from gdsdeploy.host.facts.unknown import if_known, known
 from gdsdeploy.host.io.wording import first_few, line
 from gdsdeploy.host.kmod.flavour import flavour_of
 from gdsdeploy.host.paths import APT_PARTS, APT_SOURCES, DNF_PARTS, DNF_VARIABLES
+from gdsdeploy.host.subjects import filesystem
 from gdsdeploy.host.subjects.condition import DIRECT
 from gdsdeploy.host.subjects.mechanisms import choose
 from gdsdeploy.host.subjects.pci import Part
+from gdsdeploy.host.subjects.storage import MULTIPATH, NVME, NVMEOF, Mount
 from gdsdeploy.model.fleet import Repository
 from gdsdeploy.platform import Preset, StackPlatform, stack_platform_for
 from gdsdeploy.platform.base import NVLSM

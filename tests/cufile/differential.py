@@ -21,7 +21,7 @@ from gdsdeploy import console
 from gdsdeploy.cufile.check import MachineFacts, Report, What, check
 from gdsdeploy.cufile.document import DocumentInvalid
 from gdsdeploy.cufile.model import BUFFER, CACHE, GPU_SIZES, keys, release_of
-from gdsdeploy.host.facts.cufile import SHOWN
+from gdsdeploy.host.subjects.cufile_json import SHOWN
 from tests.cufile.documents import FIXED, document, edges
 from tests.cufile.effective import IN_VAIN, keys_of, values_of
 from tests.cufile.libraries import SOURCES, library

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from gdsdeploy.cufile import document
 from gdsdeploy.cufile.model import NEWEST, Release, half_set_p2pdma, keys, release_of
-from gdsdeploy.host.facts.cufile import SHOWN, as_logged, logged, same
+from gdsdeploy.host.subjects.cufile_json import SHOWN, as_logged, logged, same
 from tests.cufile.library import Answer, Library
 
 #: set: as intended; differs: the library uses another value; ignored: this release doesn't know the key; not logged: it

@@ -15,9 +15,9 @@ from gdsdeploy.cufile.check import check
 from gdsdeploy.cufile.model import EXAMINED_RELEASES, P2PDMA, Release, release_of
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.host import gdscheck
-from gdsdeploy.host.explain.config import LAST_WITH_ALLOW_COMPAT, P2PDMA_VARIABLE
-from gdsdeploy.host.facts import cufile
 from gdsdeploy.host.libcufile import p2pdma
+from gdsdeploy.host.subjects import cufile_json
+from gdsdeploy.host.subjects.cufile_json import LAST_WITH_ALLOW_COMPAT, P2PDMA_VARIABLE
 from gdsdeploy.host.subjects.mechanisms import VARIABLE
 from gdsdeploy.host.subjects.p2pdma import LIBRARY
 from gdsdeploy.model.fleet import Profile
@@ -51,10 +51,10 @@ def test_outcome_key_and_effective_values_are_the_librarys(version: str) -> None
 def test_defaults_are_the_librarys(version: str) -> None:
     release, used = release_of(version), library(version).ask("{}").effective
     ours = {name: key.default_for(release) for name, key in model.keys(release).items()}
-    shown = {name: value for name in ours if (value := cufile.logged(name, used)) is not None}
+    shown = {name: value for name in ours if (value := cufile_json.logged(name, used)) is not None}
     assert len(shown) > 20
     assert [
-        name for name, value in shown.items() if ours[name] is not None and not cufile.same(ours[name], value)
+        name for name, value in shown.items() if ours[name] is not None and not cufile_json.same(ours[name], value)
     ] == []
 
 

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from gdsdeploy.cufile.render import render
-from gdsdeploy.host.evidence import processes
 from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.libcufile.counters import listed, remove, stat, within
+from gdsdeploy.host.subjects import processes
 from gdsdeploy.host.watch import service
 from gdsdeploy.host.watch.look import Entry, Look, Watcher
 from gdsdeploy.host.watch.service import FILE

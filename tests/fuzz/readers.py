@@ -40,7 +40,6 @@ from gdsdeploy.host.archive.archive import FORMAT
 from gdsdeploy.host.archive.provenance import Builder
 from gdsdeploy.host.errors import ElfError, PackError, SymversError
 from gdsdeploy.host.facts import Unknown, as_dict, document, facts_from
-from gdsdeploy.host.facts.cufile import CufileFacts
 from gdsdeploy.host.facts.document import Document, EvidenceFileError
 from gdsdeploy.host.facts.unknown import known
 from gdsdeploy.host.gate import gate
@@ -53,6 +52,7 @@ from gdsdeploy.host.kmod.packaged import sha256
 from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.model import expectation
 from gdsdeploy.host.subjects import golden
+from gdsdeploy.host.subjects.cufile_json import CufileFacts
 from gdsdeploy.host.subjects.mechanisms import choose
 from gdsdeploy.host.watch.document import document as watch_document
 from gdsdeploy.host.watch.look import Entry, Look

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.facts.storage import ALIGNED, BUFFERED, BYPASSED, FELL_BACK, REFUSED
+from gdsdeploy.host.subjects.odirect import ALIGNED, BUFFERED, BYPASSED, FELL_BACK, REFUSED
 from gdsdeploy.zipapp import hostapp
 from gdslab import LabHost
 from tests.lab import fetched

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from gdsdeploy.host.facts.storage import FLAGS
 from gdsdeploy.host.paths import (
     APT_PARTS,
     APT_PREFERENCES,
@@ -30,6 +29,7 @@ from gdsdeploy.host.paths import (
     RUNFILE_PROGRAM,
     SERVICE_FOLDERS,
 )
+from gdsdeploy.host.subjects.storage import FLAGS
 
 #: FS_EXTENT_FL, which ext4 sets on nearly every inode.
 PLAIN = 0x80000

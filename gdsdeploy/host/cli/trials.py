@@ -12,20 +12,21 @@ import json
 import os
 from typing import Any, Dict, Iterator, Mapping, Sequence, Tuple
 
-from ..evidence import storage
 from ..evidence.recorder import EvidenceRequest, Recorder
-from ..evidence.storage import inside
 from ..facts import as_dict
 from ..facts.document import Document
-from ..facts.processes import Proof, proofs
-from ..facts.storage import NOT_PROVEN, Audit, Condition, StorageFacts, audits, conditions
 from ..facts.unknown import Maybe, Unknown, if_known, known
 from ..gdscheck.live import seconds
 from ..io.wording import aligned, joined
 from ..odirect.trials import SECONDS, audit
 from ..paths import CUFILE, MOUNTINFO
 from ..proof.proof import REGISTRATION_TIMEOUT, TIMEOUT, prove, register_memory
+from ..subjects import storage
+from ..subjects.filesystem import Feature, features
+from ..subjects.odirect import NOT_PROVEN, Audit, audits, inside
 from ..subjects.peer_memory import Registration, registrations
+from ..subjects.proof import Proof, proofs
+from ..subjects.storage import StorageFacts
 from . import parsers
 
 #: Of each of the documents.
@@ -77,7 +78,7 @@ def _described(document: Document, facts: StorageFacts, trial: Any, folder: str)
             filesystem=mount.filesystem,
             source=mount.source,
             devices=[block.name for block in mount.devices],
-            conditions=[_condition(condition) for condition in conditions(document, facts, mount, folder)],
+            conditions=[_condition(condition) for condition in features(document, facts, mount, folder)],
         )
     if isinstance(trial, Unknown):
         return {**entry, "result": NOT_PROVEN, "reason": trial.reason}
@@ -88,7 +89,7 @@ def _described(document: Document, facts: StorageFacts, trial: Any, folder: str)
     return {**entry, "result": trial.summary, "reason": "", "trials": trials}
 
 
-def _condition(condition: Condition) -> Dict[str, Any]:
+def _condition(condition: Feature) -> Dict[str, Any]:
     unknown = condition.state if isinstance(condition.state, Unknown) else None
     state, reason = (None, unknown.reason) if unknown is not None else (condition.state, "")
     return {"name": condition.name, "state": state, "reason": reason, "said": list(condition.evidence)}

@@ -9,8 +9,8 @@ import time
 from typing import Any
 
 from ..errors import UsageError
-from ..evidence.processes import collect_statistics
 from ..io.wording import joined
+from ..subjects.processes import collect_statistics
 from ..watch.document import VERSION, document, lines, total
 from ..watch.look import Watcher
 from . import parsers

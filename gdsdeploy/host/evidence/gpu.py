@@ -8,23 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 
-from ..io.reading import mount_of, try_open
+from ..io.reading import try_open
 from ..paths import (
     BUILD_ID,
-    FIRMWARE,
-    FIRMWARE_PATH,
     HOLDERS,
     LEGACY_SERVICE,
-    MOUNTINFO,
     NVFS,
     NVFS_DEVICE,
     NVIDIA,
     PEERS,
     SERVICE_FOLDERS,
 )
-from ..proof import proof
 from ..subjects.register import collector
 from .recorder import EvidenceRequest, Recorder
 
@@ -59,36 +54,3 @@ def _collect_registrations(recorder: Recorder) -> None:
         with contextlib.suppress(OSError):
             stack.callback(os.close, os.open(NVFS_DEVICE, os.O_RDONLY))
         recorder.text(NVFS + "/modules")
-
-
-LIBRARIES = r"libcufile|libcuda\.so|libnvidia-ml\.so|libnuma|libmount\.so|libudev\.so|libibverbs\.so"
-#: The driver's libraries as ``ldconfig -p`` lists them; the first line of each is the one that programs get.
-LIBRARY_LINE = r"^\s*({})\s.*=>\s*(/\S+)$"
-NAMES = ("libcuda.so.1", "libnvidia-ml.so.1")
-
-
-@collector("userland")
-def collect_userland(recorder: Recorder, _request: EvidenceRequest) -> None:
-    output = recorder.command("ldconfig", ["ldconfig", "-p"], pattern=LIBRARIES)
-    for name in NAMES:
-        match = re.search(LIBRARY_LINE.format(re.escape(name)), output.stdout, re.MULTILINE)
-        if match:
-            # Debian's alternatives make a chain; the name at its end has the version.
-            recorder.value("links", match.group(2), os.path.realpath)
-    firmware_path = recorder.text(FIRMWARE_PATH)
-    for folder in filter(None, ((firmware_path or "").strip(), FIRMWARE)):
-        for version in recorder.names(folder + "/nvidia", "[0-9]*"):
-            recorder.names(folder + "/nvidia/" + version, "gsp*.bin*")
-
-
-@collector("proof")
-def collect_proof(recorder: Recorder, request: EvidenceRequest) -> None:
-    if not request.scratch:
-        return
-    text = recorder.text(MOUNTINFO, limit=1024 * 1024) or ""
-    # Where direct I/O couldn't even be tried, the server may be gone: don't wait for it twice.
-    audits = recorder.document["odirect"]
-    folders = [path for path in request.scratch if mount_of(path, text) == path and "trials" in audits.get(path, {})]
-    if folders and recorder.names(NVIDIA + "/gpus"):
-        config = recorder.text(request.cufile_path, limit=256 * 1024) or ""
-        proof.prove(recorder.command, folders, proof.configuration(config, request.cufile_path))

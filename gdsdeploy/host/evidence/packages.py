@@ -46,8 +46,8 @@ from ..paths import (
     VERSIONLOCKS,
 )
 from ..rootdir import LoopError, inside, list_folder, read_text
+from ..subjects import userland
 from ..subjects.register import collector
-from . import gpu
 from .recorder import EvidenceRequest, Recorder, stored_run
 
 #: Beginnings of package names that belong to this stack, in Debian's and NVIDIA's repositories.
@@ -323,10 +323,10 @@ def _programs(recorder: Recorder) -> Iterator[str]:
 def _libraries(recorder: Recorder) -> Iterator[str]:
     """Every file that the loader has for the stack's libraries; programs get the first one of each."""
     if "ldconfig" not in recorder.document["commands"]:
-        recorder.command("ldconfig", ["ldconfig", "-p"], pattern=gpu.LIBRARIES)
+        recorder.command("ldconfig", ["ldconfig", "-p"], pattern=userland.LIBRARIES)
     shown = recorder.document["commands"]["ldconfig"]["stdout"]
-    for name in (*gpu.NAMES, CUFILE_SONAME):
-        for _, path in re.findall(gpu.LIBRARY_LINE.format(re.escape(name)), shown, re.MULTILINE):
+    for name in (*userland.NAMES, CUFILE_SONAME):
+        for _, path in re.findall(userland.LIBRARY_LINE.format(re.escape(name)), shown, re.MULTILINE):
             place = _real(recorder, path)
             recorder.document["links"][path] = place
             yield place

@@ -11,15 +11,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
-from ..facts import HostFacts, Maybe, Unknown, as_dict, require, storage
-from ..facts.environment import VARIABLE, Variable
-from ..facts.processes import Program, Proof
-from ..facts.storage import Mount, MountRow
+from ..facts import HostFacts, Maybe, Unknown, as_dict, require
 from ..facts.unknown import any_of, if_known, known, or_else
 from ..foreign import ForeignInstall, Locked, findings
 from ..gdscheck.reader import SINCE
 from ..libcufile.counters import NOT_COUNTED, REASONS, Observed, Route, route
-from ..subjects import mechanisms, reference
+from ..subjects import cufile_json, filesystem, libcufile, mechanisms, reference, storage
 from ..subjects.condition import (
     BROKEN,
     COMPAT,
@@ -38,10 +35,15 @@ from ..subjects.condition import (
     ranked,
     weigh,
 )
+from ..subjects.cufile_json import VARIABLE, p2pdma_keys, requests_p2pdma
+from ..subjects.environment import Variable
+from ..subjects.filesystem import NATIVE, NETWORK
+from ..subjects.libcufile import registers_silently
+from ..subjects.processes import Program
+from ..subjects.proof import Proof
 from ..subjects.rdma import CLIENTS
-from . import config, filesystem, nvidia_fs
-from .config import p2pdma_keys, registers_silently, requests_p2pdma
-from .filesystem import NATIVE, NETWORK
+from ..subjects.storage import Mount
+from . import nvidia_fs
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def path_of(facts: HostFacts, mount: Mount, file: str = "") -> Path:
 
 def _as_configured(facts: HostFacts, proof: Proof) -> Proof:
     """Programs get what the host's configuration allows, which the second try of a proof may exceed."""
-    if proof.path == COMPAT and config.fallback(facts).holds is False:
+    if proof.path == COMPAT and cufile_json.fallback(facts).holds is False:
         return replace(proof, path=BROKEN, how=proof.how + "; but this host's configuration disallows it")
     return proof
 
@@ -118,7 +120,7 @@ def _has_gpu(facts: HostFacts) -> Maybe[bool]:
 
 def _or_compat(facts: HostFacts, causes: Tuple[Cause, ...]) -> Tuple[Maybe[str], Tuple[Cause, ...]]:
     """The path where there is no direct one, with its causes."""
-    allowed = config.fallback(facts)
+    allowed = cufile_json.fallback(facts)
     if isinstance(allowed.holds, Unknown):
         return allowed.holds, causes
     return (COMPAT, causes) if allowed.holds else (BROKEN, (*causes, allowed.cause) if allowed.cause else causes)
@@ -189,9 +191,9 @@ def programs(facts: HostFacts, mounts: Sequence[Mount] = ()) -> Tuple[ExplainedP
 def explain_program(facts: HostFacts, mounts: Sequence[Mount], program: Program) -> ExplainedProgram:
     """One program.  mounts: those for which its denylist is judged."""
     own = _facts_of(facts, program)
-    conditions: List[Condition] = [*config.overlay_usable(own), *config.direct(own, None)]
+    conditions: List[Condition] = [*cufile_json.overlay_usable(own), *cufile_json.direct(own, None)]
     for mount in mounts:
-        conditions += config.direct(own, mount)
+        conditions += cufile_json.direct(own, mount)
         client = CLIENTS.get(mount.filesystem)
         # Where the program has the host's own choice, the mount's path has the cause.
         if client and not client.hooks and _peer_type(own) != _peer_type(facts):
@@ -501,12 +503,12 @@ def kinds(facts: HostFacts) -> Tuple[Kind, ...]:
     )
     adapters = known(lambda: bool(facts.peermem.rdma_devices))
     attempts = [(mechanisms.path_name(facts), list(mechanisms.needed(facts)))]
-    path = _best(facts, config.usable(facts), attempts)
+    path = _best(facts, libcufile.usable(facts), attempts)
     return (*storage_kinds, Kind(RDMA, adapters, path, _row(facts, RDMA)))
 
 
 def _labels(facts: HostFacts) -> Iterator[str]:
-    release = if_known(lambda: config.library(facts), None)
+    release = if_known(lambda: libcufile.release(facts), None)
     for label in (*STACKS, *FILESYSTEMS):
         first, last = SINCE.get(label, ((0, 0), (99, 99)))
         if release is not None and not first <= numbers(release) <= last:
@@ -552,7 +554,9 @@ def _kind_path(facts: HostFacts, label: str) -> Path:
     name = FILESYSTEMS[label]
     if name in CLIENTS:
         return _best(facts, needs(USABLE, facts), mechanisms.attempts(facts, CLIENTS[name], None))
-    return path_of(facts, Mount(facts.document, MountRow("a mount", name, name, (), f"any mount of {name}")))
+    line = f"0 0 0:0 / / ro - {name} {name}"
+    mount = Mount(facts.document, line).but(mount_point="a mount", line=f"any mount of {name}", options=())
+    return path_of(facts, mount)
 
 
 def _best(facts: HostFacts, usable: Iterator[Condition], attempts: Sequence[Tuple[str, List[Condition]]]) -> Path:

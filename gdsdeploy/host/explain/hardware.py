@@ -6,13 +6,12 @@ from typing import Iterator, Optional
 
 from ..facts import HostFacts
 from ..facts.kernel import NVIDIA, NVIDIA_FS, Message, messages
-from ..facts.storage import Mount
 from ..facts.unknown import if_known
 from ..subjects import condition as cause
-from ..subjects import quote, reference
+from ..subjects import filesystem, quote, reference
 from ..subjects.condition import NOTES, Cause, Condition, listed_cause, rule
-from . import filesystem
-from .config import requests_p2pdma
+from ..subjects.cufile_json import requests_p2pdma
+from ..subjects.storage import Mount
 
 #: Rows after which no transfer of nvidia-fs works → the cause.  After a bug it can't be unloaded either.
 BROKEN = {"nvidia-fs-bug": "nvidia-fs.stopped", "nvidia-fs-access": "nvidia-fs.access-ok"}

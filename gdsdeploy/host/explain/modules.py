@@ -13,15 +13,14 @@ from typing import Iterator, Optional, Tuple
 from ..facts import HostFacts
 from ..facts.driver import PROPRIETARY, ModuleFacts, ModuleFile
 from ..facts.host_facts import judge
-from ..facts.storage import Mount
 from ..facts.unknown import if_known
 from ..kmod.module import substitute_of
 from ..model import causes
 from ..paths import MODPROBE
-from ..subjects import quote, reference
+from ..subjects import filesystem, quote, reference
 from ..subjects.condition import DIRECT_PATH, NOT_LOADED, NOTES, NVIDIA_FS, Cause, Condition, ranked, rule
-from . import filesystem
-from .config import requests_p2pdma
+from ..subjects.cufile_json import requests_p2pdma
+from ..subjects.storage import Mount
 
 P2P = "nvidia_p2p_"
 MODULES = "/lib/modules"

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Iterator, Optional, Tuple
 
-from ..facts import HostFacts, UndecidedError, Unknown, storage
-from ..facts.storage import Mount
+from ..facts import HostFacts, UndecidedError, Unknown
 from ..facts.unknown import if_known
 from ..kmod.flavour import has_nvme_hooks
 from ..paths import NVFS, NVFS_DEVICE
-from ..subjects import quote, reference
+from ..subjects import quote, reference, storage
 from ..subjects.condition import NVIDIA_FS, USABLE, Cause, Condition, condition, listed_cause, numbers, rule
+from ..subjects.cufile_json import p2pdma_enabled
+from ..subjects.filesystem import NETWORK, transport
+from ..subjects.storage import Mount
 from ..subjects.topology import iommu
 from . import modules
-from .config import p2pdma_enabled
-from .filesystem import NETWORK, transport
 
 #: Symbols of a storage driver's hooks for nvidia-fs; one of them is enough (nvfs-dma.c probes the same names).
 HOOKS = {

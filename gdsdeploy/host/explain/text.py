@@ -9,8 +9,8 @@ from .. import foreign
 from ..facts import Unknown
 from ..io.wording import joined, line
 from ..libcufile.counters import route_words
+from ..subjects import filesystem
 from ..subjects.condition import BROKEN, COMPAT, DMABUF, NVIDIA_FS, P2PDMA, PEERMEM, Cause
-from . import filesystem
 from .explanation import (
     ExplainedMount,
     ExplainedProcess,

@@ -14,23 +14,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from .. import gdscheck
 from ..kmod.flavour import flavour_of, has_nvme_hooks
 from ..model import compat
 from ..model.compat import Rule, Value, Version, kernel_version
-from ..paths import CUFILE_OPEN, GDSCHECK
+from ..subjects.cufile_json import VARIABLE, CufileFacts
+from ..subjects.environment import EnvironmentFacts
+from ..subjects.gdscheck import GdscheckFacts
 from ..subjects.pci import HardwareFacts, PciFacts
 from ..subjects.peer_memory import P2pFacts, registrations
+from ..subjects.processes import ProcessFacts
 from ..subjects.rdma import NetworkFacts
+from ..subjects.storage import StorageFacts
 from ..subjects.topology import Topology, topology_facts
-from .cufile import CufileFacts
+from ..subjects.userland import UserlandFacts
 from .document import Document, collected, group_of, once_for_alike, there
 from .driver import DriverFacts, NvidiaFsFacts, PeermemFacts
-from .environment import VARIABLE, EnvironmentFacts, UserlandFacts
 from .kernel import AuditFacts, BootFacts, KernelFacts, OsFacts
 from .packages import DriftFacts, ForeignFacts, PackageFacts
-from .processes import ProcessFacts
-from .storage import StorageFacts
 from .unknown import Facts, Maybe, Unknown, fact, given, if_known, known
 
 #: Packages of DOCA whose version is that of its kernel modules.
@@ -157,34 +157,6 @@ def _cuda(library: Optional[str]) -> Optional[str]:
     match = re.match(r"(\d{1,9})\.(\d{1,9})", library)
     number = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
     return collected(next((cuda for first, cuda in CUDA if number >= first), None), f"no release of CUDA for {library}")
-
-
-class GdscheckFacts(Facts):
-    """The report of NVIDIA's gdscheck."""
-
-    #: the host has a gdscheck
-    installed = given(lambda document: bool(document.names(GDSCHECK)))
-
-    @fact
-    def report(self) -> gdscheck.Report:
-        """Its output."""
-        run = self.document.ran(GDSCHECK)
-        return gdscheck.parse(run.stdout + "\n" + run.stderr, run.status)
-
-    @fact
-    def logged(self) -> Optional[gdscheck.Report]:
-        """The same rows as libcufile logged them when its driver was opened; None: it stopped before it logged them."""
-        report = gdscheck.parse_log(self.document.attempted(CUFILE_OPEN).log)
-        return report if report.complete else None
-
-    @property
-    def best(self) -> Optional[gdscheck.Report]:
-        """The report in libcufile's log, else that of gdscheck; None without either."""
-        return if_known(lambda: self.logged, None) or if_known(lambda: self.report, None)
-
-    def row(self, label: str) -> Optional[gdscheck.Row]:
-        """The library's own row about a kind of storage; None: there is none."""
-        return self.best.storage.get(label) if self.best is not None else None
 
 
 class HostFacts(Facts):

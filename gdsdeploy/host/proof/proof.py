@@ -44,7 +44,7 @@ def prove(command: Callable[..., Any], folders: Sequence[str], config: Any, time
 
 def complete(output: str) -> bool:
     """Whether every read and write of a try succeeded."""
-    from ..facts.processes import events, is_done
+    from ..subjects.proof import events, is_done
 
     records = events(output)
     pairs = [record for record in records if record.get("event") == "pair"]
@@ -98,7 +98,7 @@ def configuration(text: str, path: str) -> Any:
     """The configuration to put into the overlay: none where the library reads the file itself."""
     if path == CUFILE:
         return {}
-    from ..facts.cufile import parse_config
+    from ..subjects.cufile_json import parse_config
 
     try:
         return parse_config(text)

@@ -19,7 +19,7 @@ from ..model.discovery import import_modules
 
 if TYPE_CHECKING:
     from ..facts import HostFacts
-    from ..facts.storage import Mount
+    from .storage import Mount
 
 NVIDIA_FS, P2PDMA, COMPAT, BROKEN = "nvidia-fs", "p2pdma", "compat", "broken"
 #: How a filesystem or libcufile itself does RDMA with GPU memory: through nvidia-peermem, or as DMA-BUF.
@@ -117,10 +117,10 @@ def numbers(version: str, parts: int = 2) -> Tuple[int, ...]:
     return tuple(map(int, itertools.takewhile(lambda word: 0 < len(word) < 19, digits)))
 
 
-def listed_cause(ident: str, evidence: Tuple[str, ...] = (), what: str = "") -> Cause:
-    """The cause with this id; ``what``: what this host adds to the row's title, or says instead."""
+def listed_cause(ident: str, evidence: Tuple[str, ...] = (), what: str = "", fix: str = "") -> Cause:
+    """The cause with this id; ``what`` and ``fix``: what fits this host better than the row's title and fix."""
     row = causes.row(ident)
-    return Cause(ident, what or row.title, row.fix, evidence, row.reference)
+    return Cause(ident, what or row.title, fix or row.fix, evidence, row.reference)
 
 
 #: Subjects of rules.  If USABLE fails, every cuFile call fails; both direct paths need DIRECT.

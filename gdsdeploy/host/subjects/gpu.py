@@ -19,7 +19,7 @@ from .register import Answer, not_applicable
 
 if TYPE_CHECKING:
     from ..facts import HostFacts
-    from ..facts.storage import Mount
+    from .storage import Mount
 
 #: GPUs that cuFile serves in compat mode only.
 CONSUMER = re.compile(r"\b(GeForce|TITAN)\b")

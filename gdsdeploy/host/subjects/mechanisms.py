@@ -35,7 +35,7 @@ from .topology import iommu
 
 if TYPE_CHECKING:
     from ..facts import HostFacts
-    from ..facts.storage import Mount
+    from .storage import Mount
 
 PEERDIRECT, NONE = "peerdirect", "none"
 

@@ -10,24 +10,22 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, Iterator, List, Optional
 
-from ..explain import config
-from ..explain.config import p2pdma_keys
-from ..explain.filesystem import storage_of, transport
-from ..facts import storage
 from ..facts.driver import OPEN, registry
 from ..facts.kernel import NVME_MULTIPATH
 from ..facts.unknown import UndecidedError, Unknown, any_of, if_known, known, require
 from ..gdscheck import Row
 from ..paths import NVIDIA, PCI
-from . import quote, reference
+from . import libcufile, quote, reference, storage
 from .condition import NOTES, P2PDMA, Cause, Condition, condition, listed_cause, numbers, rule
+from .cufile_json import p2pdma_keys
+from .filesystem import storage_of, transport
 from .gpu import ARM, STATIC_BYTES, WHOLE, X86, bar1, grace
 from .pci import Function
 from .topology import disks, iommu, redirecting_bridges
 
 if TYPE_CHECKING:
     from ..facts import HostFacts
-    from ..facts.storage import Device, Mount
+    from .storage import Device, Mount
 
 #: First driver whose open modules map BAR1 as PCI P2PDMA memory, first libcufile with the mode, and first kernel whose
 #: P2PDMA memory programs can use; older kernels with a backport of that have PAGES.  compat.yml has the same limits.
@@ -100,10 +98,10 @@ def _kernel(facts: HostFacts) -> Iterator[Condition]:
     cause = Cause("kernel.no-p2pdma-symbol", what, fix, evidence, reference.P2PDMA_KERNEL)
     yield Condition(lambda: SYMBOL in facts.kernel.symbols, cause)
     yield _new_enough(facts)
-    library = if_known(lambda: config.library(facts), None)
+    library = if_known(lambda: libcufile.release(facts), None)
     what = f"libcufile {library} is older than 1.13, the first release with this mode"
     cause = Cause("cufile.no-p2pdma", what, "install libcufile 1.13 or newer", (f"libcufile: {library}",))
-    yield Condition(lambda: numbers(config.library(facts) or "0") >= LIBRARY, cause)
+    yield Condition(lambda: numbers(libcufile.release(facts) or "0") >= LIBRARY, cause)
 
 
 @condition

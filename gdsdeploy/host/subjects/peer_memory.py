@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Iterator, List, Mapping, Optional, Tuple
 from ..facts.document import TIMED_OUT, Document, Ran, there
 from ..facts.driver import OPEN, PEER_MEMORY
 from ..facts.kernel import KernelFacts
-from ..facts.processes import events
 from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, given, if_known, known
 from ..model.expectation import Expectation
 from ..paths import HOLDERS, INFINIBAND, LEGACY_SERVICE, NVIDIA, PEERS, REGISTRATION, SERVICE_FOLDERS
 from . import gpu, quote, rdma, reference
 from .condition import DMABUF, PEERMEM, Cause, Condition, condition, numbers
+from .proof import events
 from .register import Answer, check, collector, failed, not_applicable, passed, unknown
 from .topology import iommu
 

@@ -12,8 +12,8 @@ from ..paths import CUFILE, MOUNTINFO, PROBE_FOLDERS
 
 if TYPE_CHECKING:
     from ..facts import HostFacts
-    from ..facts.environment import Variable
-    from ..facts.storage import Mount
+    from .environment import Variable
+    from .storage import Mount
 
 #: Most lines quoted from one source, and most characters of one line.
 LINES = 3

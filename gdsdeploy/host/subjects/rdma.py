@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Collection, Dict, Iterator, List, Mapping, Optional, Tuple
 
-from ..facts.cufile import given_keys
 from ..facts.document import Document
 from ..facts.unknown import Facts, UndecidedError, Unknown, given, if_known, known, require
 from ..model.expectation import Expectation
 from ..paths import CUFILE, INFINIBAND
 from . import quote, reference
 from .condition import NOTES, Cause, Condition, listed_cause, rule
+from .cufile_json import given_keys
 from .pci import GPU, NIC
 from .pci import addresses as pci_addresses
 from .register import Steps, check, collector, not_applicable, passed
@@ -28,7 +28,7 @@ from .register import Steps, check, collector, not_applicable, passed
 if TYPE_CHECKING:
     from ..evidence.recorder import EvidenceRequest, Recorder
     from ..facts import HostFacts
-    from ..facts.storage import Mount
+    from .storage import Mount
 
 #: Entries of a port's table that name its network interface; the first one has it.
 NDEV = "gid_attrs/ndevs/0"

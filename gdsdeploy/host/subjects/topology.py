@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Seque
 
 from ..facts.document import Document, collected, there
 from ..facts.driver import DriverFacts
-from ..facts.storage import NVME
 from ..facts.unknown import Maybe, UndecidedError, Unknown, if_known, known, or_else, require
 from ..model.expectation import Expectation
 from ..paths import NODES, NVFS, PCI
@@ -21,10 +20,11 @@ from .condition import NOTES, Cause, Condition, condition, listed_cause, rule, w
 from .gpu import ARM, NO_GPU, STATIC_BYTES, WHOLE, X86, bar1, cached, grace, not_asked
 from .pci import BRIDGE, DISK, GPU, NIC, REDIRECTS, Function, Link, PciFacts, kind_of
 from .register import Answer, Steps, check, failed, not_applicable, passed
+from .storage import NVME
 
 if TYPE_CHECKING:
     from ..facts import HostFacts
-    from ..facts.storage import Mount
+    from .storage import Mount
 
 #: At most one switch; several; the host bridge; host bridges of one NUMA node; between NUMA nodes.
 PIX, PXB, PHB, NODE, SYS = "PIX", "PXB", "PHB", "NODE", "SYS"

@@ -6,15 +6,14 @@ import re
 import time
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from ..evidence.processes import Scan
 from ..evidence.recorder import Recorder
-from ..facts.cufile import CufileFacts
 from ..facts.document import Document
-from ..facts.processes import ProcessFacts, Program
 from ..facts.unknown import Unknown, if_known, known
 from ..libcufile.counters import Counters, Observed, Route, route
 from ..paths import CUFILE
 from ..rootdir import list_folder
+from ..subjects.cufile_json import CufileFacts
+from ..subjects.processes import ProcessFacts, Program, Scan
 
 #: kubelet's folder for each pod is NAMESPACE_NAME_UID.
 _POD_LOGS = "/var/log/pods"

@@ -18,7 +18,6 @@ import time
 from collections import Counter
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
-from ..facts.processes import Program
 from ..facts.unknown import or_else
 from ..io import atomic, jsontext
 from ..io.prometheus import Metric, Sample, folders, text
@@ -27,6 +26,7 @@ from ..libcufile import counters as records
 from ..libcufile.counters import WAYS, Counters, Direction, Gpu, bounced_bytes, less, ways_of
 from ..model import expectation
 from ..paths import EXPECTATION
+from ..subjects.processes import Program
 from .look import Look, Owner, Watcher, named, owner, pods
 
 VERSION = 1

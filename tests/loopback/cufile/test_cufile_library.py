@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 
 from gdsdeploy.cufile.model import known_keys
-from gdsdeploy.host.evidence.processes import read_configuration
-from gdsdeploy.host.explain.config import registration_error
-from gdsdeploy.host.facts.cufile import SHOWN, differences, given_keys, same
-from gdsdeploy.host.facts.environment import merged
 from gdsdeploy.host.gdscheck import document, reader
 from gdsdeploy.host.subjects.condition import numbers
+from gdsdeploy.host.subjects.cufile_json import SHOWN, differences, given_keys, merged, read_configuration, same
+from gdsdeploy.host.subjects.libcufile import registration_error
 from tests.cufile import libraries, standin
 from tests.cufile.effective import effective
 from tests.cufile.gdschecks import HOOKS, SYSFS, program, started

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.evidence import NOTHING, processes
+from gdsdeploy.host.evidence import NOTHING
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.facts import UndecidedError
-from gdsdeploy.host.facts.cufile import ACCEPTED, REJECTED, CufileFacts
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.libcufile import probe
+from gdsdeploy.host.subjects import gdscheck
+from gdsdeploy.host.subjects.cufile_json import CufileFacts
+from gdsdeploy.host.subjects.libcufile import ACCEPTED, REJECTED
 from tests.loopback.host.test_proof_live import compiled
 
 HEAD = """
@@ -142,7 +144,7 @@ def collect(monkeypatch: pytest.MonkeyPatch, name: str, listed: str = "") -> dic
     monkeypatch.setattr(probe, "LIBRARIES", (name,))
     recorder = Recorder()
     recorder.document["commands"]["ldconfig"] = {"status": 0, "stdout": listed}
-    processes.collect_programs(recorder, NOTHING)
+    gdscheck.collect_programs(recorder, NOTHING)
     return recorder.document
 
 

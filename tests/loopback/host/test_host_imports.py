@@ -25,7 +25,7 @@ main(["hello"])
 NEEDLESS = {
     EVIDENCE: (
         "ctypes", "difflib", "gdsdeploy.host.apply", "gdsdeploy.host.build", "gdsdeploy.host.checks",
-        "gdsdeploy.host.explain", "gdsdeploy.host.facts.host_facts", "gdsdeploy.host.facts.storage",
+        "gdsdeploy.host.explain", "gdsdeploy.host.facts.host_facts",
         "gdsdeploy.host.gdscheck", "gdsdeploy.host.odirect.trials", "platform",
     ),
     HELLO: (

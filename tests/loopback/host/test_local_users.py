@@ -27,12 +27,13 @@ from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.build.kbuild import Log
 from gdsdeploy.host.build.kbuild import place as place_modules
 from gdsdeploy.host.errors import ApplyError, CannotTellError, HostError
-from gdsdeploy.host.evidence import NOTHING, processes
+from gdsdeploy.host.evidence import NOTHING
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.gate import gate
 from gdsdeploy.host.io import atomic
 from gdsdeploy.host.libcufile import probe
 from gdsdeploy.host.secure_boot.signing import make_key
+from gdsdeploy.host.subjects import gdscheck, processes
 
 NOBODY = 65534
 SECRET = "root's own\n"
@@ -369,7 +370,7 @@ def test_root_runs_and_loads_nothing_of_others_from_the_places_of_cuda(
     monkeypatch.setattr(processes, "GDSCHECKS", (f"{folder}/gdsch*",))
     monkeypatch.setattr(probe, "LIBRARIES", (f"{folder}/libcufile*",))
     recorder = Recorder()
-    processes.collect_programs(recorder, NOTHING)
+    gdscheck.collect_programs(recorder, NOTHING)
     document = recorder.document
     assert document["listings"]["gdscheck"] == [f"{folder}/gdscheck"]
     assert ("gdscheck" in document["commands"]) == (kind == "roots")

@@ -17,9 +17,9 @@ import pytest
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.facts import Unknown
 from gdsdeploy.host.facts.document import Document
-from gdsdeploy.host.facts.processes import BROKEN, COMPAT, Proof, proofs
 from gdsdeploy.host.libcufile import probe
 from gdsdeploy.host.proof import proof
+from gdsdeploy.host.subjects.proof import BROKEN, COMPAT, Proof, proofs
 
 CUDA = """
 #include <stdlib.h>

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gdsdeploy.host.facts.cufile import CufileFacts
 from gdsdeploy.host.facts.document import Document
-from gdsdeploy.host.facts.processes import Program
+from gdsdeploy.host.subjects.cufile_json import CufileFacts
+from gdsdeploy.host.subjects.processes import Program
 
 
 def running(**facts: Any) -> Program:

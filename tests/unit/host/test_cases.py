@@ -12,10 +12,11 @@ from gdsdeploy.host import checks
 from gdsdeploy.host.explain import explanation
 from gdsdeploy.host.explain.explanation import as_document, explain
 from gdsdeploy.host.explain.text import render
-from gdsdeploy.host.facts import as_dict, facts_from, require, storage
+from gdsdeploy.host.facts import as_dict, facts_from, require
 from gdsdeploy.host.facts.host_facts import stack
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, UNKNOWN
+from gdsdeploy.host.subjects import filesystem
 from tests.unit.host import cases, hosts
 from tests.unit.host.cases import CaseError, Look
 from tests.unit.host.checks.changes import EXPECTATION
@@ -58,7 +59,7 @@ def _conditions(look: Look, expected: Mapping[str, Any]) -> dict[str, Any]:
     """Place → the conditions of direct I/O on its mount, by their names."""
     facts = facts_from(look.document)
     mounts = require(facts.storage.mounts)
-    states = {place: storage.conditions(facts.document, facts.storage, mounts[place], place) for place in expected}
+    states = {place: filesystem.features(facts.document, facts.storage, mounts[place], place) for place in expected}
     return {place: {one.name: as_dict(one) for one in every} for place, every in states.items()}
 
 

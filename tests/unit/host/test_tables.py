@@ -12,10 +12,9 @@ import pytest
 
 from docs.gen import audit
 from gdsdeploy.host import data
-from gdsdeploy.host.explain import filesystem
-from gdsdeploy.host.facts import storage
 from gdsdeploy.host.gdscheck import document
 from gdsdeploy.host.io.wording import aligned
+from gdsdeploy.host.subjects import filesystem, storage
 
 FOLDER = Path(data.__file__).parent
 #: Table → its file and its schema.  Only documentation uses the audit's findings, so hosts don't get them.

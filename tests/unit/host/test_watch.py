@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.evidence import processes
-from gdsdeploy.host.facts.cufile import CufileFacts
 from gdsdeploy.host.facts.document import Document
-from gdsdeploy.host.facts.processes import OpenFile, ProcessFacts, Program
 from gdsdeploy.host.facts.unknown import Unknown, known
 from gdsdeploy.host.io.wording import HIDDEN
 from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.libcufile.counters import Counters, Direction, Gpu, Observed
+from gdsdeploy.host.subjects import processes
+from gdsdeploy.host.subjects.cufile_json import CufileFacts
+from gdsdeploy.host.subjects.processes import OpenFile, ProcessFacts, Program
 from gdsdeploy.host.watch import document as table
 from gdsdeploy.host.watch import service
 from gdsdeploy.host.watch.document import document

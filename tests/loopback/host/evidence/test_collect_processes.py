@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import checks
-from gdsdeploy.host.evidence import NOTHING, processes
-from gdsdeploy.host.evidence.processes import Identity, Scan
+from gdsdeploy.host.evidence import NOTHING
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.facts import HostFacts, UndecidedError, facts_from
-from gdsdeploy.host.facts.environment import Overlay
-from gdsdeploy.host.facts.processes import Program
 from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.model.finding import FAIL, PASS, Finding
+from gdsdeploy.host.subjects import environment, processes
+from gdsdeploy.host.subjects.cufile_json import Overlay
+from gdsdeploy.host.subjects.processes import Identity, Program, Scan
 from gdsdeploy.host.watch.look import Watcher
 from gdsdeploy.zipapp import hostapp
 from tests.cufile import libraries
@@ -54,7 +54,7 @@ def job(argv: list[str], **variables: str) -> Iterator[int]:
 
 def collected() -> tuple[dict[str, Any], HostFacts]:
     recorder = Recorder()
-    recorder.attempt("environment", lambda: processes.collect_environment(recorder, NOTHING), 60)
+    recorder.attempt("environment", lambda: environment.collect_environment(recorder, NOTHING), 60)
     recorder.attempt("processes", lambda: processes.collect_processes(recorder, NOTHING), 60)
     assert recorder.document["gaps"] == []
     return recorder.document, facts_from(recorder.document)

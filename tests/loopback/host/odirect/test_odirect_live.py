@@ -14,20 +14,11 @@ import pytest
 
 from gdsdeploy.host import checks
 from gdsdeploy.host.facts import HostFacts, facts_from
-from gdsdeploy.host.facts.storage import (
-    ALIGNED,
-    BUFFERED,
-    BYPASSED,
-    FELL_BACK,
-    REFUSED,
-    TINY,
-    Audit,
-    Condition,
-    conditions,
-)
 from gdsdeploy.host.facts.unknown import Unknown
 from gdsdeploy.host.model.expectation import Expectation, from_json
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, Finding
+from gdsdeploy.host.subjects.filesystem import Feature, features
+from gdsdeploy.host.subjects.odirect import ALIGNED, BUFFERED, BYPASSED, FELL_BACK, REFUSED, TINY, Audit
 from tests.loopback.host.odirect.filesystems import ENCRYPT, KINDS, inside
 
 EXPECTATION = from_json((Path(__file__).parents[3] / "evidence" / "hosts" / "lab-vm.expectation.json").read_text())
@@ -90,9 +81,9 @@ def results(outcome: Audit, names: tuple[str, ...]) -> set[str]:
     return {trial.result for trial in outcome.of(names)}
 
 
-def states(host: Any, facts: HostFacts, name: str) -> dict[str, Condition]:
+def states(host: Any, facts: HostFacts, name: str) -> dict[str, Feature]:
     path = f"{host['folder']}/{name}"
-    return {state.name: state for state in conditions(facts.document, facts.storage, facts.storage.mounts[path], path)}
+    return {state.name: state for state in features(facts.document, facts.storage, facts.storage.mounts[path], path)}
 
 
 def on(host: Any, facts: HostFacts, name: str, state: str = "on") -> set[str]:

@@ -14,13 +14,13 @@ from gdsdeploy import cufile
 from gdsdeploy.host import checks
 from gdsdeploy.host.errors import HostError
 from gdsdeploy.host.evidence import kernel, packages
-from gdsdeploy.host.evidence.processes import LIMIT, record_configuration, relevant
 from gdsdeploy.host.evidence.recorder import NOTHING, EvidenceRequest, Recorder, request_for
 from gdsdeploy.host.facts import facts_from
-from gdsdeploy.host.facts.environment import SECTIONS
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, Finding
+from gdsdeploy.host.subjects.cufile_json import LIMIT, SECTIONS, record_configuration
+from gdsdeploy.host.subjects.environment import relevant
 from tests.unit.host.kmod.kmod_elf import VERMAGIC
 from tests.unit.host.kmod.kmod_root import EXPECTED, RELEASE, Root
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.explain.config import requests_p2pdma
 from gdsdeploy.host.explain.explanation import explain
 from gdsdeploy.host.facts import UndecidedError, Unknown, facts_from
 from gdsdeploy.host.facts.driver import registry
@@ -25,6 +24,7 @@ from gdsdeploy.host.subjects.condition import (
     needs,
     weigh,
 )
+from gdsdeploy.host.subjects.cufile_json import requests_p2pdma
 from gdsdeploy.host.subjects.gpu import grace
 from gdsdeploy.host.subjects.mechanisms import choose, mechanisms
 from gdsdeploy.host.subjects.p2pdma import LABELS

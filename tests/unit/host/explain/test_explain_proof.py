@@ -21,12 +21,12 @@ from gdsdeploy.host.explain.explanation import as_document, explain, path_of
 from gdsdeploy.host.explain.text import render
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.document import Document
-from gdsdeploy.host.facts.processes import Proof, proof_counters, proofs
 from gdsdeploy.host.libcufile.errors import lookup
 from gdsdeploy.host.model.expectation import from_json
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
 from gdsdeploy.host.paths import CONTAINER_FILES
 from gdsdeploy.host.subjects.condition import BROKEN, COMPAT, NVIDIA_FS, P2PDMA
+from gdsdeploy.host.subjects.proof import Proof, proof_counters, proofs
 from tests.unit.host.explain.capable_host import MOUNT, capable, with_gpu
 
 EVIDENCE = Path(__file__).parents[3] / "evidence"

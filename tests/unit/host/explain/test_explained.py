@@ -19,10 +19,10 @@ from gdsdeploy.host.explain.explanation import as_document, explain
 from gdsdeploy.host.explain.text import render, render_process
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.host_facts import stack
-from gdsdeploy.host.facts.storage import Mount
 from gdsdeploy.host.model import causes
 from gdsdeploy.host.subjects import rdma, topology
 from gdsdeploy.host.subjects.condition import Cause, listed_cause, numbers
+from gdsdeploy.host.subjects.storage import Mount
 from tests.unit.host import cases
 from tests.unit.host.checks.changes import GOOD
 from tests.unit.host.explain.capable_host import (

@@ -15,21 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gdsdeploy.host.facts import UndecidedError, Unknown, as_dict, facts_from, require
-from gdsdeploy.host.facts.cufile import ACCEPTED, REJECTED, CufileFacts, refusal, without_comments
 from gdsdeploy.host.facts.document import LOGGED, Document, Ran
-from gdsdeploy.host.facts.environment import merged
-from gdsdeploy.host.facts.processes import proofs
-from gdsdeploy.host.facts.storage import (
-    RAID,
-    SERVED,
-    TRANSPORT,
-    Condition,
-    StorageFacts,
-    audits,
-    conditions,
-)
 from gdsdeploy.host.facts.unknown import Facts, any_of, fact, known
+from gdsdeploy.host.subjects.cufile_json import CufileFacts, merged, without_comments
+from gdsdeploy.host.subjects.filesystem import RAID, SERVED, TRANSPORT, Feature, features
+from gdsdeploy.host.subjects.libcufile import ACCEPTED, REJECTED
+from gdsdeploy.host.subjects.odirect import audits
 from gdsdeploy.host.subjects.pci import addresses
+from gdsdeploy.host.subjects.proof import proofs
+from gdsdeploy.host.subjects.storage import StorageFacts
 from tests.unit.host import cases, hosts
 from tests.unit.host.patches import patched
 
@@ -239,11 +233,11 @@ def test_a_real_document_with_anything_in_it_is_read(changes: list[tuple[tuple[s
     json.dumps(as_dict(facts_from(document)))
 
 
-def conditions_of(line: str, **sections: Any) -> dict[str, Condition]:
+def conditions_of(line: str, **sections: Any) -> dict[str, Feature]:
     files = {"/proc/self/mountinfo": line + "\n", **sections.pop("files", {})}
     document = Document({"files": files, **sections})
     facts = StorageFacts(document)
-    return {condition.name: condition for condition in conditions(document, facts, facts.mounts["/mnt"], "/mnt")}
+    return {condition.name: condition for condition in features(document, facts, facts.mounts["/mnt"], "/mnt")}
 
 
 def line(kind: str, options: str, number: str = "0:99", source: str = "server:/export") -> str:
@@ -313,7 +307,7 @@ def test_the_recordings_cover_what_they_should() -> None:
 
 def test_a_refusal_is_quoted_in_the_librarys_own_words() -> None:
     opened = facts(RUNS["1.9.1 wrong-type"]).opened
-    assert refusal(opened)[:2] == [
+    assert opened.refusal[:2] == [
         "json type mismatch, config read failed for json field properties.use_poll_mode",
         "error reading config properties.use_poll_mode",
     ]

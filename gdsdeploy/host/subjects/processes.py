@@ -1,179 +1,48 @@
-"""What programs get: libcufile's variables, the configuration that they name, and what running ones have loaded.
+"""Running programs that have loaded libcufile: which library, and which variables, configuration and counters.
 
-Any user can name any file with CUFILE_ENV_PATH_JSON, and this program may be root.  So only what libcufile reads of a
-configuration is recorded: the sections that it knows, of a regular file that is one.  Also whether libcufile accepts
-its configuration, and gdscheck's report.
-
-Of programs that have loaded libcufile: which library, which of its variables, configuration and counters.  Of their
-environment only libcufile's variables are recorded.  A program in a container has its own files: they're read through
-/proc/PID/root.  The environment is that of the program's start; a program may have changed it since.  Everything is
-read from outside; see docs/watch.md.
+Of their environment only libcufile's variables are recorded.  A program in a container has its own files: they're read
+through /proc/PID/root.  The environment is that of the program's start; a program may have changed it since.
+Everything is read from outside; see docs/watch.md.
 """
 
 from __future__ import annotations
 
 import errno
-import glob
 import os
 import posixpath
 import re
-import stat
-import tempfile
 import time
-from functools import lru_cache
+from functools import partial
 from itertools import islice
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
-
-from ..facts.cufile import parse_config, without_comments
-from ..facts.document import Document
-from ..facts.environment import SECTIONS, VARIABLE, WHEEL, EnvironmentFacts, sets_variables
-from ..io.reading import plain_name, whole
-from ..libcufile import counters, probe
-from ..libcufile.counters import Segment
-from ..paths import (
-    CGROUP,
-    CONTAINER_FILES,
-    CUFILE,
-    CUFILE_OPEN,
-    CUFILE_SONAME,
-    ENROOT,
-    GDSCHECK,
-    LIBRARY_FOLDERS,
-    LIBRARY_PATTERN,
-    OWN_NAME,
-    OWN_PARENTS,
-    PROCESSES,
-    VARIABLE_FILES,
-    VARIABLE_FOLDERS,
-    VARIABLE_NAMES,
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    TypeVar,
+    Union,
 )
-from ..process import is_roots
-from ..rootdir import inside, list_folder
-from ..subjects.register import collector
-from .recorder import FILE_LIMIT, EvidenceRequest, Recorder, matching_lines, read_all
 
-#: As of /etc/cufile.json.
-LIMIT = 256 * 1024
+from ..evidence.recorder import matching_lines, read_all
+from ..facts.document import Document, collected
+from ..facts.unknown import Facts, Maybe, UndecidedError, fact, if_known, known
+from ..io.reading import plain_name
+from ..libcufile import counters
+from ..libcufile.counters import Counters, Segment
+from ..paths import CUFILE, PROCESSES
+from ..rootdir import list_folder
+from .cufile_json import VARIABLE, CufileFacts, Overlay, merged, overlay, record_configuration
+from .environment import Variable, relevant
+from .register import collector
 
-
-def record_configuration(recorder: Recorder, path: str, root: str = "/") -> str:
-    """Record the configuration ``path`` as seen inside ``root`` once; returns its key in the section ``configs``."""
-    key = path if root == "/" else root + path
-    if key not in recorder.document["configs"]:
-        recorder.value("configs", key, lambda place: read_configuration(place if root == "/" else inside(root, path)))
-    return key
-
-
-def read_configuration(path: str) -> Dict[str, Any]:
-    """``config``: the known sections; or ``broken``: why every libcufile refuses the file.
-
-    Raises OSError, and ValueError for a file that may be refused or not.
-    """
-    # A device isn't opened: that alone can have an effect.
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise ValueError("it isn't a regular file")
-    text = whole(path, LIMIT).decode("utf-8", "replace")
-    try:
-        value = parse_config(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    except ValueError as error:
-        if _is_refused(text, error):
-            return {"broken": f"it isn't JSON: {error}"}
-        raise ValueError(f"it may not be JSON: {error}") from None
-    if value is None or value in ({}, []):
-        return {"config": {}}
-    if not isinstance(value, dict):
-        return {"broken": "it isn't a JSON object"}
-    config = {name: value[name] for name in SECTIONS if value.get(name) is not None}
-    wrong = [name for name, section in config.items() if not isinstance(section, dict)]
-    return {"broken": f"its section {wrong[0]} isn't an object"} if wrong else {"config": config}
-
-
-def _is_refused(text: str, error: ValueError) -> bool:
-    """Whether libcufile refuses a text for the reason for which Python does.
-
-    It does for an empty or unclosed text, for one that begins with neither brace nor bracket, and for a comma before a
-    closing one.  Otherwise it may accept it: its parser takes some numbers that Python's doesn't.
-    """
-    plain = without_comments(text).lstrip()
-    rest = plain[getattr(error, "pos", 0) :]
-    return plain[:1] not in ("{", "[") or not rest.strip() or re.match(r"[\s,]*[}\]]", rest) is not None
-
-
-#: Words of container managers in the control group of the first process.
-MANAGERS = r"docker|kubepods|containerd|libpod|crio|/lxc|enroot"
-#: libcufile's variables in files.
-VARIABLES = r"CUFILE_[A-Z]"
-
-
-@collector("environment")
-def collect_environment(recorder: Recorder, _request: EvidenceRequest) -> None:
-    for path in CONTAINER_FILES:
-        recorder.text(path)
-    recorder.excerpt(CGROUP, MANAGERS)
-    names = [name for name in os.environ if name.startswith(ENROOT) or name in VARIABLE_NAMES]
-    own = {name: os.environ[name] for name in sorted(names)}
-    recorder.document["environment"] = {**own, **relevant(os.environ)}
-    for path in VARIABLE_FILES:
-        recorder.excerpt(path, VARIABLES)
-    for folder in VARIABLE_FOLDERS:
-        for name in recorder.names(folder):
-            if sets_variables(name):
-                recorder.excerpt(folder + "/" + name, VARIABLES)
-    for folder in OWN_PARENTS:
-        recorder.names(folder, OWN_NAME)
-    # A container may not have these of its host.
-    recorder.names("/run/udev")
-    recorder.names("/dev/infiniband")
-    named = EnvironmentFacts(Document(recorder.document)).variables.get(VARIABLE)
-    if named is not None and named.value.startswith("/"):
-        record_configuration(recorder, named.value)
-
-
-def relevant(environment: Mapping[str, str]) -> Dict[str, str]:
-    """Libcufile's variables; any other may hold a secret."""
-    return {name: value for name, value in sorted(environment.items()) if name.startswith("CUFILE_")}
-
-
-#: Debian's gds-tools, then NVIDIA's.
-GDSCHECKS = ("/usr/libexec/gds/tools/gdscheck", "/usr/local/cuda*/gds/tools/gdscheck")
-GDSCHECK_SECONDS = 30.0
-
-
-@collector("programs")
-def collect_programs(recorder: Recorder, request: EvidenceRequest) -> None:
-    recorder.text(CUFILE, limit=256 * 1024)
-    if request.cufile_path != CUFILE:
-        recorder.text(request.cufile_path, limit=256 * 1024)
-    for folder in LIBRARY_FOLDERS:
-        for name in recorder.names(folder, LIBRARY_PATTERN):
-            recorder.link(folder + "/" + name)
-    paths = [path for pattern in GDSCHECKS for path in sorted(glob.glob(pattern))]
-    recorder.document["listings"][GDSCHECK] = paths
-    safe_paths = [path for path in paths if is_roots(path)]
-    if safe_paths:
-        _gdscheck(recorder, safe_paths[0])
-    elif paths:
-        recorder.gap(GDSCHECK, f"{paths[0]}: users other than root can replace it, so root doesn't run it")
-    for path in probe.unsafe_libraries():
-        recorder.gap(CUFILE_OPEN, f"{path}: users other than root can replace it, so root doesn't load it")
-    ldconfig = recorder.document["commands"].get("ldconfig", {})
-    if ldconfig.get("status") == 0 and not probe.is_anywhere(ldconfig["stdout"]):
-        # A Python for nothing costs as much as a login.
-        recorder.document["listings"][CUFILE_SONAME] = []
-        return
-    probe.probe(recorder.command, recorder.document["commands"], request.cufile_path)
-
-
-def _gdscheck(recorder: Recorder, path: str) -> None:
-    with tempfile.TemporaryDirectory(prefix="gdscheck-") as folder:
-        log = os.path.join(folder, "cufile.log")
-        # Only the log is redirected: this program doesn't write to its configured folder.
-        argv = [*probe.without_cufile(), "CUFILE_LOGFILE_PATH=" + log, path, "-p"]
-        recorder.command(GDSCHECK, argv, timeout=GDSCHECK_SECONDS, cwd=folder)
-        recorder.document["commands"][GDSCHECK]["log"] = probe.tail(log, FILE_LIMIT)
-
+if TYPE_CHECKING:
+    from ..evidence.recorder import EvidenceRequest, Recorder
 
 #: Open files of one process that are looked at, and files that are recorded.
 DESCRIPTORS_LIMIT, FILES_LIMIT = 8192, 16
@@ -216,7 +85,7 @@ def identity(folder: str, pid: int) -> Identity:
 def age(process: Identity) -> float:
     """Seconds since its start."""
     with open("/proc/uptime", "rb") as file:
-        return float(file.read(64).split()[0]) - process.start / _ticks()
+        return float(file.read(64).split()[0]) - process.start / os.sysconf("SC_CLK_TCK")
 
 
 def inside_pid(folder: str) -> int:
@@ -235,7 +104,7 @@ def statistics(folder: str, process: Identity, mapped: Sequence[Tuple[int, int]]
     try:
         key = inside_pid(folder)
         ids = [number for at, number in mapped if at == key]
-        begin = _boot_time() + process.start / _ticks()
+        begin = _boot_time() + process.start / os.sysconf("SC_CLK_TCK")
         namespace = folder + "/ns/ipc"
 
         def read() -> Dict[str, Any]:
@@ -381,11 +250,6 @@ def _is_dead(segment: Segment) -> bool:
     return False
 
 
-@lru_cache(maxsize=1)
-def _ticks() -> int:
-    return os.sysconf("SC_CLK_TCK")
-
-
 def _boot_time() -> float:
     """When this kernel started, in seconds since 1970, by the clock as it is now."""
     return time.time() - time.clock_gettime(_CLOCK_BOOTTIME)
@@ -409,6 +273,7 @@ AGAIN = 60.0
 
 #: (key, id) of segments of shared memory that a process has mapped.
 Segments = Tuple[Tuple[int, int], ...]
+Read = TypeVar("Read")
 
 
 class Maps(NamedTuple):
@@ -450,7 +315,8 @@ class Scan:
     def look(self, recorder: Recorder) -> None:
         """Record the programs that have loaded libcufile."""
         programs: List[Dict[str, Any]] = []
-        summary: Dict[str, Any] = {"programs": programs, "unread": 0, "more": False, "dead": _dead()}
+        dead = _if_readable(lambda: len(dead_segments()))
+        summary: Dict[str, Any] = {"programs": programs, "unread": 0, "more": False, "dead": dead}
         recorder.document["processes"][PROCESSES] = summary
         before, self._now = self._now, _Remembered({}, {})
         end = time.monotonic() + self._seconds
@@ -516,7 +382,9 @@ def _program(recorder: Recorder, process: Identity, maps: Maps) -> Dict[str, Any
     try:
         program["statistics"] = statistics(folder, process, maps.segments)
         program.update(open_files(folder))
-        program["releases"] = {path: _release(f"{folder}/map_files/{at}") for path, at in maps.libraries.items()}
+        program["releases"] = {
+            path: _if_readable(partial(release, f"{folder}/map_files/{at}")) for path, at in maps.libraries.items()
+        }
         program["program"] = _read(folder + "/comm", 64).strip()
         program["unit"] = _read(folder + "/cgroup", 4096).strip().split("\n")[-1].split(":", 2)[-1]
         shared = all(_same(folder, name) for name in ("ns/mnt", "root"))
@@ -559,16 +427,9 @@ def _as_its_user(folder: str, recorder: Recorder, path: str, root: str) -> str:
         os.setgroups(own[1])
 
 
-def _dead() -> Optional[int]:
+def _if_readable(read: Callable[[], Read]) -> Optional[Read]:
     try:
-        return len(dead_segments())
-    except OSError:
-        return None
-
-
-def _release(file: str) -> Optional[str]:
-    try:
-        return release(file)
+        return read()
     except OSError:
         return None
 
@@ -587,3 +448,194 @@ def _wheels(root: str, library: str) -> List[str]:
 def _read(path: str, limit: int) -> str:
     with open(path, "rb") as file:
         return read_all(file, limit).decode("utf-8", "replace")
+
+
+#: The folder of an NVIDIA wheel with a libcufile; the groups are its CUDA release, up to 12, and its version.
+WHEEL = re.compile(r"nvidia_cufile(_cu\d+)?-(\d[\d.]*)\.dist-info")
+_VERSION = re.compile(r"libcufile\.so\.(\d+\.\d+\S*)$")
+#: The wheel for CUDA 12 has its library here, each later one elsewhere.
+_CUDA12 = "/nvidia/cufile/lib/"
+DELETED = " (deleted)"
+
+
+class OpenFile(NamedTuple):
+    """A file that is open at least twice, as one that cuFile has registered."""
+
+    path: str
+    mount: str
+    filesystem: str
+    #: whether it is open for direct I/O
+    direct: bool
+
+
+class Program(Facts):
+    """A process, as it was when the evidence was collected."""
+
+    def __init__(self, document: Document, cufile: CufileFacts, row: Dict[str, Any]) -> None:
+        super().__init__(document)
+        self._cufile, self._row = cufile, row
+        pid, start = row.get("pid"), row.get("start")
+        self.pid = pid if isinstance(pid, int) else 0
+        #: as in /proc/PID/comm: at most 15 characters
+        self.name = _text(row.get("program"))
+        #: its control group, which names its unit, container or job
+        self.unit = _text(row.get("unit"))
+        #: the path of its /etc/cufile.json
+        self.base_path = _text(row.get("base")) or CUFILE
+        #: when it started, in clock ticks after the boot; -1: not recorded
+        self.start = start if isinstance(start, int) else -1
+        statistics = row.get("statistics")
+        at = statistics.get("at") if isinstance(statistics, dict) else None
+        #: what it has counted, or why that isn't known: an id of libcufile/route.py
+        self.counters = _counters(statistics)
+        #: when its counters were read, in seconds of the host's monotonic clock
+        self.at = float(at) if isinstance(at, (int, float)) else 0.0
+        self.files = _files(row.get("files"))
+
+    @property
+    def _unread(self) -> str:
+        return "{} of process {}".format(_text(self._row.get("error")) or "no record", self._row.get("pid"))
+
+    @fact
+    def container(self) -> bool:
+        """Whether its files are others than this host's, as in a container."""
+        value = self._row.get("container")
+        return collected(value if isinstance(value, bool) else None, self._unread)
+
+    @fact
+    def libraries(self) -> Mapping[str, Maybe[str]]:
+        """File of each libcufile → its version."""
+        libraries, wheels, releases = (self._row.get(key) for key in ("libraries", "wheels", "releases"))
+        paths = [path for path in libraries if isinstance(path, str)] if isinstance(libraries, list) else []
+        return {path: known(partial(_version, path, _of(wheels, path), _of(releases, path))) for path in paths}
+
+    @fact
+    def variables(self) -> Mapping[str, str]:
+        """Libcufile's variables, as the program was started."""
+        value = self._row.get("variables")
+        is_valid = isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+        return collected(value if is_valid else None, self._unread)
+
+    @fact
+    def base(self) -> Optional[Mapping[str, Any]]:
+        """The content of its /etc/cufile.json; None: there is none."""
+        path = _text(self._row.get("base"))
+        if path == CUFILE:
+            return self._cufile.config
+        record = self.document.record("configs", collected(path or None, self._unread))
+        config = record.get("config") if record is not None else None
+        if record is not None and not isinstance(config, dict):
+            raise UndecidedError("{}: {}".format(path, record.get("broken", "malformed")))
+        return config
+
+    @fact
+    def overlay(self) -> Optional[Overlay]:
+        named, key = self.variables.get(VARIABLE, ""), _text(self._row.get("config"))
+        if not named:
+            return None
+        if not key:
+            raise UndecidedError(f"{VARIABLE}={named} names a file in a folder of another container")
+        place = "the environment of process {}".format(self._row.get("pid"))
+        return overlay(self.document, key, Variable(VARIABLE, named, place, f"{VARIABLE}={named}"))
+
+    @fact
+    def nvidia_fs(self) -> bool:
+        """Whether it has nvidia-fs open, without which its I/O can't take it."""
+        value = self._row.get("nvidia_fs")
+        return collected(value if isinstance(value, bool) else None, "its open files were not recorded")
+
+    @property
+    def level(self) -> Optional[int]:
+        """profile.cufile_stats of the configuration that it reads; None: not there, or not a number from 0 to 3."""
+        base, over = self.base, self.overlay
+        profile = merged(base, over.config if over else {}).get("profile")
+        level = profile.get("cufile_stats") if isinstance(profile, dict) else None
+        return level if isinstance(level, int) and not isinstance(level, bool) and 0 <= level <= 3 else None
+
+    @property
+    def label(self) -> str:
+        unit = f" of {self.unit}" if self.unit not in ("", "/") else ""
+        return f"process {self.pid} ({self.name or 'no name'}){unit}"
+
+
+class ProcessFacts(Facts):
+    """Programs that have loaded libcufile."""
+
+    def __init__(self, document: Document, cufile: CufileFacts) -> None:
+        super().__init__(document)
+        self._cufile = cufile
+
+    @property
+    def _record(self) -> Dict[str, Any]:
+        """Raises UndecidedError where it has no list of programs."""
+        record = if_known(lambda: self.document.record("processes", PROCESSES), None) or {}
+        rows = record.get("programs")
+        if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
+            return record
+        if PROCESSES in self.document.paths("processes"):
+            raise UndecidedError("the record of running programs is malformed")
+        raise self.document.not_collected("running programs were", "processes")
+
+    @fact
+    def programs(self) -> Tuple[Program, ...]:
+        return tuple(Program(self.document, self._cufile, row) for row in self._record["programs"])
+
+    @fact
+    def complete(self) -> bool:
+        """True: every process of the host was looked at."""
+        unread, more = self._record.get("unread"), self._record.get("more")
+        if not isinstance(unread, int) or not isinstance(more, bool):
+            raise UndecidedError("the record of running programs is malformed")
+        if unread:
+            words = "{} process{} could not be read: permission denied"
+            raise UndecidedError(words.format(unread, "" if unread == 1 else "es"))
+        if more:
+            raise UndecidedError("not every process was looked at: there are too many")
+        return True
+
+    @fact
+    def dead_segments(self) -> int:
+        """Segments of statistics that programs which ended have left."""
+        dead = self._record.get("dead")
+        words = "shared memory of programs that ended was not looked for"
+        return collected(dead if isinstance(dead, int) else None, words)
+
+
+def _counters(record: Any) -> Union[Counters, str]:
+    record = record if isinstance(record, dict) else {}
+    reason = record.get("reason", counters.NO_RECORD)
+    reason_id = reason if isinstance(reason, str) and reason in counters.REASONS else counters.NO_RECORD
+    result = counters.from_record(record.get("counters"))
+    return reason_id if result is None else result
+
+
+def _files(rows: Any) -> Tuple[OpenFile, ...]:
+    kinds = (str, str, str, bool)
+    whole = [row for row in rows if isinstance(row, list) and len(row) == 4] if isinstance(rows, list) else []
+    return tuple(OpenFile(*row) for row in whole if all(isinstance(part, kind) for part, kind in zip(row, kinds)))
+
+
+def _version(path: str, wheels: Any, inside: Any) -> str:
+    """From the file's name, else from that of the wheel that installed it, else as it is ``inside`` the file."""
+    deleted = path.endswith(DELETED)
+    match = _VERSION.search(path[: -len(DELETED)] if deleted else path)
+    if match:
+        return match.group(1)
+    for name in wheels if isinstance(wheels, list) and not deleted else ():
+        wheel = WHEEL.fullmatch(str(name))
+        if wheel and (wheel.group(1) == "_cu12") == (_CUDA12 in path):
+            return wheel.group(2)
+    if isinstance(inside, str) and re.fullmatch(r"\d+(\.\d+){1,3}", inside):
+        return inside
+    if deleted:
+        raise UndecidedError(f"{path}: it was replaced while the program ran, and its name has no version")
+    words = f"{path}: neither its name nor a package beside it has a version ({posixpath.basename(path)})"
+    raise UndecidedError(words)
+
+
+def _of(values: Any, key: str) -> Any:
+    return values.get(key) if isinstance(values, dict) else None
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

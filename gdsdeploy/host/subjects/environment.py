@@ -1,24 +1,20 @@
-"""The environment of programs: in a container or not, libcufile's variables, and the driver's libraries and firmware.
-
-CUFILE_ENV_PATH_JSON names a second configuration, which libcufile lays over /etc/cufile.json.  The rules were seen in
-the real libcufile 1.9.1, 1.15.1 and 1.20.0: it reads /etc/cufile.json, then the named file, key by key.  null and an
-empty list change nothing, and a mount table gets further mounts.  A missing file is ignored; if one of both is broken,
-every cuFile call fails.
-"""
+"""The environment of programs: in a container or not, and libcufile's variables there."""
 
 from __future__ import annotations
 
+import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Tuple
 
+from ..facts.document import Document, collected, recorded_lines, there
+from ..facts.unknown import Facts, Maybe, Unknown, fact, given, if_known, known, require
+from ..model.expectation import Expectation
 from ..paths import (
     CGROUP,
     CONTAINER_FILES,
     ENROOT,
-    FIRMWARE,
-    FIRMWARE_PATH,
     MOUNTINFO,
     OWN_NAME,
     OWN_PARENTS,
@@ -26,8 +22,48 @@ from ..paths import (
     VARIABLE_FOLDERS,
     VARIABLE_NAMES,
 )
-from .document import Document, collected, group_of, recorded_lines, there
-from .unknown import Facts, Maybe, UndecidedError, Unknown, fact, given, if_known, known, require
+from .register import Answer, capitalized, check, collector, failed, not_applicable, passed
+
+if TYPE_CHECKING:
+    from ..evidence.recorder import EvidenceRequest, Recorder
+    from ..facts import HostFacts
+
+#: Words of container managers in the control group of the first process.
+MANAGERS = r"docker|kubepods|containerd|libpod|crio|/lxc|enroot"
+#: libcufile's variables in files.
+VARIABLES = r"CUFILE_[A-Z]"
+
+
+@collector("environment")
+def collect_environment(recorder: Recorder, _request: EvidenceRequest) -> None:
+    for path in CONTAINER_FILES:
+        recorder.text(path)
+    recorder.excerpt(CGROUP, MANAGERS)
+    names = [name for name in os.environ if name.startswith(ENROOT) or name in VARIABLE_NAMES]
+    own = {name: os.environ[name] for name in sorted(names)}
+    recorder.document["environment"] = {**own, **relevant(os.environ)}
+    for path in VARIABLE_FILES:
+        recorder.excerpt(path, VARIABLES)
+    for folder in VARIABLE_FOLDERS:
+        for name in recorder.names(folder):
+            if sets_variables(name):
+                recorder.excerpt(folder + "/" + name, VARIABLES)
+    for folder in OWN_PARENTS:
+        recorder.names(folder, OWN_NAME)
+    # A container may not have these of its host.
+    recorder.names("/run/udev")
+    recorder.names("/dev/infiniband")
+    from .cufile_json import VARIABLE, record_configuration
+
+    named = EnvironmentFacts(Document(recorder.document)).variables.get(VARIABLE)
+    if named is not None and named.value.startswith("/"):
+        record_configuration(recorder, named.value)
+
+
+def relevant(environment: Mapping[str, str]) -> Dict[str, str]:
+    """Libcufile's variables; any other may hold a secret."""
+    return {name: value for name, value in sorted(environment.items()) if name.startswith("CUFILE_")}
+
 
 #: Files that container managers create → the manager's name, unless the file has it.
 _MARKS = dict(zip(CONTAINER_FILES, ("a container", "a container", "Docker", "Podman", "Apptainer")))
@@ -158,115 +194,45 @@ def sets_variables(name: str) -> bool:
     return name.endswith((".sh", ".conf"))
 
 
-#: The variable that names the file.
-VARIABLE = "CUFILE_ENV_PATH_JSON"
-#: The sections that some release reads.
-SECTIONS = (
-    "logging", "profile", "execution", "properties", "block", "sparse", "fs", "denylist", "miscellaneous",
-)  # fmt: skip
+GPUS = "give the container its GPUs: NVIDIA's container runtime and --gpus all; Enroot's 98-nvidia.sh hook"
+INFINIBAND = "map /dev/infiniband into the container (--device /dev/infiniband); Enroot's 99-mellanox.sh hook"
 
 
-#: Switches of ``properties`` that every release reads.
-SWITCHES = ("allow_compat_mode", "force_compat_mode")
+@check(
+    "container.view",
+    "in a container, programs see the parts of the host that cuFile needs",
+    expects="device nodes of the GPUs and of nvidia-fs, /run/udev, sysfs, and RDMA devices where the fleet has RDMA",
+    prevents="a healthy host with jobs in containers that all go through CPU memory, or fail with 5027",
+    of_running=True,
+)
+def view(facts: HostFacts, expectation: Expectation) -> Answer:
+    manager = facts.environment.container
+    if manager is None:
+        return not_applicable("not in a container")
+    missing = list(_missing(facts, expectation))
+    if not missing:
+        return passed(f"{manager}: everything is visible")
+    words = "{}: no {}".format(manager, ", no ".join(name for name, _ in missing))
+    fixes = "; ".join(dict.fromkeys(fix for _, fix in missing))
+    return failed(words, capitalized(fixes), ["{}: {}".format(*gap) for gap in missing])
 
 
-@dataclass(frozen=True)
-class Overlay:
-    """``variable`` names the file."""
-
-    variable: Variable
-    #: its known sections; empty where there is no such file
-    config: Mapping[str, Any] = field(default_factory=dict)
-    exists: bool = True
-    #: why libcufile refuses it; empty where it doesn't
-    broken: str = ""
-
-    @property
-    def path(self) -> str:
-        return self.variable.value
-
-    def value(self, section: str, key: str) -> Any:
-        """The value that the file gives the key, at any depth of the section; None where it doesn't."""
-        return next((value for name, value in _values(self.config.get(section)) if name == key), None)
-
-
-def overlay(document: Document, key: str, variable: Variable) -> Overlay:
-    """The file that was recorded as ``key``; raises UndecidedError."""
-    try:
-        value = document.record("configs", key)
-    except UndecidedError as error:
-        raise UndecidedError(f"{VARIABLE} names a configuration that is unknown: {error}") from None
-    if value is None:
-        return Overlay(variable, exists=False)
-    config, broken = value.get("config"), value.get("broken", "")
-    if isinstance(config, dict):
-        sections = {name: config[name] for name in SECTIONS if isinstance(config.get(name), dict)}
-        return Overlay(variable, sections, broken=_wrong_type(sections))
-    if broken and isinstance(broken, str):
-        return Overlay(variable, broken=broken)
-    raise UndecidedError(f"the record of {key} is malformed")
-
-
-def merged(base: Optional[Mapping[str, Any]], over: Mapping[str, Any]) -> Dict[str, Any]:
-    """``over`` laid over ``base`` key by key."""
-    result = dict(base or {})
-    for key, value in over.items():
-        below = result.get(key)
-        if isinstance(value, Mapping):
-            result[key] = merged(below if isinstance(below, Mapping) else None, value)
-        elif value is not None and value != []:
-            result[key] = value
-    return result
-
-
-def _values(section: Any) -> Iterator[Tuple[str, Any]]:
-    for name, value in section.items() if isinstance(section, Mapping) else ():
-        yield name, value
-        yield from _values(value)
-
-
-def _wrong_type(config: Mapping[str, Any]) -> str:
-    """The switch with a value of another type, for which every release refuses the file; empty where there is none."""
-    values = {key: config.get("properties", {}).get(key) for key in SWITCHES}
-    wrong = [key for key, value in values.items() if value is not None and not isinstance(value, bool)]
-    return f"its properties.{wrong[0]} is neither true nor false" if wrong else ""
-
-
-LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
-#: The folder of an NVIDIA wheel with a libcufile; the groups are its CUDA release, up to 12, and its version.
-WHEEL = re.compile(r"nvidia_cufile(_cu\d+)?-(\d[\d.]*)\.dist-info")
-
-
-@dataclass(frozen=True)
-class Library:
-    """A library as the loader finds it; ``version`` is the one in the name of the file, e.g. 550.163.01."""
-
-    path: str
-    version: str
-
-
-class UserlandFacts(Facts):
-    """What the driver brings beside its modules."""
-
-    #: by soname; None: the loader finds none
-    libraries = given(lambda document: {name: known(partial(_library, document, name)) for name in LIBRARIES})
-
-    @fact
-    def firmware(self) -> Mapping[str, Tuple[str, ...]]:
-        """Driver version → its firmware files (gsp_*.bin), in the folders where the kernel looks."""
-        firmware: Dict[str, Tuple[str, ...]] = {}
-        for folder in filter(None, (self.document.line(FIRMWARE_PATH), FIRMWARE)):
-            for version in self.document.names(folder + "/nvidia/[0-9]*") or ():
-                files = self.document.names(f"{folder}/nvidia/{version}/gsp*.bin*")
-                firmware.setdefault(version, files or ())
-        return firmware
-
-
-def _library(document: Document, name: str) -> Optional[Library]:
-    run = document.ran("ldconfig")
-    match = re.search(rf"^\s*{re.escape(name)}\s.*=>\s*(/\S+)$", run.stdout, re.MULTILINE)
-    if not match:
-        return None
-    path = collected(document.link(match.group(1)), f"{match.group(1)} is gone")
-    version = re.search(r"\.so\.(\d+(?:\.\d+)+)$", path)
-    return Library(path, group_of(version, f"{path} has no version in its name"))
+def _missing(facts: HostFacts, expectation: Expectation) -> Iterator[Tuple[str, str]]:
+    """(what is missing, its fix)"""
+    names = facts.environment.devices
+    if "nvidiactl" not in names or not any(name[len("nvidia") :].isdigit() for name in names):
+        yield "/dev/nvidia0 or /dev/nvidiactl", GPUS
+    if "nvidia-uvm" not in names:
+        yield "/dev/nvidia-uvm", GPUS
+    if expectation.nvidia_fs_version and not any(name.startswith("nvidia-fs") for name in names):
+        yield "/dev/nvidia-fs*", "map every /dev/nvidia-fs* of the host into the container (--device)"
+    if "data" not in facts.environment.udev:
+        yield "/run/udev/data", "mount the host's udev database, read-only: --volume /run/udev:/run/udev:ro"
+    if not facts.pci.functions:
+        yield "/sys/bus/pci/devices", "mount the host's /sys, read-only"
+    if expectation.rdma != "none":
+        names = facts.environment.infiniband
+        if "rdma_cm" not in names:
+            yield "/dev/infiniband/rdma_cm", INFINIBAND
+        if not any(name.startswith("uverbs") for name in names):
+            yield "/dev/infiniband/uverbs*", INFINIBAND

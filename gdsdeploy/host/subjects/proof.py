@@ -1,6 +1,4 @@
-"""Running programs that have loaded libcufile, and the configuration that each has.
-
-What a read and a write through cuFile prove: the path that they took, or why it is unknown.  See host/proof.
+"""What a read and a write through cuFile prove: the path that they took, or why it is unknown.  host/proof makes them.
 
 Counters of nvidia-fs: ``Bar1-map … ok`` rises whenever GPU memory is mapped for it, ``Reads … ok`` and ``Writes … ok``
 with each operation while its parameter rw_stats_enabled is on; none of them rises for compat mode or P2PDMA.  A file
@@ -12,212 +10,37 @@ from __future__ import annotations
 
 import contextlib
 import json
-import posixpath
 import re
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from ..libcufile import counters
-from ..libcufile.counters import Counters
-from ..libcufile.errors import UnknownCodeError, lookup
-from ..paths import CUFILE, PROCESSES, PROOF, PROOF_COMPAT
-from .cufile import CufileFacts
-from .document import NOT_FOUND, TIMED_OUT, Document, Ran, collected
-from .environment import VARIABLE, WHEEL, Overlay, Variable, merged, overlay
-from .unknown import Facts, Maybe, UndecidedError, Unknown, fact, if_known, known
+from ..facts.document import NOT_FOUND, TIMED_OUT, Document, Ran
+from ..facts.unknown import Maybe, Unknown, if_known
+from ..io.reading import mount_of
+from ..paths import MOUNTINFO, NVIDIA, PROOF, PROOF_COMPAT
+from .condition import BROKEN, COMPAT, NVIDIA_FS, P2PDMA
+from .register import collector
 
-_VERSION = re.compile(r"libcufile\.so\.(\d+\.\d+\S*)$")
-#: The wheel for CUDA 12 has its library here, each later one elsewhere.
-_CUDA12 = "/nvidia/cufile/lib/"
-DELETED = " (deleted)"
+if TYPE_CHECKING:
+    from ..evidence.recorder import EvidenceRequest, Recorder
 
 
-class OpenFile(NamedTuple):
-    """A file that is open at least twice, as one that cuFile has registered."""
+@collector("proof")
+def collect_proof(recorder: Recorder, request: EvidenceRequest) -> None:
+    if not request.scratch:
+        return
+    text = recorder.text(MOUNTINFO, limit=1024 * 1024) or ""
+    # Where direct I/O couldn't even be tried, the server may be gone: don't wait for it twice.
+    audits = recorder.document["odirect"]
+    folders = [path for path in request.scratch if mount_of(path, text) == path and "trials" in audits.get(path, {})]
+    if folders and recorder.names(NVIDIA + "/gpus"):
+        from ..proof import proof
 
-    path: str
-    mount: str
-    filesystem: str
-    #: whether it is open for direct I/O
-    direct: bool
-
-
-class Program(Facts):
-    """A process, as it was when the evidence was collected."""
-
-    def __init__(self, document: Document, cufile: CufileFacts, row: Dict[str, Any]) -> None:
-        super().__init__(document)
-        self._cufile, self._row = cufile, row
-        pid, start = row.get("pid"), row.get("start")
-        self.pid = pid if isinstance(pid, int) else 0
-        #: as in /proc/PID/comm: at most 15 characters
-        self.name = _text(row.get("program"))
-        #: its control group, which names its unit, container or job
-        self.unit = _text(row.get("unit"))
-        #: the path of its /etc/cufile.json
-        self.base_path = _text(row.get("base")) or CUFILE
-        #: when it started, in clock ticks after the boot; -1: not recorded
-        self.start = start if isinstance(start, int) else -1
-        statistics = row.get("statistics")
-        at = statistics.get("at") if isinstance(statistics, dict) else None
-        #: what it has counted, or why that isn't known: an id of libcufile/route.py
-        self.counters = _counters(statistics)
-        #: when its counters were read, in seconds of the host's monotonic clock
-        self.at = float(at) if isinstance(at, (int, float)) else 0.0
-        self.files = _files(row.get("files"))
-
-    @property
-    def _unread(self) -> str:
-        return "{} of process {}".format(_text(self._row.get("error")) or "no record", self._row.get("pid"))
-
-    @fact
-    def container(self) -> bool:
-        """Whether its files are others than this host's, as in a container."""
-        value = self._row.get("container")
-        return collected(value if isinstance(value, bool) else None, self._unread)
-
-    @fact
-    def libraries(self) -> Mapping[str, Maybe[str]]:
-        """File of each libcufile → its version."""
-        libraries, wheels, releases = (self._row.get(key) for key in ("libraries", "wheels", "releases"))
-        paths = [path for path in libraries if isinstance(path, str)] if isinstance(libraries, list) else []
-        return {path: known(partial(_version, path, _of(wheels, path), _of(releases, path))) for path in paths}
-
-    @fact
-    def variables(self) -> Mapping[str, str]:
-        """Libcufile's variables, as the program was started."""
-        value = self._row.get("variables")
-        is_valid = isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
-        return collected(value if is_valid else None, self._unread)
-
-    @fact
-    def base(self) -> Optional[Mapping[str, Any]]:
-        """The content of its /etc/cufile.json; None: there is none."""
-        path = _text(self._row.get("base"))
-        if path == CUFILE:
-            return self._cufile.config
-        record = self.document.record("configs", collected(path or None, self._unread))
-        config = record.get("config") if record is not None else None
-        if record is not None and not isinstance(config, dict):
-            raise UndecidedError("{}: {}".format(path, record.get("broken", "malformed")))
-        return config
-
-    @fact
-    def overlay(self) -> Optional[Overlay]:
-        named, key = self.variables.get(VARIABLE, ""), _text(self._row.get("config"))
-        if not named:
-            return None
-        if not key:
-            raise UndecidedError(f"{VARIABLE}={named} names a file in a folder of another container")
-        place = "the environment of process {}".format(self._row.get("pid"))
-        return overlay(self.document, key, Variable(VARIABLE, named, place, f"{VARIABLE}={named}"))
-
-    @fact
-    def nvidia_fs(self) -> bool:
-        """Whether it has nvidia-fs open, without which its I/O can't take it."""
-        value = self._row.get("nvidia_fs")
-        return collected(value if isinstance(value, bool) else None, "its open files were not recorded")
-
-    @property
-    def level(self) -> Optional[int]:
-        """profile.cufile_stats of the configuration that it reads; None: not there, or not a number from 0 to 3."""
-        base, over = self.base, self.overlay
-        profile = merged(base, over.config if over else {}).get("profile")
-        level = profile.get("cufile_stats") if isinstance(profile, dict) else None
-        return level if isinstance(level, int) and not isinstance(level, bool) and 0 <= level <= 3 else None
-
-    @property
-    def label(self) -> str:
-        unit = f" of {self.unit}" if self.unit not in ("", "/") else ""
-        return f"process {self.pid} ({self.name or 'no name'}){unit}"
+        config = recorder.text(request.cufile_path, limit=256 * 1024) or ""
+        proof.prove(recorder.command, folders, proof.configuration(config, request.cufile_path))
 
 
-class ProcessFacts(Facts):
-    """Programs that have loaded libcufile."""
-
-    def __init__(self, document: Document, cufile: CufileFacts) -> None:
-        super().__init__(document)
-        self._cufile = cufile
-
-    @property
-    def _record(self) -> Dict[str, Any]:
-        """Raises UndecidedError where it has no list of programs."""
-        record = if_known(lambda: self.document.record("processes", PROCESSES), None) or {}
-        rows = record.get("programs")
-        if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
-            return record
-        if PROCESSES in self.document.paths("processes"):
-            raise UndecidedError("the record of running programs is malformed")
-        raise self.document.not_collected("running programs were", "processes")
-
-    @fact
-    def programs(self) -> Tuple[Program, ...]:
-        return tuple(Program(self.document, self._cufile, row) for row in self._record["programs"])
-
-    @fact
-    def complete(self) -> bool:
-        """True: every process of the host was looked at."""
-        unread, more = self._record.get("unread"), self._record.get("more")
-        if not isinstance(unread, int) or not isinstance(more, bool):
-            raise UndecidedError("the record of running programs is malformed")
-        if unread:
-            words = "{} process{} could not be read: permission denied"
-            raise UndecidedError(words.format(unread, "" if unread == 1 else "es"))
-        if more:
-            raise UndecidedError("not every process was looked at: there are too many")
-        return True
-
-    @fact
-    def dead_segments(self) -> int:
-        """Segments of statistics that programs which ended have left."""
-        dead = self._record.get("dead")
-        words = "shared memory of programs that ended was not looked for"
-        return collected(dead if isinstance(dead, int) else None, words)
-
-
-def _counters(record: Any) -> Union[Counters, str]:
-    record = record if isinstance(record, dict) else {}
-    reason = record.get("reason", counters.NO_RECORD)
-    reason_id = reason if isinstance(reason, str) and reason in counters.REASONS else counters.NO_RECORD
-    result = counters.from_record(record.get("counters"))
-    return reason_id if result is None else result
-
-
-def _files(rows: Any) -> Tuple[OpenFile, ...]:
-    kinds = (str, str, str, bool)
-    whole = [row for row in rows if isinstance(row, list) and len(row) == 4] if isinstance(rows, list) else []
-    return tuple(OpenFile(*row) for row in whole if all(isinstance(part, kind) for part, kind in zip(row, kinds)))
-
-
-def _version(path: str, wheels: Any, inside: Any) -> str:
-    """From the file's name, else from that of the wheel that installed it, else as it is ``inside`` the file."""
-    deleted = path.endswith(DELETED)
-    match = _VERSION.search(path[: -len(DELETED)] if deleted else path)
-    if match:
-        return match.group(1)
-    for name in wheels if isinstance(wheels, list) and not deleted else ():
-        wheel = WHEEL.fullmatch(str(name))
-        if wheel and (wheel.group(1) == "_cu12") == (_CUDA12 in path):
-            return wheel.group(2)
-    if isinstance(inside, str) and re.fullmatch(r"\d+(\.\d+){1,3}", inside):
-        return inside
-    if deleted:
-        raise UndecidedError(f"{path}: it was replaced while the program ran, and its name has no version")
-    words = f"{path}: neither its name nor a package beside it has a version ({posixpath.basename(path)})"
-    raise UndecidedError(words)
-
-
-def _of(values: Any, key: str) -> Any:
-    return values.get(key) if isinstance(values, dict) else None
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-#: As in host/subjects/condition.py, which builds on the facts.
-NVIDIA_FS, P2PDMA, COMPAT, BROKEN = "nvidia-fs", "p2pdma", "compat", "broken"
 #: What is tried, in this order; recordings made before writes were tried name no operations.
 READ, WRITE = "read", "write"
 #: libcufile's log line, at level TRACE, about a finished operation (1.15 to 1.20).
@@ -493,6 +316,9 @@ def _why(pair: _Pair) -> str:
 
 def _code(result: List[Any]) -> str:
     """An error with its name, and CUDA's where there is one."""
+    # The collector of this page has no use for it.
+    from ..libcufile.errors import UnknownCodeError, lookup
+
     words = str(result[0])
     with contextlib.suppress(UnknownCodeError):
         words += f" ({lookup(words)[0].name})"

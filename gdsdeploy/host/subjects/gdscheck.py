@@ -1,0 +1,185 @@
+"""NVIDIA's gdscheck: what it reports about the host, and whether the other checks agree with it."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import tempfile
+from typing import TYPE_CHECKING, Callable, List, Optional, Pattern, Tuple
+
+from ..facts.driver import OPEN
+from ..facts.unknown import Facts, UndecidedError, fact, given, if_known
+from ..libcufile import probe
+from ..model.expectation import Expectation
+from ..paths import CUFILE, CUFILE_OPEN, GDSCHECK
+from ..process import is_roots
+from . import libcufile
+from .register import Answer, check, collector, failed, not_applicable, passed
+
+if TYPE_CHECKING:
+    from ..evidence.recorder import EvidenceRequest, Recorder
+    from ..facts import HostFacts
+    from ..gdscheck import Report, Row
+
+#: Debian's gds-tools, then NVIDIA's.
+GDSCHECKS = ("/usr/libexec/gds/tools/gdscheck", "/usr/local/cuda*/gds/tools/gdscheck")
+GDSCHECK_SECONDS = 30.0
+#: Bytes kept of the log that it makes libcufile write.
+LOG_LIMIT = 64 * 1024
+
+
+@collector("programs")
+def collect_programs(recorder: Recorder, request: EvidenceRequest) -> None:
+    for path in (CUFILE, request.cufile_path):
+        recorder.text(path, limit=256 * 1024)
+    _run_gdscheck(recorder)
+    libcufile.ask(recorder, request.cufile_path)
+
+
+def _run_gdscheck(recorder: Recorder) -> None:
+    paths = [path for pattern in GDSCHECKS for path in sorted(glob.glob(pattern))]
+    recorder.document["listings"][GDSCHECK] = paths
+    safe_paths = [path for path in paths if is_roots(path)]
+    if not safe_paths:
+        for path in paths[:1]:
+            recorder.gap(GDSCHECK, f"{path}: users other than root can replace it, so root doesn't run it")
+        return
+    with tempfile.TemporaryDirectory(prefix="gdscheck-") as folder:
+        log = os.path.join(folder, "cufile.log")
+        # Only the log is redirected: this program doesn't write to its configured folder.
+        argv = [*probe.without_cufile(), "CUFILE_LOGFILE_PATH=" + log, safe_paths[0], "-p"]
+        recorder.command(GDSCHECK, argv, timeout=GDSCHECK_SECONDS, cwd=folder)
+        recorder.document["commands"][GDSCHECK]["log"] = probe.tail(log, LOG_LIMIT)
+
+
+class GdscheckFacts(Facts):
+    """The report of NVIDIA's gdscheck."""
+
+    #: the host has a gdscheck
+    installed = given(lambda document: bool(document.names(GDSCHECK)))
+
+    @fact
+    def report(self) -> Report:
+        """Its output."""
+        # The collector of this page has no use for the readers.
+        from .. import gdscheck
+
+        run = self.document.ran(GDSCHECK)
+        return gdscheck.parse(run.stdout + "\n" + run.stderr, run.status)
+
+    @fact
+    def logged(self) -> Optional[Report]:
+        """The same rows as libcufile logged them when its driver was opened; None: it stopped before it logged them."""
+        from .. import gdscheck
+
+        report = gdscheck.parse_log(self.document.attempted(CUFILE_OPEN).log)
+        return report if report.complete else None
+
+    @property
+    def best(self) -> Optional[Report]:
+        """The report in libcufile's log, else that of gdscheck; None without either."""
+        return if_known(lambda: self.logged, None) or if_known(lambda: self.report, None)
+
+    def row(self, label: str) -> Optional[Row]:
+        """The library's own row about a kind of storage; None: there is none."""
+        return self.best.storage.get(label) if self.best is not None else None
+
+
+TOOL = "gds-tools"
+#: gdscheck's words for the running driver (cufio-plat), since 1.9.
+DRIVER_ROW = "Nvidia Driver Info Status"
+#: Its reasons for giving up.
+NO_GPU = re.compile(r"cuInit Failed|No cuda devices")
+NO_NVIDIA_FS = re.compile(r"nvidia-fs driver is not loaded")
+#: Lines that follow every reason.
+GENERAL = re.compile(
+    r"Platform verification|cuFile (initialization|configuration)|Invalid argument$|API error|not supported"
+)
+BY_HAND = "Compare by hand: gdscheck -p, and the findings of the other checks"
+
+
+@check(
+    "gdscheck.agrees",
+    "gdscheck's report doesn't contradict the other checks",
+    expects="the same driver, nvidia-fs and storage as found here",
+    prevents="trust in one side alone: gdscheck also succeeds in compat mode, and gdsdeploy may be wrong",
+    unknown_hint="Run it by hand and compare: gdscheck -p",
+)
+def agrees(facts: HostFacts, expectation: Expectation) -> Answer:
+    from .. import gdscheck
+
+    if not facts.gdscheck.installed:
+        if TOOL in expectation.packages:
+            return failed("gdscheck is not installed", f"Install {TOOL}: provision the host again")
+        logged = facts.gdscheck.logged
+        if logged is None:
+            return not_applicable("not installed, and the lock has no " + TOOL)
+        return _compared(facts, logged)
+    report = facts.gdscheck.report
+    if report.verdict == gdscheck.REFUSED:
+        return _refused(facts, report)
+    if report.verdict == gdscheck.UNKNOWN:
+        stray = "; ".join(report.strays[:2])
+        raise UndecidedError("gdscheck's output is cut, mixed or not understood" + (": " + stray if stray else ""))
+    if report.exit_status not in (None, 0):
+        raise UndecidedError(f"gdscheck ended with status {report.exit_status} after a whole report")
+    return _compared(facts, report)
+
+
+def _compared(facts: HostFacts, report: Report) -> Answer:
+    impossible = ["it claims an impossible direct path: " + why for why in report.contradictions]
+    wrong = [*_driver(facts, report), *_nvidia_fs(facts, report), *_storage(facts, report), *impossible]
+    if wrong:
+        return failed("; ".join(wrong), BY_HAND, wrong)
+    return passed(f"{report.verdict}: the same driver, nvidia-fs and storage")
+
+
+def _refused(facts: HostFacts, report: Report) -> Answer:
+    """It gave up: passes if the other checks found the same reason."""
+    reason = "; ".join(line for line in report.errors if not GENERAL.search(line)) or "; ".join(report.errors)
+    causes: Tuple[Tuple[Pattern[str], Callable[[], bool]], ...] = (
+        (libcufile.REFUSAL, lambda: facts.cufile.acceptance == libcufile.REJECTED),
+        (NO_GPU, lambda: not facts.pci.gpus),
+        (NO_NVIDIA_FS, lambda: not facts.nvidia_fs.module.loaded),
+    )
+    same = [cause for pattern, cause in causes if any(map(pattern.search, report.errors))]
+    if not same:
+        return failed("it gives up: " + reason, BY_HAND, report.errors)
+    if same[0]():
+        return passed("it gives up for a reason found here too, and proves nothing: " + reason, report.errors)
+    return failed("it gives up, which nothing found here explains: " + reason, BY_HAND, report.errors)
+
+
+def _driver(facts: HostFacts, report: Report) -> List[str]:
+    row = report.platform.get(DRIVER_ROW, "")
+    flavour = facts.driver.flavour
+    if row.startswith("Supported(") and flavour != OPEN:
+        return ["it sees the open driver; found here: {}".format(flavour or "none loaded")]
+    if row.startswith("Supported only on") and flavour == OPEN:
+        return ["it sees the proprietary driver; found here: open"]
+    return []
+
+
+def _nvidia_fs(facts: HostFacts, report: Report) -> List[str]:
+    loaded = facts.nvidia_fs.module.loaded
+    version = facts.nvidia_fs.module.version if loaded else ""
+    if report.nvidia_fs and not loaded:
+        return [f"it sees nvidia-fs {report.nvidia_fs}, which is not loaded here"]
+    # Where the configuration forces compat mode, the library doesn't look for nvidia-fs.
+    forced = report.config.get("properties.force_compat_mode") == "true"
+    if not report.nvidia_fs and loaded and not forced:
+        return ["it does not see nvidia-fs, which is loaded here"]
+    if report.nvidia_fs and not (version + ".").startswith(report.nvidia_fs + "."):
+        return [f"it sees nvidia-fs {report.nvidia_fs}; loaded here is {version}"]
+    return []
+
+
+def _storage(facts: HostFacts, report: Report) -> List[str]:
+    """The one row that can contradict: NVMe through nvidia-fs needs both nvidia-fs and hooks in the nvme driver."""
+    row = report.storage.get("NVMe")
+    if row is None or not row.supported or "p2pdma" in row.paths:
+        return []
+    if any(re.match(r"nvme_v\d_register_nvfs_dma_ops$", name) for name in facts.kernel.symbols):
+        return []
+    return [f"it says NVMe is {row.value}, but the nvme driver has no hooks for nvidia-fs"]

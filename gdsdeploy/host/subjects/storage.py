@@ -1,0 +1,321 @@
+"""Mounts, and the block devices under them down to the controller."""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import re
+from functools import partial
+from typing import TYPE_CHECKING, Collection, Dict, List, Mapping, Optional, Tuple, cast
+
+from ..facts.document import Document, collected, there
+from ..facts.unknown import Facts, Maybe, UndecidedError, fact, given, if_known, known
+from ..io.reading import ext4_features, inode_flags, mount_of, mount_rows, plain_name
+from ..paths import DMSETUP, LFS, LUSTRE_OSC, MOUNTINFO, ZFS_VERSION
+from .load import loads
+from .odirect import audits
+from .pci import addresses
+from .proof import proofs
+from .register import collector
+
+if TYPE_CHECKING:
+    from ..evidence.recorder import EvidenceRequest, Recorder
+
+#: Files of a block device; a partition doesn't have most of them, its disk does.
+FILES = (
+    *("partition", "dm/name", "dm/uuid", "md/level", "md/metadata_version", "queue/logical_block_size"),
+    *("queue/rotational", "queue/nr_requests", "queue/read_ahead_kb", "integrity/device_is_integrity_capable"),
+    *("device/transport", "device/model"),
+)
+CONTROLLERS, CONTROLLER_FILES = "/sys/class/nvme", ("transport", "address", "model", "firmware_rev", "subsysnqn")
+#: Mounts described beyond those that are wanted, and block devices in all.
+MOUNTS_LIMIT, DEVICES_LIMIT = 64, 512
+#: Seconds for a question to a filesystem whose servers may be gone.
+SECONDS = 5.0
+
+
+@collector("storage")
+def collect_storage(recorder: Recorder, request: EvidenceRequest) -> None:
+    text = recorder.text(MOUNTINFO, limit=1024 * 1024) or ""
+    # Mounts on block devices: anonymous devices have the major number 0.
+    entries = [(number, point) for number, point, _ in mount_rows(text) if re.match(r"[1-9][0-9]*:[0-9]+$", number)]
+    points = {mount_of(path, text) for path in request.mounts}
+    first = [entry for entry in entries if entry[1] in points]
+    visited: List[str] = []
+    for number, point in (first + entries)[: MOUNTS_LIMIT + len(first)]:
+        _collect_device(recorder, number, visited)
+        # Only filesystems on this host's disks: others may make a reader wait forever.
+        recorder.value("inodes", point, inode_flags)
+    local = {point for _, point in entries}
+    for path in request.mounts:
+        if mount_of(path, text) in local:
+            recorder.value("inodes", path, inode_flags)
+    _collect_layers(recorder, points, text)
+    for name in recorder.names(CONTROLLERS):
+        recorder.link(f"{CONTROLLERS}/{name}")
+        recorder.texts(f"{CONTROLLERS}/{name}", CONTROLLER_FILES)
+
+
+def _collect_layers(recorder: Recorder, points: Collection[str], text: str) -> None:
+    """What device mapper, Lustre and ZFS do with the data.  points: mount points that the caller asks for."""
+    if any(name.startswith("dm-") for name in recorder.names("/sys/block")):
+        recorder.command(DMSETUP, ["dmsetup", "table"])
+    kinds = {point: kind for _, point, kind in mount_rows(text)}
+    if "lustre" in kinds.values():
+        recorder.texts(LUSTRE_OSC, [name + "/checksums" for name in recorder.names(LUSTRE_OSC)])
+    if "zfs" in kinds.values():
+        recorder.text(ZFS_VERSION)
+    for point in sorted(point for point in points if kinds.get(point) == "lustre"):
+        recorder.command(LFS + point, ["lfs", "getstripe", "-d", point], timeout=SECONDS)
+
+
+def _collect_device(recorder: Recorder, number: str, visited: List[str]) -> None:
+    if number in visited or len(visited) >= DEVICES_LIMIT:
+        return
+    visited.append(number)
+    link = "/sys/dev/block/" + number
+    if recorder.link(link) is None:
+        return
+    recorder.text("/run/udev/data/b" + number)
+    folder = recorder.real(link)
+    name = folder.rpartition("/")[2]
+    recorder.texts(link, FILES)
+    if recorder.text("/proc/fs/ext4/" + name + "/options") is not None:
+        recorder.value("features", name, ext4_features, "/dev/" + name)
+    disk = [folder.rpartition("/")[0]] if recorder.exists(link + "/partition") else []
+    for device in [*disk, *(f"{link}/slaves/{slave}" for slave in recorder.names(link + "/slaves"))]:
+        below = recorder.text(device + "/dev")
+        if below:
+            _collect_device(recorder, below.strip(), visited)
+
+
+#: Inode flags of linux/fs.h that matter here.
+FLAGS = {
+    "compressed": 0x4,
+    "encrypted": 0x800,
+    "journalled": 0x4000,
+    "verity": 0x100000,
+    "nocow": 0x800000,
+    "dax": 0x2000000,
+    "inline": 0x10000000,
+}
+#: Incompatible features of ext4.
+EXT4_FEATURES = {"inline_data": 0x8000, "encrypt": 0x10000}
+#: Kinds of block device.
+NVME, NVMEOF, MULTIPATH, MD, DM, BCACHE, DRBD, VIRTIO, SCSI, LOOP, OTHER = (
+    "nvme", "nvmeof", "nvme-multipath", "md", "dm", "bcache", "drbd", "virtio", "scsi", "loop", "other",
+)  # fmt: skip
+#: Pattern of a device's name → its kind.
+_NAMES = {
+    r"dm-\d+$": DM, r"md": MD, r"bcache\d+$": BCACHE, r"drbd\d+$": DRBD, r"vd[a-z]+$": VIRTIO, r"sd[a-z]+$": SCSI,
+    r"loop\d+$": LOOP,
+}  # fmt: skip
+
+
+def _line(file: str) -> str:
+    """The fact that a file of a device has; empty where there is none."""
+    return cast("str", fact(lambda device: device.document.line(f"{device._link}/{file}") or ""))
+
+
+def _number(file: str) -> int:
+    def read(device: Device) -> int:
+        text = device.document.line(f"{device._link}/{file}")
+        if text is None or not re.match(r"\d{1,9}$", text):
+            raise UndecidedError(f"{device._link}/{file} says {text!r}")
+        return int(text)
+
+    return cast("int", fact(read))
+
+
+class Device(Facts):
+    """A block device; partitions are described by their disk."""
+
+    def __init__(self, document: Document, number: str, depth: int = 0) -> None:
+        """number: major:minor.  Raises UndecidedError where sysfs doesn't show it, or what is below it."""
+        super().__init__(document)
+        link = "/sys/dev/block/" + number
+        path = document.link(link)
+        if path is None or depth > 8:
+            raise UndecidedError(f"{number} is not a block device that sysfs shows")
+        #: as in /dev, e.g. ``nvme0n1p1``
+        self.name, self.number = posixpath.basename(path), number
+        if document.text(link + "/partition") is not None:
+            # A partition lies in the folder of its disk, whose files are recorded by its number.
+            path = posixpath.dirname(path)
+            link = "/sys/dev/block/" + _number_of(document, path, path)
+        self._path, self._link = path, link
+        names = document.names(link + "/slaves") or ()
+        numbers = [_number_of(document, f"{link}/slaves/{name}", name) for name in names]
+        self.below = tuple(Device(document, one, depth + 1) for one in numbers)
+        is_remote = _kind(path) == NVME and if_known(lambda: self.transport, "pcie") != "pcie"
+        self.kind = NVMEOF if is_remote else _kind(path)
+        #: of the controller, empty for virtual devices
+        self.pci_address = (addresses(path) or ("",))[-1]
+
+    @property
+    def place(self) -> str:
+        """Its folder in sysfs."""
+        return "/sys/dev/block/" + self.number
+
+    @fact
+    def transport(self) -> str:
+        """Of NVMe: ``pcie``, ``rdma``, ``tcp``, ``fc``, ``loop``; empty for others."""
+        if _kind(self._path) != NVME:
+            return ""
+        return _transport(self.document, posixpath.basename(posixpath.dirname(self._path)))
+
+    #: of device mapper: e.g. ``LVM-…``, ``CRYPT-LUKS2-…``, ``mpath-…``
+    dm_uuid = _line("dm/uuid")
+    #: of md: e.g. ``raid0``
+    md_level = _line("md/level")
+    #: how many requests its queue holds
+    requests = _number("queue/nr_requests")
+    #: KiB that the kernel reads ahead for buffered reads
+    read_ahead = _number("queue/read_ahead_kb")
+    #: bytes of a logical block
+    block_size = _number("queue/logical_block_size")
+
+    @fact
+    def dm_targets(self) -> Tuple[str, ...]:
+        """Of device mapper, in the order of its table, e.g. ``linear``, ``cache``, ``thin``; empty for others."""
+        if self.kind != DM:
+            return ()
+        name = collected(self.document.line(self._link + "/dm/name"), "the device-mapper device has no name")
+        lines = [line.partition(": ") for line in self.document.ran(DMSETUP).stdout.splitlines()]
+        rows = [rest.split() for shown, _, rest in lines if shown == name]
+        if not rows:
+            raise UndecidedError(f"dmsetup table doesn't show {name}")
+        return tuple(dict.fromkeys(row[2] for row in rows if len(row) > 2))
+
+    @fact
+    def integrity(self) -> bool:
+        """Formatted with protection information, which nvidia-fs does not take."""
+        return self.document.line(self._link + "/integrity/device_is_integrity_capable") == "1"
+
+    @fact
+    def udev_usage(self) -> Optional[str]:
+        """What udev recorded as ID_FS_USAGE, e.g. ``filesystem``; None: no record of it."""
+        text = self.document.text("/run/udev/data/b" + self.number)
+        match = re.search(r"^E:ID_FS_USAGE=(.+)$", text or "", re.MULTILINE)
+        return match and match.group(1)
+
+    @fact
+    def ext4_options(self) -> Optional[Tuple[str, ...]]:
+        """ext4's options in effect, defaults included; None: not ext4."""
+        text = self.document.text(f"/proc/fs/ext4/{self.name}/options")
+        return None if text is None else tuple(text.split())
+
+    @fact
+    def ext4_features(self) -> Optional[Tuple[str, ...]]:
+        """Features of its ext4 that keep files from the direct path: ``encrypt``, ``inline_data``; None: not ext4."""
+        sets = self.document.features(self.name)
+        incompat = None if sets is None else sets.get("incompat", 0)
+        return None if incompat is None else tuple(name for name, bit in EXT4_FEATURES.items() if incompat & bit)
+
+
+class Mount(Facts):
+    """What one line of mountinfo says, and what is under it.
+
+    See proc(5): id, parent, major:minor, root, mount point, options, optional fields, "-", type, source, options.
+    """
+
+    def __init__(self, document: Document, line: str) -> None:
+        """Raises ValueError for a line of another form."""
+        super().__init__(document)
+        left, _, right = line.partition(" - ")
+        fields, (self.filesystem, source, *more) = left.split(), right.split()
+        _, _, number, _, point, options, *_ = fields
+        self.mount_point, self.source, self.line = plain_name(point), plain_name(source), line
+        #: per-mount and per-superblock options
+        self.options = tuple(dict.fromkeys(",".join([options, *more[:1]]).split(",")))
+        #: of its block device; empty for filesystems without one of their own
+        self._number = "" if number.startswith("0:") else number
+
+    @fact
+    def device(self) -> Optional[Device]:
+        """None for filesystems without a block device of their own."""
+        return Device(self.document, self._number) if self._number else None
+
+    @fact
+    def flags(self) -> Optional[Tuple[str, ...]]:
+        """Those of its topmost folder, which new files inherit: see FLAGS; None: there is no such folder."""
+        return _flags(self.document, self.mount_point) if self._number else None
+
+    @property
+    def words(self) -> str:
+        """As mount(8) prints it."""
+        return f"{self.source} on {self.mount_point} type {self.filesystem} ({','.join(self.options)})"
+
+    def option(self, name: str) -> Optional[str]:
+        """The value of ``name=value``, empty for a bare ``name``, None where it is not given."""
+        pairs = (option.partition("=") for option in self.options)
+        return next((value for key, _, value in pairs if key == name), None)
+
+    @property
+    def devices(self) -> Tuple[Device, ...]:
+        """Every block device under it, the topmost first."""
+
+        def below(device: Device) -> Tuple[Device, ...]:
+            return (device, *(lowest for lower in device.below for lowest in below(lower)))
+
+        device = if_known(lambda: self.device, None)
+        return below(device) if device is not None else ()
+
+
+class StorageFacts(Facts):
+    """Mounts, and what was tried on them."""
+
+    @fact
+    def mounts(self) -> Mapping[str, Mount]:
+        """By mount point; where mounts lie over each other, the one on top."""
+        mounts: Dict[str, Mount] = {}
+        for line in there(self.document.text(MOUNTINFO), MOUNTINFO).splitlines():
+            with contextlib.suppress(ValueError):
+                mount = Mount(self.document, line)
+                mounts[mount.mount_point] = mount
+        return mounts
+
+    @fact
+    def controllers(self) -> Mapping[str, Maybe[str]]:
+        """NVMe controllers: name → transport."""
+        names = self.document.existing(CONTROLLERS)
+        return {name: known(partial(_transport, self.document, name)) for name in names}
+
+    @fact
+    def inodes(self) -> Mapping[str, Maybe[Optional[Tuple[str, ...]]]]:
+        """Requested paths: flags, as for a mount; none where the mounts aren't known."""
+        paths = self.document.paths("inodes") if if_known(lambda: self.mounts, None) is not None else ()
+        return {path: known(partial(_flags, self.document, path)) for path in paths}
+
+    #: folder → audit of direct I/O
+    audits = given(audits)
+    #: mount point → proof of cuFile's path for each GPU
+    proofs = given(proofs)
+    #: mount point → reading under load, where requested
+    loads = given(loads)
+
+    def mount_of(self, path: str) -> Optional[Mount]:
+        """The mount that ``path`` lies on, by its name."""
+        above = [point for point in self.mounts if path == point or path.startswith(point.rstrip("/") + "/")]
+        return self.mounts[max(above, key=len)] if above else None
+
+
+def _flags(document: Document, path: str) -> Optional[Tuple[str, ...]]:
+    value = document.inode_flags(path)
+    return None if value is None else tuple(name for name, bit in FLAGS.items() if value & bit)
+
+
+def _transport(document: Document, controller: str) -> str:
+    return document.line(f"{CONTROLLERS}/{controller}/transport") or ""
+
+
+def _number_of(document: Document, folder: str, name: str) -> str:
+    return collected(document.line(folder + "/dev"), f"{name} has no number")
+
+
+def _kind(path: str) -> str:
+    """From where a disk lies below /sys/devices; NVME also for one over fabrics."""
+    name = posixpath.basename(path)
+    if re.match(r"nvme\d+(c\d+)?n\d+$", name):
+        return MULTIPATH if "/nvme-subsystem/" in path else NVME
+    return next((kind for pattern, kind in _NAMES.items() if re.match(pattern, name)), OTHER)
