@@ -1,4 +1,4 @@
-"""Events of a rollout: a class for each kind, and the one reader and writer between them and JSON.
+"""Events of a rollout: a class for each kind, which pydantic reads from the journal's JSON.
 
 An event has its content twice: ``payload`` for the program, and ``data`` as in the journal's JSON, with the order of
 its keys and with unknown keys.  A missing key has its field's default; a value of another type is refused.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from functools import partial
-from types import UnionType
-from typing import Any, Self, TypeVar, cast, get_args, get_origin, get_type_hints
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Self, TypeVar
 
-from gdsdeploy.model.rollout import STRICT, JsonForm, Plan
+from pydantic import AfterValidator, StrictBool, StrictFloat, StrictInt, ValidationError
+
+from gdsdeploy.model.rollout import STRICT, JsonForm, Plan, adapter, first_error
 
 T = TypeVar("T")
 
@@ -100,10 +100,7 @@ class ModulesBefore:
 
 @dataclass(slots=True)
 class Facts:
-    """Facts of a host on which decisions depend; others are only shown.
-
-    Not frozen, which halves the time to create one.
-    """
+    """Facts of a host on which decisions depend; others are only shown."""
 
     #: digest of the lock that it had, and that lock's release
     current: str | None = None
@@ -112,7 +109,7 @@ class Facts:
     boot_id: str | None = None
     validated_boot: str | None = None
     kernel: str | None = None
-    satisfied: bool = False
+    satisfied: StrictBool = False
     disruption: str = ""
     #: how the installed modules were loaded: none, reload or reboot
     how: str | None = None
@@ -120,12 +117,18 @@ class Facts:
     snapshot: Mapping[str, Any] | None = None
     modules_before: ModulesBefore | None = None
     #: whether it's in work again; why not, or with what reason it was drained
-    returned: bool | None = None
+    returned: StrictBool | None = None
     reason: str = ""
     #: the Standing, ``works`` or ``unknown``, for which a step was put off; whether it may have done something before
     standing: str | None = None
-    begun: bool = False
+    begun: StrictBool = False
     verdict: str = ""
+
+
+def _with_facts(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a step has found, if the facts in it can be read."""
+    read(Facts, data)
+    return data
 
 
 # -- of one host
@@ -136,7 +139,7 @@ class StepBegun(StepPayload):
     """A step begins."""
 
     #: from 1; above 1: an earlier attempt may have done it, wholly or in part
-    attempt: int = 1
+    attempt: StrictInt = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +147,7 @@ class StepDone(StepPayload):
     """A step ended well."""
 
     #: facts from the step
-    data: Mapping[str, Any] = field(default_factory=dict, metadata={"shape": Facts})
+    data: Annotated[Mapping[str, Any], AfterValidator(_with_facts)] = field(default_factory=dict)
 
     @property
     def facts(self) -> Facts:
@@ -201,10 +204,10 @@ class Measurement:
     """A measurement for the rest of a soak."""
 
     #: remaining seconds of the soak
-    left: float
+    left: StrictFloat
     #: boot of the driver's machine, and seconds since that boot
     boot: str
-    steady: float
+    steady: StrictFloat
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +215,7 @@ class WaveSoaking(WavePayload):
     """Hosts of the wave are in work, and are validated again at the end of the soak."""
 
     #: seconds since the epoch
-    until: float | None = None
+    until: StrictFloat | None = None
     measured: Measurement | None = None
 
 
@@ -249,7 +252,7 @@ class RolloutFinished(Payload):
     """The end."""
 
     #: outcome → number of hosts
-    outcomes: Mapping[str, int] = field(default_factory=dict)
+    outcomes: Mapping[str, StrictInt] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,77 +316,15 @@ def plan_of(first: Event | None) -> Plan:
     return Plan.from_json(first.payload.plan)
 
 
-# -- between JSON and classes
-
-
-def as_json(value: Any) -> dict[str, Any]:
-    """The JSON object of an instance, without a payload's fields that are None."""
-    parts = {member.name: getattr(value, member.name) for member in fields(value)}
-    return {
-        name: as_json(part) if is_dataclass(part) else part
-        for name, part in parts.items()
-        if part is not None or not isinstance(value, Payload)
-    }
+def as_json(payload: Payload) -> dict[str, Any]:
+    """The JSON object of a payload, without its fields that are None."""
+    return {name: value for name, value in asdict(payload).items() if value is not None}
 
 
 def read(shape: type[T], value: Mapping[str, Any]) -> T:
     """An instance of ``shape`` from a JSON object; other keys are ignored.  Raises ValueError with the place."""
     try:
-        return shape(**_arguments(shape, value))
-    except TypeError as error:
-        raise ValueError(str(error)) from None
-
-
-def _arguments(shape: Any, value: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of an object that are fields of ``shape``, with checked values."""
-    table = _TABLES.get(shape) or _tabulate(shape)
-    arguments: dict[str, Any] = {}
-    for name, part in value.items():
-        if name not in table:
-            continue
-        exact, reader = table[name]
-        try:
-            arguments[name] = part if type(part) is exact else reader(part)
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
-    return arguments
-
-
-#: Class → field → the type whose values need no check, and the reader of other values.
-_TABLES: dict[Any, dict[str, tuple[type, Callable[[Any], Any]]]] = {}
-_EXACT = {str: str, int: int, float: float, bool: bool, str | None: str, Mapping[str, Any]: dict}
-
-
-def _tabulate(shape: Any) -> dict[str, tuple[type, Callable[[Any], Any]]]:
-    hints = get_type_hints(shape)
-    _TABLES[shape] = {name: (_EXACT.get(hint, type(...)), _reader(hint)) for name, hint in hints.items()}
-    for member in fields(shape):
-        if within := member.metadata.get("shape"):
-            _TABLES[shape][member.name] = type(...), partial(_fitting, within)
-    return _TABLES[shape]
-
-
-def _fitting(shape: Any, value: Any) -> Any:
-    """The object itself, if it can be read as ``shape``."""
-    _arguments(shape, _of(Mapping, value))
-    return value
-
-
-def _reader(hint: Any) -> Callable[[Any], Any]:
-    """A function that checks a value and converts it to the type ``hint``."""
-    if get_origin(hint) is UnionType:
-        inner = _reader(get_args(hint)[0])
-        return lambda value: None if value is None else inner(value)
-    if is_dataclass(hint):
-        return lambda value: read(cast("type[Any]", hint), _of(Mapping, value))
-    if get_origin(hint) is tuple:
-        return lambda value: tuple(_of(str, part) for part in _of((list, tuple), value))
-    if hint == Mapping[str, int]:
-        return lambda value: {name: _of(int, part) for name, part in _of(Mapping, value).items()}
-    return partial(_of, {float: (int, float), Mapping[str, Any]: Mapping}.get(hint, hint))
-
-
-def _of(shape: Any, value: Any) -> Any:
-    if not isinstance(value, shape) or (isinstance(value, bool) and shape is not bool):
-        raise ValueError(f"{type(value).__name__} is not what belongs there")
-    return value
+        instance: T = adapter(shape).validate_python(value)
+    except ValidationError as error:
+        raise ValueError(first_error(error)) from None
+    return instance

@@ -6,6 +6,7 @@ The state of a rollout is a fold over the events in its journal, so that every r
 from __future__ import annotations
 
 import enum
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +17,6 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 #: Version of a plan and its journal; no other one is read.
 VERSION = 1
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-_adapters: dict[type, TypeAdapter[Any]] = {}
 
 
 class Step(enum.StrEnum):
@@ -102,10 +102,17 @@ class Outcome(enum.StrEnum):
 FAILURES = frozenset({Outcome.ROLLED_BACK, Outcome.REFUSED, Outcome.KEPT, Outcome.LOST})
 
 
-def _adapter(shape: type) -> TypeAdapter[Any]:
-    if shape not in _adapters:
-        _adapters[shape] = TypeAdapter(shape)
-    return _adapters[shape]
+@functools.cache
+def adapter(shape: type) -> TypeAdapter[Any]:
+    """Pydantic's reader and writer of a dataclass."""
+    return TypeAdapter(shape)
+
+
+def first_error(error: ValidationError) -> str:
+    """What is wrong with a document, and where in it."""
+    first = error.errors(include_url=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"{place + ': ' if place else ''}{first['msg']}"
 
 
 class JsonForm:
@@ -115,18 +122,16 @@ class JsonForm:
 
     def as_json(self) -> dict[str, Any]:
         """Objects, lists, text, numbers and booleans only."""
-        written: dict[str, Any] = _adapter(type(self)).dump_python(self, mode="json")
+        written: dict[str, Any] = adapter(type(self)).dump_python(self, mode="json")
         return written
 
     @classmethod
     def from_json(cls, value: object) -> Self:
         """Read what ``as_json`` returned, or its text; raises ValueError with the wrong place."""
         try:
-            instance: Self = _adapter(cls).validate_json(value if isinstance(value, str) else json.dumps(value))
+            instance: Self = adapter(cls).validate_json(value if isinstance(value, str) else json.dumps(value))
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            place = ".".join(map(str, first["loc"]))
-            raise ValueError(f"{cls.__name__.lower()}: {place + ': ' if place else ''}{first['msg']}") from None
+            raise ValueError(f"{cls.__name__.lower()}: {first_error(error)}") from None
         except TypeError as error:
             raise ValueError(f"{cls.__name__.lower()}: {error}") from None
         return instance

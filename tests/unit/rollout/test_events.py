@@ -77,20 +77,20 @@ def test_every_kind_has_a_class() -> None:
 @pytest.mark.parametrize("kind", Kind)
 def test_a_value_of_another_type_is_refused_with_its_place(kind: Kind) -> None:
     for each in fields(PAYLOADS[kind]):
-        with pytest.raises(ValueError, match=rf"^{each.name}: bool "):
+        with pytest.raises(ValueError, match=rf"^{each.name}: Input should be "):
             Event(1, 0.0, kind, "", {each.name: True})
 
 
 @pytest.mark.parametrize(
     ("kind", "data", "message"),
     [
-        (Kind.FAIL, {"error": {"kind": 1}}, "error: kind: int "),
-        (Kind.SOAKING, {"until": 1, "measured": {"left": 1.0, "boot": "b"}}, "measured: .*steady"),
-        (Kind.RESUMED, {"accept": ["a", 1]}, "accept: int "),
-        (Kind.RESUMED, {"accept": "a"}, "accept: str "),
-        (Kind.FINISHED, {"outcomes": {"done": "1"}}, "outcomes: str "),
-        (Kind.END, {"data": {"validated_boot": 5}}, "data: validated_boot: int "),
-        (Kind.END, {"data": {"release": {"lock": "x"}}}, "data: release: .*fleet"),
+        (Kind.FAIL, {"error": {"kind": 1}}, "error.kind: .*string"),
+        (Kind.SOAKING, {"until": 1, "measured": {"left": 1.0, "boot": "b"}}, "measured.steady: "),
+        (Kind.RESUMED, {"accept": ["a", 1]}, "accept.1: .*string"),
+        (Kind.RESUMED, {"accept": "a"}, "accept: .*tuple"),
+        (Kind.FINISHED, {"outcomes": {"done": "1"}}, "outcomes.done: .*integer"),
+        (Kind.END, {"data": {"validated_boot": 5}}, "data: .*validated_boot: .*string"),
+        (Kind.END, {"data": {"release": {"lock": "x"}}}, "data: .*release.fleet: "),
     ],
 )
 def test_what_is_wrong_within_has_its_place(kind: Kind, data: dict[str, Any], message: str) -> None:
@@ -260,10 +260,10 @@ def test_an_event_that_is_not_understood(at: Any, kind: Kind, data: dict[str, An
 @pytest.mark.parametrize(
     ("data", "place"),
     [
-        ('{"step":"drain","attempt":"x"}', "attempt: str "),
-        ('{"step":[],"attempt":[]}', "step: list "),
-        ('{"step":"drain","attempt":NaN}', "attempt: float "),
-        ('{"step":"drain","attempt":true}', "attempt: bool "),
+        ('{"step":"drain","attempt":"x"}', "attempt: .*integer"),
+        ('{"step":[],"attempt":[]}', "step: .*string"),
+        ('{"step":"drain","attempt":NaN}', "attempt: .*integer"),
+        ('{"step":"drain","attempt":true}', "attempt: .*integer"),
         ("[]", "its data is no object"),
     ],
 )
