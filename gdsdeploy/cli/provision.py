@@ -17,6 +17,7 @@ from gdsdeploy.converge import ansible as converge
 from gdsdeploy.converge import plan_report, static_inventory
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.image import Image, open_image
+from gdsdeploy.converge.machine import Machine
 from gdsdeploy.converge.plan_fleet import PLAN_TIMEOUT, FleetPlan, facts_to_fit, names_to_fit, plan_fleet
 from gdsdeploy.converge.plan_report import supply_words
 from gdsdeploy.converge.provision import provision, summary
@@ -66,7 +67,8 @@ def place(names: list[str], image: Image | None) -> str:
 
 def left_out(image: Image | None, lock: Lock) -> str:
     """What isn't done in an image, as a paragraph; empty: nothing."""
-    lines = [f"  - {entry.words}" for entry in image.left(lock)] if image is not None else []
+    left = image.left(Machine(image.fleet, lock, image.name)) if image is not None else []
+    lines = [f"  - {entry.words}" for entry in left]
     return joined(["Left out of the image:", *lines]) if lines else ""
 
 

@@ -14,8 +14,9 @@ from operator import attrgetter
 from typing import Any, Final
 
 from gdsdeploy.converge import boot
+from gdsdeploy.converge.expectation import expectation as expectation_of
 from gdsdeploy.converge.files import encoded
-from gdsdeploy.converge.machine import PEERMEM, PEERMEM_UNIT, Machine, exactly, packaged_files, superseded
+from gdsdeploy.converge.machine import PEERMEM, PEERMEM_UNIT, Machine, addresses, exactly, packaged_files, superseded
 from gdsdeploy.cufile.render import log_dir
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.host.apply import (
@@ -46,7 +47,6 @@ from gdsdeploy.host.apply.file_resource import FileResource
 from gdsdeploy.host.apply.packages import managers, transaction
 from gdsdeploy.host.gate.gate import FILE, Settings
 from gdsdeploy.host.io.prometheus import places
-from gdsdeploy.host.model.expectation import from_json
 from gdsdeploy.host.model.system import services_of
 from gdsdeploy.lock.signatures import lock_order
 from gdsdeploy.model.lock import Target
@@ -114,7 +114,7 @@ def _preflight(machine: Machine) -> preflight.Desired:
         unasked_kernel=machine.release if asks else "",
         kernel_release=machine.release,
         versions={package.package: package.version for package in machine.packages},
-        repositories=list(dict.fromkeys(index.uri for index in target.indices)),
+        repositories=addresses(target),
         driver_version=target.driver.version if machine.is_host else "",
         imex_nodes=list(machine.fleet.imex_nodes(machine.name)),
         fleet_id=fleet_id,
@@ -158,8 +158,10 @@ def _program(_: Machine) -> program.Desired:
 
 @_applied("gds_host", "expectation")
 def _expectation(machine: Machine) -> expectation.Desired:
-    text = machine.files.expectations[machine.name] if machine.is_host else ""
-    return expectation.Desired(replace(from_json(text), host="").to_json() if machine.image else text)
+    if not machine.is_host:
+        return expectation.Desired("")
+    expected = expectation_of(machine)
+    return expectation.Desired((replace(expected, host="") if machine.image else expected).to_json())
 
 
 def has_dkms(machine: Machine) -> bool:
@@ -258,8 +260,7 @@ def _packages_cufile(machine: Machine) -> transaction.Desired:
 
 @_applied("gds_cufile", "cufile", _host)
 def _cufile(machine: Machine) -> cufile.Desired:
-    text = machine.files.cufile[machine.name] if machine.is_host else ""
-    return cufile.Desired(text, log_dir=log_dir(machine.profile))
+    return cufile.Desired(machine.cufile, log_dir=log_dir(machine.profile))
 
 
 def _is_signed(machine: Machine) -> bool:

@@ -1,24 +1,27 @@
 """What a host answers to ``apply --check`` → what provision would change there, and in which words.  Pure.
 
-Every part of an answer is checked for its type.  A machine of which something is unknown never has nothing to do.
-Nothing decides by the words, which the changes' resources bring.
+Every part of an answer is read as the host program's own types have it.  A machine of which something is unknown never
+has nothing to do.  Nothing decides by the words, which the changes' resources bring.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Final, Literal, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from gdsdeploy.builds.assign import Supply
 from gdsdeploy.converge.desired import ROLES
 from gdsdeploy.host.apply import registry
 from gdsdeploy.host.apply.model import Change, Refusal
-from gdsdeploy.host.foreign import ForeignInstall, Trace, install_from
+from gdsdeploy.host.foreign import ForeignInstall, kinds
 from gdsdeploy.host.io.wording import first_few, line
+from gdsdeploy.model.rollout import first_error
 
-K = TypeVar("K")
+T = TypeVar("T")
 Disruption = Literal["none", "module reload", "reboot"]
 #: From the least to the most.
 DISRUPTIONS: Final[tuple[Disruption, ...]] = ("none", "module reload", "reboot")
@@ -40,6 +43,14 @@ class Result:
     refusals: tuple[Refusal, ...] = ()
     unknown: tuple[str, ...] = ()
     report: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """What others have installed, and why kinds of that aren't known."""
+
+    installs: tuple[ForeignInstall, ...]
+    unknown: tuple[str, ...]
 
 
 #: Variant → results in the order of the desired state.
@@ -105,7 +116,7 @@ def plan(host: str, variants: Variants, supply: Supply, archive: str | None) -> 
     unknown = dict.fromkeys(text for result in results for text in result.unknown)
     may_reboot = all(result.report.get("allowed", True) is not False for result in results if result.name == "reboot")
     reasons = dict.fromkeys(reason for result in results for reason in _removals_unknown(result.report))
-    foreign, foreign_unknown = next((_foreign(one.report) for one in results if one.name == "preflight"), ((), ()))
+    foreign = foreign_of(next((one.report for one in results if one.name == "preflight"), {}))
     return HostPlan(
         host,
         changes,
@@ -114,27 +125,16 @@ def plan(host: str, variants: Variants, supply: Supply, archive: str | None) -> 
         supply,
         may_reboot,
         tuple(reasons),
-        foreign,
-        foreign_unknown,
+        foreign.installs,
+        foreign.unknown,
     )
-
-
-def _foreign(report: Mapping[str, Any]) -> tuple[tuple[ForeignInstall, ...], tuple[str, ...]]:
-    """What :func:`variants` has checked."""
-    foreign = report.get("foreign") or {"installs": [], "unknown": []}
-    installs = [install_from(entry) for entry in foreign["installs"]]
-    cleaned = (
-        replace(each, traces=tuple(Trace(line(trace.name), line(trace.detail)) for trace in each.traces))
-        for each in installs
-    )
-    return tuple(cleaned), tuple(map(line, foreign["unknown"]))
 
 
 def _removals_unknown(report: Mapping[str, Any]) -> list[str]:
     removals = report.get("removals")
     if not isinstance(removals, Mapping) or removals.get("known") is True:
         return []
-    return [line(str(removals.get("why") or "the host gives no reason"))]
+    return [str(removals.get("why") or "the host gives no reason")]
 
 
 def _results_for(variants: Variants, supply: Supply, archive: str | None) -> list[Result]:
@@ -179,61 +179,54 @@ def _waiting(result: Result) -> Result:
     return replace(result, changes=(*result.changes, coming), refusals=others)
 
 
+_VARIANTS, _CHANGE, _FOREIGN = TypeAdapter(dict[str, tuple[Result, ...]]), TypeAdapter(Change), TypeAdapter(Foreign)
+
+
 def variants(value: Any) -> dict[str, tuple[Result, ...]]:
     """The variants of a host's answer; raises ValueError that says what of it is malformed."""
-    return {
-        str(name): tuple(_result(_require(entry, dict, "a resource")) for entry in _require(results, list, "resources"))
-        for name, results in _require(value, dict, "variants").items()
-    }
-
-
-def _result(value: Mapping[str, Any]) -> Result:
-    changes, refusals, unknown = (_require(value.get(key, []), list, key) for key in ("changes", "refusals", "unknown"))
-    report = _require(value.get("report", {}), dict, "report")
-    if report.get("foreign") is not None:
-        _require_foreign(report["foreign"])
-    return Result(
-        _text(value.get("name"), "name"),
-        tuple(map(change, changes)),
-        tuple(Refusal(**_texts(refusal, Refusal, "a refusal")) for refusal in refusals),
-        tuple(_text(reason, "unknown") for reason in unknown),
-        report,
-    )
-
-
-def _require_foreign(value: Any) -> None:
-    parts = _require(value, dict, "foreign")
-    for entry in _require(parts.get("installs"), list, "foreign"):
-        install_from(entry)
-    for reason in _require(parts.get("unknown"), list, "foreign"):
-        _text(reason, "foreign")
+    answer = _read(_VARIANTS, value)
+    for result in (result for results in answer.values() for result in results):
+        for change in result.changes:
+            _require_known(change)
+        if result.report.get("foreign") is not None:
+            foreign_of(result.report)
+    return answer
 
 
 def change(value: Any) -> Change:
     """A change from JSON; raises ValueError."""
-    users = _require(value, dict, "a change").get("users", [])
-    texts = _texts(value, Change, "a change")
-    change = Change(**texts, users=tuple(_text(user, "users") for user in _require(users, list, "users")))
-    if change.kind not in registry.kinds() or change.disruption not in DISRUPTIONS:
-        raise ValueError(f"unknown kind of change: {change.kind[:40]!a} ({change.disruption[:40]!a})")
+    change = _read(_CHANGE, value)
+    _require_known(change)
     return change
 
 
-def _texts(value: Any, model: type[Change | Refusal], what: str) -> dict[str, str]:
-    parts = _require(value, dict, what)
-    return {
-        field.name: _text(parts.get(field.name, ""), field.name) for field in fields(model) if field.name != "users"
-    }
+def foreign_of(report: Mapping[str, Any]) -> Foreign:
+    """What the report of the preflight says of others; raises ValueError."""
+    foreign = _read(_FOREIGN, report["foreign"], "foreign") if report.get("foreign") is not None else Foreign((), ())
+    if unknown := [install.kind for install in foreign.installs if install.kind not in kinds()]:
+        raise ValueError(f"foreign: no kind of this version: {unknown[0][:40]!a}")
+    return foreign
 
 
-def _require(value: Any, kind: type[K], what: str) -> K:
-    if not isinstance(value, kind):
-        raise ValueError(f"{what}: no {'object' if kind is dict else 'list' if kind is list else 'text'}")
-    return value
+def _require_known(change: Change) -> None:
+    if change.kind not in registry.kinds() or change.disruption not in DISRUPTIONS:
+        raise ValueError(f"unknown kind of change: {change.kind[:40]!a} ({change.disruption[:40]!a})")
 
 
-def _text(value: Any, what: str) -> str:
-    return line(_require(value, str, what))
+def _read(shape: TypeAdapter[T], value: Any, place: str = "") -> T:
+    """What a host says as the types of its own program have it; every text is one line."""
+    try:
+        return shape.validate_python(_lines(value))
+    except ValidationError as error:
+        raise ValueError(f"{place}{'.' if place else ''}{first_error(error)}") from None
+
+
+def _lines(value: Any) -> Any:
+    if isinstance(value, str):
+        return line(value)
+    if isinstance(value, list):
+        return [_lines(inner) for inner in value]
+    return {key: _lines(inner) for key, inner in value.items()} if isinstance(value, dict) else value
 
 
 #: Kinds whose neighbours share a line, and how many of them are named.

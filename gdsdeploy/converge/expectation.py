@@ -1,4 +1,4 @@
-"""(fleet, lock, host) → what that host is expected to be; pure."""
+"""A machine → what that host is expected to be; pure."""
 
 from __future__ import annotations
 
@@ -7,32 +7,23 @@ from dataclasses import replace
 from typing import Any
 
 from gdsdeploy.converge import boot
-from gdsdeploy.converge.machine import addresses, packaged_files, packages_for
-from gdsdeploy.cufile.render import PATH, FitTarget, render
-from gdsdeploy.errors import FleetInvalid, LockStale
+from gdsdeploy.converge.machine import Machine, addresses, packaged_files, packages_for
+from gdsdeploy.cufile.render import PATH
+from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.host.model.expectation import Expectation
-from gdsdeploy.model.fleet import Fleet, Mount, Profile, TopologySettings
-from gdsdeploy.model.lock import Lock
+from gdsdeploy.model.fleet import Mount, Profile, TopologySettings
 
 
-def expectation(fleet: Fleet, lock: Lock, name: str, host: FitTarget | None = None) -> Expectation:
-    """The expectation of the host ``name`` (never of a builder).
+def expectation(machine: Machine) -> Expectation:
+    """The expectation of a host (never of a builder); without its cufile.json, the digest of that file is empty.
 
-    host: its facts, where its cufile.json is fitted to them; without them, the digest of that file is empty.
     Raises LockStale for a profile that the lock doesn't have, FleetInvalid and HostUnfit for that file.
     """
-    profile_name = fleet.hosts[name].profile
-    profile = fleet.profiles[profile_name]
-    target = lock.targets.get(profile_name)
-    if target is None:
-        raise LockStale(f"the lock has nothing for profile {profile_name}", hint="Run `gdsdeploy lock` again")
+    fleet, lock, name, profile, target = machine.fleet, machine.lock, machine.name, machine.profile, machine.target
     nvidia_fs = target.nvidia_fs if profile.mode == "nvidia-fs" else None
-    digest = ""
-    if profile.fit is None or host is not None:
-        digest = hashlib.sha256(render(profile_name, profile, target.libcufile.version, host).encode()).hexdigest()
     return Expectation(
         host=name,
-        profile=profile_name,
+        profile=machine.profile_name,
         os=target.os,
         arch=target.arch,
         kernel_release=target.kernel.release,
@@ -44,7 +35,7 @@ def expectation(fleet: Fleet, lock: Lock, name: str, host: FitTarget | None = No
         nvidia_fs_version=nvidia_fs.version if nvidia_fs else "",
         libcufile_version=target.libcufile.version,
         cufile_path=PATH,
-        cufile_sha256=digest,
+        cufile_sha256=hashlib.sha256(machine.cufile.encode()).hexdigest() if machine.cufile else "",
         packages={
             package.package: package.version
             # Which of the others builds is chosen from what they are; a host that receives has no need of a compiler.
@@ -52,7 +43,7 @@ def expectation(fleet: Fleet, lock: Lock, name: str, host: FitTarget | None = No
         },
         repositories=addresses(target),
         storage=[_storage(mount) for mount in profile.storage],
-        topology=_topology(profile_name, profile.topology),
+        topology=_topology(machine.profile_name, profile.topology),
         hardware=_hardware(profile),
         lock_digest=lock.digest,
         fleet_id=lock.fleet_id or "",

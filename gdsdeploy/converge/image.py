@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from gdsdeploy.converge import boot
 from gdsdeploy.converge.diff import HostPlan
-from gdsdeploy.converge.machine import PEERMEM, load_order
+from gdsdeploy.converge.machine import Machine
 from gdsdeploy.errors import FleetInvalid, GdsError, HostUnfit
 from gdsdeploy.image.root import ImageRoot, ask, entered, open_root
 from gdsdeploy.model.fleet import Fleet, Profile
@@ -90,11 +90,10 @@ class Image:
             return HostUnfit(f"{self.root.path}: can't build the modules: {words}", hint=hint)
         return None
 
-    def left(self, lock: Lock) -> list[Left]:
-        """What is left to the first boot, to whom boots the hosts, and to a later provision."""
-        profile, target = self._profile, lock.targets[self.fleet.hosts[self.name].profile]
-        release, arguments = target.kernel.release, tuple(boot.arguments(profile))
-        modules = (*load_order(profile, target), *([PEERMEM] if profile.rdma == "peermem" else []))
+    def left(self, machine: Machine) -> list[Left]:
+        """What is left to the first boot, to whom boots the hosts, and to a later provision.  machine: the host."""
+        profile, release, arguments = machine.profile, machine.release, tuple(boot.arguments(machine.profile))
+        modules = (*machine.loads, *machine.peermem)
         missing = "" if self.root.has_loader else ": no boot loader is set up in the image"
         entries = [
             Left("load", modules, f"the first boot loads {', '.join(modules)}"),
@@ -116,7 +115,8 @@ class Image:
 
     def to_json(self, lock: Lock) -> dict[str, Any]:
         """What is said about the image in an answer for machines."""
-        return {"root": str(self.root.path), "left": [asdict(entry) for entry in self.left(lock)]}
+        left = self.left(Machine(self.fleet, lock, self.name))
+        return {"root": str(self.root.path), "left": [asdict(entry) for entry in left]}
 
     @property
     def _profile(self) -> Profile:

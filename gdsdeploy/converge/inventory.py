@@ -63,13 +63,23 @@ def _data(value: Any) -> Any:
     return [_data(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
-def inventory(fleet: Fleet, lock: Lock, sources: RunFiles, names: Collection[str] | None = None) -> dict[str, Any]:
-    """The inventory, as Ansible's YAML inventory plugin reads it; names: its machines, without which it has all."""
+def inventory(
+    fleet: Fleet,
+    lock: Lock,
+    sources: RunFiles,
+    names: Collection[str] | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The inventory, as Ansible's YAML inventory plugin reads it.
+
+    names: its machines, without which it has all.  extra: what wins against a machine's own variables.
+    """
     groups: dict[str, Any] = {HOSTS: {"hosts": {}}, BUILDERS: {"hosts": {}}}
     for name in (name for name in fleet.everyone() if names is None or name in names):
         values = connection(fleet, name, sources.fleet_dir) | variables(Machine(fleet, lock, name, sources))
         if sources.image is not None and name == sources.image.name:
             values |= sources.image.connection()
+        values |= extra or {}
         groups[BUILDERS if name in fleet.builders else HOSTS]["hosts"][name] = values
     run = {"vars": {"gds_run": sources.run, "gds_who": sources.who}} if sources.run else {}
     return {"all": {"children": groups, **run}}

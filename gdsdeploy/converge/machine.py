@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from gdsdeploy import paths
 from gdsdeploy.builds.assign import Supply, archive_of, by_intent
 from gdsdeploy.converge.files import Files, NoFiles
+from gdsdeploy.cufile.render import FitTarget, render
+from gdsdeploy.errors import LockStale
 from gdsdeploy.host.apply.packages import managers
 from gdsdeploy.host.kmod.packaged_file import PackagedFile
 from gdsdeploy.lock import repo_settings
@@ -33,18 +35,16 @@ KERNEL_PARTS = {"kernel-image", "kernel-headers", "driver-modules", "nvidia-fs-m
 
 @dataclass(frozen=True)
 class RunFiles:
-    """Files on the controller that the run hands to the hosts, and texts rendered for them."""
+    """Files on the controller that the run hands to the hosts, and what it knows of them."""
 
     #: directory of the fleet file; relative file names in it start there
-    fleet_dir: Path
+    fleet_dir: Path = Path()
     #: the zipapp
-    program: Path
+    program: Path = Path("gdsdeploy-host.pyz")
     #: where a run has its archives of built modules
-    modules: Path
-    #: host → text of its expectation
-    expectations: Mapping[str, str]
-    #: host → text of its cufile.json; empty for one whose facts it is fitted to, while they are not known
-    cufile: Mapping[str, str]
+    modules: Path = Path("modules")
+    #: host → what it is, where its cufile.json is fitted to that
+    fits: Mapping[str, FitTarget] = field(default_factory=dict)
     #: machine → where its modules come from; what the fleet file says, for those that are not there
     supplies: Mapping[str, Supply] = field(default_factory=dict)
     #: where certificates of keys that sign modules are kept
@@ -56,11 +56,6 @@ class RunFiles:
     who: str = ""
     #: stands for its host
     image: Image | None = None
-
-
-def load_order(profile: Profile, target: Target) -> list[str]:
-    """Modules to load at boot, in order; a unit loads nvidia-peermem, which has to come after the RDMA core."""
-    return ["nvidia", *(["nvidia-fs"] if profile.mode == "nvidia-fs" and target.nvidia_fs is not None else [])]
 
 
 def packages_for(target: Target, *, host: bool, build: bool) -> list[Package]:
@@ -136,7 +131,7 @@ class Machine:
     fleet: Fleet
     lock: Lock
     name: str
-    files: RunFiles
+    files: RunFiles = RunFiles()
     controller: Files = field(default_factory=NoFiles)
 
     @cached_property
@@ -144,15 +139,22 @@ class Machine:
         """Where its modules come from."""
         return self.files.supplies.get(self.name) or by_intent(self.fleet, self.lock, self.name)
 
+    @property
+    def profile_name(self) -> str:
+        return self.fleet.machine(self.name).profile
+
     @cached_property
     def profile(self) -> Profile:
         """What the fleet file says about machines like it."""
-        return self.fleet.profiles[self.fleet.machine(self.name).profile]
+        return self.fleet.profiles[self.profile_name]
 
     @cached_property
     def target(self) -> Target:
-        """What is locked for its profile."""
-        return self.lock.targets[self.fleet.machine(self.name).profile]
+        """What is locked for its profile; raises LockStale."""
+        target = self.lock.targets.get(self.profile_name)
+        if target is None:
+            raise LockStale(f"the lock has nothing for profile {self.profile_name}", hint="Run `gdsdeploy lock` again")
+        return target
 
     @cached_property
     def platform(self) -> StackPlatform:
@@ -235,10 +237,26 @@ class Machine:
             return indices(self.target), brought
         return host_sources.of_mirror(self.fleet.mirror, self.target, self.files.fleet_dir, brought)
 
+    def fitted(self, host: FitTarget) -> Machine:
+        """The same, whose cufile.json is fitted to what it is."""
+        return replace(self, files=replace(self.files, fits={self.name: host}))
+
+    @cached_property
+    def cufile(self) -> str:
+        """The text of a host's cufile.json; empty while the facts that it is fitted to are not known.
+
+        Raises FleetInvalid and HostUnfit.
+        """
+        fit = self.files.fits.get(self.name)
+        if not self.is_host or (self.profile.fit is not None and fit is None):
+            return ""
+        return render(self.profile_name, self.profile, self.target.libcufile.version, fit)
+
     @cached_property
     def loads(self) -> list[str]:
         """Modules that a host's boot loads, in order, without those that a unit loads."""
-        return load_order(self.profile, self.target)
+        nvidia_fs = self.profile.mode == "nvidia-fs" and self.target.nvidia_fs is not None
+        return ["nvidia", *(["nvidia-fs"] if nvidia_fs else [])]
 
     @property
     def umad(self) -> list[str]:
@@ -247,7 +265,7 @@ class Machine:
 
     @property
     def peermem(self) -> list[str]:
-        """The module that a unit loads."""
+        """The module that a unit loads, because it has to come after the RDMA core."""
         return [PEERMEM] if self.profile.rdma == "peermem" else []
 
     @cached_property
@@ -272,6 +290,6 @@ class Machine:
         """
         if self.profile.signing is None:
             return ""
-        parts = (self.files.fleet_dir, self.fleet.machine(self.name).profile, self.profile.signing.certificate)
+        parts = (self.files.fleet_dir, self.profile_name, self.profile.signing.certificate)
         owner = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
         return str(self.files.certificates / f"{owner}.der")

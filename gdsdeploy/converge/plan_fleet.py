@@ -25,10 +25,8 @@ from gdsdeploy.converge.diff import BUILD, KEEP, PACKAGED, RECEIVE, HostPlan, Va
 from gdsdeploy.converge.expectation import expectation
 from gdsdeploy.converge.files import Files
 from gdsdeploy.converge.image import Image
-from gdsdeploy.converge.inventory import BUILDERS, HOSTS
 from gdsdeploy.converge.machine import Machine, RunFiles
 from gdsdeploy.cufile.render import FitTarget
-from gdsdeploy.cufile.render import render as render_cufile
 from gdsdeploy.errors import GdsError, HostUnfit
 from gdsdeploy.host.apply.model import INSTALLS
 from gdsdeploy.host.apply.modules import NOT_DELIVERED
@@ -63,10 +61,10 @@ def facts_to_fit(
         host = FitTarget(answer.host, reply_schema.judge_reply(answer, "evidence", reply_schema.Evidence, facts_from))
         with reply_schema.unexpected_errors(answer.host):
             # Raises where the file cannot be fitted to it.
-            expectation(fleet, lock, host.name, host)
+            expectation(Machine(fleet, lock, host.name).fitted(host))
         return host
 
-    stdin = {name: expectation(fleet, lock, name).to_json().encode() for name in names}
+    stdin = {name: expectation(Machine(fleet, lock, name)).to_json().encode() for name in names}
     outcomes = ask(fleet, fleet_path, names, EVIDENCE, usable, timeout=timeout, stdin=stdin)
     return {answer.host: outcome for answer, outcome in outcomes}
 
@@ -171,10 +169,13 @@ class FleetPlan:
 
     hosts: Mapping[str, HostPlan | GdsError]
     seconds: Mapping[str, float]
-    #: what the hosts are to which a cufile.json is fitted
-    fit_targets: Mapping[str, FitTarget] = field(default_factory=dict)
-    #: where the modules of each machine that answered come from
-    supplies: Mapping[str, Supply] = field(default_factory=dict)
+    #: with where the modules of each machine that answered come from
+    files: RunFiles = field(default_factory=RunFiles)
+
+    @property
+    def supplies(self) -> Mapping[str, Supply]:
+        """Where the modules of each machine that answered come from."""
+        return self.files.supplies
 
 
 @dataclass(frozen=True)
@@ -250,7 +251,7 @@ def plan_fleet(
         if isinstance(fit, GdsError):
             add(name, fit)
     facts_of = {name: fit for name, fit in fits.items() if isinstance(fit, FitTarget)}
-    run_files = replace(write_run_files(fleet, lock, fleet_path.resolve().parent, facts_of, shelf), image=image)
+    run_files = replace(write_run_files(fleet_path.resolve().parent, shelf, facts_of), image=image)
     desired_states = desired_documents(fleet, lock, run_files, [name for name in names if name not in plans])
     ways: Callable[..., Any] = partial(ask, fleet, fleet_path, timeout=timeout) if image is None else image.ask
     question = partial(ways, program=run_files.program.read_bytes())
@@ -272,7 +273,8 @@ def plan_fleet(
     for name, results in answers.variants.items():
         archive = sha256(archive_of(supplies[name].want, shelf.folder))
         add(name, plan(name, results, supplies[name], archive))
-    return FleetPlan({name: plans[name] for name in names}, {name: seconds[name] for name in names}, facts_of, supplies)
+    files = replace(run_files, supplies=supplies)
+    return FleetPlan({name: plans[name] for name in names}, {name: seconds[name] for name in names}, files)
 
 
 def desired_documents(fleet: Fleet, lock: Lock, run_files: RunFiles, names: Sequence[str]) -> dict[str, Document]:
@@ -340,18 +342,13 @@ def require_variants(answer: Answer, document: Document) -> Variants:
 
 
 def write_run_files(
-    fleet: Fleet,
-    lock: Lock,
-    fleet_dir: Path,
-    fit_targets: Mapping[str, FitTarget] | None = None,
-    shelf: RunArchives | None = None,
+    fleet_dir: Path, shelf: RunArchives | None = None, fits: Mapping[str, FitTarget] | None = None
 ) -> RunFiles:
-    """Write the run's files to the controller's cache, and render the texts that it hands over.
+    """Write the host program to the controller's cache; what a run has beside it.
 
-    fit_targets: facts of the hosts to which a cufile.json is fitted; without its facts, a host's file is empty.
     shelf: the run's archives of modules, and the keys of the machines that build them.
+    fits: facts of the hosts to which a cufile.json is fitted; without its facts, a host's file is empty.
     """
-    fit_targets = fit_targets or {}
     cache = paths.cache()
     return RunFiles(
         fleet_dir=fleet_dir,
@@ -359,23 +356,8 @@ def write_run_files(
         modules=shelf.folder if shelf is not None else cache / "modules",
         certificates=cache / "certificates",
         builders=shelf.keys.folder if shelf is not None else cache / "builders",
-        expectations={name: expectation(fleet, lock, name, fit_targets.get(name)).to_json() for name in fleet.hosts},
-        cufile={name: _cufile(fleet, lock, name, fit_targets.get(name)) for name in fleet.hosts},
+        fits=fits or {},
     )
-
-
-def _cufile(fleet: Fleet, lock: Lock, name: str, host: FitTarget | None) -> str:
-    profile_name = fleet.hosts[name].profile
-    profile = fleet.profiles[profile_name]
-    if profile.fit is not None and host is None:
-        return ""
-    return render_cufile(profile_name, profile, lock.targets[profile_name].libcufile.version, host)
-
-
-def variables(inventory: Mapping[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Machine → its group and its variables, out of an inventory."""
-    groups = inventory["all"]["children"]
-    return {name: (group, values) for group in (BUILDERS, HOSTS) for name, values in groups[group]["hosts"].items()}
 
 
 def sha256(path: Path) -> str | None:

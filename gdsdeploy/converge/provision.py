@@ -11,17 +11,18 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gdsdeploy import console, paths
 from gdsdeploy.builds import assign
-from gdsdeploy.builds.assign import RunArchives, Supply, archive_of
+from gdsdeploy.builds.assign import Supply, archive_of
 from gdsdeploy.converge import ansible
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.image import Image
 from gdsdeploy.converge.inventory import dump, inventory
-from gdsdeploy.converge.plan_fleet import FleetPlan, plan_fleet, write_run_files
+from gdsdeploy.converge.machine import RunFiles
+from gdsdeploy.converge.plan_fleet import plan_fleet, write_run_files
 from gdsdeploy.converge.plan_report import origins, supply_words
 from gdsdeploy.errors import GdsError, HostUnfit, NotProvisioned
 from gdsdeploy.host.apply.packages.removals import REFUSAL as REMOVALS
@@ -76,7 +77,8 @@ def provision(
     identity = Identity.of(playbook)
     if playbook != "provision":
         refused = first_contact(fleet, fleet_path, names) if image is None else {}
-        return _play(_Play(fleet, lock, fleet_path, playbook, flags, identity, image=image), names, refused, progress)
+        files = replace(write_run_files(fleet_path.resolve().parent), image=image)
+        return _play(_Play(fleet, lock, fleet_path, playbook, flags, identity, files), names, refused, progress)
     release = releases.store(fleet_path, lock) if image is None else None
     with assign.open_run_archives(fleet_path) as shelf:
         planned = plan_fleet(fleet, lock, fleet_path, names, shelf=shelf, image=image)
@@ -96,7 +98,7 @@ def provision(
             progress(f"  {words(hosts)}: {what}")
         for line in origins(planned.supplies):
             progress(f"  {line}")
-        play = _Play(fleet, lock, fleet_path, playbook, flags, identity, satisfied, planned, shelf, image)
+        play = _Play(fleet, lock, fleet_path, playbook, flags, identity, planned.files, satisfied)
         try:
             run = _play(play, names, refused, progress)
         finally:
@@ -122,10 +124,8 @@ class _Play:
     playbook: str
     flags: ansible.Flags
     identity: Identity
+    files: RunFiles
     satisfied: tuple[str, ...] = ()
-    planned: FleetPlan = field(default_factory=lambda: FleetPlan({}, {}))
-    shelf: RunArchives | None = None
-    image: Image | None = None
 
 
 @dataclass(frozen=True)
@@ -169,11 +169,8 @@ def _play(
     if not reachable:
         return ProvisionRun(ansible.Outcome(status=0), refused, log, play.satisfied)
     path = log.with_suffix(".yml")
-    run_files = write_run_files(
-        play.fleet, play.lock, play.fleet_path.resolve().parent, play.planned.fit_targets, play.shelf
-    )
-    run_files = replace(run_files, supplies=play.planned.supplies, image=play.image)
-    if play.image is None:
+    run_files = play.files
+    if run_files.image is None:
         run_files = replace(run_files, run=play.identity.run, who=play.identity.who)
     path.write_text(dump(inventory(play.fleet, play.lock, run_files, set(reachable))), encoding="utf-8")
     command = ansible.argv(play.playbook, path, limit=reachable, extra=play.flags.words)
@@ -190,7 +187,7 @@ def _play(
             # A host whose task never came to its end.
             console.board.end(name, done=False)
         path.replace(work / "inventory.yml")
-        if play.image is None and not play.flags.checks:
+        if run_files.image is None and not play.flags.checks:
             release(play.fleet, play.fleet_path, reachable, run_files.program.read_bytes(), play.identity)
     hint = f"None of the run's tasks was for it, or the run ended before. Whole output: {log}"
     unplayed = {

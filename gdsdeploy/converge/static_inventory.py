@@ -21,9 +21,11 @@ from pydantic import ValidationError
 from gdsdeploy import atomic, resources
 from gdsdeploy.builds import assign
 from gdsdeploy.builds.assign import FindBuild, Supply, by_intent
+from gdsdeploy.converge.desired import variables
 from gdsdeploy.converge.files import Files
-from gdsdeploy.converge.inventory import BUILDERS, CHECKED, FOLDER, HOSTS, dump, inventory
-from gdsdeploy.converge.plan_fleet import sha256, variables, write_run_files
+from gdsdeploy.converge.inventory import BUILDERS, CHECKED, FOLDER, HOSTS, dump
+from gdsdeploy.converge.machine import Machine
+from gdsdeploy.converge.plan_fleet import sha256, write_run_files
 from gdsdeploy.cufile.render import FitTarget
 from gdsdeploy.errors import FleetInvalid, NotProvisioned
 from gdsdeploy.host.apply import registry
@@ -87,15 +89,14 @@ def write(
     """
     with assign.open_run_archives(fleet_path) as shelf:
         supplies = _supplies(fleet, lock, shelf.look)
-        run_files = write_run_files(fleet, lock, fleet_path.resolve().parent, fit_targets, shelf)
-        values = variables(inventory(fleet, lock, replace(run_files, supplies=supplies)))
+        run_files = write_run_files(fleet_path.resolve().parent, shelf, fit_targets)
+        run_files = replace(run_files, supplies=supplies)
         files = _playbooks(run_files.program)
         groups: dict[str, Any] = {BUILDERS: {"hosts": {}}, HOSTS: {"hosts": {}}}
         host_keys, notes, sources = set(), [], Files()
         for end in sshconfig.endpoints(fleet, run_files.fleet_dir, list(fleet.everyone())):
-            group, own = values[end.host]
-            groups[group]["hosts"][end.host] = {}
-            own = {key: value for key, value in own.items() if not key.startswith("ansible_")}
+            groups[BUILDERS if end.host in fleet.builders else HOSTS]["hosts"][end.host] = {}
+            own = variables(Machine(fleet, lock, end.host, run_files))
             # A folder, because Ansible takes a file of NAME.yml for a host of that name, too.
             files[f"host_vars/{end.host}/gdsdeploy.yml"] = _yaml(_connection(fleet, end) | _carry(own, files, sources))
             recorded = _host_keys(end)

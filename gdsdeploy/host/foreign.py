@@ -83,22 +83,6 @@ class ForeignInstall:
         return {"kind": self.kind, "answer": self.answer, "breaks": self.breaks, "traces": traces}
 
 
-def install_from(value: Any) -> ForeignInstall:
-    """The inverse of :meth:`ForeignInstall.to_json`; raises ValueError for anything else."""
-    traces = value.get("traces") if isinstance(value, dict) else None
-    if not isinstance(traces, list) or not isinstance(value.get("breaks"), bool):
-        raise ValueError("foreign: not a finding")
-    if not isinstance(value.get("kind"), str) or value["kind"] not in kinds():
-        raise ValueError("foreign: no kind of this version")
-    pieces: List[Trace] = []
-    for trace in traces:
-        texts = [trace.get(key) for key in ("name", "detail")] if isinstance(trace, dict) else [None]
-        if not all(isinstance(text, str) for text in texts):
-            raise ValueError("foreign: not a piece of evidence")
-        pieces.append(Trace(*(str(text) for text in texts)))
-    return ForeignInstall(str(value["kind"]), tuple(pieces), value["breaks"])
-
-
 @dataclass(frozen=True)
 class Locked:
     """What the lock has for the host: the kernel's release, package → version, the addresses of its repositories.

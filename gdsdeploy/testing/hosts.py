@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gdsdeploy.converge import expectation
+from gdsdeploy.converge.machine import Machine
 from gdsdeploy.errors import GdsError, did_you_mean
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import TRUSTED
@@ -209,7 +210,7 @@ class Gds:
         """Of a host that the fleet file has by this name, what that expects; of others, what provision left there."""
         name = str(host.backend.hostname)
         in_fleet = self._path.exists() and name in self._intent[0].hosts
-        expected = expectation.expectation(*self._intent, name).to_json() if in_fleet else None
+        expected = expectation.expectation(Machine(*self._intent, name)).to_json() if in_fleet else None
         try:
             findings = carried_findings(host, expected)
         except NoFindingsError as error:

@@ -15,6 +15,7 @@ from typing import Any
 
 from gdsdeploy import console
 from gdsdeploy.converge.expectation import expectation
+from gdsdeploy.converge.machine import Machine
 from gdsdeploy.converge.plan_fleet import EVIDENCE
 from gdsdeploy.cufile.render import FitTarget
 from gdsdeploy.errors import (
@@ -153,7 +154,7 @@ def validate(
     Raises LockStale and FleetInvalid where no expectation can be made, and Interrupted.
     """
     when = utc_now()
-    expected = {name: expectation(fleet, lock, name) for name in names}
+    expected = {name: expectation(Machine(fleet, lock, name)) for name in names}
     waivers_of = {name: [*selection.waivers_of(fleet, name), *options.waivers] for name in names}
 
     machine_ids: dict[str, str] = {}
@@ -279,7 +280,8 @@ def fit_expectation(fleet: Fleet, lock: Lock, expected: Expectation, answer: Ans
     if answer.document is None or expected.cufile_sha256:
         return expected
     try:
-        return expectation(fleet, lock, answer.host, FitTarget(answer.host, facts_from(answer.document), settled=True))
+        host = FitTarget(answer.host, facts_from(answer.document), settled=True)
+        return expectation(Machine(fleet, lock, answer.host).fitted(host))
     except HostUnfit:
         return expected
 

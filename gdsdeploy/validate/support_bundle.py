@@ -31,6 +31,7 @@ from typing import Any, Optional
 
 from gdsdeploy import __version__, paths
 from gdsdeploy.converge.expectation import expectation
+from gdsdeploy.converge.machine import Machine
 from gdsdeploy.converge.plan_fleet import EVIDENCE
 from gdsdeploy.errors import GdsError, HostUnreachable
 from gdsdeploy.fleetfile import selection
@@ -253,7 +254,7 @@ def pack_fleet(
     timeout: seconds for each host; one that cannot be asked is in the bundle with the reason.
     """
     when, hosts = utc_now(), dict[str, BundleHost]()
-    expected = {name: expectation(fleet, lock, name) for name in names}
+    expected = {name: expectation(Machine(fleet, lock, name)) for name in names}
     stdin = {name: expectation.to_json().encode() for name, expectation in expected.items()}
     evidence_of = partial(
         reply_schema.judge_reply, question="evidence", shape=reply_schema.Evidence, judge=dict[str, Any]

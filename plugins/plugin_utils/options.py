@@ -28,6 +28,10 @@ RENAMED = {
     "gds_packages_dependents": "gds_packages_along",
     "gds_packages_packages": "gds_packages_wanted",
     "gds_packages_superseded": "gds_packages_leaving",
+    "gds_restore_has_record": "gds_restore_known",
+    "gds_restore_holds": "gds_restore_held",
+    "gds_restore_new_kernels": "gds_restore_unwanted_kernels",
+    "gds_restore_new_packages": "gds_restore_unwanted",
 }
 _TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "array": "list", "object": "dict"}
 

@@ -16,6 +16,7 @@ import testinfra
 from testinfra.host import Host
 
 from gdsdeploy.converge import expectation as expect
+from gdsdeploy.converge.machine import Machine
 from gdsdeploy.errors import GdsError
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import TRUSTED, load_fleet
@@ -77,6 +78,6 @@ def _expectation(fleet_file: Path, name: str) -> str:
         fleet, lock = lockfile.fleet_and_lock(fleet_file, TRUSTED)
         if name not in fleet.hosts:
             raise pytest.UsageError(f"{fleet_file} has no host {name!r}; it has {', '.join(fleet.hosts)}")
-        return expect.expectation(fleet, lock, name).to_json()
+        return expect.expectation(Machine(fleet, lock, name)).to_json()
     except GdsError as error:
         raise usage_error(error) from None

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy.converge import plan_fleet
+from gdsdeploy.converge.expectation import expectation
+from gdsdeploy.converge.machine import Machine
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Lock
@@ -38,9 +39,9 @@ def upgraded_lock(path: Path) -> Lock:
 
 def name_copies(lab: Lab, lock: Lock, copies: Sequence[LabHost]) -> None:
     """Give copies of a provisioned host what names each of them, by the lab's fleet file; all else is the same."""
-    texts = plan_fleet.write_run_files(load_fleet(lab.fleet_path), lock, lab.directory).expectations
+    fleet = load_fleet(lab.fleet_path)
     for host in copies:
-        host.ssh(["sudo", "tee", EXPECTATION], input=texts[host.name])
+        host.ssh(["sudo", "tee", EXPECTATION], input=expectation(Machine(fleet, lock, host.name)).to_json())
 
 
 def healthy(host: LabHost, lock: Lock) -> None:

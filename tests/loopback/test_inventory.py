@@ -27,6 +27,7 @@ from gdsdeploy.errors import FleetInvalid, GdsError, HostUnreachable, NotProvisi
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
 from tests.loopback.builds.test_cache import ORIGIN, archive
+from tests.pins.rendering import values_in
 
 LAB = Path(__file__).parents[1] / "golden" / "lab"
 BIN = Path(sys.executable).parent
@@ -107,8 +108,8 @@ def test_machines_have_the_variables_of_provision(fleet: Path, tmp_path: Path) -
     folder = tmp_path / "out"
     write(fleet, folder)
     intent, lock = load_fleet(fleet), lockfile.read(lockfile.beside(fleet))
-    run_files = plan_fleet.write_run_files(intent, lock, fleet.parent)
-    for name, (_, expected) in plan_fleet.variables(inventory(intent, lock, run_files)).items():
+    run_files = plan_fleet.write_run_files(fleet.parent)
+    for name, expected in values_in(inventory(intent, lock, run_files)).items():
         listing = values(folder, name)
         for variable, kind in (("gds_modules_builder_key", "builders"), ("gds_modules_archive", "modules")):
             file = Path(expected.pop(variable)).name

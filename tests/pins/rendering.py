@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +21,18 @@ ROOT = Path(__file__).parents[2]
 LAB = ROOT / "tests" / "golden" / "lab"
 
 
-def run_files(text: str = "{}\n") -> RunFiles:
-    """What a run has for the lab's host; ``text`` is the content of its expectation and of its cufile.json."""
-    texts = {"gpu1": text}
-    return RunFiles(Path("/fleet"), Path("/cache/gdsdeploy-host.pyz"), Path("/cache/modules"), texts, texts)
+RUN_FILES = RunFiles(Path("/fleet"), Path("/cache/gdsdeploy-host.pyz"), Path("/cache/modules"))
 
 
-RUN_FILES = run_files()
+def values_in(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Machine → its variables, out of an inventory."""
+    groups = document["all"]["children"].values()
+    return {name: values for group in groups for name, values in group["hosts"].items()}
 
 
-def render(fleet: Fleet, lock: Lock, text: str = "{}\n") -> dict[str, dict[str, Any]]:
+def render(fleet: Fleet, lock: Lock) -> dict[str, dict[str, Any]]:
     """Host → its variables."""
-    groups = inventory(fleet, lock, run_files(text))["all"]["children"]
-    return {name: values for group in groups.values() for name, values in group["hosts"].items()}
+    return values_in(inventory(fleet, lock, RUN_FILES))
 
 
 def self_building(fleet: Fleet) -> Fleet:

@@ -19,12 +19,14 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.cli.gate import FAILED
+from tests.roles.tasks import apply
+from tests.roles.test_collection import play
 from tests.unit.host.checks.changes import EXPECTATION, GOOD
 
 ROOT = Path(__file__).parents[2]
 LAB = ROOT / "tests" / "golden" / "lab"
 #: Folders that the package expects beside it.
-BESIDE = ("templates", "roles", "plugins", "playbooks")
+BESIDE = ("templates", "roles", "plugins", "playbooks", "meta", "galaxy.yml")
 
 SUBJECT = """\
 from __future__ import annotations
@@ -259,11 +261,30 @@ def test_a_resource(copy: Copy, host: Host, tmp_path: Path) -> None:
     assert order[order.index("greeting") - 1 : order.index("greeting") + 2] == ["peermem", "greeting", "modules"]
 
 
+COLLECTIONS = """
+import json
+from gdsdeploy import resources
+print(json.dumps(str(resources.collections())))
+"""
+
+
+def test_a_task_of_ansible_applies_a_resource(copy: Copy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In check mode, because the host is this machine."""
+    copy.add("host/apply/greeting.py", RESOURCE)
+    monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
+    wishes = {"greet": {"text": "hello"}, "wrong": {"txt": "hello"}}
+    tasks = {name: apply("greeting", **desired) for name, desired in wishes.items()}
+    results = play(tmp_path, Path(copy.python(COLLECTIONS)), tasks)
+    assert [change["kind"] for change in results["greet"]["changes"]] == ["greet"]
+    assert "greeting: " in results["wrong"]["msg"]
+    assert "txt" in results["wrong"]["msg"]
+
+
 SYSTEMS = """
 import json
 from pathlib import Path
-from gdsdeploy.converge import plan_fleet
-from gdsdeploy.converge.inventory import inventory
+from gdsdeploy.converge.desired import variables
+from gdsdeploy.converge.machine import Machine
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
 from gdsdeploy.platform import supported_systems
@@ -271,8 +292,7 @@ fleet = load_fleet(Path(sys.argv[1]) / "fleet.yml")
 lock = lockfile.read(Path(sys.argv[1]) / "gdsdeploy.lock")
 targets = {name: target.model_copy(update={"os": "devuan-5"}) for name, target in lock.targets.items()}
 lock = lock.model_copy(update={"targets": targets})
-run_files = plan_fleet.write_run_files(fleet, lock, Path(sys.argv[1]))
-hosts = inventory(fleet, lock, run_files)["all"]["children"]["hosts"]["hosts"]
+hosts = {name: variables(Machine(fleet, lock, name)) for name in fleet.hosts}
 systems = supported_systems()
 print(json.dumps([systems, {name: [v["gds_preflight_os"], v["gds_repo_manager"]] for name, v in hosts.items()}]))
 """

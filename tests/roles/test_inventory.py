@@ -11,10 +11,9 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from docs.gen.collection import spec
 from gdsdeploy.builds.assign import BuildFacts, archive_of, want
-from gdsdeploy.converge import plan_fleet
 from gdsdeploy.converge.desired import RESOURCES, desired_states, plain
 from gdsdeploy.converge.inventory import inventory
-from gdsdeploy.converge.machine import Machine
+from gdsdeploy.converge.machine import Machine, RunFiles
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply import registry
 from gdsdeploy.host.apply.packages.dnf import render_repositories
@@ -25,7 +24,7 @@ from gdsdeploy.model.fleet import Fleet, Mirror, Repository
 from gdsdeploy.model.lock import Lock, Target
 from gdsdeploy.model.profile_parts import ImexNode
 from plugins.plugin_utils import options
-from tests.pins.rendering import RUN_FILES, render, self_building
+from tests.pins.rendering import RUN_FILES, render, self_building, values_in
 
 ROOT = Path(__file__).parents[2]
 #: Used alone, or with what only a rollout knows.
@@ -164,7 +163,9 @@ def test_modules_of_another_lock_have_another_name(lock: Lock) -> None:
 
 
 def test_p2pdma_loads_no_nvidia_fs(fleet: Fleet, lock: Lock) -> None:
-    profile = fleet.profiles["gds"].model_copy(update={"mode": "p2pdma"})
+    profile, target = fleet.profiles["gds"].model_copy(update={"mode": "p2pdma"}), lock.targets["gds"]
+    newer = target.model_copy(update={"libcufile": target.libcufile.model_copy(update={"version": "1.20.0.107"})})
+    lock = lock.model_copy(update={"targets": {"gds": newer}})
     host = render(fleet.model_copy(update={"profiles": {"gds": profile}}), lock)["gpu1"]
     assert host["gds_driver_modules"] == ["nvidia"]
     assert host["gds_modules_nvidia_fs_version"] == ""
@@ -195,8 +196,7 @@ def test_a_repository_of_the_fleets_own_brings_its_key_and_offers_nothing_else(f
 
 def render_mirror(fleet_file: Path) -> dict[str, dict[str, Any]]:
     fleet, lock = load_fleet(fleet_file), lockfile.read(LAB / "gdsdeploy.lock")
-    groups = plan_fleet.variables(inventory(fleet, lock, plan_fleet.write_run_files(fleet, lock, fleet_file.parent)))
-    return {name: values for name, (_, values) in groups.items()}
+    return values_in(inventory(fleet, lock, RunFiles(fleet_file.parent)))
 
 
 @pytest.fixture

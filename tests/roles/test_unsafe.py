@@ -20,7 +20,7 @@ from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.profile_parts import Gate
-from tests.pins.rendering import render, run_files
+from tests.pins.rendering import render
 from tests.unit.hostile_words import WORDS
 
 LAB = Path(__file__).parents[1] / "golden" / "lab"
@@ -97,7 +97,9 @@ def fleet() -> Fleet:
 
 
 def variables(fleet: Fleet, text: str) -> dict[str, Any]:
-    values = render(fleet, lockfile.read(LAB / "gdsdeploy.lock"), text)["gpu1"]
+    """With ``text`` as the content of its expectation and of its cufile.json."""
+    values = render(fleet, lockfile.read(LAB / "gdsdeploy.lock"))["gpu1"]
+    values |= {"gds_cufile_content": text, "gds_host_expectation": text}
     return {key: value for key, value in values.items() if not key.startswith("ansible_")}
 
 
@@ -120,9 +122,7 @@ def test_what_a_fleet_and_a_host_say_reaches_a_task_and_the_plan_alike(fleet: Fl
     assert results["gds_driver_options"] == {"NVreg_X": text}
     assert results["gds_cufile_content"] == results["gds_host_expectation"] == f"// of {text}\n"
     assert json.loads(results["gds_gate_settings"])["file"] == "/run/" + text
-    sources = run_files(f"// of {text}\n")
-    states = desired.desired_states(Machine(fleet, lockfile.read(LAB / "gdsdeploy.lock"), "gpu1", sources))
-    assert states["cufile"].content == f"// of {text}\n"
+    states = desired.desired_states(Machine(fleet, lockfile.read(LAB / "gdsdeploy.lock"), "gpu1"))
     assert states["driver_options"].options == {"NVreg_X": text}
     assert not (tmp_path / "PWNED").exists()
 
@@ -131,8 +131,7 @@ def test_connection_variables_are_data_too(fleet: Fleet) -> None:
     host = fleet.hosts["gpu1"]
     ssh = fleet.ssh.model_copy(update={"identity_file": EVIL[1]})
     changed_fleet = fleet.model_copy(update={"ssh": ssh, "hosts": {"gpu1": host}})
-    sources = RunFiles(Path("/fleet"), Path("/p"), Path("/m"), {"gpu1": ""}, {"gpu1": ""})
-    text = dump(inventory(changed_fleet, lockfile.read(LAB / "gdsdeploy.lock"), sources))
+    text = dump(inventory(changed_fleet, lockfile.read(LAB / "gdsdeploy.lock"), RunFiles()))
     (line,) = {line.strip() for line in text.splitlines() if "ansible_ssh_private_key_file" in line and "1/0" in line}
     assert line.startswith("ansible_ssh_private_key_file: !unsafe ")
 

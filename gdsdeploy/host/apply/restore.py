@@ -67,17 +67,17 @@ class Desired:
     #: Release of the kernel that those modules are for.
     kernel_release: str = ""
     #: Packages that weren't installed before.
-    unwanted: List[str] = field(default_factory=list)
+    new_packages: List[str] = field(default_factory=list)
     #: Kernels that weren't installed before.
-    unwanted_kernels: List[str] = field(default_factory=list)
+    new_kernels: List[str] = field(default_factory=list)
     #: Changed files of gdsdeploy.  Each is restored from the host's record, or removed if it didn't exist.
     files: List[FileBefore] = field(default_factory=list)
-    #: Whether ``installed``, ``held`` and ``removed`` are from an earlier record.
-    known: bool = False
+    #: Whether ``installed``, ``holds`` and ``removed`` are from an earlier record.
+    has_record: bool = False
     #: Packages that gdsdeploy had installed.
     installed: List[str] = field(default_factory=list)
     #: Packages that gdsdeploy held.
-    held: List[str] = field(default_factory=list)
+    holds: List[str] = field(default_factory=list)
     #: Packages that had left for the lock.  Others that have left since then are installed again.
     removed: List[str] = field(default_factory=list)
 
@@ -130,7 +130,7 @@ class Restore(Resource[Desired]):
         if change.subject == INSTALLED:
             write_names(host, INSTALLED, desired.installed)
         elif change.subject == HOLDS:
-            write_names(host, HOLDS, desired.held)
+            write_names(host, HOLDS, desired.holds)
         elif change.kind == "initramfs":
             initramfs.rebuild(host, change.subject)
         elif change.kind == "restart":
@@ -168,17 +168,17 @@ class Restore(Resource[Desired]):
         if desired.step != "offer":
             left.bring_back(host, chosen, _left_since(host, desired))
             return
-        unload.before(host, [name for name in chosen.unfinished(host) if name in desired.unwanted])
-        chosen.repair(host, desired.unwanted)
+        unload.before(host, [name for name in chosen.unfinished(host) if name in desired.new_packages])
+        chosen.repair(host, desired.new_packages)
         if any(change.kind == "refresh" for change in changes):
             chosen.refresh_offer(host)
         chosen.reinstall(host)
 
 
 def _check(desired: Desired) -> None:
-    for name in ("unwanted", "installed", "held", "removed"):
+    for name in ("new_packages", "installed", "holds", "removed"):
         check_names(getattr(desired, name), f"restore.{name}")
-    releases = [*desired.unwanted_kernels, *([desired.kernel_release] if desired.kernel_release else [])]
+    releases = [*desired.new_kernels, *([desired.kernel_release] if desired.kernel_release else [])]
     for release in releases:
         if not _RELEASE.fullmatch(release):
             raise DesiredError(f"restore: {release!r} is not a kernel release")
@@ -200,7 +200,7 @@ def _observe_offer(host: ManagedHost, desired: Desired) -> Any:
         "archive": "" if not desired.archive_sha256 else "same" if same else "other",
         "files": [(file, host.entry(file.path)) for file in _offer_files(desired)],
         "modules": [host.entry(path) for path in paths] or (None, None),
-        "unfinished": [name for name in chosen.unfinished(host) if name in desired.unwanted],
+        "unfinished": [name for name in chosen.unfinished(host) if name in desired.new_packages],
         "broken": chosen.broken(host),
     }
 
@@ -230,10 +230,10 @@ def _offer_changes(desired: Desired, observed: Any) -> List[Change]:
 
 def _observe_removal(host: ManagedHost, desired: Desired) -> Any:
     passing = [path for path in (*written.PASSING, KEYRING) if written.RESTORING in path]
-    names = {INSTALLED: desired.installed, HOLDS: desired.held} if desired.known else {}
-    others = [release for release in desired.unwanted_kernels if release != os.uname().release]
-    unwanted = _removable_packages(host, desired)
-    way = left.find(host, manager(desired.manager), _left_since(host, desired), unwanted)
+    names = {INSTALLED: desired.installed, HOLDS: desired.holds} if desired.has_record else {}
+    others = [release for release in desired.new_kernels if release != os.uname().release]
+    packages = _removable_packages(host, desired)
+    way = left.find(host, manager(desired.manager), _left_since(host, desired), packages)
     with with_kind("modules"):
         kernels = [release for release in others if pack.remove_from(release, host.root, check=True)["changed"]]
     changed = [change for file in desired.files for change in _file_changes(host, file)]
@@ -250,9 +250,9 @@ def _observe_removal(host: ManagedHost, desired: Desired) -> Any:
         "reload": services.reload_changes(outdated=outdated and services.is_booted(host), changes=()),
         "files": [*(("delete", path, "passing") for path in passing if host.entry(path) is not None), *changed],
         "restarts": imex.restart_changes(host, differs=IMEX_NODES in paths),
-        "images": [change for change in images if change.subject not in desired.unwanted_kernels],
+        "images": [change for change in images if change.subject not in desired.new_kernels],
         "kernels": kernels,
-        "packages": unwanted,
+        "packages": packages,
         "returning": left.changes(way),
         "records": [path for path, listed in names.items() if read_names(host, path) != sorted(set(listed))],
     }
@@ -260,7 +260,7 @@ def _observe_removal(host: ManagedHost, desired: Desired) -> Any:
 
 def _left_since(host: ManagedHost, desired: Desired) -> List[left.Left]:
     """What has left since the snapshot."""
-    return [one for one in left.read(host) if desired.known and one.name not in desired.removed]
+    return [one for one in left.read(host) if desired.has_record and one.name not in desired.removed]
 
 
 def _file_changes(host: ManagedHost, was: FileBefore) -> List[Tuple[str, str, str]]:
@@ -275,11 +275,11 @@ def _file_changes(host: ManagedHost, was: FileBefore) -> List[Tuple[str, str, st
 
 def _removable_packages(host: ManagedHost, desired: Desired) -> List[str]:
     """Packages to remove: a running kernel can't be taken away under itself and goes after the reboot."""
-    if not desired.unwanted:
+    if not desired.new_packages:
         return []
     chosen, running = manager(desired.manager), os.uname().release
     present = chosen.present(host)
-    return [name for name in desired.unwanted if name in present and not chosen.stays(name, running)]
+    return [name for name in desired.new_packages if name in present and not chosen.stays(name, running)]
 
 
 def _write(host: ManagedHost, desired: Desired, path: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gdsdeploy.builds import assign
@@ -11,7 +12,7 @@ from gdsdeploy.builds.assign import RunArchives, Supply
 from gdsdeploy.converge import desired, diff
 from gdsdeploy.converge.files import Files
 from gdsdeploy.converge.machine import Machine, packages_for, superseded
-from gdsdeploy.converge.plan_fleet import facts_to_fit, names_to_fit
+from gdsdeploy.converge.plan_fleet import facts_to_fit, names_to_fit, write_run_files
 from gdsdeploy.cufile.render import FitTarget
 from gdsdeploy.errors import GdsError, HostUnfit, RollbackFailed, RolloutRefused
 from gdsdeploy.host.io.wording import first_few
@@ -19,7 +20,6 @@ from gdsdeploy.lock import releases
 from gdsdeploy.model.events import ModulesBefore
 from gdsdeploy.model.lock import Target
 from gdsdeploy.model.rollout import Step
-from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.repo import credentials
 from gdsdeploy.rollout import previous_packages
 from gdsdeploy.rollout.steps import answers, upgrade
@@ -52,26 +52,26 @@ def undo(work: Work) -> dict[str, Any]:
     """Restore packages, pins, kernel, modules, cufile.json and boot default; raises RollbackFailed."""
     back = towards_before(work)
     wait_until_free(work)
-    if back.has_kernel:
+    if back.machine.boots:
         work.ask(answers.ONCE, "--clear")
     with assign.open_run_archives(back.fleet_path) as shelf:
-        supply, fit = _supply(back, shelf), _fit(back)
+        machine = _machine(back, shelf)
         modules = work.facts.modules_before
         builds = modules.mode == "build" if modules is not None else work.is_builder
         was, becomes = upgrade.packages_of(back, builds=builds), upgrade.packages_of(work, builds=True)
         logins = credentials.of_fleet(work.fleet, work.fleet_path)
         files = previous_packages.fetch_packages(
-            back.target, previous_packages.differing_packages(was, becomes), work.say, logins
+            back.machine.target, previous_packages.differing_packages(was, becomes), work.say, logins
         )
-        with previous_packages.offer_packages(back.target, files) as offer:
+        with previous_packages.offer_packages(back.machine.target, files) as offer:
             extra = {
                 **_restore_variables(work, back),
-                "gds_restore_files": _files(work, _managed(back, shelf, supply, fit)),
+                "gds_restore_files": _files(work, _managed(machine)),
                 "gds_restore_archive": str(offer.archive) if offer else "",
                 "gds_restore_keyring": str(offer.keyring) if offer and offer.keyring else "",
             }
-            changed = upgrade.play(back, "undo", shelf, supply, fit, extra)
-        differences = _differences(work, back, shelf, supply, fit, leftovers=True)
+            changed = upgrade.play(back, "undo", machine, extra)
+        differences = _differences(work, back, machine, shelf, leftovers=True)
     _refuse(work, [*differences, *_objections(back)])
     status = work.ask(answers.STATUS)
     return {"changed": changed, "boot_id": status.boot_id, "how": "none"}
@@ -92,12 +92,16 @@ def _supply(back: Work, shelf: RunArchives) -> Supply:
     )
 
 
-def _fit(back: Work) -> dict[str, FitTarget]:
+def _machine(back: Work, shelf: RunArchives) -> Machine:
+    """The machine as it was: where its modules come from, and what its cufile.json is fitted to."""
     names = names_to_fit(back.fleet, [back.name])
-    facts = facts_to_fit(back.fleet, back.lock, back.fleet_path, names).get(back.name)
-    if isinstance(facts, GdsError):
-        raise facts
-    return {back.name: facts} if facts is not None else {}
+    fits: dict[str, FitTarget] = {}
+    for name, fit in facts_to_fit(back.fleet, back.lock, back.fleet_path, names).items():
+        if isinstance(fit, GdsError):
+            raise fit
+        fits[name] = fit
+    files = write_run_files(back.fleet_path.resolve().parent, shelf, fits)
+    return upgrade.machine_in_run(back, replace(files, supplies={back.name: _supply(back, shelf)}))
 
 
 def _snapshot(work: Work) -> answers.Snapshot | None:
@@ -114,20 +118,20 @@ def _restore_variables(work: Work, back: Work) -> dict[str, Any]:
     """Variables of gds_restore: what the host had before, and what it didn't have."""
     snapshot = _snapshot(work)
     packages = snapshot.packages if snapshot is not None else {}
-    unwanted = sorted(name for name, package in packages.items() if not package.version)
+    new = sorted(name for name, package in packages.items() if not package.version)
     modules = work.facts.modules_before
     return {
-        "gds_driver_superseded": desired.plain(superseded(back.target))
-        + [{"package": name, "version": ""} for name in unwanted if name not in kernel_packages(work.target)],
-        "gds_restore_manager": stack_platform_for(back.target.os).manager,
+        "gds_driver_superseded": desired.plain(superseded(back.machine.target))
+        + [{"package": name, "version": ""} for name in new if name not in kernel_packages(work.machine.target)],
+        "gds_restore_manager": back.machine.manager,
         "gds_restore_modules": modules.archive if modules is not None else "",
-        "gds_restore_kernel_release": back.target.kernel.release,
-        "gds_restore_unwanted": unwanted,
-        "gds_restore_unwanted_kernels": _new_kernels(work, back),
-        "gds_restore_known": snapshot is not None,
+        "gds_restore_kernel_release": back.machine.release,
+        "gds_restore_new_packages": new,
+        "gds_restore_new_kernels": _new_kernels(work, back),
+        "gds_restore_has_record": snapshot is not None,
         "gds_restore_removed": (snapshot.provision.removed if snapshot is not None else None) or [],
         "gds_restore_installed": snapshot.provision.installed if snapshot is not None else [],
-        "gds_restore_held": snapshot.provision.held if snapshot is not None else [],
+        "gds_restore_holds": snapshot.provision.held if snapshot is not None else [],
     }
 
 
@@ -147,10 +151,9 @@ def _compared(work: Work) -> list[answers.Difference]:
     return work.ask(answers.COMPARE, "--with", "-", stdin=json.dumps(snapshot.model_dump()).encode()).differences
 
 
-def _managed(back: Work, shelf: RunArchives, supply: Supply, fit: Mapping[str, FitTarget]) -> set[str]:
+def _managed(machine: Machine) -> set[str]:
     """Paths that the roles write with the lock that the host had."""
-    machine = Machine(back.fleet, back.lock, back.name, upgrade.run_files(back, shelf, supply, fit), Files())
-    return desired.paths(desired.desired_states(machine))
+    return desired.paths(desired.desired_states(replace(machine, controller=Files())))
 
 
 def _files(work: Work, managed: Collection[str]) -> list[dict[str, str]]:
@@ -166,8 +169,8 @@ def _files(work: Work, managed: Collection[str]) -> list[dict[str, str]]:
 
 def _new_kernels(work: Work, back: Work) -> list[str]:
     """The lock's kernel where the host did not have it before."""
-    snapshot, release = _snapshot(work), work.target.kernel.release
-    if snapshot is None or release in snapshot.kernels or release == back.target.kernel.release:
+    snapshot, release = _snapshot(work), work.machine.release
+    if snapshot is None or release in snapshot.kernels or release == back.machine.release:
         return []
     return [release]
 
@@ -177,17 +180,15 @@ def undo_validate(work: Work) -> dict[str, Any]:
     back = towards_before(work)
     if work.facts.snapshot is not None:
         with assign.open_run_archives(back.fleet_path) as shelf:
-            supply, fit = _supply(back, shelf), _fit(back)
-            if _differences(work, back, shelf, supply, fit, leftovers=False):
+            machine = _machine(back, shelf)
+            if _differences(work, back, machine, shelf, leftovers=False):
                 # The kernel that ran during the rollback.
-                upgrade.play(back, "leftovers", shelf, supply, fit, _restore_variables(work, back))
-            _refuse(work, _differences(work, back, shelf, supply, fit, leftovers=False))
+                upgrade.play(back, "leftovers", machine, _restore_variables(work, back))
+            _refuse(work, _differences(work, back, machine, shelf, leftovers=False))
     return upgrade.validate(back)
 
 
-def _differences(
-    work: Work, back: Work, shelf: RunArchives, supply: Supply, fit: Mapping[str, FitTarget], *, leftovers: bool
-) -> list[str]:
+def _differences(work: Work, back: Work, machine: Machine, shelf: RunArchives, *, leftovers: bool) -> list[str]:
     """How the host differs from what it was, each as a sentence.
 
     A file that is as the earlier lock has it is right, even where the snapshot has other content.
@@ -202,8 +203,10 @@ def _differences(
         for change in look.plan.changes
         if change.disruption == "none" and (change.resource != "modules" or change.kind in _BUILT)
     ]
-    managed = _managed(back, shelf, supply, fit)
-    versions = {package.package: package.version for package in packages_for(back.target, host=True, build=True)}
+    managed = _managed(machine)
+    versions = {
+        package.package: package.version for package in packages_for(back.machine.target, host=True, build=True)
+    }
     running = work.ask(answers.STATUS).kernel if leftovers else ""
     for difference in _compared(work):
         what, name = difference.what, difference.name
@@ -211,7 +214,7 @@ def _differences(
             (what == "file" and name in managed)
             or (what == "package" and versions.get(name) == difference.now)
             # What DKMS builds again need not have the same bytes; it was audited.
-            or (what in ("module", "chosen") and supply.mode == "build")
+            or (what in ("module", "chosen") and machine.builds)
             or (what == "kernel" and name == "running" and leftovers)
             or (leftovers and bool(running) and running in name and running not in snapshot.kernels)
         )
@@ -224,7 +227,7 @@ def _objections(back: Work) -> list[str]:
     """The audit's objections to the modules for the kernel that the host had."""
     if back.is_builder:
         return []
-    kernel = back.target.kernel.release
+    kernel = back.machine.release
     return [f"modules of {kernel}: {text}" for text in back.ask(answers.JUDGE, "--kernel", kernel).reasons]
 
 

@@ -24,10 +24,10 @@ from gdsdeploy.converge import boot as boot_settings
 from gdsdeploy.converge.desired import FREE_MIB
 from gdsdeploy.converge.diff import DISRUPTIONS, HostPlan
 from gdsdeploy.converge.inventory import dump, inventory
-from gdsdeploy.converge.machine import PEERMEM, Machine, RunFiles, load_order, packages_for
-from gdsdeploy.converge.plan_fleet import plan_fleet, variables, write_run_files
+from gdsdeploy.converge.machine import Machine, RunFiles, packages_for
+from gdsdeploy.converge.plan_fleet import plan_fleet
 from gdsdeploy.converge.plan_report import supply_words
-from gdsdeploy.cufile.render import FitTarget
+from gdsdeploy.converge.provision import Identity
 from gdsdeploy.errors import (
     Busy,
     ChecksFailed,
@@ -62,7 +62,7 @@ from gdsdeploy.rollout import previous_packages
 from gdsdeploy.rollout.drain import reason_of
 from gdsdeploy.rollout.steps import answers
 from gdsdeploy.rollout.steps.answers import Enrolment, Status
-from gdsdeploy.rollout.steps.work import Work, await_status, error_named, rollout_identity, wait_until_free
+from gdsdeploy.rollout.steps.work import Work, await_status, error_named, wait_until_free
 from gdsdeploy.run import run
 from gdsdeploy.validate import fleet_validation as validation
 from gdsdeploy.zipapp import hostapp
@@ -97,7 +97,7 @@ def preflight(work: Work) -> dict[str, Any]:
         if not work.console:
             refuse_missing_key(work, look)
         release_of(work, status.lock_digest)
-        if disruption == "reboot" and not work.profile.reboot:
+        if disruption == "reboot" and not work.machine.profile.reboot:
             raise RolloutRefused(
                 f"{work.name}: it needs a reboot, and its profile does not allow one",
                 hint="Set reboot: true in its profile, or provision it and reboot it yourself",
@@ -114,9 +114,9 @@ def preflight(work: Work) -> dict[str, Any]:
 
 def _disruption(work: Work, status: Status, look: Look) -> str:
     """The least disruption of the change; the new modules may turn out to need more."""
-    if not work.has_kernel:
+    if not work.machine.boots:
         return "none"
-    other = status.kernel != work.target.kernel.release
+    other = status.kernel != work.machine.release
     return max("reboot" if other else "none", look.plan.disruption, key=DISRUPTIONS.index)
 
 
@@ -144,7 +144,7 @@ def release_of(work: Work, digest: str) -> Release | None:
 def require_room(work: Work, status: Status, look: Look) -> None:
     """Raise HostUnfit when what is to come does not fit into /boot, /lib/modules and /var."""
     names = {change.subject for change in look.plan.changes if change.kind in INSTALLS}
-    coming = [package for package in work.target.packages if package.package in names]
+    coming = [package for package in work.machine.target.packages if package.package in names]
     size = sum(package.size for package in coming)
     kernel = any(package.part == "kernel-image" for package in coming)
     need = {
@@ -164,7 +164,7 @@ def require_room(work: Work, status: Status, look: Look) -> None:
             )
     if problems:
         old_kernels = {"apt": "apt-get autoremove", "rpm": "dnf remove --oldinstallonly"}
-        kind = stack_platform_for(work.target.os).kind
+        kind = stack_platform_for(work.machine.target.os).kind
         raise HostUnfit(
             f"{work.name}: there is no room for the new files: {'; '.join(problems)}",
             hint=f"Make room there (old kernels: {old_kernels[kind]}), and begin again",
@@ -206,7 +206,9 @@ def snapshot(work: Work) -> dict[str, Any]:
     names = sorted({package.package for package in (*was, *becomes)})
     document = work.ask(answers.SNAPSHOT, "--packages", ",".join(names))
     logins = credentials.of_fleet(work.fleet, work.fleet_path)
-    previous_packages.fetch_packages(back.target, previous_packages.differing_packages(was, becomes), work.say, logins)
+    previous_packages.fetch_packages(
+        back.machine.target, previous_packages.differing_packages(was, becomes), work.say, logins
+    )
     return {
         "snapshot": document.model_dump(),
         "boot_id": document.boot_id,
@@ -222,7 +224,7 @@ def snapshot(work: Work) -> dict[str, Any]:
 
 def _kept_archive(work: Work, back: Work, look: Look, document: answers.Snapshot) -> str:
     """Where the host keeps the modules that it has received; empty where the cache has them."""
-    kernel = back.target.kernel.release
+    kernel = back.machine.release
     if kernel in document.kernels and work.ask(answers.KEEP, "--id", work.rollout, "--kernel", kernel).archive:
         return pack.kept_path(work.rollout, kernel)
     if not look.supply.cached:
@@ -236,7 +238,7 @@ def _kept_archive(work: Work, back: Work, look: Look, document: answers.Snapshot
 
 def packages_of(work: Work, *, builds: bool) -> Sequence[Package]:
     """The machine's packages with this lock.  builds: whether it builds modules."""
-    return packages_for(work.target, host=not work.is_builder, build=builds)
+    return packages_for(work.machine.target, host=not work.is_builder, build=builds)
 
 
 #: The playbook of a step.  Each has the roles of one step only, because Ansible starts a process for each skipped task.
@@ -255,12 +257,14 @@ _TRIES = 3
 
 @dataclass(frozen=True)
 class Look:
-    """What a machine lacks, and what its roles need."""
+    """What a machine lacks, and the machine with what the run has for it."""
 
     plan: HostPlan
-    supply: Supply
-    #: facts to which its cufile.json is fitted
-    fit: Mapping[str, FitTarget]
+    machine: Machine
+
+    @property
+    def supply(self) -> Supply:
+        return self.machine.supply
 
     def lacks(self, step: str) -> list[Change]:
         """What the roles of ``step`` would change."""
@@ -273,7 +277,7 @@ def look_at(work: Work, shelf: RunArchives) -> Look:
     plan = planned.hosts[work.name]
     if isinstance(plan, GdsError):
         raise plan
-    return Look(plan, planned.supplies[work.name], planned.fit_targets)
+    return Look(plan, machine_in_run(work, planned.files))
 
 
 def refuse(work: Work, look: Look) -> None:
@@ -293,28 +297,18 @@ def refuse(work: Work, look: Look) -> None:
         )
 
 
-def run_files(work: Work, shelf: RunArchives, supply: Supply, fit: Mapping[str, FitTarget]) -> RunFiles:
-    """What the run has for its one machine, towards the lock."""
-    every = write_run_files(work.fleet, work.lock, work.fleet_path.resolve().parent, fit, shelf)
-    who = rollout_identity(work)
-    return replace(every, supplies={work.name: supply}, run=who.run, who=who.who)
+def machine_in_run(work: Work, files: RunFiles) -> Machine:
+    """The machine with what the run has for it, which hosts know as this rollout."""
+    who = f"{Identity.of('rollout').who} {work.rollout}"
+    return replace(work.machine, files=replace(files, run=work.rollout, who=who))
 
 
-def play(
-    work: Work,
-    step: str,
-    shelf: RunArchives,
-    supply: Supply,
-    fit: Mapping[str, FitTarget],
-    extra: Mapping[str, Any] | None = None,
-) -> list[str]:
+def play(work: Work, step: str, machine: Machine, extra: Mapping[str, Any] | None = None) -> list[str]:
     """Play the roles of ``step``; returns what was changed, as ``role: task``.
 
     extra: more variables.  Waits where another run keeps the host.  Raises the failed task's error, and as require_out.
     """
-    document = inventory(work.fleet, work.lock, run_files(work, shelf, supply, fit), {work.name})
-    # Beside its other variables, which would win against those of a group.
-    variables(document)[work.name][1].update(extra or {})
+    document = inventory(machine.fleet, machine.lock, machine.files, {machine.name}, extra)
     for left in range(_TRIES, -1, -1):
         work.require_out()
         result = _play_once(work, step, document)
@@ -362,12 +356,12 @@ def apply(work: Work) -> dict[str, Any]:
         if not look.lacks("apply"):
             work.say("packages and files are as the lock has them")
             return {"changed": []}
-        return {"changed": play(work, "apply", shelf, look.supply, look.fit)}
+        return {"changed": play(work, "apply", look.machine)}
 
 
 def _keep_default(work: Work) -> None:
     """Make the running kernel the boot default before a kernel package sets the newest one."""
-    if not work.has_kernel:
+    if not work.machine.boots:
         return
     kernel = work.facts.kernel or work.ask(answers.STATUS).kernel
     if work.ask(answers.SET_DEFAULT, "--kernel", kernel).changed:
@@ -388,7 +382,7 @@ def modules(work: Work) -> dict[str, Any]:
         else:
             work.say(supply_words(supply))
             try:
-                changed = play(work, "modules", shelf, supply, look.fit)
+                changed = play(work, "modules", look.machine)
             finally:
                 # After an interruption, too, so that no build is repeated.
                 for error in shelf.keep(work.lock, work.fleet, {work.name: supply}):
@@ -416,7 +410,7 @@ def audit(work: Work) -> dict[str, Any]:
 
     Raises ModuleBuildFailed with every objection, RebootFailed.
     """
-    kernel = work.target.kernel.release
+    kernel = work.machine.release
     if work.is_builder:
         # Its builds are audited after each build, and by the host that receives them.
         return {"audit": {"kernel": kernel, "once": False}}
@@ -427,7 +421,7 @@ def audit(work: Work) -> dict[str, Any]:
             f"{work.name}: the audit refuses the modules for kernel {kernel}:\n{reasons}",
             hint=f"On the host: gdsdeploy-host.pyz kmod audit --kernel {kernel}",
         )
-    running = work.ask(answers.STATUS).kernel if work.has_kernel else kernel
+    running = work.ask(answers.STATUS).kernel if work.machine.boots else kernel
     if running == kernel:
         return {"audit": {"kernel": kernel, "once": False}}
     answer = work.ask(answers.ONCE, "--kernel", kernel, "--default", running)
@@ -489,8 +483,7 @@ def enrol(work: Work) -> dict[str, Any]:
 def _certificate(work: Work) -> tuple[str, bytes]:
     """The certificate as an option's value, and what the host gets on its standard input."""
     with assign.open_run_archives(work.fleet_path) as shelf:
-        look = look_at(work, shelf)
-        machine = Machine(work.fleet, work.lock, work.name, run_files(work, shelf, look.supply, look.fit))
+        machine = look_at(work, shelf).machine
     if machine.builds:
         return machine.profile.signing.certificate if machine.profile.signing else "", b""
     path = Path(machine.certificate_path)
@@ -547,7 +540,7 @@ def reboot(work: Work) -> dict[str, Any]:
     In another boot than the last recorded one, the reboot has happened.
     Raises RebootFailed, HostUnfit, and what asking raises.
     """
-    if not work.has_kernel:
+    if not work.machine.boots:
         return {"how": "none", "boot_id": work.ask(answers.STATUS).boot_id}
     status = work.ask(answers.STATUS)
     recorded, boot_id = work.facts.boot_id or status.boot_id, status.boot_id
@@ -560,10 +553,10 @@ def reboot(work: Work) -> dict[str, Any]:
         return {"how": "none", "boot_id": boot_id}
     work.require_out()
     reasons = "; ".join(pending.reasons)
-    may_reload = work.settings.reload and pending.by_reload and status.kernel == work.target.kernel.release
+    may_reload = work.settings.reload and pending.by_reload and status.kernel == work.machine.release
     if may_reload and _try_reload(work, boot_id):
         return {"how": "reload", "boot_id": boot_id}
-    if not work.profile.reboot:
+    if not work.machine.profile.reboot:
         raise RebootFailed(
             f"{work.name}: it needs a reboot ({reasons}), and its profile does not allow one",
             hint="Set reboot: true in its profile, or reboot it yourself",
@@ -588,12 +581,12 @@ def _try_reload(work: Work, boot_id: str) -> bool:
 
 def _needed(work: Work) -> answers.Needed:
     """What a reboot would change."""
-    settings = [f"--argument={word}" for word in boot_settings.arguments(work.profile)]
-    values = boot_settings.expected_parameters(work.profile)
+    settings = [f"--argument={word}" for word in boot_settings.arguments(work.machine.profile)]
+    values = boot_settings.expected_parameters(work.machine.profile)
     settings += [f"--parameter={key}={value}" for key, value in values.items()]
     # The loaded version of these has to be the installed one; nvidia-peermem comes last.
-    names = [*load_order(work.profile, work.target), *([PEERMEM] if work.profile.rdma == "peermem" else [])]
-    return work.ask(answers.REBOOT_NEEDED, "--kernel", work.target.kernel.release, *settings, *names)
+    names = [*work.machine.loads, *work.machine.peermem]
+    return work.ask(answers.REBOOT_NEEDED, "--kernel", work.machine.release, *settings, *names)
 
 
 def boot(work: Work) -> dict[str, Any]:
@@ -614,9 +607,9 @@ def boot(work: Work) -> dict[str, Any]:
                 f"{work.name}: {deadline:.0f} s after its reboot was ordered it still is in boot {before}",
                 hint="On the host: systemctl list-jobs, systemd-inhibit --list",
             )
-    if not work.has_kernel:
+    if not work.machine.boots:
         return {"boot_id": status.boot_id, "kernel": status.kernel, "how": "none"}
-    release = work.target.kernel.release
+    release = work.machine.release
     if status.kernel != release:
         once = status.once
         fallback = f"; {once.kernel} was to boot once, and fell back" if once.state == "fell back" else ""
@@ -690,19 +683,19 @@ def validate(work: Work) -> dict[str, Any]:
     """
     if work.is_builder:
         return _validated_facts(work, work.ask(answers.STATUS).boot_id, PASS)
-    default = work.ask(answers.SHOW_DEFAULT).default if work.has_kernel else ""
+    default = work.ask(answers.SHOW_DEFAULT).default if work.machine.boots else ""
     # The way back of an unchanged host has no UNDO, and its jobs may not have ended.
     unchanged = work.task.step is Step.UNDO_VALIDATE and "changed" not in work.task.data
     load = not unchanged and work.standing() is Standing.OURS
-    if work.has_kernel and default != work.target.kernel.release:
+    if work.machine.boots and default != work.machine.release:
         # Until the boot default changes, a power cycle boots the earlier kernel.
         check_host(work, but=NEXT_BOOT, load=load)
         report = _make_default(work, default)
     else:
         report = check_host(work, load=load)
-    if work.has_kernel:
+    if work.machine.boots:
         work.ask(answers.ONCE, "--clear")
-    if work.profile.gate.enabled:
+    if work.machine.profile.gate.enabled:
         _gate(work, report)
     return _validated_facts(work, report.boot_id, report.verdict)
 
@@ -771,7 +764,7 @@ def check_host(work: Work, *, but: Collection[str] = (), load: bool = False) -> 
 def _gate(work: Work, report: HostReport) -> None:
     """Have the gate judge this boot, and require that it opens."""
     # It may wait for the boot's own run, and judge again if that closed the gate.
-    record = work.ask(answers.RUN_GATE, "--once", timeout=2 * work.profile.gate.seconds + 120.0)
+    record = work.ask(answers.RUN_GATE, "--once", timeout=2 * work.machine.profile.gate.seconds + 120.0)
     if record.state != "open" or record.boot_id != report.boot_id:
         state, boot_id = record.state or "without a verdict", record.boot_id or "unknown"
         raise ChecksFailed(

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from gdsdeploy import cancel, console
-from gdsdeploy.converge.provision import Identity
+from gdsdeploy.converge.machine import Machine
 from gdsdeploy.errors import (
     Busy,
     ControllerUnfit,
@@ -29,8 +29,8 @@ from gdsdeploy.errors import (
 )
 from gdsdeploy.lock.releases import Release
 from gdsdeploy.model.events import Facts, read
-from gdsdeploy.model.fleet import Fleet, Profile
-from gdsdeploy.model.lock import Lock, Target
+from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.lock import Lock
 from gdsdeploy.model.rollout import Standing, Task
 from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout.drain import Drainer, reason_of
@@ -115,18 +115,10 @@ class Work:
         """Whether a person enrols a key at the machine's console."""
         return self.name in self.consoles
 
-    @property
-    def profile(self) -> Profile:
-        return self.fleet.profiles[self.fleet.machine(self.name).profile]
-
-    @property
-    def target(self) -> Target:
-        return self.lock.targets[self.fleet.machine(self.name).profile]
-
-    @property
-    def has_kernel(self) -> bool:
-        """Whether the machine runs the kernel of its lock; no builder does, and no container."""
-        return not self.is_builder and self.profile.own_kernel
+    @functools.cached_property
+    def machine(self) -> Machine:
+        """The machine, without what a run has for it."""
+        return Machine(self.fleet, self.lock, self.name)
 
     def standing(self) -> Standing:
         """Who keeps the host out of work now; raises DrainFailed and SchedulerAway."""
@@ -225,11 +217,6 @@ def await_status(work: Work, seconds: float) -> Status:
 
 #: Seconds to release a host; one that doesn't answer is free when its lease ends.
 _RELEASE_SECONDS = 60.0
-
-
-def rollout_identity(work: Work) -> Identity:
-    """How hosts know this rollout, on any controller."""
-    return Identity(work.rollout, f"{Identity.of('rollout').who} {work.rollout}")
 
 
 def wait_until_free(work: Work) -> Status:

@@ -13,7 +13,8 @@ import yaml
 
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.inventory import inventory
-from gdsdeploy.converge.plan_fleet import facts_to_fit, names_to_fit, plan_fleet, write_run_files
+from gdsdeploy.converge.machine import Machine, RunFiles
+from gdsdeploy.converge.plan_fleet import facts_to_fit, names_to_fit, plan_fleet
 from gdsdeploy.errors import GdsError
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.facts.document import Document
@@ -101,7 +102,7 @@ def test_provision_gives_each_host_its_own_and_leaves_out_who_cannot_have_one(fl
     answers = facts_to_fit(intent, lock, fleet.path, ["gpu1"])
     host = answers["gpu1"]
     assert not isinstance(host, GdsError)
-    rendered = inventory(intent, lock, write_run_files(intent, lock, fleet.path.parent, {"gpu1": host}))
+    rendered = inventory(intent, lock, RunFiles(fits={"gpu1": host}))
     values = rendered["all"]["children"]["hosts"]["hosts"]
     assert '"allow_compat_mode": true' in values["gpu1"]["gds_cufile_content"]
     assert json.loads(values["gpu1"]["gds_host_expectation"])["cufile_sha256"]
@@ -124,7 +125,7 @@ def test_a_plan_goes_on_without_the_host_whose_file_cannot_be_made(fleet: Loopba
     assert isinstance(refused, GdsError)
     assert "RDMA" in refused.message
     assert isinstance(planned.hosts["gpu2"], HostPlan)
-    assert planned.fit_targets == {}
+    assert planned.files.fits == {}
 
 
 def test_validate_holds_the_file_against_what_the_host_is(
@@ -134,7 +135,7 @@ def test_validate_holds_the_file_against_what_the_host_is(
     intent, lock = load_fleet(fleet.path), lockfile.read(lockfile.beside(fleet.path))
     host = facts_to_fit(intent, lock, fleet.path, ["gpu1"])["gpu1"]
     assert not isinstance(host, GdsError)
-    text = write_run_files(intent, lock, fleet.path.parent, {"gpu1": host}).cufile["gpu1"]
+    text = Machine(intent, lock, "gpu1").fitted(host).cufile
     real = Document.text
     monkeypatch.setattr(Document, "text", lambda self, path: text if path == "/etc/cufile.json" else real(self, path))
 

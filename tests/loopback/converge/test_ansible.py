@@ -360,7 +360,7 @@ def test_each_machine_is_applied_what_its_plan_has(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
     shutil.copytree(LAB, tmp_path / "fleet")
     fleet, lock = load_fleet(tmp_path / "fleet/fleet.yml"), lockfile.read(LAB / "gdsdeploy.lock")
-    files = plan_fleet.write_run_files(fleet, lock, tmp_path / "fleet")
+    files = plan_fleet.write_run_files(tmp_path / "fleet")
     every = inventory(fleet, lock, files)
     groups = every["all"]["children"]
     answers = {one.name.partition(".")[0]: CHANGES for one in RESOURCES}

@@ -360,11 +360,10 @@ def test_a_host_without_the_key_is_refused_before_it_is_drained(
 ) -> None:
     host, _ = scripted_work(tmp_path, monkeypatch)
     change = Change("enrol", "/etc/gdsdeploy/modules.der", "absent", "enrolled", "secure-boot", REBOOT)
-    supply = Supply("receive", "cache", "w")
     with pytest.raises(RolloutRefused, match="doesn't have the key") as caught:
-        upgrade.refuse_missing_key(host, Look(HostPlan("gpu1", (change,)), supply, {}))
+        upgrade.refuse_missing_key(host, Look(HostPlan("gpu1", (change,)), host.machine))
     assert "--enrol-keys" in (caught.value.hint or "")
-    upgrade.refuse_missing_key(host, Look(HostPlan("gpu1", ()), supply, {}))
+    upgrade.refuse_missing_key(host, Look(HostPlan("gpu1", ()), host.machine))
 
 
 # -- Hosts that lie: whatever they answer is refused by name, or stays a text that decides and runs nothing.
@@ -581,18 +580,12 @@ def lying(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, question: tuple[str, 
     object.__setattr__(host, "logs", tmp_path / "logs")
     monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(rollback, "towards_before", lambda _: host)
-    monkeypatch.setattr(rollback, "_fit", lambda _: {})
     monkeypatch.setattr(rollback, "_managed", lambda *_: {"/etc/cufile.json"})
     monkeypatch.setattr(rollback.previous_packages, "fetch_packages", lambda *_: {})
     monkeypatch.setattr(rollback.previous_packages, "offer_packages", lambda *_: nullcontext())
     shelf = SimpleNamespace(folder=tmp_path, keys=SimpleNamespace(folder=tmp_path), look=lambda *_: None)
     monkeypatch.setattr(rollback.assign, "open_run_archives", lambda _: nullcontext(shelf))
-    monkeypatch.setattr(upgrade, "run_files", lambda *_: None)
-    monkeypatch.setattr(
-        upgrade,
-        "inventory",
-        lambda *_: {"all": {"children": {"builders": {"hosts": {}}, "hosts": {"hosts": {"gpu1": {}}}}}},
-    )
+    monkeypatch.setattr(upgrade, "inventory", lambda *args: {"all": {"hosts": {"gpu1": dict(args[4])}}})
     monkeypatch.setattr(upgrade, "look_at", lambda *_: SimpleNamespace(plan=HostPlan("gpu1")))
     return host
 
@@ -637,13 +630,13 @@ def test_an_honest_way_back_says_what_was_there(monkeypatch: pytest.MonkeyPatch,
     comparison = compared(differs("package", "nvidia-driver"), *files)
     host = lying(monkeypatch, tmp_path, ("rollout", "compare"), comparison)
     variables: list[dict[str, Any]] = []
-    monkeypatch.setattr(upgrade, "play", lambda *args: variables.append(args[5]) or [])
+    monkeypatch.setattr(upgrade, "play", lambda *args: variables.append(args[3]) or [])
     monkeypatch.setattr(rollback, "_differences", lambda *_, **__: [])
     rollback.undo(host)
     (had,) = variables
-    assert had["gds_restore_unwanted"] == ["new-one"]
-    assert had["gds_restore_installed"] == had["gds_restore_held"] == ["nvidia-driver"]
-    assert had["gds_restore_known"] is True
+    assert had["gds_restore_new_packages"] == ["new-one"]
+    assert had["gds_restore_installed"] == had["gds_restore_holds"] == ["nvidia-driver"]
+    assert had["gds_restore_has_record"] is True
     restore = {name: value for name, value in had.items() if name.startswith("gds_restore_")}
     assert not ArgumentSpecValidator(spec(ROOT / "roles" / "gds_restore")["options"]).validate(restore).error_messages
     # The lock of before answers for cufile.json.

@@ -17,6 +17,7 @@ import yaml
 
 from gdsdeploy.cli import sudoers
 from gdsdeploy.converge.expectation import expectation
+from gdsdeploy.converge.machine import Machine
 from gdsdeploy.host.cli import serve
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.paths import EXPECTATION, PROGRAM, TRAIL
@@ -35,7 +36,7 @@ SUDO = f"sudo -n {PROGRAM} serve"
 
 def expected(fleet: LoopbackFleet) -> Expectation:
     intent, lock = lockfile.fleet_and_lock(fleet.path, signed=False)
-    return expectation(intent, lock, "gpu1")
+    return expectation(Machine(intent, lock, "gpu1"))
 
 
 def provisioned(server: Sshd, text: str) -> None:

@@ -213,10 +213,14 @@ def test_what_others_have_installed_is_in_the_plan() -> None:
         [],
         {"installs": []},
         {"installs": {}, "unknown": []},
-        {"installs": [{"kind": "no-such", "breaks": True, "traces": []}], "unknown": []},
+        *({"installs": [install], "unknown": []} for install in [
+            None, [], {"kind": "no-such", "breaks": True, "traces": []}, {"kind": "pin", "breaks": [], "traces": []},
+            {"kind": "pin", "breaks": True, "traces": [{"name": 1, "detail": ""}]},
+            {"kind": "pin", "breaks": True, "traces": ["x"]}, {"kind": ["pin"], "breaks": True, "traces": []},
+        ]),
         {"installs": [], "unknown": [1]},
     ],
-)
+)  # fmt: skip
 def test_a_malformed_report_of_them_is_named(foreign: Any) -> None:
     entry = {"name": "preflight", "report": {"foreign": foreign}}
     with pytest.raises(ValueError, match="foreign"):
@@ -251,7 +255,7 @@ GOOD: dict[str, Any] = {
     ],
 )  # fmt: skip
 def test_a_malformed_answer_is_named(value: Any) -> None:
-    with pytest.raises(ValueError, match=r": no |unknown kind"):
+    with pytest.raises(ValueError, match=r"Input should be |Field required|unknown kind"):
         variants(value)
 
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from gdsdeploy.converge import boot
 from gdsdeploy.converge.expectation import expectation
-from gdsdeploy.converge.machine import load_order
+from gdsdeploy.converge.machine import Machine
 from gdsdeploy.cufile import render as cufile_render
 from gdsdeploy.cufile.render import FitTarget, render
 from gdsdeploy.errors import FleetInvalid, LockStale
@@ -71,7 +71,7 @@ def fleet(**profile: Any) -> Fleet:
 
 
 def test_everything_comes_from_the_lock_and_the_profile() -> None:
-    expected = expectation(fleet(builder="build1"), lock(), "gpu1")
+    expected = expectation(Machine(fleet(builder="build1"), lock(), "gpu1"))
     text = render("gds", fleet().profiles["gds"], "1.9.1.3")
     assert expected.host == "gpu1"
     assert expected.profile == "gds"
@@ -94,24 +94,24 @@ def test_everything_comes_from_the_lock_and_the_profile() -> None:
     [("auto", {"libcufile0", "linux-image"}), ("build", {"libcufile0", "linux-image", "gcc-14"})],
 )
 def test_a_host_that_has_to_build_has_what_builds(modules: str, packages: set[str]) -> None:
-    versions = expectation(fleet(modules=modules), lock(), "gpu1").packages
+    versions = expectation(Machine(fleet(modules=modules), lock(), "gpu1")).packages
     assert set(versions) == packages
     assert versions["libcufile0"] == "libcufile0-1"
 
 
 def test_a_mode_without_nvidia_fs_expects_none() -> None:
-    assert expectation(fleet(mode="compat"), lock(nvidia_fs=None), "gpu1").nvidia_fs_version == ""
+    assert expectation(Machine(fleet(mode="compat"), lock(nvidia_fs=None), "gpu1")).nvidia_fs_version == ""
 
 
 def test_a_lock_without_the_profile() -> None:
     empty = Lock(lock_version="1.0", digest="sha256:" + "0" * 64, targets={})
     with pytest.raises(LockStale, match="nothing for profile gds"):
-        expectation(fleet(), empty, "gpu1")
+        expectation(Machine(fleet(), empty, "gpu1"))
 
 
 def test_a_mount_that_no_scratch_file_may_be_made_on_says_so() -> None:
     mounts = [{"mount": "/mnt/nvme"}, {"mount": "/data", "path": "compat", "scratch": False}]
-    expected = expectation(fleet(storage=mounts), lock(), "gpu1")
+    expected = expectation(Machine(fleet(storage=mounts), lock(), "gpu1"))
     assert expected.storage == [
         {"mount": "/mnt/nvme", "path": "direct"},
         {"mount": "/data", "path": "compat", "scratch": "no"},
@@ -126,14 +126,14 @@ def test_the_devices_that_a_host_must_have() -> None:
         "nics": {"count": 8, "driver": "mlx5_core", "link": 400},
         "nvme": 4,
     }
-    expected = expectation(fleet(**devices), lock(), "gpu1")
+    expected = expectation(Machine(fleet(**devices), lock(), "gpu1"))
     assert expected.hardware == {**devices, "nvme": {"count": 4}}
     assert from_json(expected.to_json()) == expected
-    assert expectation(fleet(), lock(), "gpu1").hardware == {}
+    assert expectation(Machine(fleet(), lock(), "gpu1")).hardware == {}
 
 
 def test_an_expectation_from_before_there_were_devices_is_read() -> None:
-    document = json.loads(expectation(fleet(), lock(), "gpu1").to_json())
+    document = json.loads(expectation(Machine(fleet(), lock(), "gpu1")).to_json())
     del document["hardware"]
     assert from_json(json.dumps(document)).hardware == {}
 
@@ -146,7 +146,7 @@ def test_an_expectation_from_before_there_were_devices_is_read() -> None:
     ],
 )  # fmt: skip
 def test_a_malformed_count_is_refused(hardware: Any) -> None:
-    document = {**json.loads(expectation(fleet(), lock(), "gpu1").to_json()), "hardware": hardware}
+    document = {**json.loads(expectation(Machine(fleet(), lock(), "gpu1")).to_json()), "hardware": hardware}
     with pytest.raises(ValueError, match="hardware"):
         from_json(json.dumps(document))
 
@@ -164,14 +164,14 @@ def test_one_render_of_cufile_json_for_all_hosts_of_a_kind(monkeypatch: pytest.M
     monkeypatch.setattr(cufile_render, "_template", Counting)
     cufile_render._file.cache_clear()
     many = [fleet(), fleet(), fleet(cufile={"logging": {"level": "TRACE"}})]
-    digests = [expectation(each, lock(), "gpu1").cufile_sha256 for each in many for _ in range(10)]
+    digests = [expectation(Machine(each, lock(), "gpu1")).cufile_sha256 for each in many for _ in range(10)]
     assert len(renders) == len(set(digests)) == 2
     # A fitted file names its host, so each host has its own; what asks for it again gets it as it is.
     profile, targets = fleet(fit={"addresses": "all"}).profiles["gds"], [FitTarget(name, facts) for name in ("a", "b")]
     texts = [render("gds", profile, "1.11.0", target) for target in targets * 10]
     assert len(renders) == 2 + len(set(texts)) == 4
     with pytest.raises(FleetInvalid):
-        expectation(fleet(cufile={"logging": {"level": "NONE"}}), lock(), "gpu1")
+        expectation(Machine(fleet(cufile={"logging": {"level": "NONE"}}), lock(), "gpu1"))
 
 
 NO_IOMMU = ["intel_iommu=off", "amd_iommu=off"]
@@ -304,8 +304,7 @@ def test_rdma_auto_is_dma_buf_where_it_serves(os: str, driver: object, kind: str
 
 
 def test_peermem_is_no_module_of_modules_load_d() -> None:
-    profile = fleet(rdma="peermem").profiles["gds"]
-    assert load_order(profile, lock().targets["gds"]) == ["nvidia", "nvidia-fs"]
+    assert Machine(fleet(rdma="peermem"), lock(), "gpu1").loads == ["nvidia", "nvidia-fs"]
 
 
 FLEET = """version: 1
@@ -320,10 +319,10 @@ def test_the_golden_topology_beside_the_fleet_file_is_expected(tmp_path: Path) -
     folder = tmp_path
     (folder / "fleet.yml").write_text(FLEET.format(topology="nvme: PXB, golden: gds.topology.json"))
     with pytest.raises(FleetInvalid, match=r"profiles.gds.topology.golden: .*json: cannot be read: No such"):
-        expectation(load_fleet(folder / "fleet.yml"), lock(), "gpu1")
+        expectation(Machine(load_fleet(folder / "fleet.yml"), lock(), "gpu1"))
     (folder / "gds.topology.json").write_text(GOLDEN)
-    expected = expectation(load_fleet(folder / "fleet.yml"), lock(), "gpu1").topology
+    expected = expectation(Machine(load_fleet(folder / "fleet.yml"), lock(), "gpu1")).topology
     assert (expected["nvme"], expected["golden"]["label"]) == ("PXB", "gds")
     (folder / "gds.topology.json").write_text("{")
     with pytest.raises(FleetInvalid, match="not JSON"):
-        expectation(load_fleet(folder / "fleet.yml"), lock(), "gpu1")
+        expectation(Machine(load_fleet(folder / "fleet.yml"), lock(), "gpu1"))

@@ -12,7 +12,7 @@ from gdsdeploy.builds.assign import BuildFacts, by_intent, supplies
 from gdsdeploy.converge import desired, plan_fleet, plan_report
 from gdsdeploy.converge.diff import PACKAGED, HostPlan, Result, plan
 from gdsdeploy.converge.expectation import expectation
-from gdsdeploy.converge.machine import Machine
+from gdsdeploy.converge.machine import Machine, RunFiles
 from gdsdeploy.errors import FleetInvalid, GdsError
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply import engine
@@ -108,8 +108,7 @@ def test_no_machine_builds_for_such_a_host(locked: Lock) -> None:
 
 def resources_of(locked: Lock) -> dict[str, Any]:
     """Name of a resource → its desired state, as the host program reads what such a host is asked."""
-    files = plan_fleet.write_run_files(fleet(), locked, Path("/nowhere"))
-    (variants,) = (plan_fleet.desired_documents(fleet(), locked, files, ["gpu1"])["gpu1"]["variants"],)
+    (variants,) = (plan_fleet.desired_documents(fleet(), locked, RunFiles(), ["gpu1"])["gpu1"]["variants"],)
     assert list(variants) == [PACKAGED]
     return {e.name: e.desired for e in engine.read_resources({"version": 1, "resources": variants[PACKAGED]})}
 
@@ -132,8 +131,7 @@ def test_a_host_is_asked_for_its_packages_modules_alone(locked: Lock) -> None:
 
 
 def test_the_roles_bring_no_archive(locked: Lock) -> None:
-    files = plan_fleet.write_run_files(fleet(), locked, Path("/nowhere"))
-    assert desired.variables(Machine(fleet(), locked, "gpu1", files))["gds_modules_archive"] == ""
+    assert desired.variables(Machine(fleet(), locked, "gpu1"))["gds_modules_archive"] == ""
 
 
 def test_the_kernel_comes_with_its_modules_and_after_the_userland(locked: Lock) -> None:
@@ -169,7 +167,7 @@ def test_the_plan_is_that_of_the_packaged_variant(locked: Lock) -> None:
 
 
 def test_the_expectation_has_the_files_and_no_source_tree(locked: Lock) -> None:
-    expected = expectation(fleet(), locked, "gpu1")
+    expected = expectation(Machine(fleet(), locked, "gpu1"))
     assert expected.driver_tree == ""
     assert [(file.module, file.origin) for file in expected.packaged][:2] == [
         ("nvidia", f"{DRIVER} 6.17.0-1032.32+1"), ("nvidia_fs", f"{NVIDIA_FS} {SPARK_VERSION}"),

@@ -21,7 +21,7 @@ from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.files import Files
 from gdsdeploy.converge.image import Image
 from gdsdeploy.converge.inventory import inventory
-from gdsdeploy.converge.machine import Machine
+from gdsdeploy.converge.machine import Machine, RunFiles
 from gdsdeploy.errors import FleetInvalid, HostUnfit
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply import engine
@@ -34,6 +34,8 @@ from gdsdeploy.mirror.host_sources import HOST_KEYRING
 from gdsdeploy.model.fleet import Fit, Fleet, FleetWaiver, KernelPin, Mirror
 from gdsdeploy.model.profile_parts import Boot, Signing
 from gdsdeploy.ssh.endpoint import Answer
+from gdsdeploy.zipapp import hostapp
+from tests.pins.rendering import values_in
 
 LAB = Path(__file__).parents[2] / "golden" / "lab"
 LOCK = lockfile.read(LAB / "gdsdeploy.lock")
@@ -44,7 +46,7 @@ RELEASE = LOCK.targets["gds"].kernel.release
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        program = plan_fleet.write_run_files(load_fleet(LAB / "fleet.yml"), LOCK, LAB).program
+        program = hostapp.keep(tmp_path_factory.mktemp("program"))
         # Packed once; it is the same for every test.
         patch.setattr(plan_fleet.hostapp, "keep", lambda *_: program)
         yield
@@ -63,8 +65,7 @@ def changed(fleet: Fleet, **profile: Any) -> Fleet:
 
 def ways(fleet: Fleet, name: str) -> dict[str, dict[str, Any]]:
     """Variant → name of a resource → its desired state; each is read as the host program reads it."""
-    run_files = plan_fleet.write_run_files(fleet, LOCK, LAB)
-    document = plan_fleet.desired_documents(fleet, LOCK, run_files, [name])[name]
+    document = plan_fleet.desired_documents(fleet, LOCK, RunFiles(LAB), [name])[name]
     variants = {}
     for way, resources in document["variants"].items():
         entries = engine.read_resources({"version": document["version"], "resources": resources})
@@ -133,8 +134,7 @@ def test_modules_that_are_signed_bring_their_certificate(fleet: Fleet, tmp_path:
     assert list(variants["build"]).index("signing") == list(variants["build"]).index("packages.modules") - 1
     assert (variants["build"]["signing"].signs, variants["build"]["signing"].certificate_content) == (True, "")
     assert variants["keep"]["signing"].certificate_content == "", "the builder hasn't delivered it"
-    run_files = replace(plan_fleet.write_run_files(signed, LOCK, LAB), certificates=tmp_path)
-    machine = Machine(signed, LOCK, "gpu1", run_files, Files())
+    machine = Machine(signed, LOCK, "gpu1", RunFiles(LAB, certificates=tmp_path), Files())
     Path(machine.certificate_path).write_bytes(b"certificate")
     delivered = desired.desired_states(machine)["signing"].certificate_content
     assert delivered == base64.b64encode(b"certificate").decode()
@@ -144,10 +144,10 @@ def test_keyrings_travel_in_the_desired_state(fleet: Fleet, tmp_path: Path) -> N
     key = tmp_path / "key.gpg"
     key.write_bytes(b"\x99key")
     mirrored = fleet.model_copy(update={"mirror": Mirror(uri="http://mirror.example", keyring=str(key))})
-    run_files = plan_fleet.write_run_files(mirrored, LOCK, LAB)
 
     def keys() -> list[Key]:
-        return list(desired.desired_states(Machine(mirrored, LOCK, "gpu1", run_files, Files()))["repositories"].keys)
+        machine = Machine(mirrored, LOCK, "gpu1", RunFiles(LAB), Files())
+        return list(desired.desired_states(machine)["repositories"].keys)
 
     assert keys() == [Key(HOST_KEYRING, base64.b64encode(b"\x99key").decode())]
     for content in (b"-----BEGIN OPENSSH PRIVATE KEY-----", b"root:x:0:0", b"\x95private", b""):
@@ -164,8 +164,7 @@ def test_keyrings_travel_in_the_desired_state(fleet: Fleet, tmp_path: Path) -> N
 
 
 def test_the_files_that_a_host_has_by_its_lock(fleet: Fleet) -> None:
-    run_files = plan_fleet.write_run_files(fleet, LOCK, LAB)
-    assert desired.paths(desired.desired_states(Machine(fleet, LOCK, "gpu1", run_files))) >= {
+    assert desired.paths(desired.desired_states(Machine(fleet, LOCK, "gpu1"))) >= {
         "/etc/cufile.json",
         "/etc/gdsdeploy/cufile.json",
         "/etc/gdsdeploy/expectation.json",
@@ -188,11 +187,14 @@ RESULT = {"name": "x", "changes": [], "refusals": [], "unknown": [], "report": {
     ("document", "words"),
     [
         ({"error": {"kind": "desired", "message": "unknown key", "hint": "update"}}, "gpu1: unknown key"),
-        ({}, "gpu1: its answer is malformed: variants: no object"),
+        ({}, "gpu1: its answer is malformed: Input should be a valid dictionary"),
         ({"variants": {"build": [RESULT]}}, "not every resource was checked"),
         ({"variants": {"keep": [RESULT, RESULT]}}, "not every resource was checked"),
         ({"variants": {"build": [RESULT, RESULT]}}, "not every resource was checked"),
-        ({"variants": {"build": [RESULT, {**RESULT, "name": "x.y", "changes": 7}]}}, "changes: no list"),
+        (
+            {"variants": {"build": [RESULT, {**RESULT, "name": "x.y", "changes": 7}]}},
+            "build.1.changes: Input should be a valid tuple",
+        ),
     ],
 )
 def test_a_bad_answer_is_that_hosts_error(document: dict[str, Any], words: str) -> None:
@@ -268,9 +270,9 @@ def image_of(fleet: Fleet, *, has_loader: bool = True, waivers: tuple[str, ...] 
 
 def state(fleet: Fleet, of: Image | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """The variables of gpu1, and its desired state by the name of the resource; the host program reads it."""
-    run_files = replace(plan_fleet.write_run_files(fleet, LOCK, LAB), image=of)
-    values = plan_fleet.variables(inventory(fleet, LOCK, run_files))["gpu1"][1]
-    listed = desired.listed(Machine(fleet, LOCK, "gpu1", run_files))
+    machine = Machine(fleet, LOCK, "gpu1", RunFiles(LAB, image=of))
+    values = values_in(inventory(fleet, LOCK, machine.files))["gpu1"]
+    listed = desired.listed(machine)
     return values, {entry.name: entry.desired for entry in engine.read_resources({"version": 1, "resources": listed})}
 
 
@@ -303,8 +305,8 @@ def test_an_image_without_a_boot_loader(fleet: Fleet) -> None:
 
 
 def test_only_its_own_host_is_an_image_and_none_is_reached(fleet: Fleet) -> None:
-    run_files = replace(plan_fleet.write_run_files(fleet, LOCK, LAB), image=image_of(fleet))
-    values = {name: pair[1] for name, pair in plan_fleet.variables(inventory(fleet, LOCK, run_files)).items()}
+    run_files = RunFiles(LAB, image=image_of(fleet))
+    values = values_in(inventory(fleet, LOCK, run_files))
     assert (values["gpu1"]["ansible_connection"], values["gpu1"]["ansible_become"]) == ("gdsdeploy.gds.root", False)
     assert values["gpu1"]["ansible_root_enter"] == ["enter"]
     assert (values["build1"]["ansible_connection"], values["build1"]["gds_host_image"]) == ("ssh", "")
@@ -313,7 +315,7 @@ def test_only_its_own_host_is_an_image_and_none_is_reached(fleet: Fleet) -> None
 
 
 def words(fleet: Fleet, **of: Any) -> dict[str, str]:
-    return {entry.kind: entry.words for entry in image_of(fleet, **of).left(LOCK)}
+    return {entry.kind: entry.words for entry in image_of(fleet, **of).left(Machine(fleet, LOCK, "gpu1"))}
 
 
 def test_what_is_left_is_named(fleet: Fleet) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from gdsdeploy.converge import ansible, provision
 from gdsdeploy.converge.diff import HostPlan
+from gdsdeploy.converge.machine import RunFiles
 from gdsdeploy.converge.plan_fleet import FleetPlan
 from gdsdeploy.errors import HostUnreachable, Interrupted, NotProvisioned
 from gdsdeploy.fleetfile.load import load_fleet
@@ -46,9 +47,11 @@ def provisioned(
     monkeypatch: pytest.MonkeyPatch, play: Any, flags: ansible.Flags = ansible.NO_FLAGS
 ) -> provision.ProvisionRun:
     plans = {"build1": HostPlan("build1"), "gpu1": HostPlan("gpu1", unknown=("why",))}
-    monkeypatch.setattr(provision, "plan_fleet", lambda *_, **__: FleetPlan(plans, {}))
-    monkeypatch.setattr(ansible, "play", play)
     path = LAB / "fleet.yml"
+    # Whose bytes are the host program doesn't matter.
+    files = RunFiles(LAB, program=path)
+    monkeypatch.setattr(provision, "plan_fleet", lambda *_, **__: FleetPlan(plans, {}, files))
+    monkeypatch.setattr(ansible, "play", play)
     lock = lockfile.read(LAB / "gdsdeploy.lock")
     return provision.provision(load_fleet(path), lock, path, names=list(plans), flags=flags, progress=lambda _: None)
 

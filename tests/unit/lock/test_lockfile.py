@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from gdsdeploy.converge.expectation import expectation
+from gdsdeploy.converge.machine import Machine
 from gdsdeploy.errors import LockInvalid, LockStale
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
@@ -317,7 +318,7 @@ def test_a_rule_that_came_later_makes_a_lock_stale(conditions: str, refuses: boo
         assert "profile gds: [ours] Ours crash. Here: " in error.value.message
         assert f"The rule is in {tmp_path}/prod.compat.yml:3" in error.value.message
         assert f"gdsdeploy lock {path}" in str(error.value.hint)
-    assert [rule.id for rule in expectation(mine, lock, "gpu1").rules] == ["ours"]
+    assert [rule.id for rule in expectation(Machine(mine, lock, "gpu1")).rules] == ["ours"]
 
 
 def test_a_lock_is_judged_by_rules_of_a_later_gdsdeploy() -> None:

@@ -11,6 +11,7 @@ import yaml
 
 from gdsdeploy.builds.assign import Supply
 from gdsdeploy.converge.diff import HostPlan
+from gdsdeploy.converge.machine import RunFiles
 from gdsdeploy.converge.plan_fleet import FleetPlan
 from gdsdeploy.errors import GdsError
 from gdsdeploy.fleetfile.load import load_fleet
@@ -93,7 +94,7 @@ class PlannedFleet:
     def _plan_fleet(self, _fleet: Fleet, _lock: Lock, _path: Path, names: Sequence[str], **_: Any) -> FleetPlan:
         self.asked += names
         plans = {name: self.plans.get(name, HostPlan(name)) for name in names}
-        return FleetPlan(plans, dict.fromkeys(names, 0.1), supplies=self.supplies)
+        return FleetPlan(plans, dict.fromkeys(names, 0.1), RunFiles(supplies=self.supplies))
 
     def present_states(self, _fleet: Fleet, _path: Path, names: Sequence[str], **_: Any) -> dict[str, PresentState]:
         """What hosts say of themselves."""

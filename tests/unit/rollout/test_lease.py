@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -78,12 +77,8 @@ def played(monkeypatch: pytest.MonkeyPatch, host: ScriptedWork, *failures: GdsEr
         return HostResult(["gds_repo: Pins"], failure=next(ends))
 
     monkeypatch.setattr(upgrade, "_play_once", once)
-    sources = RunFiles(Path("/fleet"), Path("/program"), Path("/modules"), {"gpu1": "{}"}, {"gpu1": "{}"})
-    monkeypatch.setattr(upgrade, "write_run_files", lambda *_: sources)
-    shelf: Any = SimpleNamespace(folder=Path("/modules"))
-    assert upgrade.play(host, "apply", shelf, Supply("build", "", "w"), {}, {"gds_driver_superseded": ["x"]}) == [
-        "gds_repo: Pins"
-    ]
+    machine = upgrade.machine_in_run(host, RunFiles(supplies={"gpu1": Supply("build", "", "w")}))
+    assert upgrade.play(host, "apply", machine, {"gds_driver_superseded": ["x"]}) == ["gds_repo: Pins"]
     return inventories
 
 
@@ -214,6 +209,6 @@ def roles_of(step: str) -> list[dict[str, Any]]:
 
 def test_what_a_step_lacks_is_told_by_the_resource_alone() -> None:
     changes = [Change("install", "x", resource=use.name) for use in desired.RESOURCES]
-    look = Look(HostPlan("gpu1", tuple(changes)), Supply("build", "", ""), {})
+    look = Look(HostPlan("gpu1", tuple(changes)), work(Step.APPLY, {}).machine)
     assert {change.resource for change in look.lacks("apply")} == upgrade.RESOURCES_OF_STEP["apply"]
     assert {change.resource for change in look.lacks("modules")} == upgrade.RESOURCES_OF_STEP["modules"]

@@ -13,6 +13,7 @@ import yaml
 
 from gdsdeploy.builds.assign import Supply
 from gdsdeploy.converge.diff import HostPlan
+from gdsdeploy.converge.machine import RunFiles
 from gdsdeploy.errors import ChecksFailed, ChecksUnknown, HostUnfit, RebootFailed, RollbackFailed, RolloutRefused
 from gdsdeploy.host.apply.model import Change
 from gdsdeploy.host.model.finding import NOT_APPLICABLE, PASS, Finding
@@ -67,10 +68,9 @@ def test_room_is_asked_for_what_is_to_be_installed(kind: str, kernel: bool) -> N
     row = {"fits": False, "says": "/boot (/boot) needs 210 MB"}
     host = work(Step.PREFLIGHT, {"rollout space": {"fits": False, "filesystems": [row]}})
     (image,) = (entry for target in lock(host.fleet, "1").targets.values() for entry in target.packages)
-    target = host.target.model_copy(update={"packages": (image,)})
-    object.__setattr__(host, "lock", SimpleNamespace(targets={"gds": target}))
+    object.__setattr__(host.machine, "target", host.machine.target.model_copy(update={"packages": (image,)}))
     change = Change(kind, image.package, "", image.version, "missing", resource="packages.kernel")
-    look = Look(HostPlan("gpu1", (change,)), Supply("build", "", ""), {})
+    look = Look(HostPlan("gpu1", (change,)), host.machine)
     with pytest.raises(HostUnfit, match=r"no room for the new files: /boot \(/boot\) needs 210 MB"):
         upgrade.require_room(host, STATUS.read("gpu1", status()), look)
     (need,) = [json.loads(text) for text in host.inputs if text]
@@ -80,7 +80,7 @@ def test_room_is_asked_for_what_is_to_be_installed(kind: str, kernel: bool) -> N
 def test_what_the_role_asks_for_is_asked_for_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would refuse a host that is out of work already."""
     host = work(Step.PREFLIGHT, {"rollout space": {"fits": True, "filesystems": []}})
-    look = Look(HostPlan("gpu1"), Supply("build", "", ""), {})
+    look = Look(HostPlan("gpu1"), host.machine)
     full = {"/boot": {"bytes": 100 << 20}}
     with pytest.raises(HostUnfit, match="/boot has 105 MB left, of 210 MB that are required"):
         upgrade.require_room(host, STATUS.read("gpu1", status(space=full)), look)
@@ -175,7 +175,8 @@ def differences(
     )
     monkeypatch.setattr(upgrade, "look_at", lambda *_: SimpleNamespace(plan=HostPlan("gpu1", changes)))
     monkeypatch.setattr(rollback, "_managed", lambda *_: {"/etc/cufile.json"})
-    return rollback._differences(host, host, None, supply, {}, leftovers=leftovers)  # type: ignore[arg-type]
+    machine = upgrade.machine_in_run(host, RunFiles(supplies={"gpu1": supply}))
+    return rollback._differences(host, host, machine, None, leftovers=leftovers)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -254,11 +255,11 @@ def test_what_is_needed_to_build_for_a_kernel_goes_with_the_kernel() -> None:
     packages = tuple(
         Package.model_construct(package=name, version="1", part="kernel-headers", needed_by="build") for name in headers
     )
-    lock = lockfile.build({"gds": host.target.model_copy(update={"packages": packages})})
+    lock = lockfile.build({"gds": host.machine.target.model_copy(update={"packages": packages})})
     host = dataclasses.replace(host, lock=lock)
     inputs = rollback._restore_variables(host, host)
     assert inputs["gds_driver_superseded"] == [{"package": "nvidia-open-kernel-dkms", "version": ""}]
-    assert inputs["gds_restore_unwanted"] == sorted(versions)
+    assert inputs["gds_restore_new_packages"] == sorted(versions)
 
 
 def test_packages_with_modules_leave_with_the_userland_that_they_need() -> None:
@@ -269,7 +270,7 @@ def test_packages_with_modules_leave_with_the_userland_that_they_need() -> None:
     packages = tuple(
         Package.model_construct(package=name, version="1", part=part, needed_by="host") for name, part in names.items()
     )
-    lock = lockfile.build({"gds": host.target.model_copy(update={"packages": packages})})
+    lock = lockfile.build({"gds": host.machine.target.model_copy(update={"packages": packages})})
     inputs = rollback._restore_variables(dataclasses.replace(host, lock=lock), host)
     assert {entry["package"] for entry in inputs["gds_driver_superseded"]} >= {
         f"linux-modules-nvidia-580-open-{KERNEL}"

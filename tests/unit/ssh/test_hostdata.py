@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gdsdeploy.converge.machine import Machine
 from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable
 from gdsdeploy.host import evidence, topology
 from gdsdeploy.host.evidence.recorder import Recorder
@@ -44,7 +45,7 @@ RECORD = gate.Record(
 )  # fmt: skip
 PASSED = {**FINDING, "verdict": "pass", "waiver": None}
 SHOWN = {"boot_id": "b-1", "record": json.loads(RECORD.to_json())}
-EXPECTED = fleet_validation.expectation(fleet(), lock(), "gpu1")
+EXPECTED = fleet_validation.expectation(Machine(fleet(), lock(), "gpu1"))
 OPTIONS = fleet_validation.ValidateOptions(day="2026-11-22")
 
 

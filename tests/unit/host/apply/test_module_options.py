@@ -96,7 +96,7 @@ def test_a_rollback_makes_the_initramfs_of_the_file_from_before(
 ) -> None:
     root, argv = host
     apply(root, ModuleOptions(), DESIRED)
-    desired = restore.Desired("apt", "remove", files=[restore.FileBefore(PATH)], unwanted_kernels=[OTHER])
+    desired = restore.Desired("apt", "remove", files=[restore.FileBefore(PATH)], new_kernels=[OTHER])
     predicted = check(root, restore.Restore(), desired).changes
     assert [(change.kind, change.subject) for change in predicted] == [("delete", PATH), ("initramfs", RELEASE)]
     assert apply(root, restore.Restore(), desired) == predicted

@@ -75,7 +75,7 @@ def test_interrupted_packages_are_finished_dropped_or_installed_again(apt: AptHo
     apt.packages = {"good": ("1", "iU"), "new": ("2", "iF"), "half": ("1", "iHR"), "fine": ("1", "ii")}
     run = apt._change
     apt._change = lambda words: None if "--configure" in words else run(words)  # type: ignore[method-assign]
-    apt.apply(restore("offer", unwanted=["new"]))
+    apt.apply(restore("offer", new_packages=["new"]))
     assert [line.split()[0:3] for line in apt.changed][1] == ["dpkg", "--purge", "new"]
     assert apt.changed[2].endswith("install half=1")
     assert "--reinstall" in apt.changed[2]
@@ -87,11 +87,11 @@ def test_what_was_not_there_goes_in_one_transaction(apt: AptHost) -> None:
     apt.write("/var/lib/gdsdeploy/installed", "new\nnewer\n")
     document = restore(
         "remove",
-        unwanted=["new", "newer", "absent"],
+        new_packages=["new", "newer", "absent"],
         files=[{"path": "/etc/modprobe.d/gdsdeploy.conf"}],
-        known=True,
+        has_record=True,
         installed=["kept"],
-        held=[],
+        holds=[],
     )
     apt.apply(document)
     (purge,) = apt.changed
@@ -106,7 +106,7 @@ def test_what_left_since_the_snapshot_comes_back_and_what_had_left_before_does_n
     apt.write(left.RECORD, "before=1 manual\ndecode=1 automatic held\ndriver=1 manual moved\nlibrary1=1 manual\n")
     apt.write("/var/lib/gdsdeploy/installed", "library2\n")
     apt.offered = {"before=1": SHA, "decode=1": SHA, "library1=1": SHA}
-    document = restore("remove", unwanted=["library2"], known=True, installed=[], held=[], removed=["before"])
+    document = restore("remove", new_packages=["library2"], has_record=True, installed=[], holds=[], removed=["before"])
     expected = ["remove library2 not-there-before", "write /var/lib/gdsdeploy/installed restore"]
     expected += ["install decode 1 left", "install library1 1 left"]
     assert [line.replace(" >", " ").replace("  ", " ") for line in short(apt.check(document))] == expected
@@ -131,10 +131,10 @@ def test_files_of_others_are_not_removed(apt: AptHost) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"unwanted": ["-y"]},
-        {"held": ["a\nb"]},
+        {"new_packages": ["-y"]},
+        {"holds": ["a\nb"]},
         {"files": [{"path": "/etc/apt/../passwd"}]},
-        {"unwanted_kernels": ["../../etc"]},
+        {"new_kernels": ["../../etc"]},
         {"modules": "/etc/shadow", "kernel_release": "6.1"},
     ],
 )

@@ -81,7 +81,7 @@ def test_other_files_are_refused_before_anything_is_changed(host: ManagedHost, p
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"unwanted": ["--root=/x"]}, {"installed": ["a b"]}, {"held": ["{{ x }}"]}, {"unwanted_kernels": ["../x"]},
+    [{"new_packages": ["--root=/x"]}, {"installed": ["a b"]}, {"holds": ["{{ x }}"]}, {"new_kernels": ["../x"]},
      {"modules": "/etc/shadow", "kernel_release": "6.1"}, {"modules": "/var/lib/gdsdeploy/rollout/../../../etc/shadow",
                                                           "kernel_release": "6.1"}],
 )  # fmt: skip

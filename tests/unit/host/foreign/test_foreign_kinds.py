@@ -23,11 +23,8 @@ from gdsdeploy.host.foreign import (
     RECOGNIZERS,
     REFUSE,
     TAKE_OVER,
-    ForeignInstall,
     Locked,
-    Trace,
     findings,
-    install_from,
     kinds,
 )
 from tests.unit.host import cases
@@ -182,28 +179,6 @@ def test_a_password_in_an_address_is_not_shown(tmp_path: Path, monkeypatch: pyte
     document = host.document(monkeypatch)
     assert "hidden" not in json.dumps(document.value), "only lines about a driver's repository are kept"
     assert "secret" not in str(host.installs(monkeypatch))
-
-
-def test_a_finding_goes_through_json() -> None:
-    installs = ForeignInstall("pin", (Trace("/etc/apt/preferences", "x"),), True)
-    assert install_from(json.loads(json.dumps(installs.to_json()))) == installs
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        [],
-        {"kind": "no-such", "breaks": True, "traces": []},
-        {"kind": "pin", "breaks": "yes", "traces": []},
-        {"kind": "pin", "breaks": True, "traces": [{"name": 1, "detail": ""}]},
-        {"kind": "pin", "breaks": True, "traces": ["x"]},
-        {"kind": ["pin"], "breaks": True, "traces": []},
-    ],
-)
-def test_what_is_no_finding_is_an_error(value: object) -> None:
-    with pytest.raises(ValueError, match="foreign: "):
-        install_from(value)
 
 
 @pytest.mark.parametrize("make", [ubuntu_receives, rocky_builds])
