@@ -6,7 +6,6 @@ The state of a rollout is a fold over the events in its journal, so that every r
 from __future__ import annotations
 
 import enum
-import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 #: Version of a plan and its journal; no other one is read.
 VERSION = 1
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+_adapters: dict[Any, TypeAdapter[Any]] = {}
 
 
 class Step(enum.StrEnum):
@@ -102,10 +102,11 @@ class Outcome(enum.StrEnum):
 FAILURES = frozenset({Outcome.ROLLED_BACK, Outcome.REFUSED, Outcome.KEPT, Outcome.LOST})
 
 
-@functools.cache
-def adapter(shape: type) -> TypeAdapter[Any]:
-    """Pydantic's reader and writer of a dataclass."""
-    return TypeAdapter(shape)
+def adapter(shape: Any) -> TypeAdapter[Any]:
+    """Pydantic's reader and writer of a dataclass, made once."""
+    if shape not in _adapters:
+        _adapters[shape] = TypeAdapter(shape)
+    return _adapters[shape]
 
 
 def first_error(error: ValidationError) -> str:

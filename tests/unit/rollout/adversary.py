@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import random
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -553,7 +553,8 @@ def imagined_playbooks(play: Callable[..., Any]) -> dict[Any, dict[str, Any]]:
     def once(work: Work, step: str, _: object) -> HostResult:
         return HostResult(changed=play(work, step))
 
-    look = SimpleNamespace(lacks=lambda _: True, supply=Supply("receive", "", ""), fit={}, plan=None)
+    machine = SimpleNamespace(fleet=None, lock=None, name="", files=None)
+    look = SimpleNamespace(lacks=lambda _: True, supply=Supply("receive", "", ""), machine=machine, plan=None)
     shelf = SimpleNamespace(keep=lambda *_: [])
     assign = SimpleNamespace(open_run_archives=lambda _: nullcontext(shelf))
     packages = SimpleNamespace(
@@ -562,12 +563,11 @@ def imagined_playbooks(play: Callable[..., Any]) -> dict[Any, dict[str, Any]]:
     return {
         upgrade: {
             "assign": assign, "look_at": lambda *_: look, "_look": lambda _: nullcontext((shelf, look)),
-            "inventory": lambda *_: {}, "run_files": lambda *_: None,
-            "variables": lambda _: defaultdict(lambda: ("", {})), "_play_once": once,
+            "inventory": lambda *_: {}, "_play_once": once,
             "_keep_default": lambda _: None, "refuse": lambda *_: None, "packages_of": lambda *_, **__: (),
         },
         rollback: {
-            "assign": assign, "_supply": lambda *_: {}, "_fit": lambda *_: {}, "_restore_variables": lambda *_: {},
+            "assign": assign, "_machine": lambda *_: machine, "_restore_variables": lambda *_: {},
             "_managed": lambda *_: {}, "_files": lambda *_: [], "_refuse": lambda *_: None,
             "_differences": lambda *_, leftovers: [] if leftovers else ["a"],
             "credentials": SimpleNamespace(of_fleet=lambda *_: {}), "previous_packages": packages,
