@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from docs.gen import table_row
-from gdsdeploy.host.facts.kernel import NVIDIA, NVIDIA_FS, PEERMEM, Meaning, meanings
+from gdsdeploy.host.subjects.kernel import NVIDIA, NVIDIA_FS, PEERMEM, Meaning, meanings
 
 HEAD = """\
 # Faults in the kernel's log

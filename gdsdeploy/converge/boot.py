@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from gdsdeploy.host.boot.arguments import name, parameters
-from gdsdeploy.host.facts.driver import registry
+from gdsdeploy.host.subjects.driver import registry
 from gdsdeploy.model.fleet import Profile
 
 REGISTRY: Final = "NVreg_RegistryDwords"

@@ -37,9 +37,9 @@ def collect_topology() -> Dict[str, Any]:
     # A zipapp is compiled again at every start.
     import os
 
-    from .evidence.gpu import collect_gpu
-    from .evidence.kernel import collect_kernel
     from .evidence.recorder import NOTHING, Recorder
+    from .subjects.driver import collect_gpu
+    from .subjects.kernel import collect_kernel
     from .subjects.pci import collect_pci
 
     recorder = Recorder(60.0)

@@ -22,8 +22,6 @@ from gdsdeploy.host.apply.packages.aptsources import Source, SourcesError, parse
 from gdsdeploy.host.explain.explanation import path_of
 from gdsdeploy.host.facts import HostFacts, UndecidedError, Unknown
 from gdsdeploy.host.facts.document import Document
-from gdsdeploy.host.facts.driver import ModuleFile
-from gdsdeploy.host.facts.host_facts import DOCA
 from gdsdeploy.host.facts.packages import Package
 from gdsdeploy.host.facts.unknown import if_known, known
 from gdsdeploy.host.io.wording import first_few, line
@@ -32,7 +30,9 @@ from gdsdeploy.host.paths import APT_PARTS, APT_SOURCES, DNF_PARTS, DNF_VARIABLE
 from gdsdeploy.host.subjects import filesystem
 from gdsdeploy.host.subjects.condition import DIRECT
 from gdsdeploy.host.subjects.mechanisms import choose
+from gdsdeploy.host.subjects.modules import ModuleFile
 from gdsdeploy.host.subjects.pci import Part
+from gdsdeploy.host.subjects.stack import DOCA
 from gdsdeploy.host.subjects.storage import MULTIPATH, NVME, NVMEOF, Mount
 from gdsdeploy.model.fleet import Repository
 from gdsdeploy.platform import Preset, StackPlatform, stack_platform_for

@@ -17,10 +17,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from gdsdeploy.errors import GdsError, HostUnfit
 from gdsdeploy.host.facts import HostFacts, facts_from
 from gdsdeploy.host.facts.document import EvidenceFileError, one, read
-from gdsdeploy.host.facts.host_facts import STACK
 from gdsdeploy.host.gate.gate import CLOSED, OPEN
 from gdsdeploy.host.io.wording import line
 from gdsdeploy.host.model.finding import HOST_VERDICTS, PATHS, VERDICTS
+from gdsdeploy.host.subjects.stack import STACK
 from gdsdeploy.ssh.endpoint import Answer, malformed
 
 #: Characters of a text and of a file's, entries of a list or object: more than any host has.

@@ -16,8 +16,8 @@ from gdsdeploy.fleetfile.selection import require_host
 from gdsdeploy.host import evidence
 from gdsdeploy.host.explain.explanation import Explanation, NoSuchMountError, explain
 from gdsdeploy.host.facts import HostFacts, UndecidedError, facts_from
-from gdsdeploy.host.facts.host_facts import stack
 from gdsdeploy.host.subjects.golden import differences, golden, to_json
+from gdsdeploy.host.subjects.stack import stack
 from gdsdeploy.host.subjects.topology import Topology
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.paths import DEFAULT_FLEET

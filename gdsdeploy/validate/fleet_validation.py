@@ -33,7 +33,6 @@ from gdsdeploy.fleetfile import selection
 from gdsdeploy.host import checks
 from gdsdeploy.host.evidence import longest, request_for
 from gdsdeploy.host.facts import facts_from
-from gdsdeploy.host.facts.host_facts import stack
 from gdsdeploy.host.facts.unknown import if_known
 from gdsdeploy.host.gate import gate
 from gdsdeploy.host.io import jsontext
@@ -41,6 +40,7 @@ from gdsdeploy.host.io.wording import count
 from gdsdeploy.host.model import finding as waiver
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding, Waiver
+from gdsdeploy.host.subjects.stack import stack
 from gdsdeploy.model import hostnames
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock

@@ -20,12 +20,12 @@ from gdsdeploy.host.checks import storage as storage_check
 from gdsdeploy.host.explain import explanation
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.facts.document import Document, Ran
-from gdsdeploy.host.facts.kernel import AuditFacts
 from gdsdeploy.host.kmod import module
 from gdsdeploy.host.model import finding
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.subjects import condition as cause
 from gdsdeploy.host.subjects import proof as proofs
+from gdsdeploy.host.subjects.modules import AuditFacts
 from gdsdeploy.model.fleet import Profile
 from tests.unit.rdma_host import host as rdma_host
 

@@ -14,8 +14,6 @@ from ..facts.unknown import if_known, known
 from ..foreign import Locked, evidence, findings, kind, sentence, way_out
 from ..io.wording import first_few
 from ..model.expectation import Expectation
-from ..model.system import fits
-from ..paths import OWN_NAME, OWN_PARENTS
 from ..subjects.register import Answer, check, failed, not_applicable, passed
 
 #: Findings named in one answer; the evidence has all.
@@ -52,40 +50,6 @@ def foreign(facts: HostFacts, expectation: Expectation) -> Answer:
     if not installs:
         return passed("nothing was found")
     return passed("; ".join(f"{kind(one.kind).title} ({len(one.traces)})" for one in installs), lines)
-
-
-FOLDERS = ", ".join(f"{parent}/{OWN_NAME}" for parent in OWN_PARENTS)
-
-
-@check(
-    "host.provisioned",
-    "gdsdeploy has provisioned this host",
-    expects="a folder of gdsdeploy: " + FOLDERS,
-    prevents="a list of failures that all mean the same: this host was left out when the fleet was provisioned",
-    unknown_hint="Validate the host again with this release: gdsdeploy validate FLEET --limit HOST",
-)
-def provisioned(facts: HostFacts, _expectation: Expectation) -> Answer:
-    manager = facts.environment.container
-    if manager is not None:
-        return not_applicable(f"{manager}: the folders of its host are not visible")
-    folders = facts.environment.own_folders
-    if folders:
-        return passed(", ".join(folders))
-    return failed("none of them exists: the host was never provisioned", "Run gdsdeploy provision FLEET on this host")
-
-
-@check(
-    "os.release",
-    "the host runs the operating system that the lock was resolved for",
-    expects="{os} on {arch}",
-    prevents="packages and modules of one release on a host with another, after an upgrade or a mix-up",
-)
-def release(facts: HostFacts, expectation: Expectation) -> Answer:
-    name, machine = facts.os.name, facts.os.machine
-    running = f"{name} on {machine}"
-    if fits(expectation.os, name) and machine == expectation.arch:
-        return passed(running)
-    return failed(running, f"Give this host a profile for {name}, or reinstall it with {expectation.os}")
 
 
 #: dpkg's states of a completely installed package: selected for installation, or held.

@@ -6,7 +6,6 @@ from dataclasses import fields
 from typing import Any, Dict, List, Mapping, Sequence
 
 from ..facts import HostFacts, UndecidedError
-from ..facts.host_facts import stack
 from ..facts.unknown import if_known
 from ..io.wording import aligned, joined
 from ..model.expectation import Expectation
@@ -22,6 +21,7 @@ from ..subjects.register import (
     not_applicable,
     unknown,
 )
+from ..subjects.stack import stack
 
 #: Lines of evidence that one finding carries, and their length.
 EVIDENCE_LINES = 12
@@ -38,12 +38,13 @@ def _run(check: Check, facts: HostFacts, expectation: Expectation, values: Mappi
     expected = check.expects.format_map(values)
     try:
         elsewhere = check.of_running and not expectation.own_kernel
-        said = not_applicable(ELSEWHERE) if elsewhere else check.judge(facts, expectation)
+        reason = ELSEWHERE if elsewhere else check.unless(facts, expectation)
+        said = not_applicable(reason) if reason else check.judge(facts, expectation)
         given = [said] if isinstance(said, Answer) else answers(said) or [not_applicable(NO_SUBJECT)]
         if check.of_provision and _never_provisioned(facts):
             given = [not_applicable(NEVER_PROVISIONED) if each.verdict == FAIL else each for each in given]
-    except UndecidedError as reason:
-        given = [unknown(str(reason), reason.hint or check.unknown_hint)]
+    except UndecidedError as error:
+        given = [unknown(str(error), error.hint or check.unknown_hint)]
     return [
         Finding(
             check=check.id + (":" + answer.subject if answer.subject else ""),

@@ -51,7 +51,7 @@ def print_explanation(evidence: Any, mount: Optional[str], rules: Sequence[Rule]
     from ..explain.explanation import NoSuchMountError, as_document, explain
     from ..explain.text import render
     from ..facts import facts_from
-    from ..facts.host_facts import stack
+    from ..subjects.stack import stack
 
     facts = facts_from(evidence).but(rules=tuple(rules))
     try:

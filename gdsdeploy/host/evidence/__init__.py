@@ -46,7 +46,6 @@ import os
 from typing import Any, Dict
 
 from .. import trail
-from ..model.discovery import import_modules
 from ..odirect.scratch import longest
 from ..paths import TRAIL
 from ..subjects.register import collectors
@@ -71,8 +70,6 @@ def collect(request: EvidenceRequest = NOTHING, total: float = TOTAL_SECONDS) ->
         recorder.gap("audit trail", trail.trouble())
     if request.trail:
         recorder.value("files", TRAIL, lambda _: trail.tail())
-    # Those that aren't pages yet.
-    import_modules(__name__)
     for name, collector in collectors().items():
         seconds = load_seconds if name == "load" else COLLECTOR_SECONDS
         recorder.attempt(name, functools.partial(collector, recorder, request), seconds)

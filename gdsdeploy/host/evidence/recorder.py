@@ -163,7 +163,7 @@ class Recorder:
         """Record as ``key`` what ``read`` returns for ``path`` (default: ``key``), or its error; returns the record."""
         try:
             record = read(self.at(path or key))
-        except (OSError, ValueError, EOFError) as error:
+        except (OSError, ValueError, EOFError, HostError) as error:
             record = failure(error)
         self.document[section][key] = record
         return record

@@ -16,7 +16,7 @@ from ..facts.unknown import any_of, if_known, known, or_else
 from ..foreign import ForeignInstall, Locked, findings
 from ..gdscheck.reader import SINCE
 from ..libcufile.counters import NOT_COUNTED, REASONS, Observed, Route, route
-from ..subjects import cufile_json, filesystem, libcufile, mechanisms, reference, storage
+from ..subjects import cufile_json, filesystem, libcufile, mechanisms, nvidia_fs, reference, storage
 from ..subjects.condition import (
     BROKEN,
     COMPAT,
@@ -43,7 +43,6 @@ from ..subjects.processes import Program
 from ..subjects.proof import Proof
 from ..subjects.rdma import CLIENTS
 from ..subjects.storage import Mount
-from . import nvidia_fs
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Iterator, Optional
 
 from ..facts import HostFacts
-from ..facts.kernel import NVIDIA, NVIDIA_FS, Message, messages
 from ..facts.unknown import if_known
 from ..subjects import condition as cause
 from ..subjects import filesystem, quote, reference
 from ..subjects.condition import NOTES, Cause, Condition, listed_cause, rule
 from ..subjects.cufile_json import requests_p2pdma
+from ..subjects.kernel import NVIDIA, NVIDIA_FS, Message, messages
 from ..subjects.storage import Mount
 
 #: Rows after which no transfer of nvidia-fs works → the cause.  After a bug it can't be unloaded either.

@@ -6,7 +6,6 @@ from CUDA's CUresult and from Linux.  A release has a code if its library contai
 
 from __future__ import annotations
 
-import difflib
 import re
 from functools import lru_cache
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
@@ -109,6 +108,9 @@ def by_words(text: str) -> Optional[ErrorCode]:
 
 def _likeness(bare: str, name: str) -> float:
     """How similar a name, or its most similar word, is to the requested one: 0 to 1."""
+    # Only a wrong name asks.
+    import difflib
+
     return max(difflib.SequenceMatcher(None, bare, part).ratio() for part in (name, *name.split("_")))
 
 

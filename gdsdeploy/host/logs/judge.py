@@ -20,14 +20,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..errors import UsageError
-from ..facts.kernel import NVIDIA, XID
-from ..facts.kernel import meanings as kernel_meanings
 from ..gdscheck import BROKEN, COMPAT, DIRECT, REFUSED, UNKNOWN, document
 from ..io import reading
 from ..io.wording import joined
 from ..io.wording import line as one_line
 from ..libcufile import errors as cufile_errors
 from ..model import causes, compat
+from ..subjects.kernel import NVIDIA, XID
+from ..subjects.kernel import meanings as kernel_meanings
 from .parts import (
     BUILD,
     CUFILE,

@@ -30,10 +30,10 @@ from typing import (
 )
 
 from .. import data
-from ..facts.kernel import meanings as kernel_meanings
 from ..gdscheck import REFUSED, Report, document, reader
 from ..gdscheck.reader import plain
 from ..model.compat import VERSIONS, holds
+from ..subjects.kernel import meanings as kernel_meanings
 
 CUFILE, GDSCHECK, KERNEL, BUILD, MODPROBE = "cufile", "gdscheck", "kernel", "build", "modprobe"
 PACKAGES, LSPCI, SMI, STATS, PROGRAM, OTHER = "packages", "lspci", "smi", "stats", "program", "other"

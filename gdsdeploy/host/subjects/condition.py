@@ -177,9 +177,9 @@ def _ended(function: Callable[..., Iterator[Any]], with_condition: bool) -> Call
 @lru_cache(maxsize=len(ABOUT))
 def ranked(about: str) -> Tuple[Callable[..., Any], ...]:
     """Every rule about a subject, in the order of their ranks."""
-    # What isn't a page yet; text registers nothing, and isn't always needed.
-    for package in (__package__, __package__.replace("subjects", "explain")):
-        import_modules(package, skip=("text",))
+    # Some aren't pages yet; text registers nothing, and isn't always needed.
+    for package in ("subjects", "explain"):
+        import_modules(f"{__package__.rpartition('.')[0]}.{package}", skip=("text",))
     return tuple(function for _, function in sorted(_RULES[about].items()))
 
 

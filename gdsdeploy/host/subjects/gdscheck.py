@@ -8,12 +8,12 @@ import re
 import tempfile
 from typing import TYPE_CHECKING, Callable, List, Optional, Pattern, Tuple
 
-from ..facts.driver import OPEN
 from ..facts.unknown import Facts, UndecidedError, fact, given, if_known
 from ..libcufile import probe
 from ..model.expectation import Expectation
 from ..paths import CUFILE, CUFILE_OPEN, GDSCHECK
 from ..process import is_roots
+from ..subjects.driver import OPEN
 from . import libcufile
 from .register import Answer, check, collector, failed, not_applicable, passed
 

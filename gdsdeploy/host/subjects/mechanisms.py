@@ -12,11 +12,10 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Iterator, List, Optional, Sequence, Tuple
 
-from ..explain import modules, nvidia_fs
 from ..facts.unknown import Maybe, Unknown, if_known, known
 from ..gdscheck import Row
 from ..paths import CUFILE
-from . import gpu, quote, rdma, reference
+from . import gpu, nvidia_fs, quote, rdma, reference
 from .condition import (
     COMPAT,
     DMABUF,
@@ -29,6 +28,7 @@ from .condition import (
     needs,
     weigh,
 )
+from .driver import driver_runs
 from .peer_memory import dma_buf, dmabuf, peer_memory, peerdirect
 from .rdma import Client
 from .topology import iommu
@@ -90,7 +90,7 @@ def _either(facts: HostFacts) -> Iterator[Condition]:
     yield gpu.present(facts)
     yield from gpu.pci_tree_usable(facts)
     yield from gpu.pci_tree_direct(facts)
-    yield from modules.driver_runs(facts, None)
+    yield from driver_runs(facts, None)
     yield from nvidia_fs.usable(facts)
     yield from gpu.direct(facts)
 

@@ -10,11 +10,11 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, Iterator, List, Optional
 
-from ..facts.driver import OPEN, registry
-from ..facts.kernel import NVME_MULTIPATH
 from ..facts.unknown import UndecidedError, Unknown, any_of, if_known, known, require
 from ..gdscheck import Row
 from ..paths import NVIDIA, PCI
+from ..subjects.driver import OPEN, registry
+from ..subjects.kernel import NVME_MULTIPATH
 from . import libcufile, quote, reference, storage
 from .condition import NOTES, P2PDMA, Cause, Condition, condition, listed_cause, numbers, rule
 from .cufile_json import p2pdma_keys

@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 from ..facts.document import Document, collected, group_of, once_for_alike, there
-from ..facts.driver import DriverFacts
 from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, any_of, fact, given, if_known, known, require
 from ..io.reading import acs_control
 from ..io.wording import first_few
@@ -22,6 +21,7 @@ from .register import Answer, check, collector, failed, not_applicable, passed, 
 if TYPE_CHECKING:
     from ..evidence.recorder import EvidenceRequest, Recorder
     from ..facts import HostFacts
+    from .driver import DriverFacts
 
 #: Beginnings of class codes: mass storage, network, display, bridge, InfiniBand, processing accelerator.
 CLASSES = ("0x01", "0x02", "0x03", "0x06", "0x0c06", "0x12")

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Iterator, List, Mapping, Optional, Tuple
 
 from ..facts.document import TIMED_OUT, Document, Ran, there
-from ..facts.driver import OPEN, PEER_MEMORY
-from ..facts.kernel import KernelFacts
 from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, given, if_known, known
 from ..model.expectation import Expectation
 from ..paths import HOLDERS, INFINIBAND, LEGACY_SERVICE, NVIDIA, PEERS, REGISTRATION, SERVICE_FOLDERS
 from . import gpu, quote, rdma, reference
 from .condition import DMABUF, PEERMEM, Cause, Condition, condition, numbers
+from .driver import OPEN
+from .kernel import KernelFacts
+from .modules import loaded
 from .proof import events
 from .register import Answer, check, collector, failed, not_applicable, passed, unknown
 from .topology import iommu
@@ -35,6 +36,8 @@ def collect_registration(recorder: Recorder, request: EvidenceRequest) -> None:
 
 
 KALLSYMS = "/proc/kallsyms"
+#: The RDMA core's end of PeerDirect.
+PEER_MEMORY = "ib_register_peer_memory_client"
 #: The RDMA core's end of DMA-BUF, since Linux 5.12.
 RDMA_DMABUF = "ib_umem_dmabuf_get"
 #: End of the name of the function by which an adapter's driver takes DMA-BUF memory.
@@ -229,16 +232,10 @@ def peer_memory(facts: HostFacts) -> Iterator[Condition]:
     cause = Cause("rdma.no-peer-memory", what, fix, quote.symbols(facts, (PEER_MEMORY,)))
     yield Condition(lambda: facts.p2p.peer_memory is not None, cause)
     is_legacy = if_known(lambda: facts.p2p.legacy_loaded, False)
-    loaded = Condition(lambda: is_legacy or facts.peermem.module.loaded, lambda: _not_loaded(facts))
-    yield loaded
-    if loaded.holds is True:
+    is_loaded = Condition(True) if is_legacy else loaded(facts, facts.peermem.module)
+    yield is_loaded
+    if is_loaded.holds is True:
         yield registered(facts)
-
-
-def _not_loaded(facts: HostFacts) -> Cause:
-    from ..explain import modules
-
-    return modules.not_loaded(facts, modules.peermem(facts))
 
 
 @condition

@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..facts.document import Document, collected, there
-from ..facts.driver import DriverFacts
 from ..facts.unknown import Maybe, UndecidedError, Unknown, if_known, known, or_else, require
 from ..model.expectation import Expectation
 from ..paths import NODES, NVFS, PCI
@@ -24,6 +23,7 @@ from .storage import NVME
 
 if TYPE_CHECKING:
     from ..facts import HostFacts
+    from .driver import DriverFacts
     from .storage import Mount
 
 #: At most one switch; several; the host bridge; host bridges of one NUMA node; between NUMA nodes.

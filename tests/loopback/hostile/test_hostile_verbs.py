@@ -20,10 +20,10 @@ import yaml
 
 from gdsdeploy.converge import ansible
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.host.facts.host_facts import STACK
 from gdsdeploy.host.gate.gate import Record
 from gdsdeploy.host.io.wording import HIDDEN
 from gdsdeploy.host.libcufile import counters
+from gdsdeploy.host.subjects.stack import STACK
 from gdsdeploy.host.watch.document import document
 from gdsdeploy.host.watch.look import Entry, Look
 from gdsdeploy.lock import lockfile

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.audit.audit import audit
-from gdsdeploy.host.evidence import kernel as evidence
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.io import cache
 from gdsdeploy.host.kmod import module as modules
 from gdsdeploy.host.kmod.driver import Expected
 from gdsdeploy.host.kmod.kernel import Kernel, _symvers_of
+from gdsdeploy.host.subjects import kernel as evidence
 from tests.unit.host.kmod.kmod_root import P2P, TREE, VERSION, Root
 
 

@@ -13,10 +13,10 @@ from gdsdeploy.host.explain import explanation
 from gdsdeploy.host.explain.explanation import as_document, explain
 from gdsdeploy.host.explain.text import render
 from gdsdeploy.host.facts import as_dict, facts_from, require
-from gdsdeploy.host.facts.host_facts import stack
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, UNKNOWN
 from gdsdeploy.host.subjects import filesystem
+from gdsdeploy.host.subjects.stack import stack
 from tests.unit.host import cases, hosts
 from tests.unit.host.cases import CaseError, Look
 from tests.unit.host.checks.changes import EXPECTATION

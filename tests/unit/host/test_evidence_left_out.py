@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from gdsdeploy.host.explain.explanation import NoSuchMountError, as_document, explain
 from gdsdeploy.host.explain.text import WIDTH, render
-from gdsdeploy.host.facts import Unknown, facts_from, kernel
+from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.model.finding import NOT_APPLICABLE, PASS, UNKNOWN
+from gdsdeploy.host.subjects import boot
 from gdsdeploy.host.subjects.condition import DIRECT
 from tests.unit.host import hosts
 from tests.unit.host.cases import CaseError
@@ -34,9 +35,9 @@ EXAMPLES = int(os.environ.get("LEFT_OUT_EXAMPLES", "60"))
 @pytest.fixture(autouse=True, scope="module")
 def _one_menu_is_read_once() -> Iterator[None]:
     """Nearly all these documents have the same boot menu, whose words cost as much as all checks together."""
-    read = functools.cache(kernel.menu_entries)
+    read = functools.cache(boot.menu_entries)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel, "menu_entries", lambda text: list(read(text)))
+        patch.setattr(boot, "menu_entries", lambda text: list(read(text)))
         yield
 
 

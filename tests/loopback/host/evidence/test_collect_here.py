@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host import evidence
-from gdsdeploy.host.evidence import EvidenceRequest, kernel, request_for
+from gdsdeploy.host.evidence import EvidenceRequest, request_for
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.facts import UndecidedError, facts_from
 from gdsdeploy.host.facts.document import Document
-from gdsdeploy.host.facts.kernel import configured, shown_parameters
 from gdsdeploy.host.model.expectation import Expectation
+from gdsdeploy.host.subjects.boot import collect_boot, configured, shown_parameters
+from gdsdeploy.host.subjects.kernel import collect_kernel
 from gdsdeploy.zipapp import hostapp
 from tests.unit.host.apply.boot_hosts import OLDER, RELEASE, grub, rhel, systemd_boot
 from tests.unit.host.kmod.kmod_root import EXPECTED
@@ -131,8 +132,8 @@ PATH = "sys/module/nvme_core/parameters/multipath"
 def collected(root: Path, parameters: dict[str, str]) -> Document:
     recorder = Recorder(root=str(root))
     request = request_for(replace(EXPECTED, module_parameters=parameters))
-    kernel.collect_kernel(recorder, request)
-    kernel.collect_boot(recorder, request)
+    collect_kernel(recorder, request)
+    collect_boot(recorder, request)
     return Document(recorder.finish())
 
 

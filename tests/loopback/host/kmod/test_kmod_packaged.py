@@ -13,7 +13,7 @@ import pytest
 
 from gdsdeploy.host import checks
 from gdsdeploy.host.audit.audit import audit, audit_expected, audit_packaged
-from gdsdeploy.host.evidence import kernel as audits
+from gdsdeploy.host.boot import grub
 from gdsdeploy.host.evidence.recorder import Recorder, request_for
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.kmod import packaged
@@ -21,6 +21,7 @@ from gdsdeploy.host.kmod.driver import Expected
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.model.expectation import from_json
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, Finding
+from gdsdeploy.host.subjects.modules import collect_audits
 from tests.unit.host.checks.changes import GOOD
 from tests.unit.host.kmod.kmod_elf import VERMAGIC, module_bytes
 from tests.unit.host.kmod.kmod_keys import efi, pair, signature_list
@@ -184,12 +185,12 @@ def test_a_host_audits_against_its_expectation(root: PackagedRoot) -> None:
 
 def judge(root: PackagedRoot, monkeypatch: pytest.MonkeyPatch) -> dict[str, Finding]:
     """What the checks say of this host, from its evidence."""
-    monkeypatch.setattr(audits, "Kernel", lambda release: Kernel(release, str(root.path)))
-    monkeypatch.setattr(audits.grub, "default_kernel", lambda: {"default": RELEASE, "next": RELEASE})
+    monkeypatch.setattr("gdsdeploy.host.kmod.kernel.Kernel", lambda release: Kernel(release, str(root.path)))
+    monkeypatch.setattr(grub, "default_kernel", lambda: {"default": RELEASE, "next": RELEASE})
     expectation = replace(EXPECTED, packaged=root.files)
     recorder = Recorder()
     recorder.document["host"]["uname"]["release"] = RELEASE
-    audits.collect_audits(recorder, request_for(expectation))
+    collect_audits(recorder, request_for(expectation))
     document = json.loads(json.dumps(complete(copy.deepcopy(GOOD)) | {"audits": recorder.document["audits"]}))
     return {finding.check: finding for finding in checks.run(facts_from(document), expectation)}
 

@@ -13,9 +13,7 @@ import pytest
 from gdsdeploy.host import checks
 from gdsdeploy.host.checks import listed
 from gdsdeploy.host.checks.registry import text
-from gdsdeploy.host.evidence.kernel import MESSAGES
-from gdsdeploy.host.facts import UndecidedError, Unknown, facts_from, kernel
-from gdsdeploy.host.facts.kernel import Meaning, meanings
+from gdsdeploy.host.facts import UndecidedError, Unknown, facts_from
 from gdsdeploy.host.gate import gate
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.finding import (
@@ -32,6 +30,7 @@ from gdsdeploy.host.model.finding import (
 )
 from gdsdeploy.host.subjects import register
 from gdsdeploy.host.subjects.condition import Cause, Condition
+from gdsdeploy.host.subjects.kernel import MESSAGES, Meaning, meanings, messages
 from gdsdeploy.host.subjects.register import Answer, check, passed
 from tests.unit.host.checks.changes import BARE, EXPECTATION, GOOD, HOSTS, Document, findings, verdicts
 from tests.unit.host.checks.faults import FAULTS
@@ -184,7 +183,7 @@ def finding(ident: str, *lines: str) -> Finding:
 def test_a_sample_matches_its_row_only_and_is_collected(row: Meaning) -> None:
     assert [other.id for other in meanings() if re.search(other.pattern, row.sample)] == [row.id]
     assert re.search(MESSAGES, row.sample)
-    (message,) = kernel.messages([row.sample], row.module)
+    (message,) = messages([row.sample], row.module)
     assert message.meaning is row
     assert bool(message.xid) == row.id.startswith("xid-")
 

@@ -12,10 +12,10 @@ from docs.gen import compat_rules
 from gdsdeploy.host import checks, data
 from gdsdeploy.host.explain.explanation import as_document, explain
 from gdsdeploy.host.facts import facts_from
-from gdsdeploy.host.facts.host_facts import DOCA, judge, running_kernel
 from gdsdeploy.host.model import compat
 from gdsdeploy.host.model.compat import Rule, kernel_version
 from gdsdeploy.host.model.expectation import from_json
+from gdsdeploy.host.subjects.stack import DOCA, judge, running_kernel
 from gdsdeploy.platform import stack_platform_for, supported_systems
 from tests.unit.host import hosts
 from tests.unit.host.checks.changes import EXPECTATION, GOOD

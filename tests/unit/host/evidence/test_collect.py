@@ -12,8 +12,9 @@ import yaml
 
 from gdsdeploy import cufile
 from gdsdeploy.host import checks
+from gdsdeploy.host.boot import grub
 from gdsdeploy.host.errors import HostError
-from gdsdeploy.host.evidence import kernel, packages
+from gdsdeploy.host.evidence import packages
 from gdsdeploy.host.evidence.recorder import NOTHING, EvidenceRequest, Recorder, request_for
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.kmod.kernel import Kernel
@@ -21,6 +22,7 @@ from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, Finding
 from gdsdeploy.host.subjects.cufile_json import LIMIT, SECTIONS, record_configuration
 from gdsdeploy.host.subjects.environment import relevant
+from gdsdeploy.host.subjects.modules import collect_audits
 from tests.unit.host.kmod.kmod_elf import VERMAGIC
 from tests.unit.host.kmod.kmod_root import EXPECTED, RELEASE, Root
 
@@ -151,19 +153,19 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
     root = Root(tmp_path)
     root.nvidia()
     root.nvidia_fs()
-    monkeypatch.setattr(kernel, "Kernel", lambda release: Kernel(release, str(tmp_path)))
+    monkeypatch.setattr("gdsdeploy.host.kmod.kernel.Kernel", lambda release: Kernel(release, str(tmp_path)))
     boots_next(monkeypatch, RELEASE)
     return root
 
 
 def boots_next(monkeypatch: pytest.MonkeyPatch, release: str) -> None:
-    monkeypatch.setattr(kernel.grub, "default_kernel", lambda: {"default": release, "next": release})
+    monkeypatch.setattr(grub, "default_kernel", lambda: {"default": release, "next": release})
 
 
 def collected(expectation: Expectation | None = EXPECTED) -> dict[str, Any]:
     recorder = Recorder()
     recorder.document["host"]["uname"]["release"] = RELEASE
-    kernel.collect_audits(recorder, NOTHING if expectation is None else request_for(expectation))
+    collect_audits(recorder, NOTHING if expectation is None else request_for(expectation))
     section: dict[str, Any] = recorder.document["audits"]
     return section
 
@@ -244,7 +246,7 @@ def test_what_cannot_be_told_is_no_pass(root: Root, monkeypatch: pytest.MonkeyPa
     def no_boot_loader() -> None:
         raise HostError("there is no /boot/grub/grub.cfg")
 
-    monkeypatch.setattr(kernel.grub, "default_kernel", no_boot_loader)
+    monkeypatch.setattr(grub, "default_kernel", no_boot_loader)
     assert "there is no /boot/grub/grub.cfg" in judge()["modules.next-boot"].found
     boots_next(monkeypatch, "")
     assert judge()["modules.next-boot"].verdict == UNKNOWN

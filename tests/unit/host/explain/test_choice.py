@@ -8,7 +8,6 @@ import pytest
 
 from gdsdeploy.host.explain.explanation import explain
 from gdsdeploy.host.facts import UndecidedError, Unknown, facts_from
-from gdsdeploy.host.facts.driver import registry
 from gdsdeploy.host.facts.unknown import known
 from gdsdeploy.host.libcufile.p2pdma import storage_keys
 from gdsdeploy.host.model.compat import rules_with
@@ -25,6 +24,7 @@ from gdsdeploy.host.subjects.condition import (
     weigh,
 )
 from gdsdeploy.host.subjects.cufile_json import requests_p2pdma
+from gdsdeploy.host.subjects.driver import registry
 from gdsdeploy.host.subjects.gpu import grace
 from gdsdeploy.host.subjects.mechanisms import choose, mechanisms
 from gdsdeploy.host.subjects.p2pdma import LABELS

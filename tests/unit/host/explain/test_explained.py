@@ -14,14 +14,15 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.explain import explanation, modules
+from gdsdeploy.host.explain import explanation
 from gdsdeploy.host.explain.explanation import as_document, explain
 from gdsdeploy.host.explain.text import render, render_process
 from gdsdeploy.host.facts import Unknown, facts_from
-from gdsdeploy.host.facts.host_facts import stack
 from gdsdeploy.host.model import causes
 from gdsdeploy.host.subjects import rdma, topology
 from gdsdeploy.host.subjects.condition import Cause, listed_cause, numbers
+from gdsdeploy.host.subjects.modules import not_loaded
+from gdsdeploy.host.subjects.stack import stack
 from gdsdeploy.host.subjects.storage import Mount
 from tests.unit.host import cases
 from tests.unit.host.checks.changes import GOOD
@@ -91,7 +92,7 @@ def test_peer_memory_of_another_rdma_core_is_told_from_that_of_another_driver(mo
     of_driver = patched(document, {"$log": [f"{said} nvidia_p2p_get_pages"]})
     of_core = patched(of_driver, {"$log": [f"{said} ib_register_peer_memory_client"]})
     by_driver, by_core = (
-        modules.not_loaded(facts, modules.peermem(facts)) for facts in (facts_from(of_driver), facts_from(of_core))
+        not_loaded(facts, facts.peermem.module) for facts in (facts_from(of_driver), facts_from(of_core))
     )
     assert by_driver.id != by_core.id == "nvidia-peermem.other-rdma-core"
     assert "ib_register_peer_memory_client" in by_core.evidence[0]

@@ -9,9 +9,9 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy.host.evidence import gpu
 from gdsdeploy.host.evidence.recorder import NOTHING, Recorder
 from gdsdeploy.host.facts import facts_from
+from gdsdeploy.host.subjects.driver import collect_gpu
 from gdsdeploy.host.subjects.pci import collect_pci
 from gdsdeploy.host.subjects.topology import Topology
 
@@ -25,7 +25,7 @@ def evidence(root: Path) -> dict[str, Any]:
     """What the real collectors of the tree find below ``root``, with the kernel's command line."""
     recorder = Recorder(60.0, root=str(root))
     recorder.text("/proc/cmdline")
-    for collect in (gpu.collect_gpu, collect_pci):
+    for collect in (collect_gpu, collect_pci):
         collect(recorder, NOTHING)
     return recorder.finish()
 

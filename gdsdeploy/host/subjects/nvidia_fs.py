@@ -1,20 +1,71 @@
-"""The path through nvidia-fs: the module, its devices, and storage drivers that let it in."""
+"""nvidia-fs: the module, its devices, the storage drivers that let it in, and the direct path through it."""
 
 from __future__ import annotations
 
-from typing import Iterator, Optional, Tuple
+import re
+from typing import TYPE_CHECKING, Iterator, Optional, Tuple
 
-from ..facts import HostFacts, UndecidedError, Unknown
-from ..facts.unknown import if_known
+from ..facts.document import Document
+from ..facts.unknown import Facts, UndecidedError, Unknown, fact, given, if_known
 from ..kmod.flavour import has_nvme_hooks
+from ..model.expectation import Expectation
 from ..paths import NVFS, NVFS_DEVICE
-from ..subjects import quote, reference, storage
-from ..subjects.condition import NVIDIA_FS, USABLE, Cause, Condition, condition, listed_cause, numbers, rule
-from ..subjects.cufile_json import p2pdma_enabled
-from ..subjects.filesystem import NETWORK, transport
-from ..subjects.storage import Mount
-from ..subjects.topology import iommu
-from . import modules
+from . import quote, reference, storage
+from .condition import NVIDIA_FS, USABLE, Cause, Condition, condition, listed_cause, numbers, rule
+from .cufile_json import p2pdma_enabled
+from .filesystem import NETWORK, transport
+from .kernel import NVIDIA_FS as MODULE
+from .kernel import check_messages
+from .modules import P2P, ModuleFacts, ModuleFile, check_module_file, loaded
+from .register import Answer, Steps, capitalized, check, failed, not_applicable, passed
+from .topology import iommu
+
+if TYPE_CHECKING:
+    from ..facts import HostFacts
+    from .storage import Mount
+
+
+class NvidiaFsFacts(Facts):
+    """nvidia-fs; the facts that it shows are None while it isn't loaded."""
+
+    def __init__(self, document: Document) -> None:
+        super().__init__(document)
+        self.module = ModuleFacts(document, "nvidia-fs")
+
+    @fact
+    def devices(self) -> Tuple[int, ...]:
+        """Numbers of the /dev/nvidia-fs* that exist."""
+        matches = (re.match(r"nvidia-fs(\d{1,18})$", name) for name in self.document.names("/dev/nvidia*") or ())
+        return tuple(sorted(int(match.group(1)) for match in matches if match))
+
+    @fact
+    def device_count(self) -> Optional[int]:
+        """How many of them there should be."""
+        text = self.document.line(NVFS + "/devcount")
+        if text is not None and not re.match(r"\d{1,9}$", text):
+            raise UndecidedError(f"{NVFS}/devcount says {text!r}")
+        return None if text is None else int(text)
+
+    #: storage stacks that registered with it, by name
+    registered = given(lambda document: _first_words(document.text(NVFS + "/modules")))
+    #: PCI bridges with ACS enabled, which it names because they send peer traffic through the root complex
+    bridges = given(lambda document: _first_words(document.text(NVFS + "/bridges")))
+    #: ``ok``, or why the first device cannot be opened; None: there is none
+    opens = given(lambda document: document.opens(NVFS_DEVICE))
+
+    @fact
+    def mapped(self) -> Optional[Tuple[int, int]]:
+        """How often GPU memory was mapped through BAR1 and how often that failed."""
+        text = self.document.text(NVFS + "/stats")
+        match = re.search(r"^Bar1-map\s*: n=\d+ ok=(\d{1,18}) err=(\d{1,18})", text or "", re.MULTILINE)
+        # Releases that count nothing have no such line.
+        counts = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
+        return None if text is None else counts
+
+
+def _first_words(text: Optional[str]) -> Optional[Tuple[str, ...]]:
+    return None if text is None else tuple(line.split(": ")[0].strip() for line in text.splitlines() if line.strip())
+
 
 #: Symbols of a storage driver's hooks for nvidia-fs; one of them is enough (nvfs-dma.c probes the same names).
 HOOKS = {
@@ -118,38 +169,38 @@ def _multipath(facts: HostFacts, device: storage.Device) -> Condition:
 @rule(NVIDIA_FS, 10)
 def module(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condition]:
     """nvidia-fs must be loaded, accessible, and compatible with driver and libcufile."""
-    loaded = Condition(
-        lambda: facts.nvidia_fs.module.loaded, lambda: modules.not_loaded(facts, modules.nvidia_fs(facts))
-    )
-    yield loaded
-    if loaded.holds is not False:
-        yield from _devices(facts)
+    is_loaded = loaded(facts, facts.nvidia_fs.module)
+    yield is_loaded
+    if is_loaded.holds is not False:
+        present = _present(facts)
+        yield present
+        if present.holds is True:
+            yield _opens(facts)
         yield _page_table(facts)
         yield _driver_of_build(facts)
         yield _mapped(facts)
         yield _minimum(facts)
 
 
-def _devices(facts: HostFacts) -> Iterator[Condition]:
+#: What a container's devices need, whatever is wrong with them.
+_CONTAINED = f"start the container with the host's devices: --device {NVFS_DEVICE}, and so on for each"
+_MAKE = "let udev make them: udevadm trigger; or load nvidia-fs again: modprobe -r nvidia-fs && modprobe nvidia-fs"
+
+
+def _present(facts: HostFacts) -> Condition:
     container = if_known(lambda: facts.environment.container, None)
-    what, missing, denied = "there are no /dev/nvidia-fs* devices", "load the module again: modprobe -r nvidia-fs", ""
-    if container:
-        what += f" (this is {container})"
-        missing = denied = f"start the container with the host's devices: --device {NVFS_DEVICE}, and so on for each"
-    else:
-        missing += " && modprobe nvidia-fs; then see the check nvidia-fs.devices"
-        denied = "let all users open it: chmod 0666 /dev/nvidia-fs*; then look at the udev rules and the SELinux log"
-    cause = Cause("nvidia-fs.no-devices", what, missing, ("/dev: no nvidia-fs*",), reference.INSTALL)
-    present = Condition(lambda: bool(facts.nvidia_fs.devices), cause)
-    yield present
-    if present.holds is True:
-        yield _opens(facts, denied)
+    what = "there are no /dev/nvidia-fs* devices" + (f" (this is {container})" if container else "")
+    fix = _CONTAINED if container else _MAKE
+    cause = Cause("nvidia-fs.no-devices", what, fix, ("/dev: no nvidia-fs*",), reference.INSTALL)
+    return Condition(lambda: bool(facts.nvidia_fs.devices), cause)
 
 
 @condition
-def _opens(facts: HostFacts, fix: str) -> Condition:
+def _opens(facts: HostFacts) -> Condition:
     error = facts.nvidia_fs.opens
     what, evidence = f"{NVFS_DEVICE} can't be opened: {error}", (f"{NVFS_DEVICE}: {error}",)
+    fix = "let all users open it: chmod 0666 /dev/nvidia-fs*; then look at the udev rules and the SELinux log"
+    fix = _CONTAINED if if_known(lambda: facts.environment.container, None) else fix
     cause = Cause("nvidia-fs.device-denied", what, fix, evidence, reference.INSTALL)
     return Condition(error in ("ok", None), cause)
 
@@ -278,3 +329,154 @@ def _registered(facts: HostFacts, stack_name: str) -> Condition:
     fix = f"stop the programs that hold {NVFS_DEVICE[:-1]}* open, then load nvidia-fs again, after {stack_name}"
     cause = Cause(stack_name + ".not-registered", what, fix, evidence, reference.NVME)
     return Condition(stack_name in registered, cause)
+
+
+#: Up to this release nvidia-fs finds the driver's symbols at run time and imports none.
+LAST_WITH_SYMBOL_GET = (2, 17, 4)
+NO_EXPORT = "does not export it"
+REBUILD = "Rebuild nvidia-fs against the running driver: provision the host again and let it reboot"
+
+
+def not_needed(_facts: HostFacts, expectation: Expectation) -> str:
+    """Why the fleet doesn't need it, or empty."""
+    return "" if expectation.nvidia_fs_version else f"not needed: the mode is {expectation.mode}"
+
+
+check_messages(
+    "nvidia-fs.errors",
+    "nvidia-fs has reported no fault since it was last loaded",
+    module=MODULE,
+    expects="only errors that programs cause",
+    prevents="transfers that fail or hang because nvidia-fs can't pin or map GPU memory, although it is loaded",
+    unless=not_needed,
+)
+
+
+@check(
+    "nvidia-fs.loaded-version",
+    "the loaded nvidia-fs is the locked version",
+    expects="nvidia-fs {nvidia_fs_version}",
+    prevents="silent fall-back to compat mode because nvidia-fs is missing, or an unpinned upgrade replaced it",
+    of_running=True,
+    unless=not_needed,
+)
+def loaded_version(facts: HostFacts, expectation: Expectation) -> Steps:
+    yield loaded(facts, facts.nvidia_fs.module)
+    version = facts.nvidia_fs.module.version
+    words = "nvidia-fs " + (version or "of no known version")
+    is_locked = version == expectation.nvidia_fs_version
+    yield passed(words) if is_locked else failed(words, "Provision the host again and let it reboot")
+
+
+check_module_file(
+    "nvidia-fs",
+    "nvidia-fs",
+    lambda facts: facts.nvidia_fs.module,
+    not_needed,
+    replaced="a module that a package upgrade rebuilt on disk, and that differs after the next reboot",
+    not_built="nvidia-fs that was not rebuilt for a new kernel",
+)
+
+
+@check(
+    "nvidia-fs.symbol-versions",
+    "every nvidia_p2p symbol that nvidia-fs imports has the version that the loaded driver exports",
+    expects="equal versions of all " + P2P + "* symbols",
+    prevents="a module that the kernel refuses ('disagrees about version of symbol'), or takes without a check",
+    of_running=True,
+    unless=not_needed,
+)
+def symbol_versions(facts: HostFacts, _expectation: Expectation) -> Answer:
+    module, driver = facts.nvidia_fs.module.its_file, facts.driver.module.its_file
+    imports = {name: crc for name, crc in sorted(module.imports.items()) if name.startswith(P2P)}
+    if not imports:
+        return _no_imports(module)
+    if all(crc is None for crc in module.imports.values()) and all(crc is None for crc in driver.exports.values()):
+        raise UndecidedError(f"neither {module.path} nor {driver.path} has symbol versions: this kernel checks none")
+    wrong = [(name, crc) for name, crc in imports.items() if crc is None or driver.exports.get(name) != crc]
+    if not wrong:
+        return passed(f"{len(imports)} of {len(imports)} equal")
+    exports = {name: f"exports {_crc(crc)}" for name, crc in driver.exports.items()}
+    return failed(
+        "{} of {} differ: {}".format(len(wrong), len(imports), ", ".join(name for name, _ in wrong)),
+        "Rebuild nvidia-fs against the running driver's tree and its Module.symvers: provision the host again",
+        [
+            f"{name}: nvidia-fs needs {_crc(crc)}, the driver {exports.get(name, 'does not export it')}"
+            for name, crc in wrong
+        ],
+    )
+
+
+def _no_imports(module: ModuleFile) -> Answer:
+    version = tuple(map(int, re.findall(r"\d{1,18}", module.version)[:3]))
+    if version and version <= LAST_WITH_SYMBOL_GET:
+        return passed("imports none: nvidia-fs up to 2.17.4 looks the driver's symbols up when they are needed")
+    return failed(f"it imports no {P2P}* symbol at all", "Rebuild nvidia-fs: provision the host again")
+
+
+def _crc(value: Optional[int]) -> str:
+    return "no version" if value is None else f"0x{value:08x}"
+
+
+@check(
+    "nvidia-fs.driver-tree",
+    "the loaded nvidia-fs was built against the running driver's source tree",
+    expects="built against nvidia {driver_version} ({driver_flavour}) in {driver_tree}",
+    prevents="an nvidia-fs of another driver, which loads without complaint and fails when it pins GPU memory",
+    of_running=True,
+    unless=not_needed,
+    of_provision=True,
+)
+def driver_tree(facts: HostFacts, expectation: Expectation) -> Steps:
+    yield loaded(facts, facts.nvidia_fs.module)
+    yield _built(facts, expectation)
+
+
+def _built(facts: HostFacts, expectation: Expectation) -> Answer:
+    file = facts.nvidia_fs.module.its_file
+    record = file.provenance
+    if expectation.packaged and not record.get("driver"):
+        return not_applicable(
+            f"{file.path} comes from a package and has no record of the driver it was built against: only a proven"
+            " transfer shows that they fit (storage.path)",
+            expected=f"a module of the locked package, for driver {expectation.driver_version}",
+        )
+    if not record.get("driver") or not record.get("tree"):
+        missing = f"{file.path} has no record of the driver it was built against: gdsdeploy did not build it"
+        return failed(missing, REBUILD)
+    running, flavour = facts.driver.version, facts.driver.flavour
+    built = "built against nvidia {} ({})".format(record["driver"], record.get("flavour", "?"))
+    evidence = [f"gdsdeploy_{key}={value}" for key, value in sorted(record.items())]
+    if (record["driver"], record.get("flavour")) != (running, flavour):
+        runs = f"nvidia {running} ({flavour}) runs" if running else "no driver runs"
+        return failed(f"{built}; {runs}", REBUILD, evidence)
+    tree = expectation.driver_tree
+    digest = facts.driver.tree_digest(tree)
+    if digest is None:
+        return passed(f"{built}, elsewhere: {tree} is not on this host", evidence)
+    if digest != record["tree"]:
+        other = f"{built} in another tree than {tree}, or that one has changed since"
+        return failed(other, REBUILD, [*evidence, f"{tree} now: {digest}"])
+    return passed(f"{built} in {tree}", evidence)
+
+
+@check(
+    "nvidia-fs.devices",
+    "nvidia-fs offers its device nodes",
+    expects="/dev/nvidia-fs0 and as many more as it announces",
+    prevents="compat mode because libcufile cannot open the devices, as in containers without them",
+    of_running=True,
+    unless=not_needed,
+)
+def devices(facts: HostFacts, _expectation: Expectation) -> Steps:
+    yield loaded(facts, facts.nvidia_fs.module)
+    yield _present(facts)
+    present, count = facts.nvidia_fs.devices, facts.nvidia_fs.device_count
+    missing = [number for number in range(count or 0) if number not in present]
+    if not count:
+        yield failed("nvidia-fs announces no devices", capitalized(_MAKE))
+    elif missing:
+        words = f"{count - len(missing)} of {count} exist; /dev/nvidia-fs{missing[0]} is missing"
+        yield failed(words, capitalized(_MAKE))
+    else:
+        yield passed(f"/dev/nvidia-fs0 to {count - 1}")

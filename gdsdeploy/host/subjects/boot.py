@@ -1,0 +1,331 @@
+"""The next boot: the kernel that it starts, the arguments, and the modules that it loads or keeps out."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Dict, Iterable, List, Mapping, Optional, Tuple
+
+from ..boot import bls
+from ..boot.bls import environment as variables_of
+from ..boot.bls import menu_choice, menu_entries
+from ..facts.document import Document, Ran, collected, once_for_alike, recorded_lines
+from ..facts.unknown import Facts, UndecidedError, fact, given, if_known
+from ..model.expectation import Expectation
+from ..paths import (
+    ENTRY_FOLDERS,
+    ENTRY_LINES,
+    GRUB_ENVIRONMENTS,
+    GRUB_FILES,
+    IMEX_NODES,
+    LOAD_FOLDERS,
+    PROBE_FOLDERS,
+    parameter_path,
+)
+from .register import Answer, check, collector, failed, not_applicable, passed, unknown
+
+if TYPE_CHECKING:
+    from ..evidence.recorder import EvidenceRequest, Recorder
+    from ..facts import HostFacts
+
+#: Only the lines that decide which entry is the default, and which kernel an entry starts.
+GRUB = r"^[ \t]*(set default=|menuentry |submenu |linux\S*[ \t]|\}|load_env|if |fi\b|else\b|set saved_entry)"
+UNITS = (
+    "systemd-modules-load.service",
+    "nvidia-persistenced.service",
+    "nvidia-fabricmanager.service",
+    "nvidia-imex.service",
+    "dkms.service",
+    "openibd.service",
+    "gds-gate.service",
+    "gds-peermem.service",
+)
+PROPERTIES = "Id,LoadState,ActiveState,SubState,Result,UnitFileState,ExecMainStatus"
+
+
+@collector("boot")
+def collect_boot(recorder: Recorder, _request: EvidenceRequest) -> None:
+    for folder in LOAD_FOLDERS + PROBE_FOLDERS:
+        recorder.texts(folder, [name for name in recorder.names(folder) if name.endswith(".conf")])
+    recorder.text("/etc/modules")
+    recorder.text(IMEX_NODES)
+    for path in GRUB_FILES:
+        recorder.excerpt(path, GRUB)
+    for path in (*GRUB_ENVIRONMENTS, "/etc/default/grub"):
+        recorder.text(path)
+    recorder.texts("/etc/default/grub.d", recorder.names("/etc/default/grub.d"))
+    for folder in ENTRY_FOLDERS:
+        for name in recorder.names(folder):
+            recorder.excerpt(f"{folder}/{name}", ENTRY_LINES)
+    recorder.names("/boot", "vmlinuz-*")
+    for pattern in ("initrd.img-*", "initramfs-*.img"):
+        recorder.names("/boot", pattern)
+    recorder.link("/vmlinuz")
+    if recorder.exists("/run/systemd/system"):
+        recorder.command("systemctl-state", ["systemctl", "is-system-running"])
+        recorder.command("systemctl-units", ["systemctl", "show", "--property", PROPERTIES, *UNITS])
+        failed_units = ["systemctl", "list-units", "--failed", "--plain", "--no-legend", "--no-pager"]
+        recorder.command("systemctl-failed", failed_units)
+
+
+#: The arguments of each entry.
+Entries = Tuple[Tuple[str, ...], ...]
+
+
+def configured(document: Document, release: str) -> Entries:
+    """The arguments of each entry of kernel ``release``; without such, of every kernel's.  Raises UndecidedError."""
+    # Only a check asks: other readers of facts needn't import every boot loader.
+    from ..boot import arguments
+    from ..boot.arguments import grub_lines
+
+    for path in GRUB_FILES:
+        grub = grub_lines("\n".join(recorded_lines(document, path)), release)
+        if grub:
+            return tuple(map(tuple, grub))
+    entries: Dict[str, List[str]] = {}
+    own: List[str] = []
+    for folder in ENTRY_FOLDERS:
+        names = document.names(folder) or ()
+        for path in (f"{folder}/{name}" for name in names if name.endswith(".conf") and "-0-rescue" not in name):
+            text = "\n".join(document.lines(path) or ())
+            if "linux" in text:
+                entries[path] = arguments.words_of(path, text)
+                own += [path] if release in text else []
+    if not entries:
+        raise UndecidedError("the boot loader's entries aren't in the evidence")
+    return tuple(tuple(entries[path]) for path in own or entries)
+
+
+def shown_parameters(document: Document, names: Iterable[str]) -> Mapping[str, Optional[str]]:
+    """``MODULE.PARAMETER`` → its value; None: sysfs doesn't have it.  Raises UndecidedError."""
+    return {name: document.line(collected(parameter_path(name) or None, f"{name} is no parameter")) for name in names}
+
+
+class BootFacts(Facts):
+    """The next boot."""
+
+    @fact
+    def default_kernel(self) -> Optional[str]:
+        """Kernel release of the boot loader's default entry; None: no supported boot loader is installed."""
+        for path, environment in zip(GRUB_FILES, GRUB_ENVIRONMENTS):
+            lines = self.document.lines(path)
+            if lines is not None:
+                variables = self.document.text(environment) or ""
+                return _grub_default(lines, variables, self._bls_menu() if path == GRUB_FILES[-1] else None)
+        return None
+
+    def _bls_menu(self) -> Optional[Tuple[bls.BlsEntry, ...]]:
+        """The menu where it consists of Boot Loader Specification entries; None where there are none."""
+        names, texts = self.document.existing(bls.ENTRIES), []
+        for name in names:
+            lines = self.document.lines(f"{bls.ENTRIES}/{name}") if name.endswith(".conf") else None
+            texts.append((name, "\n".join(lines or ())))
+        return tuple(bls.parse(texts)) or None
+
+    #: in-kernel names in the order in which systemd-modules-load takes them
+    autoloaded = given(lambda document: _autoloaded(_fragments(document, LOAD_FOLDERS)))
+
+    @fact
+    def forbidden(self) -> Tuple[str, ...]:
+        """In-kernel names that may not be loaded by alias, or that an install rule keeps out."""
+        return _forbidden(_fragments(self.document, PROBE_FOLDERS), self.document.text("/proc/cmdline") or "")
+
+    @fact
+    def units(self) -> Mapping[str, Mapping[str, str]]:
+        """Service → property → value; empty where there is no systemd."""
+        return _units(self.document.ran("systemctl-units"))
+
+    @fact
+    def options(self) -> Mapping[str, Tuple[Tuple[str, str], ...]]:
+        """In-kernel name → (options, file) as modprobe.d has them for the module, in the order in which they count."""
+        return _modprobe_options(_fragments(self.document, PROBE_FOLDERS))
+
+    #: the addresses in IMEX's nodes file
+    imex_nodes = given(lambda document: tuple((document.text(IMEX_NODES) or "").split()))
+
+
+#: (path, text) of configuration fragments
+Fragments = Tuple[Tuple[str, str], ...]
+
+
+def _fragments(document: Document, folders: Tuple[str, ...]) -> Fragments:
+    """(path, text) of configuration fragments in their order; a name in an earlier folder hides later ones."""
+    chosen: Dict[str, str] = {}
+    for folder in folders:
+        for name in document.names(folder) or ():
+            if name.endswith(".conf"):
+                chosen.setdefault(name, folder + "/" + name)
+    return tuple((chosen[name], document.text(chosen[name]) or "") for name in sorted(chosen))
+
+
+def _autoloaded(fragments: Fragments) -> Tuple[str, ...]:
+    names: List[str] = []
+    for _, text in fragments:
+        lines = (line.strip() for line in text.splitlines())
+        names += [line.replace("-", "_") for line in lines if line and line[0] not in "#;"]
+    return tuple(dict.fromkeys(names))
+
+
+@once_for_alike
+def _forbidden(fragments: Fragments, command_line: str) -> Tuple[str, ...]:
+    names: List[str] = []
+    for words in (line.split() for _, text in fragments for line in text.splitlines()):
+        disabled = len(words) > 2 and words[0] == "install" and re.match(r"(/usr)?/bin/(false|true)$", words[2])
+        if len(words) > 1 and (words[0] == "blacklist" or disabled):
+            names.append(words[1])
+    for word in command_line.split():
+        key, _, value = word.partition("=")
+        if key in ("modprobe.blacklist", "module_blacklist", "rd.driver.blacklist"):
+            names += filter(None, value.split(","))
+    return tuple(dict.fromkeys(name.replace("-", "_") for name in names))
+
+
+@once_for_alike
+def _modprobe_options(fragments: Fragments) -> Mapping[str, Tuple[Tuple[str, str], ...]]:
+    options: Dict[str, Tuple[Tuple[str, str], ...]] = {}
+    for path, text in fragments:
+        for line in text.replace("\\\n", " ").splitlines():
+            words = line.split(None, 2)
+            if len(words) == 3 and words[0] == "options":
+                name = words[1].replace("-", "_")
+                options[name] = (*options.get(name, ()), (words[2], path))
+    return options
+
+
+@once_for_alike
+def _units(run: Ran) -> Mapping[str, Mapping[str, str]]:
+    rows = [[line.partition("=") for line in block.splitlines()] for block in run.stdout.split("\n\n")]
+    units = [{key: value for key, separator, value in row if separator} for row in rows]
+    return {unit["Id"]: unit for unit in units if "Id" in unit}
+
+
+@once_for_alike
+def _grub_default(
+    lines: Tuple[str, ...], environment: str, bls_menu: Optional[Tuple[bls.BlsEntry, ...]]
+) -> Optional[str]:
+    """Follow GRUB's own rules: ``next_entry`` once, else ``default``; a path of indices, ids or titles."""
+    variables = variables_of(environment)
+    matches = (re.match(r'\s*set default="?([^"]*)"?\s*$', line) for line in lines)
+    defaults = [match.group(1) for match in matches if match and match.group(1) != "${next_entry}"]
+    if not defaults:
+        raise UndecidedError("grub.cfg sets no default")
+    chosen = variables.get("next_entry") or defaults[-1]
+    if chosen == "${saved_entry}":
+        chosen = variables.get("saved_entry") or "0"
+    if "$" in chosen:
+        raise UndecidedError(f"grub.cfg has the default {chosen!r}, which is decided while booting")
+    if bls_menu:
+        first = bls.resolve(bls_menu, chosen)
+        return first.release if first is not None else None
+    menu = menu_entries("\n".join(lines))
+    if not menu:
+        raise UndecidedError("grub.cfg has no menu entries of its own")
+    entry = collected(menu_choice(menu, chosen), f"grub.cfg has no entry {chosen!r}")
+    return collected(entry.release or None, "the default entry of grub.cfg names no kernel")
+
+
+_AGAIN = "Provision the host again: it sets them in the boot loader and in modprobe.d, and reboots"
+_PENDING = "Reboot the host: the boot loader has them for the next boot"
+#: Without this option nvme_core has no parameter of this name, and no multipath.
+_MULTIPATH = "nvme_core.multipath"
+
+
+@check(
+    "boot.arguments",
+    "this boot has the kernel arguments and module parameters of the profile",
+    expects="those of boot in the fleet file, and of mode p2pdma",
+    prevents="an IOMMU or NVMe multipath that is on again, because another program wrote the boot loader's arguments",
+    of_running=True,
+)
+def arguments(facts: HostFacts, expectation: Expectation) -> Answer:
+    from ..boot.arguments import differing, unmet
+    from ..boot.arguments import name as name_of
+
+    expected = expectation.module_parameters
+    if not expectation.boot_arguments and not expected:
+        return not_applicable("the profile sets no kernel arguments and no parameters of modules")
+    values = ", ".join([*expectation.boot_arguments, *(f"{key}={value}" for key, value in sorted(expected.items()))])
+    words = facts.kernel.command_line
+    names = {name_of(word) for word in expectation.boot_arguments}
+    lines = ["/proc/cmdline: {}".format(" ".join(w for w in words if name_of(w) in names) or "none of them")]
+    missing = unmet(words, expectation.boot_arguments)
+    if missing:
+        text = "this boot is without {}".format(", ".join(missing))
+        entries = if_known(lambda: configured(facts.document, expectation.kernel_release), None)
+        if entries is not None and not any(unmet(entry, missing) for entry in entries):
+            return failed(f"reboot pending: {text}, which the next boot has", _PENDING, lines, expected=values)
+        return failed(text, _AGAIN, lines, expected=values)
+    shown = shown_parameters(facts.document, expected)
+    lines += [f"{parameter_path(key)}: {value}" for key, value in shown.items() if value is not None]
+    wrong = differing(shown, expected)
+    if wrong:
+        text = ", ".join(f"{key} is {shown[key]}" for key in wrong)
+        return failed(text, _hint_of_argument(facts, wrong[0], expected[wrong[0]]), lines, expected=values)
+    hidden = _hidden(facts, shown)
+    if hidden:
+        words_hidden = "the kernel doesn't show {}".format(", ".join(hidden))
+        return unknown(words_hidden, "Check the names with modinfo --parameters", expected=values)
+    return passed("all of them", lines, expected=values)
+
+
+def _hint_of_argument(facts: HostFacts, key: str, value: str) -> str:
+    module = key.partition(".")[0]
+    if module not in facts.kernel.modules:
+        return f'It is built into the kernel: write boot: {{arguments: {{{key}: "{value}"}}}} in the profile'
+    search = f"grep -r {module} /etc/modprobe.d /usr/lib/modprobe.d /proc/cmdline"
+    return f"Reboot the host if it was provisioned since its boot. Otherwise look for another value: {search}"
+
+
+def _hidden(facts: HostFacts, shown: Mapping[str, object]) -> List[str]:
+    """Parameters of loaded modules that sysfs doesn't have."""
+    modules = facts.kernel.modules
+    hidden = [key for key, value in shown.items() if value is None and key.partition(".")[0] in modules]
+    if _MULTIPATH in hidden and facts.kernel.option("NVME_MULTIPATH") == "n":
+        hidden.remove(_MULTIPATH)
+    return hidden
+
+
+UNIT = "systemd-modules-load.service"
+PEERMEM, PEERMEM_UNIT = "nvidia_peermem", "gds-peermem.service"
+
+
+@check(
+    "boot.autoload",
+    "the modules are loaded at boot, the driver before what links against it",
+    expects="nvidia first, then the rest of the stack, in modules-load.d",
+    prevents="a host that works until its first reboot because nothing loads nvidia-fs",
+    of_provision=True,
+)
+def autoload(facts: HostFacts, expectation: Expectation) -> Answer:
+    # nvidia-peermem needs the RDMA core first, so a unit loads it.
+    names = [name for name in expectation.modules() if name != PEERMEM]
+    expected = " before ".join(names) + " in modules-load.d"
+    expected += f", nvidia-peermem by {PEERMEM_UNIT}" if expectation.rdma == "peermem" else ""
+    hint = "Provision the host again: it writes /etc/modules-load.d/gdsdeploy.conf"
+    listed, forbidden = facts.boot.autoloaded, facts.boot.forbidden
+    missing = [name for name in names if name not in listed]
+    if missing:
+        return failed("modules-load.d lacks {}".format(", ".join(missing)), hint, expected=expected)
+    order = [name for name in listed if name in names]
+    if order[0] != "nvidia":
+        return failed("the order is {}".format(", ".join(order)), hint, expected=expected)
+    denied = [name for name in names if name in forbidden]
+    if denied:
+        remove = f"Remove it: grep -r {denied[0]} /etc/modprobe.d /proc/cmdline"
+        where = "modprobe.d or the kernel's command line forbids {}".format(", ".join(denied))
+        return failed(where, remove, expected=expected)
+    unit = _unit(facts, UNIT)
+    if expectation.own_kernel and unit.get("ActiveState") == "failed":
+        return failed(f"{UNIT} failed at this boot", f"Read why: systemctl status {UNIT}", expected=expected)
+    # In modules-load.d nvidia-peermem comes too early for OFED, but it comes.
+    needs_unit = expectation.rdma == "peermem" and PEERMEM not in listed
+    if needs_unit and _unit(facts, PEERMEM_UNIT).get("UnitFileState") != "enabled":
+        return failed(f"nothing loads nvidia-peermem: {PEERMEM_UNIT} is not enabled", hint, expected=expected)
+    return passed(", ".join(order), expected=expected)
+
+
+def _unit(facts: HostFacts, name: str) -> Mapping[str, str]:
+    """The properties of a unit; raises UndecidedError where systemd doesn't know it."""
+    units = facts.boot.units
+    if name not in units:
+        raise UndecidedError(f"systemd doesn't know {name}")
+    return units[name]

@@ -1,0 +1,360 @@
+"""The NVIDIA driver: its module as it runs, its libraries, firmware and services; and nouveau, which must be away."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+from functools import partial
+from typing import TYPE_CHECKING, Dict, Iterator, Mapping, Optional, Tuple
+
+from ..facts.document import Document, collected, group_of
+from ..facts.unknown import Facts, Maybe, UndecidedError, fact, given, if_known, known, require
+from ..io.reading import try_open
+from ..model.expectation import Expectation
+from ..model.system import FABRIC, NVSWITCH, services_of
+from ..paths import (
+    BUILD_ID,
+    HOLDERS,
+    IMEX_NODES,
+    LEGACY_SERVICE,
+    NVFS,
+    NVFS_DEVICE,
+    NVIDIA,
+    PEERS,
+    SERVICE_FOLDERS,
+    SOURCES,
+)
+from . import quote
+from .condition import DIRECT_PATH, Condition, rule
+from .kernel import NVIDIA as DRIVER
+from .kernel import check_messages
+from .modules import ModuleFacts, check_module_file, loaded
+from .pci import NVIDIA_VENDOR
+from .register import Answer, Steps, check, collector, failed, not_applicable, passed
+
+if TYPE_CHECKING:
+    from ..evidence.recorder import EvidenceRequest, Recorder
+    from ..facts import HostFacts
+    from .storage import Mount
+
+_MODULES = (
+    "nvidia", "nvidia_fs", "nvidia_peermem", "nv_peer_mem", "nvidia_uvm", "nouveau", "nvme", "nvme_core", "rpcrdma",
+)  # fmt: skip
+
+
+@collector("gpu")
+def collect_gpu(recorder: Recorder, _request: EvidenceRequest) -> None:
+    for name in _MODULES:
+        folder = "/sys/module/" + name
+        recorder.texts(folder, ("version", "srcversion", "taint", "initstate", "refcnt"))
+        recorder.binary(folder + BUILD_ID)
+    recorder.texts(NVIDIA, ("version", "params"))
+    recorder.texts(NVIDIA + "/gpus", [name + "/information" for name in recorder.names(NVIDIA + "/gpus")])
+    recorder.names("/dev", "nvidia*")
+    recorder.texts(NVFS, ("version", "stats", "devcount", "bridges", "peer_distance", "peer_affinity"))
+    _collect_registrations(recorder)
+    recorder.names("/sys/class/infiniband")
+    recorder.texts(PEERS, [name + "/version" for name in recorder.names(PEERS)])
+    for folder in HOLDERS:
+        recorder.names(folder)
+    for folder in SERVICE_FOLDERS:
+        recorder.names(folder, LEGACY_SERVICE)
+
+
+def _collect_registrations(recorder: Recorder) -> None:
+    """nvidia-fs looks for storage drivers at its first open and forgets them at its last close (nvfs_open)."""
+    recorder.value("opens", NVFS_DEVICE, try_open)
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            stack.callback(os.close, os.open(NVFS_DEVICE, os.O_RDONLY))
+        recorder.text(NVFS + "/modules")
+
+
+OPEN, PROPRIETARY = "open", "proprietary"
+
+
+class DriverFacts(Facts):
+    """The NVIDIA driver.  What is the running one's is None while none runs."""
+
+    def __init__(self, document: Document) -> None:
+        super().__init__(document)
+        self.module = ModuleFacts(document, "nvidia")
+
+    @fact
+    def version(self) -> Optional[str]:
+        text = self.document.text(NVIDIA + "/version")
+        match = re.search(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)\s", text or "", re.MULTILINE)
+        if text is not None and match is None:
+            raise UndecidedError(f"{NVIDIA}/version is not understood: {text[:200]!r}")
+        return match and match.group(1)
+
+    @fact
+    def flavour(self) -> Optional[str]:
+        """By the words by which libcufile decides."""
+        if self.version is None:
+            return None
+        return OPEN if "Open Kernel Module" in (self.document.text(NVIDIA + "/version") or "") else PROPRIETARY
+
+    @fact
+    def params(self) -> Optional[Mapping[str, str]]:
+        """The module's parameters as they are in effect."""
+        text = self.document.text(NVIDIA + "/params")
+        return None if text is None else _params(text)
+
+    #: PCI addresses of the GPUs that the driver runs
+    gpus = given(lambda document: document.names(NVIDIA + "/gpus") or ())
+
+    @fact
+    def models(self) -> Mapping[str, Maybe[str]]:
+        """GPU → its model, e.g. ``NVIDIA H100 80GB HBM3``; of those in ``gpus``."""
+        return {name: known(partial(_model, self.document, name)) for name in if_known(lambda: self.gpus, ())}
+
+    #: folders of driver sources on this host → ``sha256:…`` of the files that modules are compiled against
+    trees = given(lambda document: {path: known(partial(document.tree, path)) for path in document.paths("trees")})
+    #: names in /usr/src that begin with nvidia
+    sources = given(lambda document: document.names(SOURCES + "/nvidia*") or ())
+
+    @fact
+    def registry(self) -> Optional[Mapping[str, int]]:
+        """The driver's registry, from ``RegistryDwords`` of ``params``: key in lower case → value."""
+        if self.params is None:
+            return None
+        return registry(collected(self.params.get("RegistryDwords"), f"{NVIDIA}/params has no RegistryDwords"))
+
+    def tree_digest(self, path: str) -> Optional[str]:
+        """The digest of the source tree at ``path``, None if it is not on this host."""
+        if path in self.trees:
+            return require(self.trees[path])
+        folder, _, name = path.rpartition("/")
+        if folder != SOURCES:
+            raise UndecidedError(f"{path} was not looked at")
+        if name in self.sources:
+            raise UndecidedError(f"{path} was not recognized as a driver's source")
+        return None
+
+
+def _model(document: Document, name: str) -> str:
+    path = NVIDIA + "/gpus/" + name + "/information"
+    match = re.search(r"^Model:\s*(\S.*?)\s*$", document.text(path) or "", re.MULTILINE)
+    return group_of(match, f"{path} names no model")
+
+
+def _params(text: str) -> Mapping[str, str]:
+    pairs = (line.partition(":") for line in text.splitlines())
+    return {key.strip(): value.strip().strip('"') for key, separator, value in pairs if separator}
+
+
+def registry(text: str) -> Mapping[str, int]:
+    """``NVreg_RegistryDwords`` as the driver reads it: ``KEY=VALUE;…``, keys in any case, the last of each counts.
+
+    The driver removes spaces, ignores what isn't one pair, and reads a value like C's strtoul with base 0.
+    """
+    pairs = [part.split("=") for part in text.replace(" ", "").split(";")]
+    return {pair[0].lower(): _strtoul(pair[1]) for pair in pairs if len(pair) == 2 and all(pair)}
+
+
+def _strtoul(text: str) -> int:
+    """The number at the start of ``text``, 0 without one: hexadecimal after 0x, octal after 0, else decimal."""
+    match = re.match(r"0[xX]([0-9a-fA-F]{1,16})|(0[0-7]{0,20})|([1-9][0-9]{0,18})", text)
+    if not match:
+        return 0
+    hexadecimal, octal, decimal = match.groups()
+    return int(hexadecimal, 16) if hexadecimal else int(octal, 8) if octal else int(decimal)
+
+
+@rule(DIRECT_PATH, 10)
+def driver_runs(facts: HostFacts, _mount: Optional[Mount]) -> Iterator[Condition]:
+    """Both direct paths need a running driver."""
+    yield loaded(facts, facts.driver.module)
+
+
+@check(
+    "driver.loaded-version",
+    "the loaded nvidia module is the locked version",
+    expects="nvidia {driver_version}",
+    prevents="a driver that was upgraded or downgraded under the stack, and no longer fits the modules built for it",
+    of_running=True,
+)
+def loaded_version(facts: HostFacts, expectation: Expectation) -> Steps:
+    yield loaded(facts, facts.driver.module)
+    version = facts.driver.version
+    if version != expectation.driver_version:
+        yield failed(f"nvidia {version}", "Provision the host again and let it reboot; then validate")
+    else:
+        yield passed(f"nvidia {version}")
+
+
+@check(
+    "driver.flavour",
+    "the loaded nvidia module has the locked flavour",
+    expects="{driver_flavour}",
+    prevents="the proprietary module under an nvidia-fs that links against GPL-only symbols of the open one",
+    of_running=True,
+)
+def flavour(facts: HostFacts, expectation: Expectation) -> Steps:
+    yield loaded(facts, facts.driver.module)
+    flavour = facts.driver.flavour
+    if flavour != expectation.driver_flavour:
+        yield failed(f"{flavour}", f"Remove the packages of the {flavour} flavour, provision again and reboot")
+    else:
+        yield passed(f"{flavour}")
+
+
+check_module_file(
+    "driver",
+    "nvidia module",
+    lambda facts: facts.driver.module,
+    replaced="a module that was replaced on disk, or in the initramfs, and differs after the next reboot",
+    not_built="a host that comes up without its driver after a kernel upgrade",
+)
+
+
+@check(
+    "nouveau.absent",
+    "nouveau is not loaded and cannot be loaded at boot",
+    expects="not loaded, and forbidden",
+    prevents="nouveau taking the GPUs before nvidia can",
+)
+def nouveau(facts: HostFacts, expectation: Expectation) -> Answer:
+    hint = "Provision again: it forbids nouveau in /etc/modprobe.d and rebuilds the initramfs; then reboot"
+    if expectation.own_kernel and "nouveau" in facts.kernel.modules:
+        return failed("nouveau is loaded", hint, quote.messages(facts, "nouveau"))
+    if "nouveau" in facts.boot.forbidden:
+        return passed("not loaded, and forbidden in modprobe.d or on the kernel's command line")
+    return failed("not loaded, but nothing keeps it out", hint)
+
+
+check_messages(
+    "driver.errors",
+    "the driver has reported no fault since the boot",
+    module=DRIVER,
+    expects="only Xid errors that programs cause, no failed initialization",
+    prevents="a GPU that fell off the bus, has memory errors or never came up, although all modules are loaded",
+)
+
+
+@check(
+    "driver.userland",
+    "the driver's libraries that programs load have the loaded module's version",
+    expects="libcuda and libnvidia-ml of driver {driver_version}",
+    prevents="'API mismatch' and 'Driver/library version mismatch' after half of a driver was upgraded",
+)
+def userland(facts: HostFacts, expectation: Expectation) -> Answer:
+    version = facts.driver.version or expectation.driver_version
+    libraries = {name: require(library) for name, library in facts.userland.libraries.items()}
+    paths = ["{}: {}".format(name, library.path if library else "none") for name, library in libraries.items()]
+    missing = [name for name, library in libraries.items() if library is None]
+    if missing:
+        hint = "Provision the host again: the driver's libraries are in the lock"
+        return failed("the loader finds no {}".format(" and no ".join(missing)), hint, paths)
+    wrong = [
+        f"{name} {library.version}" for name, library in libraries.items() if library and library.version != version
+    ]
+    if wrong:
+        hint = "Provision the host again; to find another copy in front of it: ldconfig -p | grep libcuda"
+        return failed("{} under driver {}".format(", ".join(wrong), version), hint, paths)
+    return passed(f"both are {version}", paths)
+
+
+@check(
+    "driver.firmware",
+    "the GPU firmware that the driver loads is installed in the driver's version",
+    expects="gsp_*.bin for driver {driver_version}",
+    prevents="open modules that find no firmware after an upgrade, and GPUs that do not come up",
+)
+def firmware(facts: HostFacts, expectation: Expectation) -> Answer:
+    by_version = facts.userland.firmware
+    version = facts.driver.version or expectation.driver_version
+    if by_version.get(version):
+        return passed("{}: {}".format(version, ", ".join(by_version[version])))
+    if expectation.driver_flavour != "open":
+        return not_applicable(f"none for {version}; the proprietary modules don't need it on many GPUs")
+    others = ", ".join(sorted(other for other, files in by_version.items() if files)) or "none"
+    hint = "Install the firmware package of this driver: provision the host again"
+    return failed(f"none for driver {version}; there is firmware for: {others}", hint)
+
+
+@check(
+    "driver.services",
+    "the driver's services that the lock has or the hardware needs are running",
+    expects="all of them active, IMEX with the addresses of the host's domain",
+    prevents="GPUs behind NVSwitch that no program can use because the fabric manager is missing or failed",
+    unless=lambda facts, _: "" if facts.pci.gpus else "not needed: this host has no GPU",
+)
+def services(facts: HostFacts, expectation: Expectation) -> Answer:
+    services = services_of(expectation.packages)
+    switches = [
+        function.address
+        for function in facts.pci.functions
+        if (function.vendor, function.kind) == (NVIDIA_VENDOR, NVSWITCH)
+    ]
+    if switches and FABRIC not in services:
+        hint = "Add fabricmanager to the profile's companions, then lock and provision"
+        return failed(f"this host has {len(switches)} NVSwitches, and the lock holds no fabric manager", hint, switches)
+    if not services:
+        return not_applicable("the lock holds none, and there is no NVSwitch")
+    units = facts.boot.units
+    states = {unit: units.get(unit, {}).get("ActiveState", "not known to systemd") for unit in services}
+    down = [unit for unit, state in states.items() if state != "active"]
+    if down:
+        lines = [f"{unit}: {state}" for unit, state in states.items()]
+        return failed("; ".join(lines), "Read why: systemctl status {0}; journalctl -b -u {0}".format(down[0]), lines)
+    nodes = facts.boot.imex_nodes if expectation.imex_nodes else ()
+    if sorted(nodes) != sorted(expectation.imex_nodes):
+        words = f"{IMEX_NODES} has {', '.join(nodes) or 'no addresses'}, not {', '.join(expectation.imex_nodes)}"
+        return failed(words, "Provision the hosts of this IMEX domain again", nodes)
+    return passed(", ".join(services) + " active")
+
+
+@check(
+    "driver.parameters",
+    "the options that modprobe.d sets for the nvidia module are in effect",
+    expects="every option of modprobe.d and of the kernel's command line, as /proc/driver/nvidia/params shows it",
+    prevents="an option that was edited later, or set for a module of another name, and has no effect",
+    of_running=True,
+    unless=lambda facts, _: "" if _options(facts) else "no option is set",
+)
+def parameters(facts: HostFacts, _expectation: Expectation) -> Steps:
+    options = _options(facts)
+    yield loaded(facts, facts.driver.module)
+    params = facts.driver.params or {}
+    wrong = [
+        f"{name} is {params[name] or 'empty'}, not {value} as in {place}"
+        if name in params
+        else f"{name}={value} ({place}): the loaded driver has no such option"
+        for name, (value, place) in sorted(options.items())
+        if name not in params or not _is_equal(value, params[name])
+    ]
+    hint = "Reload the module or reboot; an option for a module of another name (modinfo nvidia) has no effect"
+    yield failed("; ".join(wrong), hint, wrong) if wrong else passed("{} as set".format(", ".join(sorted(options))))
+
+
+def _options(facts: HostFacts) -> Dict[str, Tuple[str, str]]:
+    """Option without NVreg_ → (value, where it is set); the last one wins, as for modprobe."""
+    lines = facts.boot.options
+    # Debian's driver has these names too, and its options belong to the name of the file.
+    modules = sorted(name for name in lines if re.fullmatch(r"nvidia(_current)?(_open)?(_tesla)?(_\d+)?", name))
+    words = [word.partition(".")[2] for word in facts.kernel.command_line if word.startswith("nvidia.")]
+    texts = [*(row for module in modules for row in lines[module]), (" ".join(words), "the kernel's command line")]
+    return {name: (value, place) for text, place in texts for name, value in _pairs(text)}
+
+
+def _pairs(text: str) -> Iterator[Tuple[str, str]]:
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        words = text.split()
+    for word in words:
+        name, separator, value = word.partition("=")
+        if separator and name.startswith("NVreg_"):
+            yield name[len("NVreg_") :], value
+
+
+def _is_equal(value: str, shown: str) -> bool:
+    """The driver shows all numbers as unsigned 32 bits."""
+    try:
+        return int(value, 0) & 0xFFFFFFFF == int(shown, 0) & 0xFFFFFFFF
+    except ValueError:
+        return value.strip('"') == shown

@@ -1,0 +1,508 @@
+"""The kernel that runs: its build, its state, and its messages about the stack's modules.
+
+The log is that of the journal and of dmesg, as one.  What its messages mean: data/kernel_messages.json.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Tuple
+
+from .. import data
+from ..facts.document import Document, collected, group_of, once_for_alike, there
+from ..facts.unknown import Facts, UndecidedError, Unknown, fact, given, if_known, known, require
+from ..kmod.flavour import flavour_of
+from ..model.expectation import Expectation
+from ..paths import EFI, SECURE_BOOT, SETUP_MODE, SHIM_STATE, parameter_path
+from ..secure_boot.firmware import NO_EFI, ON, state_of
+from .register import Answer, Unless, capitalized, check, collector, failed, not_applicable, passed
+
+if TYPE_CHECKING:
+    from ..evidence.recorder import EvidenceRequest, Recorder
+    from ..facts import HostFacts
+
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_FILES = (
+    "/etc/os-release",
+    "/proc/version",
+    "/proc/cmdline",
+    "/proc/uptime",
+    "/proc/sys/kernel/osrelease",
+    BOOT_ID,
+    "/proc/sys/kernel/tainted",
+    "/proc/modules",
+    "/sys/kernel/security/lockdown",
+    "/sys/module/module/parameters/sig_enforce",
+    "/sys/module/nvme_core/parameters/multipath",
+)
+
+#: Options that decide whether a path exists, or whether modules fit.
+CONFIG = (
+    r"^(# )?CONFIG_(PCI_P2PDMA|ZONE_DEVICE|MODVERSIONS|ASM_MODVERSIONS|MODULE_SIG|MODULE_SIG_FORCE|MODULE_COMPRESS_\w+"
+    r"|DMABUF_MOVE_NOTIFY|NVME_MULTIPATH|BLK_DEV_NVME|NVME_RDMA|INFINIBAND|IKCONFIG_PROC|PREEMPT_RT|MODULES"
+    r"|DMA_SHARED_BUFFER|INFINIBAND_ON_DEMAND_PAGING"
+    r"|LOCALVERSION|CC_VERSION_TEXT|DEBUG_INFO_BTF_MODULES)[= ]"
+)
+
+#: The hooks that storage drivers export for nvidia-fs, PeerDirect, DMA-BUF in the RDMA core and in adapters' drivers,
+#: and what libcufile looks for in P2PDMA mode.
+SYMBOLS = (
+    r"register_(nvfs_dma|dma_scsi)_ops\b|register_peer_memory_client\b|p2pdma"
+    r"|ib_umem_dmabuf_get\b|reg_user_mr_dmabuf\b"
+)
+
+#: The processor's vendor and family: the kernel lets peers through the host bridges of some only.  On Arm, its
+#: implementer and part, which show a Grace.
+CPU = r"^(vendor_id|cpu family|CPU implementer|CPU part)[ \t]*:"
+
+#: Messages about this stack; the kernel's first one, which tells whether the log reaches back to the boot; and lines
+#: that stand for others that were left out.
+MESSAGES = (
+    r"NVRM|nvidia|Xid|nvfs|nouveau|peermem|peer_mem|module verification|[Ll]oading of unsigned module"
+    r"|[Ll]oading of .* is rejected|Lockdown: .*module|Key was rejected|disagrees about version|no symbol version"
+    r"|Unknown symbol|GPL-only symbols|Linux version |\bnv\w*: \d+ callbacks suppressed"
+    r"|conflicting memory types|non-GPLONLY symbol"
+)
+#: The kernel's messages of this boot with the kernel's own times; dmesg's ring loses old ones sooner.
+JOURNAL = ("journalctl", "--dmesg", "--boot", "--no-pager", "--quiet", "--all", "--output=short-monotonic")
+
+#: Name, size, state and place of a loaded module, without how often it is in use.
+_LOADED = re.compile(r"^(\S+ \d+) \d+ \S+ (\w+ 0x\w+)", re.MULTILINE)
+
+
+@collector("kernel")
+def collect_kernel(recorder: Recorder, request: EvidenceRequest) -> None:
+    for path in _FILES:
+        recorder.text(path)
+    expected = request.expectation.module_parameters if request.expectation is not None else {}
+    for path in filter(None, map(parameter_path, sorted(expected))):
+        recorder.text(path)
+    from ..boot.present import machine_digest
+
+    recorder.document["host"]["machine_id"] = machine_digest(recorder.root)
+    configuration(recorder)
+    recorder.excerpt("/proc/kallsyms", SYMBOLS, _symbols_of(recorder))
+    recorder.excerpt("/proc/cpuinfo", CPU)
+    recorder.names("/lib/modules")
+    if recorder.names(EFI):
+        for variable in (SECURE_BOOT, SETUP_MODE, SHIM_STATE):
+            recorder.binary(variable)
+    for path in ("/", "/boot", "/lib/modules", "/var"):
+        recorder.space(path)
+    recorder.command("journal", JOURNAL, timeout=20.0, pattern=MESSAGES)
+    recorder.command("dmesg", ["dmesg"], pattern=MESSAGES)
+
+
+def configuration(recorder: Recorder) -> None:
+    """Record the options of the kernel's build: those in files, and those that the running kernel itself gives."""
+    release = recorder.document["host"]["uname"]["release"]
+    for path in ("/boot/config-" + release, "/lib/modules/" + release + "/config"):
+        recorder.excerpt(path, CONFIG)
+    # A part of the kernel: no other comes before the next boot.
+    recorder.excerpt("/proc/config.gz", CONFIG, tuple(filter(None, [recorder.text(BOOT_ID)])))
+
+
+def _symbols_of(recorder: Recorder) -> Tuple[str, ...]:
+    """What decides about the symbols of the running kernel: its boot, and which modules it has loaded where.
+
+    Empty where one of them can't be read.
+    """
+    boot = recorder.text(BOOT_ID)
+    modules = recorder.text("/proc/modules")
+    if recorder.document["files"]["/proc/modules"] == {"error": "ENOENT"}:
+        # This kernel can't load any.
+        modules = ""
+    if boot is None or modules is None:
+        return ()
+    return (boot, *map(" ".join, _LOADED.findall(modules)))
+
+
+#: Program in the evidence → its name in messages and quotes.
+SOURCES = {"journal": "journalctl -k -b", "dmesg": "dmesg"}
+#: A line of journalctl's format short-monotonic: the time as dmesg writes it, then host and identifier.
+_JOURNAL = re.compile(r"^(\[ *\d+\.\d+\]) \S+ kernel: ")
+_TIME = re.compile(r"^\[ *(\d{1,12}\.\d+)\] ")
+#: start_kernel() prints it before everything else (linux_banner), so it is the first line that a full ring drops.
+_BANNER = re.compile(r"^(\[ *0\.0+\] )?Linux version ")
+#: The kernel's rate limit (lib/ratelimit.c): lines of one of NVIDIA's functions were left out.
+_SUPPRESSED = re.compile(r"\bnv\w*: \d+ callbacks suppressed")
+
+
+class KernelLog(Facts):
+    """Lines as dmesg prints them.
+
+    Of both sources together: one may have lines that the other lost, and one that reaches back to the boot suffices.
+    """
+
+    @fact
+    def lines(self) -> Tuple[str, ...]:
+        """The oldest first."""
+        return tuple(line for line in self._all if not _SUPPRESSED.search(line))
+
+    #: the program that printed the most of them, e.g. ``dmesg``
+    source = given(lambda document: SOURCES[max(SOURCES, key=lambda program: len(_lines(document, program)))])
+
+    @fact
+    def since_boot(self) -> bool:
+        """True, or undecided with the reason why messages since the boot may be missing."""
+        complete = [known(partial(_reaches_boot, self.document, program)) for program in SOURCES]
+        if True not in complete:
+            reasons = "; ".join(answer.reason for answer in complete if isinstance(answer, Unknown))
+            raise UndecidedError(f"messages since the boot may be missing: {reasons}")
+        return True
+
+    @fact
+    def suppressed(self) -> Tuple[str, ...]:
+        """Lines with which the kernel says that it left out repeated ones."""
+        return tuple(line for line in self._all if _SUPPRESSED.search(line))
+
+    @property
+    def _all(self) -> List[str]:
+        return _merged(tuple(line for program in SOURCES for line in _lines(self.document, program)))
+
+
+def any_messages(document: Document) -> bool:
+    """True where a source could be read at all, however far back it reaches; else undecided."""
+    results = [known(partial(document.ran, program)) for program in SOURCES]
+    if any(not isinstance(result, Unknown) and result.status == 0 for result in results):
+        return True
+    texts = [result.reason if isinstance(result, Unknown) else result.stderr.strip() for result in results]
+    raise UndecidedError("; ".join(filter(None, texts)) or "the kernel's messages could not be read")
+
+
+def _lines(document: Document, program: str) -> List[str]:
+    return [_JOURNAL.sub(r"\1 ", line) for line in document.printed(program).splitlines()]
+
+
+def _reaches_boot(document: Document, program: str) -> bool:
+    run = document.ran(program)
+    if run.status != 0:
+        raise UndecidedError(f"{SOURCES[program]}: {run.stderr.strip() or 'exit status ' + str(run.status)}")
+    if any(map(_BANNER.match, _lines(document, program))):
+        return True
+    raise UndecidedError(f"{SOURCES[program]} doesn't show the kernel's first message")
+
+
+@once_for_alike
+def _merged(lines: Tuple[str, ...]) -> List[str]:
+    """Each line once, by time; a line without a time follows the one before it."""
+    times: Dict[str, float] = {}
+    last = 0.0
+    for line in lines:
+        match = _TIME.match(line)
+        last = float(match.group(1)) if match else last
+        times.setdefault(line, last)
+    return sorted(times, key=lambda line: times[line])
+
+
+class KernelFacts(Facts):
+    """The running kernel."""
+
+    def __init__(self, document: Document) -> None:
+        super().__init__(document)
+        self.log = KernelLog(document)
+
+    #: as ``uname -r``
+    release = given(lambda document: document.host("uname", "release"))
+
+    @fact
+    def boot_id(self) -> str:
+        return collected(self.document.line("/proc/sys/kernel/random/boot_id") or None, "there is no boot id")
+
+    #: its words
+    command_line = given(lambda document: tuple(there(document.text("/proc/cmdline"), "/proc/cmdline").split()))
+
+    @fact
+    def config(self) -> Mapping[str, str]:
+        """Option without CONFIG_ → ``y``, ``m``, ``n`` or its text; those of interest only."""
+        paths = (f"/boot/config-{self.release}", f"/lib/modules/{self.release}/config", "/proc/config.gz")
+        reasons = []
+        for path in paths:
+            lines = known(partial(_lines_of, self.document, path))
+            if not isinstance(lines, Unknown):
+                return _config_options(lines)
+            reasons.append(lines.reason)
+        raise UndecidedError("the kernel's configuration can't be read: " + "; ".join(reasons))
+
+    @fact
+    def modules(self) -> FrozenSet[str]:
+        """In-kernel names of loaded modules; a kernel without loadable modules has no such file, and so none loaded."""
+        return _first_words(self.document.text("/proc/modules") or "")
+
+    @fact
+    def symbols(self) -> Mapping[str, str]:
+        """Exported names of interest → module that has them, empty for the kernel itself."""
+        rows = [line.split() for line in _lines_of(self.document, "/proc/kallsyms")]
+        return {row[2]: row[3].strip("[]") if len(row) == 4 else "" for row in rows if len(row) in (3, 4)}
+
+    @fact
+    def messages(self) -> Tuple[str, ...]:
+        """Messages about the modules of this stack, oldest first; some may be missing."""
+        return self.log.lines if any_messages(self.document) else ()
+
+    @fact
+    def secure_boot_state(self) -> str:
+        """One of :data:`secure_boot.firmware.WORDS`, but ``unknown``."""
+        if self.document.names(EFI) is None:
+            return NO_EFI
+        # Four bytes of attributes, then the value; without the variable the firmware has no Secure Boot.
+        value = self.document.binary(SECURE_BOOT)
+        # Evidence of an older gdsdeploy lacks them, and a firmware or shim may.
+        others = [if_known(partial(self.document.binary, path), None) for path in (SETUP_MODE, SHIM_STATE)]
+        return state_of(_is_set(value), setup_mode=_is_set(others[0]), shim_off=_is_set(others[1]))
+
+    @fact
+    def lockdown(self) -> str:
+        """``none``, ``integrity`` or ``confidentiality``."""
+        text = self.document.text("/sys/kernel/security/lockdown")
+        mode = re.search(r"\[(\w+)\]", text or "[none]")
+        return group_of(mode, f"/sys/kernel/security/lockdown says {text!r}")
+
+    @fact
+    def tainted(self) -> int:
+        """Bits of /proc/sys/kernel/tainted."""
+        text = self.document.line("/proc/sys/kernel/tainted")
+        if text is None or not re.match(r"\d{1,10}$", text):
+            raise UndecidedError(f"/proc/sys/kernel/tainted says {text!r}")
+        return int(text)
+
+    @fact
+    def nvme_multipath(self) -> Optional[bool]:
+        """The parameter ``multipath`` of nvme_core; None: not loaded, or built without it."""
+        text = self.document.line(NVME_MULTIPATH)
+        if text not in ("Y", "N", None):
+            raise UndecidedError(f"{NVME_MULTIPATH} says {text!r}")
+        return None if text is None else text == "Y"
+
+    @property
+    def secure_boot(self) -> bool:
+        """Whether the kernel takes Secure Boot as on."""
+        return self.secure_boot_state == ON
+
+    def option(self, name: str) -> str:
+        """A configuration option; one that the configuration does not mention is off."""
+        return self.config.get(name, "n")
+
+
+def _lines_of(document: Document, path: str) -> Tuple[str, ...]:
+    return there(document.lines(path), path)
+
+
+@once_for_alike
+def _config_options(lines: Tuple[str, ...]) -> Dict[str, str]:
+    options: Dict[str, str] = {}
+    for line in lines:
+        on, off = _ON.match(line), _OFF.match(line)
+        if on:
+            options[on.group(1)] = on.group(2).strip('"')
+        elif off:
+            options[off.group(1)] = "n"
+    return options
+
+
+_ON, _OFF = re.compile(r"CONFIG_(\w+)=(.*)$"), re.compile(r"# CONFIG_(\w+) is not set$")
+NVME_MULTIPATH = "/sys/module/nvme_core/parameters/multipath"
+
+
+@once_for_alike
+def _first_words(text: str) -> FrozenSet[str]:
+    return frozenset(line.split()[0] for line in text.splitlines() if line.split())
+
+
+def _is_set(value: Optional[str]) -> bool:
+    return value is not None and value[8:] == "01"
+
+
+NVIDIA, NVIDIA_FS, PEERMEM = "nvidia", "nvidia-fs", "nvidia-peermem"
+#: Of a GPU's error: the GPU's PCI address and the number.
+XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)[^)]*\): (\d{1,18})")
+#: What the two modules' lines contain, and the kernel's about them.
+_ABOUT = {
+    NVIDIA: re.compile("NVRM"),
+    NVIDIA_FS: re.compile("nvidia[-_]fs|nvfs"),
+    PEERMEM: re.compile("peermem|nv_mem"),
+}
+#: nvidia-fs prints it first whenever it is loaded: what it printed before is over.
+_LOADED_AGAIN = "nvidia_fs: Initializing nvfs driver module"
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """A row of the table; its schema describes the fields."""
+
+    id: str
+    module: str
+    pattern: str
+    sample: str
+    what: str
+    cause: str
+    fault: bool
+    fix: str
+    source: str
+    loading: bool = False
+
+
+#: Of an Xid that the table doesn't have.
+UNLISTED = Meaning(
+    id="xid-unlisted",
+    module=NVIDIA,
+    pattern="",
+    sample="",
+    what="a number without an entry in gdsdeploy's table",
+    cause="hardware",
+    fault=True,
+    fix="look the number up in NVIDIA's catalog of Xid errors; until then treat the GPU as faulty",
+    source="",
+)
+
+
+@dataclass(frozen=True)
+class Message:
+    """A line about a fault, or about something that looks like one."""
+
+    line: str
+    meaning: Meaning
+    #: ``Xid 79 on 0000:3b:00``; empty for other messages
+    xid: str = ""
+
+    @property
+    def what(self) -> str:
+        return f"{self.xid}: {self.meaning.what}" if self.xid else self.meaning.what
+
+
+@lru_cache(maxsize=1)
+def meanings() -> Tuple[Meaning, ...]:
+    return data.rows("kernel_messages", Meaning)
+
+
+def messages(lines: Iterable[str], module: str) -> Iterator[Message]:
+    """The lines about faults that ``module`` printed, in their order; nvidia-fs's since it was last loaded."""
+    lines = list(lines)
+    if module == NVIDIA_FS:
+        loads = [place for place, line in enumerate(lines) if _LOADED_AGAIN in line]
+        lines = lines[loads[-1] :] if loads else lines
+    table = [(re.compile(row.pattern), row) for row in meanings() if row.module == module]
+    for line in filter(_ABOUT[module].search, lines):
+        xid = XID.search(line) if module == NVIDIA else None
+        label = f"Xid {xid.group(2)} on {xid.group(1)}" if xid else ""
+        meaning = next((row for pattern, row in table if pattern.search(line)), UNLISTED if xid else None)
+        if meaning is not None:
+            yield Message(line, meaning, label)
+
+
+#: Bits of /proc/sys/kernel/tainted that mean damage (Documentation/admin-guide/tainted-kernels.rst).
+DAMAGE = {
+    1: "a module was loaded by force",
+    3: "a module was unloaded by force",
+    4: "the processor reported a machine check",
+    5: "a bad page was met",
+    7: "the kernel had an oops",
+    14: "a soft lockup happened",
+}
+#: Bits that the finding mentions.  Every driver outside the kernel's tree taints it.
+REMARKABLE = {
+    0: "a proprietary module is loaded",
+    9: "the kernel warned",
+    13: "an unsigned module is loaded",
+    15: "the kernel was live-patched",
+}
+
+
+@check(
+    "kernel.taints",
+    "the kernel has not been damaged since it booted",
+    expects="no oops, no machine check, nothing loaded by force",
+    prevents="jobs on a host whose kernel has already failed once",
+    of_running=True,
+)
+def taints(facts: HostFacts, _expectation: Expectation) -> Answer:
+    value = facts.kernel.tainted
+    wrong = [words for bit, words in DAMAGE.items() if value >> bit & 1]
+    if wrong:
+        hint = "Read the cause (journalctl -k -b), then reboot; after a machine check, have the hardware tested"
+        return failed("; ".join(wrong), hint, [f"/proc/sys/kernel/tainted is {value}"])
+    remarks = [words for bit, words in REMARKABLE.items() if value >> bit & 1]
+    return passed("; ".join(remarks) or ("tainted by modules outside its tree only" if value else "not tainted"))
+
+
+@check(
+    "kernel.running",
+    "the running kernel is the locked one",
+    expects="{kernel_release}",
+    prevents="modules that are missing or have another version because the host booted another installed kernel",
+    of_running=True,
+)
+def running(facts: HostFacts, expectation: Expectation) -> Answer:
+    release = facts.kernel.release
+    if release == expectation.kernel_release:
+        return passed(release)
+    runs, locked = flavour_of(release), flavour_of(expectation.kernel_release)
+    if runs and locked and runs.vendor == locked.vendor and runs.name != locked.name:
+        keep = f"write `kernel: {{flavour: {runs.name}}}` in profile {expectation.profile}, then gdsdeploy lock"
+        return failed(
+            f"{release}, of another flavour ({runs.name}, not {locked.name})",
+            f"To keep this flavour, {keep}; to change it, provision the host",
+        )
+    return failed(release, "Provision the host again: it sets the default kernel and reboots; then validate")
+
+
+@check(
+    "kernel.boot-default",
+    "the boot loader's default is the locked kernel",
+    expects="{kernel_release}",
+    prevents="a host that passes today and comes back from its next reboot with another kernel",
+    of_running=True,
+)
+def boot_default(facts: HostFacts, expectation: Expectation) -> Answer:
+    default = facts.boot.default_kernel
+    if default == expectation.kernel_release:
+        return passed(default)
+    if default is None:
+        return not_applicable("no supported boot loader, as in a guest whose kernel comes from outside")
+    return failed(default, "Provision the host again, or set the default with grub-set-default and run update-grub")
+
+
+#: Different fixes that one hint names.
+FIXES_NAMED = 3
+UNKNOWN_HINT = (
+    "Keep a persistent journal (mkdir -p /var/log/journal; systemctl restart systemd-journald), and run this as root; "
+    "after the next boot the check can decide"
+)
+
+
+def check_messages(
+    ident: str, title: str, *, module: str, expects: str, prevents: str, unless: Unless = lambda _facts, _fleet: ""
+) -> None:
+    """Register the check ``ident``: ``module`` has reported no fault."""
+    check(
+        ident,
+        title,
+        expects=expects,
+        prevents=prevents,
+        unknown_hint=UNKNOWN_HINT,
+        of_running=True,
+        unless=unless,
+    )(lambda facts, _: _judge_messages(facts, module))
+
+
+def _judge_messages(facts: HostFacts, module: str) -> Answer:
+    log = facts.kernel.log
+    # A module that is loaded now has no failure to load any more.
+    loaded = module == PEERMEM and if_known(lambda: facts.peermem.module.loaded, False)
+    reported = [m for m in messages(log.lines, module) if not (loaded and m.meaning.loading)]
+    faults = [message for message in reported if message.meaning.fault]
+    if faults:
+        fixes = list(dict.fromkeys(message.meaning.fix for message in faults))
+        hint = ". ".join(capitalized(fix) for fix in fixes[:FIXES_NAMED])
+        return failed(_kinds(faults), hint, [message.line for message in faults])
+    require(log.since_boot)
+    lines = [message.line for message in reported] + list(log.suppressed)
+    note = "; the kernel left out repeated messages" if log.suppressed else ""
+    words = f"no fault of this host: {_kinds(reported)}" if reported else "none in the kernel's messages"
+    return passed(words + note, lines)
+
+
+def _kinds(reported: List[Message]) -> str:
+    return "; ".join(sorted({message.what for message in reported}))

@@ -1,0 +1,722 @@
+"""The stack's kernel modules: their files, the audit of both kernels', and why one isn't loaded."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple
+
+from ..facts.document import Document
+from ..facts.unknown import Facts, UndecidedError, fact, given, if_known, known, require
+from ..io import cache
+from ..kmod.module import ERROR, NOTE, UNKNOWN, build_id_of, files_to_load, outcome_of, read_once, substitute_of
+from ..model.expectation import Expectation
+from ..paths import BUILD_ID, MODPROBE, PROBE_FOLDERS, SOURCES
+from ..secure_boot.firmware import WORDS
+from ..secure_boot.signature import KEYRINGS
+from . import quote, reference
+from .condition import Cause, Condition, condition, listed_cause
+from .kernel import NVIDIA, NVIDIA_FS, PEERMEM
+from .register import Answer, Steps, Unless, answer, check, collector, failed, passed
+
+if TYPE_CHECKING:
+    from ..evidence.recorder import EvidenceRequest, Recorder
+    from ..facts import HostFacts
+
+#: Imports kept: those of the driver, of peer memory, of storage hooks, and the two that tie a module to its kernel.
+IMPORTS = re.compile(r"nvidia_|^nv[A-Z_]|peer_memory|nvfs|^module_layout$|^_printk$|^printk$")
+EXPORTS = re.compile(r"^nvidia_p2p_|peer_memory|nvfs")
+
+
+@collector("modules")
+def collect_modules(recorder: Recorder, _request: EvidenceRequest) -> None:
+    """The files that modprobe would load, and the driver's sources; hosts that receive modules have none of these."""
+    from ..kmod.files import find_trees
+
+    inputs = kmod_inputs(recorder)
+    for name in (NVIDIA, NVIDIA_FS, PEERMEM):
+        output = recorder.command(MODPROBE + name, ["modprobe", "--show-depends", name], inputs=inputs).stdout
+        replacement = substitute_of(output)
+        if replacement:
+            argv = ["modprobe", "--show-depends", "--ignore-install", replacement]
+            output = recorder.command(MODPROBE + replacement, argv, inputs=inputs).stdout
+        for path in files_to_load(output):
+            if path.rpartition("/")[2].startswith("nv") and path not in recorder.document["modules"]:
+                recorder.value("modules", path, digest)
+        recorder.command("modinfo:" + name, ["modinfo", "-n", name], inputs=inputs)
+    recorder.names(SOURCES, "nvidia*")
+    trees = {tree.path: tree for tree in find_trees(SOURCES)}
+    for path in trees:
+        recorder.value("trees", path, lambda place: trees[place].as_dict())
+
+
+def kmod_inputs(recorder: Recorder) -> Optional[cache.Inputs]:
+    """What decides about modprobe's and modinfo's answers; None where a part of it can't be read.
+
+    The lists of depmod lie directly in the kernel's folder.  modprobe reads the kernel's command line, too.
+    """
+    arguments = recorder.text("/proc/cmdline")
+    if arguments is None:
+        return None
+    release = recorder.document["host"]["uname"]["release"]
+    paths = ("/sbin/modprobe", "/lib/modules/" + release, *PROBE_FOLDERS)
+    words = (release, arguments, os.environ.get("MODPROBE_OPTIONS", ""))
+    return cache.Inputs(tuple(map(recorder.at, paths)), words, _module_files)
+
+
+def _module_files(output: str) -> List[str]:
+    return files_to_load(output) or [line for line in output.splitlines() if line.startswith("/")]
+
+
+def digest(path: str) -> Dict[str, Any]:
+    """The relevant parts of a module file, as JSON; raises ElfError."""
+    module = read_once(path)
+    value = asdict(module)
+    value["imports"] = _some(module.imports, IMPORTS)
+    value["imports_total"] = len(module.imports)
+    value["exports"] = {name: list(symbol) for name, symbol in _some(module.exports, EXPORTS).items()}
+    value["exports_total"] = len(module.exports)
+    value["weak"] = [name for name in module.weak if IMPORTS.search(name)]
+    value["parms"] = {}
+    return value
+
+
+def _some(symbols: Mapping[str, Any], pattern: re.Pattern[str]) -> Dict[str, Any]:
+    return {name: symbols[name] for name in sorted(symbols) if pattern.search(name)}
+
+
+@collector("audits")
+def collect_audits(recorder: Recorder, request: EvidenceRequest) -> None:
+    from ..boot import grub
+
+    def audit(which: str, release: str) -> None:
+        from ..audit.audit import audit_expected
+        from ..kmod.kernel import Kernel
+
+        def results(_: str) -> Dict[str, Any]:
+            return {"release": release, "results": audit_expected(Kernel(release), request.expectation)}
+
+        recorder.value("audits", which, results)
+
+    section = recorder.document["audits"]
+    if request.expectation is not None and not request.expectation.own_kernel:
+        # The host's machine chooses the kernel, and there it is the lock's.
+        section["running"] = {"error": "the kernel that runs is not this host's to choose"}
+        return audit("next", request.expectation.kernel_release)
+    running = recorder.document["host"]["uname"]["release"]
+    audit("running", running)
+    following = recorder.value("audits", "next", lambda _: grub.default_kernel()["next"])
+    if following == running:
+        section["next"] = section["running"]
+    elif not following:
+        section["next"] = {"error": "the boot loader does not say which kernel is next"}
+    elif isinstance(following, str):
+        audit("next", following)
+    return None
+
+
+@dataclass(frozen=True)
+class ModuleFile:
+    """A module file on disk.  Texts are empty where it says nothing."""
+
+    path: str
+    #: in-kernel name
+    name: str
+    version: str
+    srcversion: str
+    #: in hex, without the header of its note; earlier recordings have the header
+    build_id: str
+    license: str
+    #: kernel release that it was built for: first word of its vermagic
+    kernel: str
+    depends: Tuple[str, ...]
+    #: what gdsdeploy's build recorded: ``driver``, ``flavour``, ``tree``, ``source``
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    #: symbol → CRC or None; those of interest
+    imports: Mapping[str, Optional[int]] = field(default_factory=dict)
+    exports: Mapping[str, Optional[int]] = field(default_factory=dict)
+
+
+#: Names in DKMS, and packages, that bring a module, as regular expressions.
+_OF_DRIVER = (r"nvidia(?!-fs|-peer)(-[a-z0-9]+)*", r"(nvidia(?!-fs).*-dkms|kmod-nvidia.*|nvidia-dkms-.*)$")
+_BRING = {NVIDIA: _OF_DRIVER, NVIDIA_FS: ("nvidia-fs", r"nvidia-fs(-dkms)?$"), PEERMEM: _OF_DRIVER}
+
+
+class ModuleFacts(Facts):
+    """A module by its in-kernel name.  ``version`` and the like are the loaded one's; empty where it has none."""
+
+    def __init__(self, document: Document, name: str) -> None:
+        """``name`` as modprobe is asked for it, e.g. ``nvidia-fs``."""
+        super().__init__(document)
+        self._asked, self.name = name, name.replace("-", "_")
+        self._folder = "/sys/module/" + self.name
+
+    @property
+    def asked(self) -> str:
+        """Its name as modprobe accepts it."""
+        return self._asked
+
+    @property
+    def words(self) -> str:
+        """It as the subject of a sentence."""
+        return "the nvidia module" if self._asked == NVIDIA else self._asked
+
+    @fact
+    def loaded(self) -> bool:
+        modules = known(lambda: self.document.text("/proc/modules"))
+        if isinstance(modules, str) and any(line.split()[:1] == [self.name] for line in modules.splitlines()):
+            return True
+        # A module that is built into the kernel is in no list, but has its folder in /sys/module.
+        version = known(lambda: self.document.text(self._folder + "/version"))
+        if isinstance(version, str):
+            return True
+        require(modules)
+        return require(version) is not None
+
+    @fact
+    def version(self) -> str:
+        return self.document.line(self._folder + "/version") or ""
+
+    @fact
+    def srcversion(self) -> str:
+        return self.document.line(self._folder + "/srcversion") or ""
+
+    @fact
+    def build_id(self) -> str:
+        return build_id_of(self.document.binary(self._folder + BUILD_ID) or "")
+
+    @fact
+    def file(self) -> Optional[ModuleFile]:
+        """The file that modprobe would load now, and so at the next boot of this kernel; None: it finds none."""
+        run = self.document.ran(MODPROBE + self._asked)
+        replacement = substitute_of(run.stdout)
+        if replacement:
+            run = self.document.ran(MODPROBE + replacement)
+        if "not found in directory" in run.stderr:
+            return None
+        files = files_to_load(run.stdout)
+        if run.status != 0 or not files:
+            output = run.stderr.strip() or run.stdout.strip() or "nothing"
+            raise UndecidedError(f"modprobe --show-depends {self._asked} says: {output}")
+        return _module_file(files[-1], self.document.module(files[-1]))
+
+    @property
+    def its_file(self) -> ModuleFile:
+        """The file, if it is known to be the loaded one; raises UndecidedError otherwise."""
+        if self.file is None:
+            raise UndecidedError(f"modprobe finds no file for {self.name}")
+        if self.loaded and not self.is_its_file():
+            reason = f"the loaded {self.name} is not the file {self.file.path}, the only one that can be read"
+            raise UndecidedError(reason)
+        return self.file
+
+    def is_its_file(self) -> bool:
+        """Whether the loaded module is the file that modprobe would load: the build id decides, else srcversion.
+
+        srcversion says less: it does not change with the driver that a module was built against.
+        """
+        if self.file is None:
+            return False
+        for name in ("build_id", "srcversion"):
+            loaded, on_disk = getattr(self, name), getattr(self.file, name)
+            if loaded and on_disk:
+                return bool(loaded == on_disk)
+        raise UndecidedError(f"neither a build id nor a srcversion of the loaded {self.name} can be compared")
+
+
+#: Texts in a module's record that are fields of ModuleFile, and the other keys with their types.
+_TEXTS = ("name", "version", "srcversion", "build_id", "license")
+_SHAPE = {
+    **dict.fromkeys((*_TEXTS, "vermagic"), str),
+    **dict.fromkeys(("provenance", "imports", "exports"), dict),
+    "depends": list,
+}
+
+
+def _module_file(path: str, record: Mapping[str, Any]) -> ModuleFile:
+    """The record as a module file; raises UndecidedError if a key is missing."""
+    for key, kind in _SHAPE.items():
+        if not isinstance(record.get(key), kind):
+            raise UndecidedError(f"the record of {path} has no {key}")
+    exports = {key: row[0] if isinstance(row, list) and row else None for key, row in record["exports"].items()}
+    return ModuleFile(
+        path=path,
+        **{**{key: record[key] for key in _TEXTS}, "build_id": build_id_of(record["build_id"])},
+        kernel=(record["vermagic"].split() or [""])[0],
+        depends=tuple(str(value) for value in record["depends"]),
+        provenance={key: str(value) for key, value in record["provenance"].items()},
+        imports=_crcs(record["imports"]),
+        exports=_crcs(exports),
+    )
+
+
+def _crcs(values: Mapping[str, Any]) -> Dict[str, Optional[int]]:
+    return {name: value if isinstance(value, int) else None for name, value in values.items()}
+
+
+@dataclass(frozen=True)
+class AuditFinding:
+    """``severity`` is ``error``, ``warning`` or ``note``, ``outcome`` as in kmod/findings.py."""
+
+    id: str
+    severity: str
+    message: str
+    hint: str
+    outcome: str
+
+
+@dataclass(frozen=True)
+class ModuleAudit:
+    """One module; ``ok`` is None where no finding is an error, but one is undecided."""
+
+    #: in-kernel name
+    module: str
+    file: str
+    ok: Optional[bool]
+    findings: Tuple[AuditFinding, ...]
+    #: NAME VERSION of the locked package that brings it, who signed it, and where the kernel has that key
+    package: str = ""
+    signer: str = ""
+    keyring: str = ""
+
+    @property
+    def origin(self) -> str:
+        """Which package brings it, and who signed it."""
+        keyring = KEYRINGS.get(self.keyring, self.keyring)
+        return f"packaged by {self.package}, " + (f"signed by {self.signer}, {keyring}" if self.signer else "unsigned")
+
+
+@dataclass(frozen=True)
+class KernelAudit:
+    release: str
+    modules: Tuple[ModuleAudit, ...]
+
+
+class AuditFacts(Facts):
+    """What the audit found of the modules of the running kernel, and of the one that boots next."""
+
+    running = given(lambda document: _audit(document, "running"))
+    next = given(lambda document: _audit(document, "next"))
+
+
+def _audit(document: Document, which: str) -> KernelAudit:
+    record = document.record("audits", which)
+    if record is None:
+        raise UndecidedError(f"the modules of the {which} kernel were not audited")
+    release, results = record.get("release"), record.get("results")
+    if not isinstance(release, str) or not isinstance(results, list):
+        raise UndecidedError(f"the record of the audit of the {which} kernel is no such record")
+    return KernelAudit(release, tuple(_audited(result if isinstance(result, dict) else {}) for result in results))
+
+
+def _audited(record: Mapping[str, Any]) -> ModuleAudit:
+    ok, findings = record.get("ok"), record.get("findings")
+    rows = [row for row in findings if isinstance(row, dict)] if isinstance(findings, list) else []
+    return ModuleAudit(
+        ok=ok if isinstance(ok, bool) and isinstance(findings, list) else None,
+        findings=tuple(
+            AuditFinding(**_texts(row, "id", "severity", "message", "hint"), outcome=outcome_of(row)) for row in rows
+        ),
+        **_texts(record, "module", "file", "package", "signer", "keyring"),
+    )
+
+
+def _texts(record: Mapping[str, Any], *keys: str) -> Dict[str, Any]:
+    return {key: str(record.get(key, "")) for key in keys}
+
+
+P2P = "nvidia_p2p_"
+#: The kernel's messages about untrusted modules; they don't name the module.
+REFUSED = r"[Ll]oading of .* is rejected|[Ll]oading of unsigned module|Lockdown: .*module|Key was rejected"
+FOREIGN = r"disagrees about version of symbol|no symbol version for|Unknown symbol"
+GPL = r"GPL-only symbols|from proprietary module"
+#: The driver's names in DKMS after which the packages of nvidia-fs, NVIDIA's and Debian's, have it built.
+_DKMS_DRIVER = re.compile(r"nvidia(-current)?(-open)?[/,]")
+AGAIN = "build it again for the running kernel and driver: run gdsdeploy provision, and let it reboot the host"
+
+
+def loaded(facts: HostFacts, module: ModuleFacts) -> Condition:
+    """The driver counts as loaded where it shows its version."""
+    holds = (lambda: facts.driver.version is not None) if module.asked == NVIDIA else (lambda: module.loaded)
+    return Condition(holds, lambda: not_loaded(facts, module))
+
+
+def not_loaded(facts: HostFacts, module: ModuleFacts) -> Cause:
+    """The cause for a module that is known not to be loaded."""
+    what = f"{module.words} is not loaded"
+    fix = f"load it and read the kernel's messages: modprobe {module.asked}; dmesg | tail"
+    return _because(facts, module, what, REASONS) or Cause(
+        f"{module.asked}.not-loaded", what, fix, _absent(module), reference.INSTALL
+    )
+
+
+def has_file(facts: HostFacts, module: ModuleFacts) -> Condition:
+    """Modprobe finds a file for the running kernel."""
+    what = f"modprobe finds no file of {module.words}"
+    fix = "install the module for this kernel: gdsdeploy provision"
+    cause = Cause(f"{module.asked}.not-installed", what, fix, (), reference.INSTALL)
+    return Condition(
+        lambda: module.file is not None,
+        lambda: _because(facts, module, what, (in_container, no_modules, no_file)) or cause,
+    )
+
+
+#: The second half of "it is not loaded: …".  The last word of its id follows the module's name in the cause's id.
+Reason = Callable[["HostFacts", ModuleFacts], Optional[Cause]]
+
+
+def _because(facts: HostFacts, module: ModuleFacts, what: str, reasons: Tuple[Reason, ...]) -> Optional[Cause]:
+    """The first reason; one that meets a fact that isn't known is none."""
+    for reason in reasons:
+        cause = if_known(partial(reason, facts, module), None)
+        if cause is not None:
+            ident = f"{module.asked}.{cause.id.rpartition('.')[2]}"
+            return replace(cause, id=ident, what=f"{what}: {cause.what}")
+    return None
+
+
+def _absent(module: ModuleFacts) -> Tuple[str, ...]:
+    return (f"/proc/modules: no {module.name}",)
+
+
+def forbidden(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
+    """Blocked in modprobe.d or on the kernel's command line."""
+    if module.name not in facts.boot.forbidden:
+        return None
+    pattern = re.compile(r"(blacklist|install)\s+{}\b".format(re.sub("[-_]", "[-_]", module.asked)))
+    lines = [(place, line) for place, line in quote.fragments(facts) if pattern.match(line)]
+    where = lines[0][0] if lines else "the kernel's command line"
+    evidence = tuple(f"{place}: {line}" for place, line in lines[: quote.LINES]) or quote.file(facts, "/proc/cmdline")
+    fix = f"remove it from {where}, rebuild the initramfs and load the module: modprobe {module.asked}"
+    return Cause("forbidden", f"{where} blocks it", fix, evidence, reference.FORBIDDING)
+
+
+def in_container(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
+    """A container shares its host's kernel, and can neither see nor load that kernel's module files."""
+    container = facts.environment.container
+    if container is None:
+        return None
+    what = f"this is {container}, and its host's kernel hasn't loaded the module"
+    fix = f"load it on the host: modprobe {module.asked}; if that fails, run on the host: gdsdeploy explain"
+    return Cause("not-on-container-host", what, fix, _absent(module), reference.INSTALL)
+
+
+def no_modules(facts: HostFacts, _module: ModuleFacts) -> Optional[Cause]:
+    """The running kernel has no folder of modules, as in machines that boot a kernel from outside."""
+    release, names = facts.kernel.release, facts.document.names("/lib/modules")
+    if release in (names or ()):
+        return None
+    evidence = ("/lib/modules: {}".format(", ".join(names) if names else "there is no such folder"),)
+    what = f"there are no module files for the running kernel {release}"
+    fix = "install that kernel's packages, or boot a kernel that has its modules; then run gdsdeploy provision again"
+    return Cause("not-installed", what, fix, evidence, reference.INSTALL)
+
+
+def no_file(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
+    """Modprobe finds no file for the running kernel: never installed, or never built for it."""
+    if module.file is not None:
+        return None
+    release = if_known(lambda: facts.kernel.release, "the running kernel")
+    build = f"install the kernel's headers and run dkms autoinstall -k {release}; or run gdsdeploy provision again"
+    lines = if_known(lambda: facts.packages.dkms, ())
+    name_in_dkms, packages = _BRING[module.asked]
+    in_dkms = [line for line in lines if re.match(f"(?:{name_in_dkms})[/,]", line)]
+    if in_dkms:
+        built = any("installed" in line for line in in_dkms)
+        if not built and module.asked == NVIDIA_FS and not any(_DKMS_DRIVER.match(line) for line in lines):
+            return _no_dkms_driver(lines)
+        what = "DKMS built it for other kernels, not for " if built else "DKMS has it, but hasn't built it for "
+        return Cause("not-built", what + release, build, quote.with_source("dkms", in_dkms), reference.DKMS)
+    # Where another module stands for the name, as on Debian, modprobe's answer is about that one.
+    run = if_known(lambda: facts.document.attempted(MODPROBE + module.asked), None)
+    behind = substitute_of(run.stdout) if run else None
+    evidence = quote.program(facts, MODPROBE + (behind or module.asked))
+    for package in sorted(if_known(lambda: facts.packages.installed, {})):
+        if re.match(packages, package):
+            what = f"{package} is installed, but has no module for {release}"
+            return Cause("not-built", what, build, evidence, reference.DKMS)
+    fix = "install it: gdsdeploy provision, or your distribution's package"
+    return Cause("not-installed", "it is not installed", fix, evidence, reference.INSTALL)
+
+
+def _no_dkms_driver(lines: Tuple[str, ...]) -> Cause:
+    """The package's dkms.conf has BUILD_DEPENDS nvidia; Ubuntu's -server driver is nvidia-srv, a prebuilt one is none.
+
+    dkms build fails with 13 from 3.1.4 on, autoinstall with 11 in 3.0.11 to 3.4.0; newer ones skip it with status 0.
+    """
+    what = "DKMS builds it only after a driver that it calls nvidia, and it knows no such driver"
+    fix = "run gdsdeploy provision, whose recipe names the driver that is there"
+    return Cause("no-dkms-driver", what, fix, quote.with_source("dkms", list(lines)), reference.DKMS)
+
+
+def other_kernel(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
+    """The file was built for another kernel."""
+    file, release = module.file, facts.kernel.release
+    if file is None or file.kernel == release:
+        return None
+    what = f"its file was built for {file.kernel or 'an unknown kernel'}, but {release} runs"
+    return Cause("other-kernel", what, AGAIN, (f"{file.path}: vermagic {file.kernel}",), reference.DKMS)
+
+
+def proprietary(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
+    """nvidia-fs from 2.17.5 on links against symbols that only GPL-compatible modules may use."""
+    if module.asked != NVIDIA_FS:
+        return None
+    log = quote.messages(facts, rf"nvidia_fs.*({GPL})")
+    file = _file(module)
+    links = file is not None and any(name.startswith(P2P) for name in file.imports)
+    if not log and not (links and facts.driver.flavour == "proprietary"):
+        return None
+    evidence = log or quote.file(facts, "/proc/driver/nvidia/version")
+    what = "it may not use the symbols of the proprietary driver"
+    return listed_cause("nvidia-fs.proprietary-driver", evidence, what)
+
+
+def other_rdma_core(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
+    """Peer memory uses symbols of the driver and of the RDMA core: OFED's change when OFED is installed again."""
+    log = quote.messages(facts, rf"\b(?:nvidia_peermem|nv_peer_mem): (?:{FOREIGN}) (?:ib|rdma)_")
+    if module.asked != PEERMEM or not log:
+        return None
+    what = "it was built against another RDMA core than the loaded one, which OFED or DOCA brings"
+    return listed_cause("nvidia-peermem.other-rdma-core", log, what)
+
+
+def other_symbols(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
+    """Built against another driver or kernel: symbols or their versions differ."""
+    evidence = quote.messages(facts, rf"\b{module.name}: ({FOREIGN})") or _differing(facts, module)
+    if not evidence:
+        return None
+    return Cause("symbol-mismatch", "it was built against another driver", AGAIN, evidence, reference.INSTALL)
+
+
+def _differing(facts: HostFacts, module: ModuleFacts) -> Tuple[str, ...]:
+    """How the two module files differ, where the kernel has logged nothing yet."""
+    mine, theirs = _file(module), _file(facts.driver.module)
+    if mine is None or theirs is None or module.asked == NVIDIA:
+        return ()
+    wrong = []
+    for name, crc in sorted(mine.imports.items()):
+        if name.startswith(P2P) and name not in theirs.exports:
+            wrong.append(f"{mine.path}: imports {name}, which {theirs.path} does not export")
+        elif name.startswith(P2P) and crc is not None and theirs.exports[name] not in (None, crc):
+            wrong.append(f"{mine.path}: needs another version of {name} than {theirs.path} has")
+    return tuple(wrong[: quote.LINES])
+
+
+def refused_signature(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
+    """The kernel accepts signed modules only, as under Secure Boot, and trusts no key that signed this one."""
+    file = _file(module)
+    is_on = if_known(lambda: facts.kernel.secure_boot, False)
+    locked = if_known(lambda: facts.kernel.lockdown, "") in ("integrity", "confidentiality")
+    parameter = if_known(lambda: facts.document.line("/sys/module/module/parameters/sig_enforce"), None)
+    if not (is_on or locked or parameter == "Y"):
+        return None
+    record = if_known(lambda: facts.document.module(file.path), {}) if file is not None else {}
+    is_unsigned = "signature" in record and record["signature"] is None
+    # The kernel's messages don't name the module, so they count only where signatures are enforced.
+    log = quote.messages(facts, REFUSED)
+    if not log and not is_unsigned:
+        return None
+    evidence = log or (f"{file.path if file else module.asked}: no signature",)
+    what = "the kernel refuses modules that aren't signed with a trusted key"
+    what += " (Secure Boot is on)" if is_on else ""
+    return listed_cause("module.refused-signature", evidence, what)
+
+
+def stub(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
+    """Without OFED nvidia-peermem is built as a stub, whose initialisation ends with EINVAL."""
+    if module.asked != PEERMEM or not facts.peermem.stub:
+        return None
+    file = _file(module)
+    evidence = (f"{file.path if file else module.asked}: doesn't import ib_register_peer_memory_client",)
+    return listed_cause("nvidia-peermem.stub", evidence, "it's a stub, built without OFED's peer memory symbols")
+
+
+def no_gpu(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
+    log = quote.messages(facts, r"NVRM: No NVIDIA GPU found")
+    return listed_cause("nvidia.no-gpu", log, "it finds no GPU") if module.asked == NVIDIA and log else None
+
+
+def nouveau(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
+    if module.asked != NVIDIA or "nouveau" not in facts.kernel.modules:
+        return None
+    return listed_cause("nvidia.nouveau", quote.file(facts, "/proc/modules", r"^nouveau "), "nouveau drives the GPUs")
+
+
+def driver_missing(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
+    if module.asked == NVIDIA or facts.driver.version is not None:
+        return None
+    evidence = quote.file(facts, "/proc/driver/nvidia/version")
+    return listed_cause("nvidia-fs.driver-missing", evidence, "it needs the driver, which is not loaded")
+
+
+def nothing_loads_it(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
+    names, name = facts.boot.autoloaded, module.asked
+    if module.name in names:
+        return None
+    evidence = ("modules-load.d: {}".format(", ".join(names) or "names no module"),)
+    fix = f"load it now: modprobe {name}; and at every boot: echo {name} > /etc/modules-load.d/{name}.conf"
+    return Cause("not-autoloaded", "nothing loads it at boot", fix, evidence, reference.LOADING)
+
+
+def _file(module: ModuleFacts) -> Optional[ModuleFile]:
+    return if_known(lambda: module.file, None)
+
+
+#: The root cause first.
+REASONS: Tuple[Reason, ...] = (
+    *(forbidden, in_container, no_modules, no_file, other_kernel, proprietary, other_rdma_core, other_symbols),
+    *(refused_signature, stub, no_gpu, nouveau, driver_missing, nothing_loads_it),
+)
+
+
+def check_module_file(
+    word: str,
+    name: str,
+    module_of: Callable[[HostFacts], ModuleFacts],
+    unless: Unless = lambda _facts, _expectation: "",
+    *,
+    replaced: str,
+    not_built: str,
+) -> None:
+    """Register ``word``.loaded-file and ``word``.built-for-kernel for one module.
+
+    replaced, not_built: what the two checks prevent.
+    """
+    check(
+        word + ".loaded-file",
+        f"the loaded {name} is the file that modprobe would load",
+        expects="the same build in memory and on disk",
+        prevents=replaced,
+        of_running=True,
+        unless=unless,
+    )(lambda facts, _: _same_file(facts, module_of(facts)))
+    check(
+        word + ".built-for-kernel",
+        f"{name} was built for the running kernel",
+        expects="vermagic {kernel_release}",
+        prevents=not_built,
+        of_running=True,
+        unless=unless,
+    )(lambda facts, _: answer(_same_kernel(facts, module_of(facts)), expected=f"vermagic {facts.kernel.release}"))
+
+
+def _same_file(facts: HostFacts, module: ModuleFacts) -> Steps:
+    """Whether a reboot would load the same module again."""
+    file = module.file
+    yield Condition(lambda: module.loaded, lambda: not_loaded(facts, module))
+    yield has_file(facts, module)
+    assert file is not None
+    yield _loaded_is(module, file)
+    yield passed(file.path)
+
+
+@condition
+def _loaded_is(module: ModuleFacts, file: ModuleFile) -> Condition:
+    what = f"{file.path} is another build than the loaded one"
+    fix = "reboot the host; if that doesn't help, the initramfs has an old copy: rebuild it for this kernel"
+    evidence = (
+        f"loaded: version {module.version} build id {module.build_id}",
+        f"file:   version {file.version} build id {file.build_id}",
+    )
+    return Condition(module.is_its_file(), Cause(f"{module.asked}.other-file", what, fix, evidence))
+
+
+def _same_kernel(facts: HostFacts, module: ModuleFacts) -> Steps:
+    yield has_file(facts, module)
+    other = other_kernel(facts, module)
+    if other is not None:
+        yield Condition(False, replace(other, what=f"{module.words}: {other.what}"))
+    file = module.file
+    assert file is not None
+    yield passed(f"vermagic {file.kernel} in {file.path}")
+
+
+HINT = "Provision the host again: it builds or brings the modules of the lock for this kernel"
+
+
+@check(
+    "modules.running",
+    "the running kernel's module files can be loaded, and are those of the lock",
+    expects="modules that pass the audit on the running kernel",
+    prevents="files that the kernel refuses when they are loaded again: silent compat mode after a reload",
+    of_running=True,
+)
+def running(facts: HostFacts, expectation: Expectation) -> Answer:
+    return _judge(facts.audits.running, expectation)
+
+
+@check(
+    "modules.next-boot",
+    "the modules that the next boot will load pass the same audit",
+    expects="modules that pass the audit on the kernel that boots next",
+    prevents="a host that is healthy until it reboots into a kernel without its modules",
+)
+def next_boot(facts: HostFacts, expectation: Expectation) -> Answer:
+    return _judge(facts.audits.next, expectation)
+
+
+def _judge(audit: KernelAudit, expectation: Expectation) -> Answer:
+    names, by_name = expectation.modules(), {module.module: module for module in audit.modules}
+    modules = [by_name[name] for name in names if name in by_name]
+    findings = [(module.module, finding) for module in modules for finding in module.findings]
+    evidence = [
+        f"{name}: {finding.severity} [{finding.id}] {finding.message}"
+        for name, finding in findings
+        if finding.severity != NOTE
+    ]
+    missing = [name for name in names if name not in by_name]
+    if missing:
+        return failed("kernel {} has no module {}".format(audit.release, ", ".join(missing)), HINT, evidence)
+    for name, finding in findings:
+        if finding.outcome == ERROR:
+            return failed(f"{name} on kernel {audit.release}: {finding.message}", finding.hint or HINT, evidence)
+    for module in modules:
+        if module.ok is not True:
+            undecided = [(finding.message, finding.hint) for finding in module.findings if finding.outcome == UNKNOWN]
+            reason, hint = undecided[0] if undecided else ("the audit has no result", "")
+            raise UndecidedError(f"{module.module} on kernel {audit.release}: {reason}", hint)
+    packaged = [f"{module.module}: {module.origin}" for module in modules if module.package]
+    return passed("; ".join(["{} on kernel {}".format(", ".join(names), audit.release), *packaged]), evidence)
+
+
+#: Findings of the audit that are about signatures.
+_REFUSED = (
+    "unsigned", "signature-malformed", "signature-wrong", "signature-key", "signature-key-pending",
+    "signature-key-revoked",
+)  # fmt: skip
+_UNDECIDED = ("signature-key-unknown", "secure-boot-unknown", "enforcement-unknown")
+_SIGN = "Sign the modules with an enrolled key: docs/secure-boot.md"
+
+
+@check(
+    "secure-boot.signatures",
+    "every module of the stack has a signature that its kernel accepts",
+    expects="signed with an enrolled key, where the kernel asks for signatures",
+    prevents="modules that Secure Boot refuses after the reboot into a kernel that they were built for unsigned",
+    of_running=True,
+)
+def signatures(facts: HostFacts, expectation: Expectation) -> Answer:
+    state = facts.kernel.secure_boot_state
+    kernels = (facts.audits.running, facts.audits.next)
+    modules = [(f"{each.module} on kernel {one.release}", each) for one in kernels for each in one.modules]
+    findings = [
+        (finding, f"{name}: {finding.message}")
+        for name, module in modules
+        for finding in module.findings
+        if module.module in expectation.modules() and finding.severity != NOTE
+    ]
+    refused = [(finding, message) for finding, message in findings if finding.id in _REFUSED]
+    if refused:
+        return failed(refused[0][1], refused[0][0].hint or _SIGN, [message for _, message in refused])
+    for finding, message in findings:
+        if finding.id in _UNDECIDED:
+            raise UndecidedError(message)
+    words, lockdown = WORDS[state], if_known(lambda: facts.kernel.lockdown, "none")
+    if lockdown != "none":
+        words += f", the kernel is locked down ({lockdown})"
+    packaged = list(dict.fromkeys(f"{name}: {module.origin}" for name, module in modules if module.package))
+    words += "; the kernel would refuse no module of the stack for its signature"
+    return passed("; ".join([words, *packaged[:1]]), packaged)

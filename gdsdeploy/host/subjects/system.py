@@ -1,0 +1,110 @@
+"""The operating system, whether gdsdeploy has provisioned the host, and what a container shows of it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING, Dict, Optional, Tuple
+
+from ..facts.document import collected, once_for_alike, there
+from ..facts.unknown import Facts, UndecidedError, fact, given
+from ..model.expectation import Expectation
+from ..model.system import family_of, fits, profile_name
+from ..paths import OWN_NAME, OWN_PARENTS
+from .register import Answer, check, failed, not_applicable, passed
+
+if TYPE_CHECKING:
+    from ..facts import HostFacts
+
+
+class OsFacts(Facts):
+    """The operating system and the kind of machine."""
+
+    @fact
+    def name(self) -> str:
+        """Its id and version as a fleet file writes them, e.g. ``debian-13``."""
+        return profile_name(self._named)
+
+    @property
+    def family(self) -> str:
+        """By which compatibility rules speak about it: ``debian``, ``ubuntu``, ``rhel`` …"""
+        return family_of(self._named)
+
+    @fact
+    def pretty_name(self) -> str:
+        return collected(self._release.get("PRETTY_NAME") or None, "/etc/os-release has no PRETTY_NAME")
+
+    #: as ``uname -m``
+    machine = given(lambda document: document.host("uname", "machine"))
+
+    @fact
+    def core(self) -> Optional[Tuple[int, int]]:
+        """Implementer and part of an Arm processor; None: the kernel names none, as on x86."""
+        lines = there(self.document.lines("/proc/cpuinfo"), "/proc/cpuinfo")
+        if not self.document.looked_for("/proc/cpuinfo", "CPU part"):
+            raise UndecidedError("the processor's part was not collected")
+        pairs = [(key.strip(), value.strip()) for key, _, value in (line.partition(":") for line in lines)]
+        shown = [dict(pairs).get(key) for key in ("CPU implementer", "CPU part")]
+        if not any(shown):
+            return None
+        if not all(re.match(r"0x[0-9a-f]{1,8}$", value or "") for value in shown):
+            raise UndecidedError(f"/proc/cpuinfo is not understood: implementer {shown[0]}, part {shown[1]}")
+        return int(str(shown[0]), 16), int(str(shown[1]), 16)
+
+    @property
+    def _release(self) -> Dict[str, str]:
+        return _os_release(there(self.document.text("/etc/os-release"), "/etc/os-release"))
+
+    @property
+    def _named(self) -> Dict[str, str]:
+        release = self._release
+        if not (release.get("ID") and release.get("VERSION_ID")):
+            raise UndecidedError("/etc/os-release has no ID and VERSION_ID")
+        return release
+
+
+@once_for_alike
+def _os_release(text: str) -> Dict[str, str]:
+    values: Dict[str, str] = {}
+    for line in text.splitlines():
+        key, separator, value = line.partition("=")
+        if separator and re.match(r"[A-Z0-9_]+$", key):
+            try:
+                values[key] = "".join(shlex.split(value)[:1])
+            except ValueError:
+                continue
+    return values
+
+
+FOLDERS = ", ".join(f"{parent}/{OWN_NAME}" for parent in OWN_PARENTS)
+
+
+@check(
+    "host.provisioned",
+    "gdsdeploy has provisioned this host",
+    expects="a folder of gdsdeploy: " + FOLDERS,
+    prevents="a list of failures that all mean the same: this host was left out when the fleet was provisioned",
+    unknown_hint="Validate the host again with this release: gdsdeploy validate FLEET --limit HOST",
+)
+def provisioned(facts: HostFacts, _expectation: Expectation) -> Answer:
+    manager = facts.environment.container
+    if manager is not None:
+        return not_applicable(f"{manager}: the folders of its host are not visible")
+    folders = facts.environment.own_folders
+    if folders:
+        return passed(", ".join(folders))
+    return failed("none of them exists: the host was never provisioned", "Run gdsdeploy provision FLEET on this host")
+
+
+@check(
+    "os.release",
+    "the host runs the operating system that the lock was resolved for",
+    expects="{os} on {arch}",
+    prevents="packages and modules of one release on a host with another, after an upgrade or a mix-up",
+)
+def release(facts: HostFacts, expectation: Expectation) -> Answer:
+    name, machine = facts.os.name, facts.os.machine
+    running = f"{name} on {machine}"
+    if fits(expectation.os, name) and machine == expectation.arch:
+        return passed(running)
+    return failed(running, f"Give this host a profile for {name}, or reinstall it with {expectation.os}")
