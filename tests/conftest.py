@@ -136,3 +136,10 @@ def _clear(run: Path) -> None:
             patch.setenv("GDSDEPLOY_STATE_DIR", note.read_text())
             labs.down(labs.Lab(note.name))
     shutil.rmtree(run, ignore_errors=True)
+
+
+@pytest.fixture
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give a test a cache and a state of its own, in place of the user's."""
+    for name in ("cache", "state"):
+        monkeypatch.setenv(f"GDSDEPLOY_{name.upper()}_DIR", str(tmp_path / name))

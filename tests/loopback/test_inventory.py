@@ -34,10 +34,7 @@ BIN = Path(sys.executable).parent
 COLLECTION = "collections/ansible_collections/gdsdeploy/gds"
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
+pytestmark = pytest.mark.usefixtures("own_folders")
 
 
 @pytest.fixture

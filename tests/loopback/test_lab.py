@@ -19,11 +19,7 @@ from gdslab.errors import LabUnavailable
 from gdslab.host import HostRecord, LabHost
 from gdslab.state import Lab
 
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_folders")
 
 
 @pytest.fixture

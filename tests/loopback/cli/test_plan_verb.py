@@ -32,10 +32,7 @@ REFUSED = platform.freedesktop_os_release().get("VERSION_ID") != "13"
 Make = Callable[..., LoopbackFleet]
 
 
-@pytest.fixture(autouse=True)
-def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
+pytestmark = pytest.mark.usefixtures("own_folders")
 
 
 def test_a_lost_host_keeps_no_other_back(make_fleet: Make, run: Run) -> None:

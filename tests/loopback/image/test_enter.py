@@ -36,6 +36,8 @@ from gdslab.state import cache_directory
 from tests.roles.tasks import apply
 from tests.unit.host.apply.apply_tree import differing, tree
 
+pytestmark = pytest.mark.usefixtures("own_folders")
+
 ROOT = Path(__file__).parents[3]
 EVIDENCE = (ROOT / "tests/evidence/hosts/lab-vm.expectation.json").read_text()
 MACHINE_ID = "0123456789abcdef0123456789abcdef\n"
@@ -300,11 +302,6 @@ def in_the_image(root: Path) -> list[str]:
         except OSError:
             continue
     return processes
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
 
 
 @pytest.fixture

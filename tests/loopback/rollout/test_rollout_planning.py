@@ -57,10 +57,7 @@ wave-2: 2 hosts, halts at 1 failure
   how long hosts take is a guess: no rollout of this fleet has shown it yet"""
 
 
-@pytest.fixture(autouse=True)
-def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_folders")
 
 
 @pytest.fixture

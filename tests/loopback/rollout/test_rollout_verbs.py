@@ -31,10 +31,7 @@ OUTCOMES = {"done": 3}
 SCHEMA = {"version", "rollout", "fleet", "number", "time", "kind", "host", "data", "text"}
 
 
-@pytest.fixture(autouse=True)
-def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_folders")
 
 
 Make = Callable[..., PlannedFleet]

@@ -29,9 +29,7 @@ from tests.unit.lock.test_resolve import OFFERS, PACKAGED_PROFILE, SPARK, SPARK_
 DRIVER, NVIDIA_FS = f"linux-modules-nvidia-580-open-{SPARK}", f"linux-modules-nvidia-fs-{SPARK}"
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_folders")
 
 
 def fleet(**more: Any) -> Fleet:

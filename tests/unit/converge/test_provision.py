@@ -23,10 +23,7 @@ from gdsdeploy.ssh import transport
 LAB = Path(__file__).parents[2] / "golden" / "lab"
 
 
-@pytest.fixture(autouse=True)
-def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
+pytestmark = pytest.mark.usefixtures("own_folders")
 
 
 @pytest.fixture

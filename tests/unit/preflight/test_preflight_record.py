@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 
 import pytest
 
@@ -13,10 +12,7 @@ from gdsdeploy.preflight import record
 from gdsdeploy.preflight.record import Answer, ModuleResult, PreflightRecord
 from tests.unit.lock.test_resolve import target as resolved
 
-
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("own_folders")
 
 
 @pytest.fixture(scope="module")
