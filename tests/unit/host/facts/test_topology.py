@@ -1,26 +1,19 @@
-"""PCIe trees out of sysfs, through the real collector; tests/cases/facts/topology.yml has more of them.
-
-Some were shown by a real kernel: QEMU's switches, host bridges and IOMMU (record.py), whose display functions stand for
-GPUs: their vendor is changed here, everything else is as recorded.
-"""
+"""PCIe trees as text, and what differs from a golden one; tests/cases/facts/topology.yml has the trees themselves."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gdsdeploy.host import topology as tree
-from gdsdeploy.host.facts import Unknown
-from gdsdeploy.host.subjects import golden as page
+from gdsdeploy.host import topology as view
+from gdsdeploy.host.subjects import golden
 from gdsdeploy.host.subjects.pci import NIC, Link
-from gdsdeploy.host.subjects.topology import PORT, ROOT, Topology
+from tests.unit.host import hosts
 from tests.unit.host.facts.sysfs_root import (
-    BRIDGE,
     DEVICES,
     NVME,
     REDIRECT,
@@ -32,41 +25,22 @@ from tests.unit.host.facts.sysfs_root import (
 )
 
 RECORDED = Path(__file__).parents[3] / "evidence" / "topology"
+GPU0 = "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0"
 #: What parts of one kind differ by.
 REST = "(10de:16c1 rev a1)"
-UP = "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0"
-
-
-@pytest.fixture
-def sockets(tmp_path: Path) -> Path:
-    return two_sockets(tmp_path)
-
-
-def test_the_tree_leads_to_the_devices_only(sockets: Path) -> None:
-    function(sockets, "pci0000:00/0000:00:1f.0", "0x060100", lanes="")
-    function(sockets, "pci0000:00/0000:00:03.0", BRIDGE)
-    result = topology(evidence(sockets))
-    assert [(root.address, root.kind) for root in result.roots] == [
-        ("pci0000:00", ROOT), ("pci0000:40", ROOT), ("pci0000:80", ROOT),
-    ]  # fmt: skip
-    assert [node.address for node in result.roots[0].children] == ["0000:00:01.0", "0000:00:02.0"]
-    assert all(node.children for node in result.nodes() if node.kind in (ROOT, PORT))
-    assert [node.label for node in result.nodes() if node.label] == [
-        "GPU0", "NIC0", "NIC1", "NVME0", "NVME1", "NVME2", "NVME3", "GPU1",
-    ]  # fmt: skip
-
-
-def test_access_control_is_read_from_configuration_space(tmp_path: Path) -> None:
-    result = topology(evidence(two_sockets(tmp_path, acs=REDIRECT)))
-    pair = result.pair("GPU0", "NVME0")
-    assert pair is not None
-    assert pair.redirecting == ("0000:02:00.0", "0000:02:02.0")
-    assert "ACS sends GPU0-NIC0, GPU0-NIC1 up to the host bridge: 0000:02:00.0, 0000:02:01.0" in tree.text(result)
-
-
-def test_nothing_on_pci_is_no_error(tmp_path: Path) -> None:
-    (tmp_path / DEVICES).mkdir(parents=True)
-    assert tree.text(topology(evidence(tmp_path))).startswith("no GPU, NVMe disk or network adapter")
+DISK = "1b36:2330 (1b36:16c1 rev a1)"
+#: What QEMU was told to put together (record.py); its first host bridge names no NUMA node.
+MATRIX = """\
+       GPU0  GPU1  NIC0  NVME0  NVME1  NVME2  NVME3  NVME4  NUMA
+GPU0   X     ?     PIX   PHB    PIX    PXB    PHB    ?      N/A
+GPU1   ?     X     ?     ?      ?      ?      ?      PHB    1
+NIC0   PIX   ?     X     PHB    PIX    PXB    PHB    ?      N/A
+NVME0  PHB   ?     PHB   X      PHB    PHB    PHB    ?      N/A
+NVME1  PIX   ?     PIX   PHB    X      PXB    PHB    ?      N/A
+NVME2  PXB   ?     PXB   PHB    PXB    X      PHB    ?      N/A
+NVME3  PHB   ?     PHB   PHB    PHB    PHB    X      ?      N/A
+NVME4  ?     PHB   ?     ?      ?      ?      ?      X      1
+"""
 
 
 def test_a_real_machine_with_four_gpus_agrees_with_nvidia_smi(tmp_path: Path) -> None:
@@ -74,7 +48,7 @@ def test_a_real_machine_with_four_gpus_agrees_with_nvidia_smi(tmp_path: Path) ->
     result = topology(evidence(unpacked(folder / "sysfs.json", tmp_path)))
     rows = [line.split("\t") for line in (folder / "nvidia-smi-topo-m.txt").read_text().splitlines()]
     theirs = {row[0].strip(): row[6].strip() for row in rows if row[0].startswith("GPU")}
-    ours = {line.split()[0]: line.split()[-1] for line in tree.matrix(result) if line.startswith("GPU")}
+    ours = {line.split()[0]: line.split()[-1] for line in view.matrix(result) if line.startswith("GPU")}
     assert ours == theirs, "labels and NUMA nodes"
     links = [line.split(", ") for line in (folder / "nvidia-smi-links.txt").read_text().splitlines()[1:]]
     for (index, address, gen, _, width, _), gpu in zip(links, result.of_kind("gpu"), strict=True):
@@ -89,55 +63,83 @@ def test_a_real_machine_with_four_gpus_agrees_with_nvidia_smi(tmp_path: Path) ->
     assert [entry.names for entry in result.of_kind(NIC)] == [("eth0",)]
 
 
-def test_a_golden_topology_of_the_same_machine_differs_in_nothing(sockets: Path) -> None:
-    result = topology(evidence(sockets))
-    reference = page.from_json(page.to_json(page.golden(result, "hgx")))
-    assert page.differences(reference, result) == []
+def test_the_distances_are_those_of_the_command_line() -> None:
+    assert "\n".join(view.matrix(topology(hosts.named("switches")))) + "\n" == MATRIX
 
 
-def changes_after_move(sockets: Path, tmp: Path, path: str, new: str) -> list[str]:
-    """What differs after what hangs at ``path`` was put to ``new``."""
-    reference = page.golden(topology(evidence(sockets)), "hgx")
-    shutil.move(sockets / "sys/devices" / path, tmp / "taken")
-    (sockets / DEVICES / path.rpartition("/")[2]).unlink()
-    if new:
-        function(sockets, new, NVME, lanes="4/4", speed="16/16")
-    return page.differences(reference, topology(evidence(sockets)))
-
-
-def test_a_part_that_changed_its_slot_is_named(sockets: Path, tmp_path: Path) -> None:
-    path = "pci0000:00/0000:00:02.0/0000:09:00.0"
-    part = "1b36:2330 (1b36:16c1 rev a1)"
-    result = changes_after_move(sockets, tmp_path, path, "pci0000:80/0000:80:01.0/0000:81:00.1")
-    assert result[0] == f"NVME2 moved from 0000:09:00.0 to 0000:81:00.1 ({part})"
-    assert not any("GPU0 to NVME0" in line for line in result), "what did not move is not named"
-
-
-def test_a_part_that_is_gone_is_named(sockets: Path, tmp_path: Path) -> None:
-    result = changes_after_move(sockets, tmp_path, "pci0000:40/0000:40:01.0/0000:41:00.0", "")
-    assert result == ["NVME3 at 0000:41:00.0 is gone (1b36:2330 (1b36:16c1 rev a1))"]
+def test_the_text_names_what_stands_between(tmp_path: Path) -> None:
+    text = view.text(topology(evidence(two_sockets(tmp_path, acs=REDIRECT))))
+    assert "ACS sends GPU0-NIC0, GPU0-NIC1 up to the host bridge: 0000:02:00.0, 0000:02:01.0" in text
+    assert "IOMMU: on (intel_iommu=on" in view.text(topology(hosts.named("switches-iommu")))
+    (tmp_path / "empty" / DEVICES).mkdir(parents=True)
+    assert view.text(topology(evidence(tmp_path / "empty"))).startswith("no GPU, NVMe disk or network adapter")
 
 
 @pytest.mark.parametrize(
-    ("file", "value", "line"),
+    ("host", "redirecting"),
+    [("switches", []), ("switches-iommu", ["0000:00:02.0", "0000:00:03.0", "0000:80:00.0", "0000:80:01.0"])],
+)
+def test_root_ports_redirect_where_the_kernel_isolates(host: str, redirecting: list[str]) -> None:
+    """The kernel switches Access Control Services on with the IOMMU (0x1d in the control register)."""
+    document = view.document(topology(hosts.named(host)))
+    assert json.loads(json.dumps(document)) == document
+    nodes = list(document["roots"])
+    for node in nodes:
+        nodes += node["children"]
+    assert sorted(node["address"] for node in nodes if node["redirects"] is True) == redirecting
+
+
+Change = Callable[[Path, Path], None]
+
+
+def without(path: str, new: str = "") -> Change:
+    """What hangs at ``path`` is put to ``new``, or taken out."""
+
+    def change(root: Path, taken: Path) -> None:
+        shutil.move(root / "sys/devices" / path, taken)
+        (root / DEVICES / path.rpartition("/")[2]).unlink()
+        if new:
+            function(root, new, NVME, lanes="4/4", speed="16/16")
+
+    return change
+
+
+def with_file(name: str, value: str) -> Change:
+    return lambda root, _: (root / GPU0 / name).write_text(value + "\n") and None
+
+
+@pytest.mark.parametrize(
+    ("change", "lines"),
     [
-        ("device", "0x2331", f"GPU0 at 0000:03:00.0: the part is 10de:2331 {REST}, was 10de:2330 {REST}"),
-        ("current_link_width", "8", "GPU0 at 0000:03:00.0: link 32 GT/s x8, was 32 GT/s x16"),
-        ("numa_node", "1", "GPU0 at 0000:03:00.0: NUMA node 1, was 0"),
+        (lambda *_: None, []),
+        (
+            without("pci0000:00/0000:00:02.0/0000:09:00.0", "pci0000:80/0000:80:01.0/0000:81:00.1"),
+            [f"NVME2 moved from 0000:09:00.0 to 0000:81:00.1 ({DISK})"],
+        ),
+        (without("pci0000:40/0000:40:01.0/0000:41:00.0"), [f"NVME3 at 0000:41:00.0 is gone ({DISK})"]),
+        (with_file("device", "0x2331"), [f"GPU0 at 0000:03:00.0: the part is 10de:2331 {REST}, was 10de:2330 {REST}"]),
+        (with_file("current_link_width", "8"), ["GPU0 at 0000:03:00.0: link 32 GT/s x8, was 32 GT/s x16"]),
+        (with_file("numa_node", "1"), ["GPU0 at 0000:03:00.0: NUMA node 1, was 0"]),
+        (with_file("current_link_speed", "2.5 GT/s PCIe"), []),
     ],
-)  # fmt: skip
-def test_what_changed_of_a_part_is_named(sockets: Path, file: str, value: str, line: str) -> None:
-    reference = page.golden(topology(evidence(sockets)), "hgx")
-    (sockets / UP / "0000:02:00.0/0000:03:00.0" / file).write_text(value + "\n")
-    assert page.differences(reference, topology(evidence(sockets)))[0] == line
+    ids=["nothing", "moved", "gone", "part", "link", "node", "at rest"],
+)
+def test_what_changed_is_named(tmp_path: Path, change: Change, lines: list[str]) -> None:
+    root = two_sockets(tmp_path / "root")
+    reference = golden.from_json(golden.to_json(golden.golden(topology(evidence(root)), "hgx")))
+    change(root, tmp_path / "taken")
+    result = golden.differences(reference, topology(evidence(root)))
+    assert result[: len(lines) or None] == lines
+    assert not any("GPU0 to NVME0" in line for line in result), "what did not move is not named"
 
 
-def test_a_gpu_at_rest_differs_in_nothing(sockets: Path) -> None:
-    reference = page.golden(topology(evidence(sockets)), "hgx")
-    (sockets / UP / "0000:02:00.0/0000:03:00.0/current_link_speed").write_text("2.5 GT/s PCIe\n")
-    result = topology(evidence(sockets))
-    assert page.differences(reference, result) == []
-    assert page.differences(page.golden(result, "hgx"), result) == []
+def test_a_swap_of_parts_is_named() -> None:
+    reference = golden.golden(topology(hosts.named("switches")), "lab")
+    disk = "1b36:0010 (1af4:1100 rev 02)"
+    assert golden.differences(reference, topology(hosts.named("switches-swapped"))) == [
+        f"NVME2 at 0000:08:00.0 is gone ({disk})",
+        f"NIC0 at 0000:05:00.0: the part is {disk}, was 8086:10d3 (8086:0000 rev 00)",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -152,104 +154,5 @@ def test_a_gpu_at_rest_differs_in_nothing(sockets: Path) -> None:
     ],
 )
 def test_what_is_no_golden_topology_is_refused(text: str, words: str) -> None:
-    with pytest.raises(page.GoldenError, match=words):
-        page.from_json(text)
-
-
-def test_the_document_is_json_with_the_tree_and_the_pairs(sockets: Path) -> None:
-    document = json.loads(json.dumps(tree.document(topology(evidence(sockets)))))
-    assert document["devices"]["GPU0"]["bar1"] == 128 << 30
-    assert document["roots"][0]["children"][0]["address"] == "0000:00:01.0"
-    assert {"one", "other", "distance", "bridge", "root_port", "path", "redirecting"} == set(document["pairs"][0])
-    assert document["iommu_words"] == ["intel_iommu=off"]
-
-
-CLASS = "/class"
-
-
-@cache
-def recorded(name: str) -> Topology:
-    document: dict[str, Any] = json.loads((RECORDED / f"{name}.json").read_text())
-    files = document["files"]
-    shows = [path for path in files if path.endswith(CLASS) and str(files[path]).startswith("0x0380")]
-    assert len(shows) == 2
-    for path in shows:
-        files[path.removesuffix(CLASS) + "/vendor"] = "0x10de\n"
-    assert document["gaps"] == []
-    return topology(document)
-
-
-MATRIX = """
-       GPU0 NIC0 NVME0 NVME1 NVME2 NVME3
-GPU0   X    PIX  PHB   PIX   PXB   PHB
-NIC0   PIX  X    PHB   PIX   PXB   PHB
-NVME0  PHB  PHB  X     PHB   PHB   PHB
-NVME1  PIX  PIX  PHB   X     PXB   PHB
-NVME2  PXB  PXB  PHB   PXB   X     PHB
-NVME3  PHB  PHB  PHB   PHB   PHB   X
-"""
-
-
-def test_the_distances_are_those_of_the_command_line() -> None:
-    topology = recorded("switches")
-    labels, *rows = (line.split() for line in MATRIX.strip().splitlines())
-    for row in rows:
-        for other, distance in zip(labels, row[1:], strict=True):
-            pair = topology.pair(row[0], other)
-            assert (pair.distance if pair else "X") == distance, (row[0], other)
-    below = topology.pair("GPU1", "NVME4")
-    assert below is not None
-    assert below.distance == "PHB", "two ports of the second host bridge"
-
-
-def test_the_first_host_bridge_names_no_numa_node_and_that_is_said() -> None:
-    topology = recorded("switches")
-    assert topology.numa_nodes == 2
-    pair = topology.pair("GPU0", "NVME4")
-    assert pair is not None
-    assert pair.distance == Unknown("the firmware names no NUMA node of 0000:03:00.0")
-    assert [(device.label, device.numa_node) for device in topology.devices if device.numa_node >= 0] == [
-        ("GPU1", 1),
-        ("NVME4", 1),
-    ]
-
-
-def test_interfaces_and_controllers_have_the_kernels_names() -> None:
-    topology = recorded("switches")
-    assert {device.label: device.names for device in topology.devices if device.names} == {
-        "NIC0": ("eth0",), "NVME0": ("nvme0",), "NVME1": ("nvme1",), "NVME2": ("nvme3",), "NVME3": ("nvme2",),
-        "NVME4": ("nvme4",),
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("name", "mode"), [("switches", "off"), ("switches-iommu", "on"), ("switches-passthrough", "pt")]
-)
-def test_the_iommu_is_what_the_kernel_made_of_its_command_line(name: str, mode: str) -> None:
-    assert recorded(name).iommu == mode
-
-
-def test_a_swap_of_parts_is_named() -> None:
-    reference = page.golden(recorded("switches"), "lab")
-    assert page.differences(reference, recorded("switches")) == []
-    disk = "1b36:0010 (1af4:1100 rev 02)"
-    assert page.differences(reference, recorded("switches-swapped")) == [
-        f"NVME2 at 0000:08:00.0 is gone ({disk})",
-        f"NIC0 at 0000:05:00.0: the part is {disk}, was 8086:10d3 (8086:0000 rev 00)",
-    ]
-
-
-def test_the_text_names_what_stands_between() -> None:
-    text = tree.text(recorded("switches-iommu"))
-    assert "IOMMU: on (intel_iommu=on" in text
-
-
-def test_root_ports_redirect_where_the_kernel_isolates_and_switches_without_acs_do_not() -> None:
-    """The kernel switches Access Control Services on with the IOMMU (0x1d in the control register)."""
-    assert [node.address for node in recorded("switches").nodes() if node.redirects is True] == []
-    topology = recorded("switches-iommu")
-    redirecting = [node.address for node in topology.nodes() if node.redirects is True]
-    assert redirecting == ["0000:00:02.0", "0000:00:03.0", "0000:80:00.0", "0000:80:01.0"]
-    inside = topology.pair("GPU0", "NVME1")
-    assert inside is not None
-    assert inside.redirecting == (), "they do not come to the root port"
+    with pytest.raises(golden.GoldenError, match=words):
+        golden.from_json(text)
