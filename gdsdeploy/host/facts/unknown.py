@@ -100,6 +100,11 @@ def given(read: Callable[[Document], Value]) -> Value:
     return cast("Value", _Fact(lambda facts: read(facts.document)))
 
 
+def follows(read: Callable[[Any], Value]) -> Value:
+    """A fact of one expression: what ``read`` makes of the facts that it is one of."""
+    return cast("Value", _Fact(read))
+
+
 class Facts:
     """What is known of one subject.  A ``@fact`` is computed when it is first asked for, and may raise UndecidedError.
 

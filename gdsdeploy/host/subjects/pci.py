@@ -11,7 +11,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 from ..facts.document import Document, collected, group_of, once_for_alike, there
-from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, any_of, fact, given, if_known, known, require
+from ..facts.unknown import (
+    Facts,
+    Maybe,
+    UndecidedError,
+    Unknown,
+    any_of,
+    fact,
+    follows,
+    given,
+    if_known,
+    known,
+    require,
+)
 from ..io.reading import acs_control
 from ..io.wording import first_few
 from ..model.expectation import Expectation
@@ -95,6 +107,25 @@ class Link:
     max_width: int
 
 
+@once_for_alike
+def addresses(path: str) -> Tuple[str, ...]:
+    """The PCI addresses in a path below /sys/devices, the root's side first."""
+    return tuple(part for part in path.split("/") if _ADDRESS.match(part))
+
+
+@once_for_alike
+def _bars(text: str) -> Mapping[int, int]:
+    """Sizes from sysfs' ``resource``: one line ``begin end flags`` per BAR, zeros where there is none."""
+    sizes = {}
+    for index, line in enumerate(text.splitlines()[:6]):
+        words = line.split()
+        if len(words) == 3 and all(re.match(r"0x[0-9a-f]{1,16}$", word) for word in words):
+            begin, end = int(words[0], 16), int(words[1], 16)
+            if end > begin:
+                sizes[index] = end - begin + 1
+    return sizes
+
+
 class Function(Facts):
     """One PCI function; ``kind`` is its 24-bit class code."""
 
@@ -110,25 +141,23 @@ class Function(Facts):
         """The end of a link; empty where there is none, or it isn't known."""
         return if_known(lambda: self.document.link(self._folder + name), None) or ""
 
-    @fact
-    def driver(self) -> str:
-        return self._link("/driver").rpartition("/")[2]
-
-    @fact
-    def numa_node(self) -> int:
-        """-1 where the platform names none."""
-        text = if_known(lambda: self.document.line(self._folder + "/numa_node"), None)
-        return int(text) if text is not None and re.match(r"-?\d{1,4}$", text) else -1
-
-    @fact
-    def iommu(self) -> bool:
-        """Behind an IOMMU."""
-        return self.document.link(self._folder + "/iommu_group") is not None
-
-    @fact
-    def bars(self) -> Mapping[int, int]:
-        """Index of the BAR → bytes."""
-        return _bars(if_known(lambda: self.document.text(self._folder + "/resource"), None) or "")
+    driver: str = follows(lambda self: self._link("/driver").rpartition("/")[2])
+    #: behind an IOMMU
+    iommu: bool = follows(lambda self: self.document.link(self._folder + "/iommu_group") is not None)
+    #: index of the BAR → bytes
+    bars: Mapping[int, int] = follows(
+        lambda self: _bars(if_known(lambda: self.document.text(self._folder + "/resource"), None) or "")
+    )
+    #: addresses of the bridges above it, the root's side first
+    bridges: Tuple[str, ...] = follows(lambda self: addresses(self._link(""))[:-1])
+    #: the root that it hangs from, as the kernel names it, e.g. ``pci0000:00``; empty: the path names none
+    host_bridge: str = follows(lambda self: next(filter(_BRIDGE.match, self._link("").split("/")), ""))
+    #: what tells parts of one kind apart: ``vendor:device rev revision`` of its subsystem, or empty
+    subsystem: str = follows(lambda self: if_known(self._subsystem, ""))
+    #: a virtual function of a part that is listed itself
+    virtual: bool = follows(lambda self: self._link("/physfn") != "")
+    #: what the kernel calls it: network interfaces, RDMA devices, NVMe controllers
+    names: Tuple[str, ...] = follows(lambda self: _names(self.document, self.address))
 
     @property
     def bar1(self) -> Optional[int]:
@@ -137,9 +166,10 @@ class Function(Facts):
         return sizes[1] if len(sizes) > 1 else None
 
     @fact
-    def bridges(self) -> Tuple[str, ...]:
-        """Addresses of the bridges above it, the root's side first."""
-        return addresses(self._link(""))[:-1]
+    def numa_node(self) -> int:
+        """-1 where the platform names none."""
+        text = if_known(lambda: self.document.line(self._folder + "/numa_node"), None)
+        return int(text) if text is not None and re.match(r"-?\d{1,4}$", text) else -1
 
     @fact
     def iommu_domain(self) -> Optional[str]:
@@ -154,11 +184,6 @@ class Function(Facts):
         return None if link is None else link.rpartition("/")[2]
 
     @fact
-    def host_bridge(self) -> str:
-        """The root that it hangs from, as the kernel names it, e.g. ``pci0000:00``; empty: the path names none."""
-        return next((part for part in self._link("").split("/") if _BRIDGE.match(part)), "")
-
-    @fact
     def link(self) -> Optional[Link]:
         """None: it has no PCI Express link of its own, as functions on the root bus."""
         files = [f"{which}_link_{unit}" for which in ("current", "max") for unit in ("speed", "width")]
@@ -169,36 +194,18 @@ class Function(Facts):
         link = Link(float(speed.group()), int(width.group()), float(max_speed.group()), int(max_width.group()))
         return None if {link.width, link.max_width} & set(_NO_WIDTH) else link
 
-    @fact
-    def subsystem(self) -> str:
-        """What tells parts of one kind apart: ``vendor:device rev revision`` of its subsystem, or empty."""
-        return if_known(self._subsystem, "")
-
     def _subsystem(self) -> str:
         files = ("subsystem_vendor", "subsystem_device", "revision")
         lines = [there(self.document.line(f"{self._folder}/{file}"), file) for file in files]
         return "{}:{} rev {}".format(*(re.sub("^0x", "", line) for line in lines))
-
-    @fact
-    def virtual(self) -> bool:
-        """A virtual function of a part that is listed itself."""
-        return self._link("/physfn") != ""
-
-    @fact
-    def names(self) -> Tuple[str, ...]:
-        """What the kernel calls it: network interfaces, RDMA devices, NVMe controllers."""
-        return _names(self.document, self.address)
 
 
 class PciFacts(Facts):
     """Known only if every function could be read."""
 
     functions = given(lambda document: tuple(Function(document, name) for name in document.names(PCI) or ()))
-
-    @fact
-    def gpus(self) -> Tuple[Function, ...]:
-        """NVIDIA's display functions."""
-        return tuple(function for function in self.functions if is_gpu(function))
+    #: NVIDIA's display functions
+    gpus: Tuple[Function, ...] = follows(lambda self: tuple(filter(is_gpu, self.functions)))
 
     @fact
     def acs(self) -> Mapping[str, Maybe[int]]:
@@ -263,25 +270,6 @@ def _code(document: Document, path: str) -> int:
     return int(text, 16)
 
 
-@once_for_alike
-def addresses(path: str) -> Tuple[str, ...]:
-    """The PCI addresses in a path below /sys/devices, the root's side first."""
-    return tuple(part for part in path.split("/") if _ADDRESS.match(part))
-
-
-@once_for_alike
-def _bars(text: str) -> Mapping[int, int]:
-    """Sizes from sysfs' ``resource``: one line ``begin end flags`` per BAR, zeros where there is none."""
-    sizes = {}
-    for index, line in enumerate(text.splitlines()[:6]):
-        words = line.split()
-        if len(words) == 3 and all(re.match(r"0x[0-9a-f]{1,16}$", word) for word in words):
-            begin, end = int(words[0], 16), int(words[1], 16)
-            if end > begin:
-                sizes[index] = end - begin + 1
-    return sizes
-
-
 class Part(Facts):
     """One device."""
 
@@ -290,10 +278,8 @@ class Part(Facts):
         self.address, self._kind, self._drivers = function.address, kind_of(function), drivers
         self._folder = f"{PCI}/{function.address}"
 
-    @fact
-    def driver(self) -> str:
-        """Empty while no driver runs it."""
-        return (self.document.link(self._folder + "/driver") or "").rpartition("/")[2]
+    #: empty while no driver runs it
+    driver: str = follows(lambda self: (self.document.link(self._folder + "/driver") or "").rpartition("/")[2])
 
     @fact
     def model(self) -> str:
@@ -328,18 +314,10 @@ class HardwareFacts(Facts):
         super().__init__(document)
         self._pci, self._driver = pci, driver
 
-    @fact
-    def gpus(self) -> Tuple[Part, ...]:
-        return self._parts(lambda one: is_gpu(one) and one.kind >> 8 in GPU_CLASSES)
-
-    @fact
-    def nics(self) -> Tuple[Part, ...]:
-        """A function for each port."""
-        return self._parts(lambda one: kind_of(one) == NIC)
-
-    @fact
-    def nvme(self) -> Tuple[Part, ...]:
-        return self._parts(lambda one: kind_of(one) == DISK)
+    gpus: Tuple[Part, ...] = follows(lambda self: self._parts(lambda one: is_gpu(one) and one.kind >> 8 in GPU_CLASSES))
+    #: a function for each port
+    nics: Tuple[Part, ...] = follows(lambda self: self._parts(lambda one: kind_of(one) == NIC))
+    nvme: Tuple[Part, ...] = follows(lambda self: self._parts(lambda one: kind_of(one) == DISK))
 
     def _parts(self, chosen: Callable[[Function], bool]) -> Tuple[Part, ...]:
         functions = list(filter(chosen, self._pci.functions))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Iterator, List, Mapping, Optional, Tuple
 
 from ..facts.document import TIMED_OUT, Document, Ran, there
-from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, given, if_known, known
+from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, follows, given, if_known, known
 from ..model.expectation import Expectation
 from ..paths import HOLDERS, INFINIBAND, LEGACY_SERVICE, NVIDIA, PEERS, REGISTRATION, SERVICE_FOLDERS
 from . import gpu, quote, rdma, reference
@@ -50,29 +50,22 @@ class P2pFacts(Facts):
     #: those that registered with PeerDirect; None: the kernel shows no list of them
     clients = given(lambda document: document.names(PEERS))
 
-    @fact
-    def rdma_users(self) -> Tuple[str, ...]:
-        """Modules that use the RDMA core, by in-kernel name."""
-        return tuple(sorted({path.rpartition("/")[2] for path in self._paths(HOLDERS)}))
-
+    #: modules that use the RDMA core, by in-kernel name
+    rdma_users: Tuple[str, ...] = follows(
+        lambda self: tuple(sorted({path.rpartition("/")[2] for path in self._paths(HOLDERS)}))
+    )
     #: nv_peer_mem, the module before nvidia-peermem, is loaded
     legacy_loaded = given(lambda document: "nv_peer_mem" in KernelFacts(document).modules)
+    #: PeerDirect in the RDMA core: the module that has it; None: none
+    peer_memory: Optional[str] = follows(lambda self: self._exporter(PEER_MEMORY))
+    #: DMA-BUF in the RDMA core, likewise
+    rdma_dmabuf: Optional[str] = follows(lambda self: self._exporter(RDMA_DMABUF))
 
     @fact
     def legacy_services(self) -> Tuple[str, ...]:
-        """Files of its service."""
+        """Files of the older module's service."""
         # gdsdeploy keeps the service from starting with a folder of its name.
         return tuple(path for path in self._paths(SERVICE_FOLDERS, "/" + LEGACY_SERVICE) if not path.endswith(".d"))
-
-    @fact
-    def peer_memory(self) -> Optional[str]:
-        """PeerDirect in the RDMA core: the module that has it; None: none."""
-        return self._exporter(PEER_MEMORY)
-
-    @fact
-    def rdma_dmabuf(self) -> Optional[str]:
-        """DMA-BUF in the RDMA core, likewise."""
-        return self._exporter(RDMA_DMABUF)
 
     @fact
     def adapters_dmabuf(self) -> Tuple[str, ...]:
