@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -120,16 +119,10 @@ def find(target: Target) -> PreflightRecord | None:
     """The record for exactly the packages of ``target``; None without a readable one."""
     digest = ingredients(target)
     try:
-        record = _RECORD.validate_python(_document(digest))
-    except ValidationError:
+        record = _RECORD.validate_json(_path(digest).read_bytes())
+    except (OSError, ValidationError):
         return None
     return record if (record.format, record.ingredients) == (FORMAT, digest) else None
-
-
-def outdated(target: Target) -> bool:
-    """Whether there is a record of these packages that an older gdsdeploy wrote, which ``find`` doesn't accept."""
-    number = _document(ingredients(target)).get("format")
-    return type(number) is int and number < FORMAT
 
 
 def keep(record: PreflightRecord) -> Path:
@@ -146,14 +139,4 @@ def path_of(record: PreflightRecord) -> Path:
 
 
 def _path(digest: str) -> Path:
-    # Older versions of gdsdeploy kept lesser results beside it.
     return paths.state() / "preflight" / "records" / f"{digest.removeprefix('sha256:')[:32]}-full.json"
-
-
-def _document(digest: str) -> dict[str, Any]:
-    """What the record's file has; empty without a readable one."""
-    with contextlib.suppress(OSError, ValueError):
-        value = json.loads(_path(digest).read_text(encoding="utf-8"))
-        if isinstance(value, dict):
-            return value
-    return {}

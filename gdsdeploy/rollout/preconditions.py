@@ -167,8 +167,6 @@ class Trial:
     same: bool = False
     #: whether hosts of the profile have the same kernel and driver already
     same_driver: bool = False
-    #: whether there is a record that an older gdsdeploy wrote
-    outdated: bool = False
     #: machines whose modules for this stack, built and audited, the controller keeps for every host of the profile
     builders: tuple[str, ...] = ()
     #: whether packages bring the modules, so that there is nothing to build
@@ -426,7 +424,6 @@ def _trials(
             tried,
             same=_had_same(had, target),
             same_driver=_had_same(had, target, nvidia_fs=False),
-            outdated=record.outdated(target),
             builders=tuple(sorted({supply.origin for supply in caches})) if len(caches) == len(names) else (),
             packaged=bool(target.packaged),
             proven=compat.is_proven(target) and not (tried is not None and tried.failed),
@@ -452,8 +449,6 @@ def _untried(trials: Sequence[Trial], fleet_path: Path) -> Iterator[Reason]:
 def _problem(trial: Trial) -> tuple[str, str]:
     """How the sentence about a stack ends, and how the one about the command begins."""
     latest = trial.record
-    if latest is None and trial.outdated:
-        return ": its preflight is an older gdsdeploy's, which doesn't record every module", "Run it again"
     if latest is None:
         return " was never tried", "Check whether it builds and loads"
     preflight = f": its preflight on {latest.time[:10]}"

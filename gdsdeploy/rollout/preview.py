@@ -111,7 +111,7 @@ def _result(trial: Trial) -> str:
     if trial.builders:
         return f"built and audited by {', '.join(trial.builders)}"
     if trial.record is None:
-        return "its preflight is an older gdsdeploy's" if trial.outdated else "never tried"
+        return "never tried"
     if trial.record.failed:
         return "its preflight failed"
     return "not every module was tried" if trial.record.untried_modules else "its preflight is undecided"

@@ -10,20 +10,17 @@ import argparse
 import contextlib
 import json
 import os
-import re
 import tempfile
 from dataclasses import dataclass, replace
 from typing import Any, Dict, Optional
 
 from ..errors import UsageError
 from ..libcufile import errors as cufile_errors
-from ..libcufile.probe import TIMEOUT, child, libraries, returned
+from ..libcufile import probe
+from ..libcufile.probe import TIMEOUT, child, libraries
 from ..process import TIMED_OUT, Output, run
 from . import document, reader
 from .reader import REFUSED
-
-_LOADED = re.compile(r"gdsdeploy: loaded (.*)")
-_NOT_LOADED = re.compile(r"gdsdeploy: (?:not loaded: )?(.*)")
 
 HUNG = "cuFileDriverOpen did not return; releases from 1.16 never return without /proc/modules"
 
@@ -34,16 +31,10 @@ class NoLibraryError(UsageError):
 
 @dataclass(frozen=True)
 class Opened:
-    """The result of opening the library whose file is ``library``.
-
-    ``error`` and ``cuda_error`` are what cuFileDriverOpen returned, None where it didn't return; ``hung``: the
-    child was killed at its time limit.
-    """
+    """The result of opening a library; ``hung``: the child was killed at its time limit."""
 
     recording: reader.Recording
-    library: str
-    error: Optional[int]
-    cuda_error: Optional[int]
+    said: probe.Said
     hung: bool
 
 
@@ -64,13 +55,12 @@ def open_library(library: Optional[str] = None, timeout: float = TIMEOUT) -> Ope
 
 
 def _result(result: Output, log: bytes) -> Opened:
-    loaded = _LOADED.search(result.stdout)
-    if loaded is None:
-        refusal = _NOT_LOADED.search(result.stdout)
-        why = refusal[1] if refusal else result.stderr.strip() or "the child process printed nothing"
-        raise NoLibraryError(f"libcufile can't be opened: {why}; install it (Debian: libcufile0)")
-    error, cuda = returned(result.stdout)
-    library = next((path for path in loaded[1].split() if "/libcufile" in path), "")
+    said = probe.said(result.stdout)
+    if not said.loaded:
+        why = said.problem.removeprefix("not loaded: ") if said.problem else result.stderr.strip()
+        raise NoLibraryError(
+            f"libcufile can't be opened: {why or 'the child process printed nothing'}; install it (Debian: libcufile0)"
+        )
     recording = reader.read_recording(log)
     if not recording.report.complete:
         # The refusal of a configuration is on the terminal only: the log isn't open yet.
@@ -80,25 +70,26 @@ def _result(result: Output, log: bytes) -> Opened:
         )
         if printed.report.verdict == REFUSED and recording.report.verdict != REFUSED:
             recording = printed
-    if error:
+    if said.error:
         # An error that the library returned outweighs its rows.
-        line = f"cuFileDriverOpen returned {error}" + (f", cu_err {cuda}" if cuda else "")
+        line = f"cuFileDriverOpen returned {said.error}" + (f", cu_err {said.cuda_error}" if said.cuda_error else "")
         errors = (*recording.report.errors, line)
         report = replace(recording.report, verdict=REFUSED, errors=errors, complete=False)
         recording = replace(recording, runs=(*recording.runs[:-1], report))
-    return Opened(recording, library, error, cuda, result.status == TIMED_OUT)
+    return Opened(recording, said, result.status == TIMED_OUT)
 
 
 def as_document(opened: Opened) -> Dict[str, Any]:
     """The JSON object of ``gdscheck parse``, and under ``opened`` the result of cuFileDriverOpen."""
-    result = document.document(opened.recording, opened.library)
+    said = opened.said
+    result = document.document(opened.recording, said.library)
     if opened.hung:
         result["reasons"].insert(0, HUNG)
     name = None
-    if opened.error:
+    if said.error:
         with contextlib.suppress(cufile_errors.UnknownCodeError):
-            name = cufile_errors.lookup(str(opened.error))[0].name
-    error = {"error": opened.error, "name": name, "cuda_error": opened.cuda_error, "hung": opened.hung}
+            name = cufile_errors.lookup(str(said.error))[0].name
+    error = {"error": said.error, "name": name, "cuda_error": said.cuda_error, "hung": opened.hung}
     return {**result, "opened": error}
 
 
@@ -131,7 +122,7 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(as_document(opened), indent=2))
         return 0
-    print(document.text(opened.recording, opened.library))
+    print(document.text(opened.recording, opened.said.library))
     if opened.hung:
         print(f"  libcufile did not return within {arguments.timeout:g} s and was killed")
     return 0

@@ -463,13 +463,11 @@ class Reader:
         return tuple(name for name in names if name != "storage" or sound)
 
 
-def parse(text: str, exit_status: Optional[int] = None) -> Report:
-    """Read the output (stdout and stderr together) of one ``gdscheck -p``; never raises."""
-    return parse_lines(text.split("\n"), exit_status)
+def parse(lines: Iterable[str], exit_status: Optional[int] = None, last_is_whole: bool = True) -> Report:
+    """Read the output (stdout and stderr together) of one ``gdscheck -p``; never raises.
 
-
-def parse_lines(lines: Iterable[str], exit_status: Optional[int] = None, last_is_whole: bool = True) -> Report:
-    """Read one run; ``last_is_whole``: the last line isn't cut."""
+    last_is_whole: the last line isn't cut.
+    """
     reader, pending = Reader(), ""
     for line in lines:
         reader.line(pending)
@@ -480,14 +478,16 @@ def parse_lines(lines: Iterable[str], exit_status: Optional[int] = None, last_is
 
 def parse_log(text: str) -> Report:
     """Read the same rows from a libcufile log of level INFO or more: the first report in it; never raises."""
-    reader = Reader(log=True)
-    for line in text.split("\n"):
-        message = LOG_LINE.match(line[:LINE_LIMIT])
-        if message:
-            reader.logged(message["level"], message["text"])
-        if reader.ends or reader.opened:
-            break
-    return reader.report(None)
+    return log_runs(_messages(text.split("\n")))[0]
+
+
+#: (process, level, text) of a line of a log.
+Message = Tuple[str, str, str]
+
+
+def _messages(lines: Iterable[str]) -> Iterator[Message]:
+    matches = (LOG_LINE.match(line[:LINE_LIMIT]) for line in lines)
+    return ((match["pid"], match["level"], match["text"]) for match in matches if match)
 
 
 def _consistent(release: Tuple[int, ...], nvidia_fs: str, rows: Mapping[str, str]) -> bool:
@@ -560,11 +560,10 @@ def read_recording(data: bytes, exit_status: Optional[int] = None) -> Recording:
     """
     lines = plain(data[:LIMIT]).split("\n")
     cut = len(data) > LIMIT
-    if _is_log(lines):
+    # A log has messages in its own format, and no report outside of them.
+    if next(_messages(lines), None) and not any(line.strip() in SECTIONS for line in lines):
         # The last line has no end: it may be cut.
-        matches = (LOG_LINE.match(line[:LINE_LIMIT]) for line in lines[:-1])
-        messages = ((match["pid"], match["level"], match["text"]) for match in matches if match)
-        return Recording(log_runs(messages), LOG, cut)
+        return Recording(log_runs(_messages(lines[:-1])), LOG, cut)
     runs = _output_runs(lines, exit_status)
     return Recording(runs, GDSCHECK if any(_is_something(run) for run in runs) else NOTHING, cut)
 
@@ -573,15 +572,8 @@ def _is_something(run: Report) -> bool:
     return bool(run.storage or run.errors or run.release or run.nvidia_fs_minimum or run.config or run.sections)
 
 
-def _is_log(lines: List[str]) -> bool:
-    """A log has messages in its own format, and no report outside of them."""
-    return any(LOG_LINE.match(line[:LINE_LIMIT]) for line in lines) and not any(
-        line.strip() in SECTIONS for line in lines
-    )
-
-
-def log_runs(messages: Iterable[Tuple[str, str, str]]) -> Tuple[Report, ...]:
-    """The runs in a log's messages (process, level, text), in the order of their last messages; at least one.
+def log_runs(messages: Iterable[Message]) -> Tuple[Report, ...]:
+    """The runs in a log's messages, in the order of their last messages; at least one.
 
     Several processes may write to a log, and each may open the library several times.  The errors of all processes
     that wrote no report are one run: which of them has the cause, only the lines together tell.
@@ -636,10 +628,10 @@ def _output_runs(lines: List[str], exit_status: Optional[int]) -> Tuple[Report, 
         pieces[-1] = (pieces[-1][0], exit_status)
     *others, (last, status) = pieces
     whole_end = lines[-1] == ""
-    runs = (*(parse_lines(*other) for other in others), parse_lines(last, status, whole_end))
+    runs = (*(parse(*other) for other in others), parse(last, status, whole_end))
     if others and not all(run.complete or run.verdict == REFUSED for run in runs):
         # Pieces that aren't whole may be one run's lines among another's.
-        return (parse_lines([line for piece, _ in pieces for line in piece], status, whole_end),)
+        return (parse([line for piece, _ in pieces for line in piece], status, whole_end),)
     return runs
 
 

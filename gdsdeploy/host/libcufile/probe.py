@@ -13,7 +13,7 @@ import glob
 import os
 import re
 import tempfile
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from ..paths import CUFILE, CUFILE_CONTROL, CUFILE_OPEN, CUFILE_SONAME
 from ..process import PYTHON, is_roots
@@ -64,13 +64,30 @@ os._exit(0)
 """
 
 
+_LOADED = re.compile(r"gdsdeploy: loaded (.*)")
+_PROBLEM = re.compile(r"gdsdeploy: (not loaded: .*|no cuFileDriverOpen.*)")
 _RETURNED = re.compile(r"gdsdeploy: cuFileDriverOpen returned err=(-?\d{1,18}) cu_err=(-?\d{1,18})")
 
 
-def returned(output: str) -> Tuple[Optional[int], Optional[int]]:
-    """CUfileOpError and CUresult of cuFileDriverOpen by a child's output; None: it didn't return."""
-    match = _RETURNED.search(output)
-    return (int(match[1]), int(match[2])) if match else (None, None)
+class Said(NamedTuple):
+    """What a child says of the library that it was to open."""
+
+    loaded: bool
+    #: its file; empty: its name isn't one of libcufile
+    library: str
+    #: why it couldn't be used; empty where it could
+    problem: str
+    #: CUfileOpError and CUresult of cuFileDriverOpen; None: it didn't return
+    error: Optional[int]
+    cuda_error: Optional[int]
+
+
+def said(output: str) -> Said:
+    """What a child has printed on its standard output."""
+    loaded, problem, result = (pattern.search(output) for pattern in (_LOADED, _PROBLEM, _RETURNED))
+    library = next((path for path in loaded[1].split() if "/libcufile" in path), "") if loaded else ""
+    error, cuda_error = map(int, result.groups()) if result else (None, None)
+    return Said(loaded is not None, library, problem[1] if problem else "", error, cuda_error)
 
 
 def probe(command: Callable[..., Any], commands: Dict[str, Any], config: str) -> None:

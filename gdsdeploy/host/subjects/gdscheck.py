@@ -66,7 +66,7 @@ class GdscheckFacts(Facts):
         from .. import gdscheck
 
         run = self.document.ran(GDSCHECK)
-        return gdscheck.parse(run.stdout + "\n" + run.stderr, run.status)
+        return gdscheck.parse((run.stdout + "\n" + run.stderr).split("\n"), run.status)
 
     @fact
     def logged(self) -> Optional[Report]:

@@ -70,13 +70,13 @@ class Opened:
 
 def opened(document: Document, name: str = CUFILE_OPEN) -> Opened:
     run = document.attempted(name)
-    not_loaded = re.search(r"gdsdeploy: (not loaded: .*|no cuFileDriverOpen.*)", run.stdout)
-    if not_loaded:
-        raise UndecidedError("libcufile was " + not_loaded.group(1))
-    if "gdsdeploy: loaded" not in run.stdout:
+    said = probe.said(run.stdout)
+    if said.problem:
+        raise UndecidedError("libcufile was " + said.problem)
+    if not said.loaded:
         output = run.stderr.strip() or run.stdout.strip() or "it printed nothing"
         raise UndecidedError("no program could ask libcufile: " + output)
-    return Opened(*probe.returned(run.stdout), run.status == TIMED_OUT, _messages(run))
+    return Opened(said.error, said.cuda_error, run.status == TIMED_OUT, _messages(run))
 
 
 def _messages(run: Ran) -> Tuple[str, ...]:
@@ -105,11 +105,11 @@ def acceptance(document: Document) -> str:
 
 def installed(document: Document) -> Optional[str]:
     """File name version of the library that the loader takes, e.g. ``1.9.1``: NVIDIA and Debian name it so."""
-    run = document.attempted(CUFILE_OPEN)
-    match = re.search(r"gdsdeploy: loaded .*?/libcufile\.so\.(\d+\.\d+\S*)", run.stdout)
+    said = probe.said(document.attempted(CUFILE_OPEN).stdout)
+    match = re.search(r"/libcufile\.so\.(\d+\.\d+\S*)", said.library)
     if match:
         return match.group(1)
-    if "gdsdeploy: not loaded" not in run.stdout:
+    if not said.problem.startswith("not loaded"):
         raise UndecidedError("the name of the loaded libcufile has no version")
     for folder in LIBRARY_FOLDERS:
         names = document.existing(f"{folder}/{LIBRARY_PATTERN}")

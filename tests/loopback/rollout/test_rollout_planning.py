@@ -211,15 +211,6 @@ def test_another_nvidia_fs_alone_needs_a_preflight(make_fleet: Callable[..., Pla
     prepare(fleet).require()
 
 
-def test_a_preflight_of_an_older_gdsdeploy_is_run_again(make_fleet: Callable[..., PlannedFleet]) -> None:
-    fleet = make_fleet("a")
-    path = record.keep(trial(fleet.new))
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 1, "builds": True, "loads": True}))
-    text = refusal(fleet)
-    assert "its preflight is an older gdsdeploy's" in text
-    assert "Run it again: gdsdeploy kmod preflight" in text
-
-
 def test_a_stack_that_hosts_have_already_needs_no_preflight(make_fleet: Callable[..., PlannedFleet]) -> None:
     fleet = make_fleet("a")
     fleet.untried()

@@ -70,12 +70,6 @@ def test_a_changed_wish_that_changes_the_build_makes_it_stale(target: Target, pi
     assert record.find(target.model_copy(update={"pins": {**target.pins, pin: "other"}})) is None
 
 
-def test_a_full_record_of_an_older_gdsdeploy_is_read(target: Target) -> None:
-    path = record.keep(make_record(target))
-    path.write_text(json.dumps({**json.loads(path.read_text()), "mode": "full"}))
-    assert record.find(target) == make_record(target)
-
-
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 2}', '{"format": 99}', '{"format": 2, "modules": [1]}'])
 def test_a_record_that_cannot_be_read_counts_as_none(target: Target, text: str) -> None:
     path = record.keep(make_record(target))
@@ -113,15 +107,6 @@ def test_an_answer_that_is_no_answer_makes_no_record(target: Target, word: str) 
     path = record.keep(make_record(target))
     path.write_text(json.dumps({**json.loads(path.read_text()), "builds": json.loads(word)}))
     assert record.find(target) is None
-
-
-def test_a_record_of_an_older_format_is_refused_and_named(target: Target) -> None:
-    assert record.outdated(target) is False
-    path = record.keep(make_record(target))
-    assert record.outdated(target) is False
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 1, "builds": True, "loads": True}))
-    assert record.find(target) is None
-    assert record.outdated(target) is True
 
 
 @pytest.mark.parametrize(
