@@ -5,20 +5,19 @@ enough: a filesystem may write through the cache and drop the pages (Btrfs with 
 written part is mapped and cached before: direct I/O has to remove it, while a write through the cache leaves it there,
 and dropping skips mapped pages.
 
-*The page cache.*  An instrument has to prove on the file itself that it works: it must see data that was just read
-through the cache.  Otherwise it looks elsewhere (cachestat on overlay does), and the next one is used.
+*The page cache.*  mincore has to prove on the file itself that it shows it: it must see data that was just read through
+the cache, and must not see what was dropped.
 
 *System calls* that Python's os module doesn't have go through the C library.  Numbers and layouts are those of the
-kernel's headers (linux/mman.h, linux/stat.h, asm/unistd.h), which are equal on x86_64 and aarch64 except for statx's
-number.  The C library has statx since glibc 2.28.  Each raises OSError as the call reports it; ENOSYS where the kernel
-or the C library doesn't have it.
+kernel's headers (linux/mman.h, linux/stat.h).  Each raises OSError as the call reports it; ENOSYS where the kernel
+doesn't have it.
 
 The audit of one folder as a JSON object, made in its own process and within a time limit.
 
 The object: ``folder``, ``seconds`` and either ``error`` (why nothing could be tried) or
 
     trials      name → {"result": see trials.py, "pages": used pages of the cache, "error": an errno's name}
-    instrument  the call that showed the page cache; null: none works there
+    instrument  the call that showed the page cache; null: it doesn't there
     kept        how the scratch file was kept from staying behind
     alignment   {"memory", "offset", "read"} in bytes from the kernel (statx), null where it reports none
     flags       inode flags of a new file there, as in linux/fs.h; null where the filesystem shows none
@@ -35,27 +34,17 @@ import os
 import time
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, is_dataclass
-from typing import Any, Callable, Dict, Iterator, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, Optional
 
 from ..io.reading import flags_of
 from ..process import TIMED_OUT, apart
 from .scratch import reopened, scratch
 
-_CACHESTAT = 451
-_STATX = {"x86_64": 332, "aarch64": 291}
 _AT_EMPTY_PATH = 0x1000
 _STATX_DIOALIGN = 0x2000
 _STATX_DIO_READ_ALIGN = 0x20000
 
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-class _Range(ctypes.Structure):
-    _fields_ = [("offset", ctypes.c_uint64), ("length", ctypes.c_uint64)]
-
-
-class _Cachestat(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in ("cache", "dirty", "writeback", "evicted", "recently_evicted")]
 
 
 class _Statx(ctypes.Structure):
@@ -92,19 +81,15 @@ def _check(result: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def cachestat(descriptor: int, offset: int, length: int) -> int:
-    """How many pages of that part of a file are in the page cache; since Linux 6.5."""
-    part, counts = _Range(offset, length), _Cachestat()
-    _check(_libc.syscall(_CACHESTAT, descriptor, ctypes.byref(part), ctypes.byref(counts), 0))
-    return int(counts.cache)
+def cached_pages(descriptor: int, offset: int, length: int) -> int:
+    """How many pages of that part of a file are in the page cache; right for files that this user may write.
 
-
-def mincore(descriptor: int, offset: int, length: int) -> int:
-    """Like cachestat, by the call mincore, whose answer is valid for files that this user may write."""
+    mincore is asked: it is in every kernel, and sees through overlay, where the younger cachestat sees nothing.
+    """
     page = mmap.PAGESIZE
     begin = offset // page * page
     size = min(offset + length, os.fstat(descriptor).st_size) - begin
-    if size <= 0:
+    if size <= 0 or length <= 0:
         return 0
     pages = (size + page - 1) // page
     with mmap.mmap(descriptor, size, offset=begin, access=mmap.ACCESS_WRITE) as mapped:
@@ -118,35 +103,15 @@ def mincore(descriptor: int, offset: int, length: int) -> int:
     return sum(flags & 1 for flags in vector)
 
 
-def nowait(descriptor: int, offset: int, length: int) -> int:
-    """Like cachestat, by reads that succeed only from the page cache (RWF_NOWAIT, since Linux 4.14)."""
-    pages, byte = 0, bytearray(1)
-    # Backwards: a miss makes the kernel read ahead, and a quick disk delivers the next pages before their turn.
-    for place in reversed(range(offset, offset + length, mmap.PAGESIZE)):
-        with contextlib.suppress(BlockingIOError):
-            pages += os.preadv(descriptor, [byte], place, os.RWF_NOWAIT)
-    return pages
-
-
 def direct_alignment(descriptor: int) -> Optional[Alignment]:
     """The kernel's alignment for direct I/O on this file (STATX_DIOALIGN, since Linux 6.1); None: it reports none."""
     status = _Statx()
     mask = ctypes.c_uint(_STATX_DIOALIGN | _STATX_DIO_READ_ALIGN)
-    call, first = _statx()
-    _check(call(*first, descriptor, b"", _AT_EMPTY_PATH, mask, ctypes.byref(status)))
+    _check(_libc.statx(descriptor, b"", _AT_EMPTY_PATH, mask, ctypes.byref(status)))
     if not status.mask & _STATX_DIOALIGN:
         return None
     read = int(status.read_alignment) if status.mask & _STATX_DIO_READ_ALIGN else None
     return Alignment(int(status.memory_alignment), int(status.offset_alignment), read)
-
-
-def _statx() -> Tuple[Any, Tuple[Any, ...]]:
-    if hasattr(_libc, "statx"):
-        return _libc.statx, ()
-    number = _STATX.get(os.uname().machine)
-    if number is None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    return _libc.syscall, (ctypes.c_long(number),)
 
 
 def preallocate(descriptor: int, offset: int, length: int) -> None:
@@ -154,28 +119,23 @@ def preallocate(descriptor: int, offset: int, length: int) -> None:
     _check(_libc.fallocate(descriptor, 0, ctypes.c_long(offset), ctypes.c_long(length)))
 
 
-#: Name → function of (descriptor, offset, length) that counts pages in the cache; in the order of preference.
-INSTRUMENTS: Dict[str, Callable[[int, int, int], int]] = {
-    "cachestat": cachestat,
-    "mincore": mincore,
-    "preadv2 RWF_NOWAIT": nowait,
-}
+#: The call that shows the page cache.
+INSTRUMENT = "mincore"
 #: A journal or a background writer may hold pages once more.
 _ATTEMPTS = 4
 
 
 @dataclass(frozen=True)
 class Cache:
-    """The page cache of one file, seen with one instrument."""
+    """The page cache of one file."""
 
     descriptor: int
-    instrument: str
     #: whether pages leave the cache when they are written back and dropped
     can_be_emptied: bool
 
     def pages(self, offset: int, length: int) -> int:
         """How many pages of that part are in the cache."""
-        return INSTRUMENTS[self.instrument](self.descriptor, offset, length) if length > 0 else 0
+        return cached_pages(self.descriptor, offset, length)
 
     def empty(self, length: int) -> bool:
         """Write back and drop the first ``length`` bytes; whether all of them left the cache."""
@@ -192,15 +152,11 @@ def drop(descriptor: int) -> None:
 
 
 def cache_of(descriptor: int, length: int) -> Optional[Cache]:
-    """The cache of a file of ``length`` bytes, with the first instrument that works on it; None if none does."""
-    for name, count in INSTRUMENTS.items():
-        os.pread(descriptor, length, 0)
-        try:
-            if count(descriptor, 0, length):
-                return Cache(descriptor, name, Cache(descriptor, name, False).empty(length))
-        except (OSError, AttributeError):
-            # The kernel or its sandbox has no such call.
-            continue
+    """The cache of a file of ``length`` bytes; None where what was just read through it doesn't show in it."""
+    os.pread(descriptor, length, 0)
+    with contextlib.suppress(OSError):
+        if cached_pages(descriptor, 0, length):
+            return Cache(descriptor, Cache(descriptor, False).empty(length))
     return None
 
 
@@ -436,7 +392,7 @@ def _audit(folder: str) -> Dict[str, Any]:
         # Once: the second, tiny file has nothing new.
         if not result:
             result["kept"] = desk.naming
-            result["instrument"] = desk.cache.instrument if desk.cache else None
+            result["instrument"] = INSTRUMENT if desk.cache else None
             result["alignment"] = _optional(direct_alignment, desk.direct)
             result["flags"] = _optional(flags_of, desk.plain)
 
