@@ -21,7 +21,7 @@ from ..paths import DKMS
 from ..rootdir import inside, list_folder, read_text
 from . import files, ofed
 from .files import Elf, open_plain
-from .flavour import has_nvme_hooks
+from .flavour import has_nvme_hooks, series
 from .kernel import Kernel
 from .module import ERROR, NOTE, WARNING, Finding, Module, finding, name_of, some, unknown_finding
 
@@ -132,7 +132,7 @@ def _of_storage_driver(kernel: Kernel, driver: str, requests: Set[str], offer: O
         message += f" {_versions(requests)}: its I/O silently takes the compat path"
         hint = f"take an nvidia-fs built for this kernel, and an OFED or DOCA release whose {driver} fits it"
         return [finding("hook-abi", severity, message, hint)]
-    if not any(offer.pairs[version] for version in common) and _kernel_number(kernel.release) >= _GPL_ONLY_FROM:
+    if not any(offer.pairs[version] for version in common) and series(kernel.release) >= _GPL_ONLY_FROM:
         message = f"{driver} exports its symbols for nvidia-fs to any module; kernel {kernel.release} gives only"
         message += " GPL-only ones to it: its I/O silently takes the compat path"
         hint = f"install a {driver} whose symbols are exported by EXPORT_SYMBOL_GPL"
@@ -177,11 +177,6 @@ def _offered(offer: Optional[Offer]) -> str:
 
 def _versions(versions: Iterable[str]) -> str:
     return ", ".join(sorted(version or _PLAIN for version in versions)) or "nothing"
-
-
-def _kernel_number(release: str) -> Tuple[int, ...]:
-    match = re.match(r"(\d{1,18})\.(\d{1,18})", release)
-    return (int(match.group(1)), int(match.group(2))) if match else ()
 
 
 #: What the stock Makefile of nvidia-fs prints before it builds.

@@ -66,10 +66,6 @@ class Module:
     license: str
     #: in-kernel names
     depends: List[str] = field(default_factory=list)
-    #: as written, e.g. ``pre: ib_core``
-    softdeps: List[str] = field(default_factory=list)
-    #: parameter → its description with the type in parentheses, or only the type
-    parms: Dict[str, str] = field(default_factory=dict)
     intree: bool = False
     #: namespaces of symbols that it declares to use (MODULE_IMPORT_NS)
     namespaces: List[str] = field(default_factory=list)
@@ -90,8 +86,6 @@ class Module:
     machine: str = ""
     #: as the compiler signs its work, e.g. ``GCC: (Debian 14.2.0-19) 14.2.0``; empty when that was stripped
     compiler: str = ""
-    #: whether the module was built with symbol versions at all (it has a CRC for some import, or imports nothing)
-    versioned: bool = True
     #: what the linker made of the whole build, in hex and without the note's header; empty without one
     build_id: str = ""
     #: bytes of struct module, as the module was compiled; 0 where it isn't there
@@ -139,8 +133,7 @@ def _read(file: IO[bytes], path: str) -> Module:
     def one(key: str) -> str:
         return info[key][0] if key in info else ""
 
-    versions = _import_versions(elf)
-    imports, weak, exports, spaces = _symbols(elf, versions)
+    imports, weak, exports, spaces = _symbols(elf, _import_versions(elf))
     this_module = elf.section(".gnu.linkonce.this_module")
     return Module(
         path=path,
@@ -150,8 +143,6 @@ def _read(file: IO[bytes], path: str) -> Module:
         srcversion=one("srcversion"),
         license=one("license"),
         depends=[name.replace("-", "_") for name in one("depends").split(",") if name],
-        softdeps=info.get("softdep", []),
-        parms=_parms(info),
         intree=one("intree") == "Y",
         namespaces=info.get("import_ns", []),
         provenance={key[len(PROVENANCE) :]: values[0] for key, values in info.items() if key.startswith(PROVENANCE)},
@@ -162,7 +153,6 @@ def _read(file: IO[bytes], path: str) -> Module:
         signature=_signature(elf),
         machine=elf.machine,
         compiler=next(filter(None, _texts(elf, ".comment")), ""),
-        versioned=bool(versions) or not imports,
         build_id=build_id_of(_content(elf, BUILD_ID, _NOTE_LIMIT).hex()),
         struct_size=this_module.size if this_module is not None else 0,
     )
@@ -195,15 +185,6 @@ def _modinfo(elf: Elf) -> Dict[str, List[str]]:
         if separator:
             info.setdefault(key, []).append(value)
     return info
-
-
-def _parms(info: Dict[str, List[str]]) -> Dict[str, str]:
-    types = dict(line.partition(":")[::2] for line in info.get("parmtype", []))
-    parms = dict(types)
-    for line in info.get("parm", []):
-        name, _, text = line.partition(":")
-        parms[name] = f"{text} ({types[name]})" if name in types else text
-    return parms
 
 
 def _import_versions(elf: Elf) -> Dict[str, int]:

@@ -48,23 +48,15 @@ class OfedTree:
         return {"path": self.path, "kernel_release": self.kernel_release, "symvers": self.symvers}
 
 
-class Refused(NamedTuple):
-    """A place that looks like an OFED tree and must not be built against."""
-
-    path: str
-    reason: str
-
-
 class Search(NamedTuple):
-    """``tree`` is the one to build against, or None; ``refused`` says what else was there and why not."""
+    """``tree`` is the one to build against, or None; ``refused``: each other that was there, and why not."""
 
     tree: Optional[OfedTree]
-    refused: Tuple[Refused, ...]
+    refused: Tuple[str, ...]
 
     def why_not(self) -> str:
         """One line for a user: why there is no tree."""
-        reasons = "; ".join(f"{refused.path} {refused.reason}" for refused in self.refused)
-        return reasons or f"neither the kernel nor an OFED or DOCA tree exports {SYMBOLS[0]}"
+        return "; ".join(self.refused) or f"neither the kernel nor an OFED or DOCA tree exports {SYMBOLS[0]}"
 
     def stub_reason(self, release: str) -> str:
         """One line for a user: why nvidia-peermem can't be built for kernel ``release``."""
@@ -79,7 +71,7 @@ def find(kernel: Kernel) -> Optional[OfedTree]:
 
 def search(kernel: Kernel) -> Search:
     """Like :func:`find`, with the reasons."""
-    refused: List[Refused] = []
+    refused: List[str] = []
     visited = set()
     for path, release, own in _candidates(kernel):
         place = os.path.realpath(path)
@@ -89,15 +81,15 @@ def search(kernel: Kernel) -> Search:
         try:
             exports = kernel.symvers() if own else read_symvers(os.path.join(path, _SYMVERS))
         except SymversError as error:
-            refused.append(Refused(path, f"cannot be read: {error.message}"))
+            refused.append(f"{path} cannot be read: {error.message}")
             continue
         if not all(name in exports for name in SYMBOLS):
             if not own:
-                refused.append(Refused(path, f"doesn't export {SYMBOLS[0]}"))
+                refused.append(f"{path} doesn't export {SYMBOLS[0]}")
             continue
         reason = "" if own else _objection(kernel, path, release, exports)
         if reason:
-            refused.append(Refused(path, reason))
+            refused.append(f"{path} {reason}")
             continue
         with open(os.path.join(path, _SYMVERS), "rb") as file:
             digest = "sha256:" + hashlib.sha256(file.read()).hexdigest()

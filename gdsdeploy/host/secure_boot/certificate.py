@@ -13,7 +13,6 @@ from typing import Any, Dict, FrozenSet, List, NamedTuple
 _CHILDREN_LIMIT = 256
 
 INTEGER = 0x02
-BIT_STRING = 0x03
 OCTET_STRING = 0x04
 OID = 0x06
 SEQUENCE = 0x30

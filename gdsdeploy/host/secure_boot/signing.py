@@ -207,7 +207,7 @@ def _strip(path: str) -> None:
             return
     done = process.run(["strip", "--strip-debug", path], _TIMEOUT)
     if done.status != 0:
-        raise SigningError(f"cannot strip it: {last_line(done)}", "install binutils")
+        raise SigningError(f"cannot strip it: {done.failure()}", "install binutils")
 
 
 def _append(tool: str, hashed: str, plain: str, by: Signer) -> None:
@@ -218,11 +218,11 @@ def _append(tool: str, hashed: str, plain: str, by: Signer) -> None:
         with open(plain, "rb") as source, open(detached, "wb") as sink:
             answer = process.pipe(by.command, source, sink, _TIMEOUT, _SIGNATURE_LIMIT)
         if answer.status != 0 or answer.truncated or os.path.getsize(detached) == 0:
-            message = f"the signer {by.command[0]} did not sign: {last_line(answer)}"
+            message = f"the signer {by.command[0]} did not sign: {answer.failure()}"
             raise SigningError(message, "it gets the module on standard input and has to answer with PKCS#7 as DER")
         done = process.run([tool, "-s", detached, hashed, by.path, plain], _TIMEOUT)
     if done.status != 0:
-        raise SigningError(f"{tool} failed: {last_line(done)}", f"does the key belong to {by.path}?")
+        raise SigningError(f"{tool} failed: {done.failure()}", f"does the key belong to {by.path}?")
 
 
 def _verify(plain: str, path: str, size: int, by: Signer) -> None:
@@ -247,15 +247,9 @@ def _pack(plain: str, out: IO[bytes], suffix: str) -> None:
             argv = ["gzip", "-nc9"] if suffix == ".gz" else ["zstd", "-qc", "-19"]
             done = process.pipe(argv, source, out, _TIMEOUT, os.path.getsize(plain) + CHUNK)
             if done.status != 0:
-                raise SigningError(f"cannot compress it: {last_line(done)}", f"install {argv[0]}")
+                raise SigningError(f"cannot compress it: {done.failure()}", f"install {argv[0]}")
         else:
             shutil.copyfileobj(source, out, CHUNK)
-
-
-def last_line(done: process.Output) -> str:
-    """The last line of a program's errors or output, or its exit status."""
-    lines = (done.stderr or done.stdout).strip().splitlines()
-    return lines[-1] if lines else f"exit status {done.status}"
 
 
 def from_settings(certificate: str = "", key: str = "", settings: str = SETTINGS) -> Optional[Signer]:
@@ -322,7 +316,7 @@ def make_key(key: str, certificate: str, name: str, days: int) -> Certificate:
         done = process.run(argv, _MOK_TIMEOUT)
         if done.status != 0:
             hint = "install openssl" if done.status == process.NOT_FOUND else ""
-            raise MokError(f"openssl made no key: {last_line(done)}", hint)
+            raise MokError(f"openssl made no key: {done.failure()}", hint)
         os.chmod(new, 0o600)
         os.chmod(public, 0o644)
         try:
@@ -399,7 +393,7 @@ def withdraw(root: str = "/", check: bool = False) -> Dict[str, Any]:
             done = process.run(["mokutil", option], _MOK_TIMEOUT)
             if done.status != 0:
                 hint = "install mokutil" if done.status == process.NOT_FOUND else f"run it by hand: mokutil {option}"
-                raise MokError(f"mokutil didn't withdraw the request: {last_line(done)}", hint)
+                raise MokError(f"mokutil didn't withdraw the request: {done.failure()}", hint)
     withdrawn = [key.subject for keys in options.values() for key in keys]
     if not check:
         _forget(root)
@@ -475,7 +469,7 @@ def _request(option: str, owners: Certificate) -> None:
     with tempfile.TemporaryDirectory(prefix="gdsdeploy-mok-") as folder:
         hashed = process.run(["openssl", "passwd", "-6", "-stdin"], _MOK_TIMEOUT, input=password + "\n")
         if hashed.status != 0:
-            raise MokError(f"openssl made no hash: {last_line(hashed)}", "install openssl")
+            raise MokError(f"openssl made no hash: {hashed.failure()}", "install openssl")
         path = os.path.join(folder, "hash")
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
             file.write(hashed.stdout.strip())
@@ -492,4 +486,4 @@ def _request(option: str, owners: Certificate) -> None:
     if done.status != 0:
         os.unlink(ONE_TIME)
         hint = "install mokutil" if done.status == process.NOT_FOUND else f"run mokutil {option} CERTIFICATE by hand"
-        raise MokError(f"mokutil refused the request for {owners.subject!r}: {last_line(done)}", hint)
+        raise MokError(f"mokutil refused the request for {owners.subject!r}: {done.failure()}", hint)

@@ -79,7 +79,6 @@ def digest(path: str) -> Dict[str, Any]:
     value["exports"] = {name: list(symbol) for name, symbol in _some(module.exports, EXPORTS).items()}
     value["exports_total"] = len(module.exports)
     value["weak"] = [name for name in module.weak if IMPORTS.search(name)]
-    value["parms"] = {}
     return value
 
 
