@@ -35,7 +35,7 @@ def run(facts: HostFacts, expectation: Expectation) -> List[Finding]:
 
 
 def _run(check: Check, facts: HostFacts, expectation: Expectation, values: Mapping[str, Any]) -> List[Finding]:
-    expected = check.expects.format_map(values)
+    expected = if_known(lambda: check.expected(facts, expectation), "") or check.expects.format_map(values)
     try:
         elsewhere = check.of_running and not expectation.own_kernel
         reason = ELSEWHERE if elsewhere else check.unless(facts, expectation)

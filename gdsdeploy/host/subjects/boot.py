@@ -21,7 +21,7 @@ from ..paths import (
     PROBE_FOLDERS,
     parameter_path,
 )
-from .register import Answer, check, collector, failed, not_applicable, passed, unknown
+from .register import Answer, check, collector, failed, passed, unknown
 
 if TYPE_CHECKING:
     from ..evidence.recorder import EvidenceRequest, Recorder
@@ -235,15 +235,16 @@ _MULTIPATH = "nvme_core.multipath"
     expects="those of boot in the fleet file, and of mode p2pdma",
     prevents="an IOMMU or NVMe multipath that is on again, because another program wrote the boot loader's arguments",
     of_running=True,
+    unless=lambda _, fleet: (
+        "" if _values(fleet) else "the profile sets no kernel arguments and no parameters of modules"
+    ),
+    expected=lambda _, fleet: _values(fleet),
 )
 def arguments(facts: HostFacts, expectation: Expectation) -> Answer:
     from ..boot.arguments import differing, unmet
     from ..boot.arguments import name as name_of
 
     expected = expectation.module_parameters
-    if not expectation.boot_arguments and not expected:
-        return not_applicable("the profile sets no kernel arguments and no parameters of modules")
-    values = ", ".join([*expectation.boot_arguments, *(f"{key}={value}" for key, value in sorted(expected.items()))])
     words = facts.kernel.command_line
     names = {name_of(word) for word in expectation.boot_arguments}
     lines = ["/proc/cmdline: {}".format(" ".join(w for w in words if name_of(w) in names) or "none of them")]
@@ -252,19 +253,24 @@ def arguments(facts: HostFacts, expectation: Expectation) -> Answer:
         text = "this boot is without {}".format(", ".join(missing))
         entries = if_known(lambda: configured(facts.document, expectation.kernel_release), None)
         if entries is not None and not any(unmet(entry, missing) for entry in entries):
-            return failed(f"reboot pending: {text}, which the next boot has", _PENDING, lines, expected=values)
-        return failed(text, _AGAIN, lines, expected=values)
+            return failed(f"reboot pending: {text}, which the next boot has", _PENDING, lines)
+        return failed(text, _AGAIN, lines)
     shown = shown_parameters(facts.document, expected)
     lines += [f"{parameter_path(key)}: {value}" for key, value in shown.items() if value is not None]
     wrong = differing(shown, expected)
     if wrong:
         text = ", ".join(f"{key} is {shown[key]}" for key in wrong)
-        return failed(text, _hint_of_argument(facts, wrong[0], expected[wrong[0]]), lines, expected=values)
+        return failed(text, _hint_of_argument(facts, wrong[0], expected[wrong[0]]), lines)
     hidden = _hidden(facts, shown)
     if hidden:
         words_hidden = "the kernel doesn't show {}".format(", ".join(hidden))
-        return unknown(words_hidden, "Check the names with modinfo --parameters", expected=values)
-    return passed("all of them", lines, expected=values)
+        return unknown(words_hidden, "Check the names with modinfo --parameters")
+    return passed("all of them", lines)
+
+
+def _values(expectation: Expectation) -> str:
+    parameters = [f"{key}={value}" for key, value in sorted(expectation.module_parameters.items())]
+    return ", ".join([*expectation.boot_arguments, *parameters])
 
 
 def _hint_of_argument(facts: HostFacts, key: str, value: str) -> str:
@@ -294,33 +300,36 @@ PEERMEM, PEERMEM_UNIT = "nvidia_peermem", "gds-peermem.service"
     expects="nvidia first, then the rest of the stack, in modules-load.d",
     prevents="a host that works until its first reboot because nothing loads nvidia-fs",
     of_provision=True,
+    expected=lambda _, fleet: (
+        f"{' before '.join(_autoloads(fleet))} in modules-load.d"
+        + (f", nvidia-peermem by {PEERMEM_UNIT}" if fleet.rdma == "peermem" else "")
+    ),
 )
 def autoload(facts: HostFacts, expectation: Expectation) -> Answer:
-    # nvidia-peermem needs the RDMA core first, so a unit loads it.
-    names = [name for name in expectation.modules() if name != PEERMEM]
-    expected = " before ".join(names) + " in modules-load.d"
-    expected += f", nvidia-peermem by {PEERMEM_UNIT}" if expectation.rdma == "peermem" else ""
     hint = "Provision the host again: it writes /etc/modules-load.d/gdsdeploy.conf"
-    listed, forbidden = facts.boot.autoloaded, facts.boot.forbidden
+    names, listed, forbidden = _autoloads(expectation), facts.boot.autoloaded, facts.boot.forbidden
     missing = [name for name in names if name not in listed]
     if missing:
-        return failed("modules-load.d lacks {}".format(", ".join(missing)), hint, expected=expected)
+        return failed("modules-load.d lacks {}".format(", ".join(missing)), hint)
     order = [name for name in listed if name in names]
     if order[0] != "nvidia":
-        return failed("the order is {}".format(", ".join(order)), hint, expected=expected)
+        return failed("the order is {}".format(", ".join(order)), hint)
     denied = [name for name in names if name in forbidden]
     if denied:
         remove = f"Remove it: grep -r {denied[0]} /etc/modprobe.d /proc/cmdline"
-        where = "modprobe.d or the kernel's command line forbids {}".format(", ".join(denied))
-        return failed(where, remove, expected=expected)
-    unit = _unit(facts, UNIT)
-    if expectation.own_kernel and unit.get("ActiveState") == "failed":
-        return failed(f"{UNIT} failed at this boot", f"Read why: systemctl status {UNIT}", expected=expected)
+        return failed("modprobe.d or the kernel's command line forbids {}".format(", ".join(denied)), remove)
+    if expectation.own_kernel and _unit(facts, UNIT).get("ActiveState") == "failed":
+        return failed(f"{UNIT} failed at this boot", f"Read why: systemctl status {UNIT}")
     # In modules-load.d nvidia-peermem comes too early for OFED, but it comes.
     needs_unit = expectation.rdma == "peermem" and PEERMEM not in listed
     if needs_unit and _unit(facts, PEERMEM_UNIT).get("UnitFileState") != "enabled":
-        return failed(f"nothing loads nvidia-peermem: {PEERMEM_UNIT} is not enabled", hint, expected=expected)
-    return passed(", ".join(order), expected=expected)
+        return failed(f"nothing loads nvidia-peermem: {PEERMEM_UNIT} is not enabled", hint)
+    return passed(", ".join(order))
+
+
+def _autoloads(expectation: Expectation) -> List[str]:
+    """Without nvidia-peermem, which needs the RDMA core first, so that a unit loads it."""
+    return [name for name in expectation.modules() if name != PEERMEM]
 
 
 def _unit(facts: HostFacts, name: str) -> Mapping[str, str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, Optional, Tuple, TypeVar, Union, cast
 
-from ..facts.unknown import Maybe, UndecidedError, Unknown, if_known, known
+from ..facts.unknown import Maybe, UndecidedError, Unknown, known
 from ..model import causes
 from ..model.discovery import import_modules
 
@@ -129,9 +129,7 @@ def listed_cause(ident: str, evidence: Tuple[str, ...] = (), what: str = "", fix
 USABLE, DIRECT_PATH = "usable", "direct"
 #: Advice on a mount: takes facts and a mount, and yields causes.
 NOTES = "notes"
-#: Takes facts and a :class:`~..explain.modules.Subject` that isn't loaded, and returns a Reason or None.
-NOT_LOADED = "not-loaded"
-ABOUT = (USABLE, DIRECT_PATH, NVIDIA_FS, P2PDMA, NOTES, NOT_LOADED)
+ABOUT = (USABLE, DIRECT_PATH, NVIDIA_FS, P2PDMA, NOTES)
 
 _RULES: Dict[str, Dict[int, Callable[..., Any]]] = {about: {} for about in ABOUT}
 
@@ -139,12 +137,12 @@ _RULES: Dict[str, Dict[int, Callable[..., Any]]] = {about: {} for about in ABOUT
 def rule(about: str, rank: int) -> Callable[[F], F]:
     """Register a function as a rule.  rank: rules run in this order, from the root outwards; each is unique.
 
-    A fact that isn't known ends the rule: with a condition that is unknown, without a note, or without a reason.
+    A fact that isn't known ends the rule: with a condition that is unknown, or without a note.
     Raises ValueError for a rank that another rule about the same subject has.
     """
 
     def register(function: F) -> F:
-        guarded = _reason_or_none(function) if about == NOT_LOADED else _ended(function, about != NOTES)
+        guarded = _ended(function, about != NOTES)
         other = _RULES[about].setdefault(rank, guarded)
         if other is not guarded:
             name, taken_by = (f"{rule.__module__}.{rule.__qualname__}" for rule in (function, other))
@@ -152,14 +150,6 @@ def rule(about: str, rank: int) -> Callable[[F], F]:
         return cast("F", guarded)
 
     return register
-
-
-def _reason_or_none(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def reason(*arguments: Any) -> Any:
-        return if_known(lambda: function(*arguments), None)
-
-    return reason
 
 
 def _ended(function: Callable[..., Iterator[Any]], with_condition: bool) -> Callable[..., Iterator[Any]]:

@@ -17,11 +17,15 @@ from ..kmod.flavour import flavour_of
 from ..model.expectation import Expectation
 from ..paths import EFI, SECURE_BOOT, SETUP_MODE, SHIM_STATE, parameter_path
 from ..secure_boot.firmware import NO_EFI, ON, state_of
-from .register import Answer, Unless, capitalized, check, collector, failed, not_applicable, passed
+from . import filesystem, quote, reference
+from .condition import NOTES, Cause, Condition, listed_cause, rule
+from .cufile_json import requests_p2pdma
+from .register import Answer, Words, capitalized, check, collector, failed, not_applicable, passed
 
 if TYPE_CHECKING:
     from ..evidence.recorder import EvidenceRequest, Recorder
     from ..facts import HostFacts
+    from .storage import Mount
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _FILES = (
@@ -392,6 +396,43 @@ def messages(lines: Iterable[str], module: str) -> Iterator[Message]:
             yield Message(line, meaning, label)
 
 
+#: Rows after which no transfer of nvidia-fs works → the cause.  After a bug it can't be unloaded either.
+STOPPING = {"nvidia-fs-bug": "nvidia-fs.stopped", "nvidia-fs-access": "nvidia-fs.access-ok"}
+
+
+@rule(NVIDIA_FS, 40)
+def stopped(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condition]:
+    """An error in nvidia-fs that the kernel stopped, or one that every transfer meets, leaves it loaded without use."""
+    stops = [m for m in messages(facts.kernel.log.lines, NVIDIA_FS) if m.meaning.id in STOPPING]
+    if stops:
+        yield Condition(False, _obstacle(facts, stops[-1]))
+    else:
+        yield Condition(lambda: isinstance(facts.kernel.messages, tuple))
+
+
+@rule(NOTES, 80)
+def fault_notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
+    """Faults that don't rule the path out, though they may end a transfer on it."""
+    modules = {NVIDIA: "driver.reported-fault"}
+    if not if_known(lambda: requests_p2pdma(facts, lambda: filesystem.storage_of(facts, mount)), False):
+        modules[NVIDIA_FS] = "nvidia-fs.reported-fault"
+    for module, ident in modules.items():
+        for message in messages(facts.kernel.log.lines, module):
+            if message.meaning.fault:
+                yield _cause(ident, facts, message)
+
+
+def _obstacle(facts: HostFacts, message: Message) -> Cause:
+    evidence = quote.with_source(facts.kernel.log.source, [message.line])
+    return listed_cause(STOPPING[message.meaning.id], evidence, message.what)
+
+
+def _cause(ident: str, facts: HostFacts, message: Message) -> Cause:
+    evidence = quote.with_source(facts.kernel.log.source, [message.line])
+    section = "NVIDIA Xid Errors" if message.xid else reference.INSTALL
+    return Cause(ident, message.what, message.meaning.fix, evidence, section)
+
+
 #: Bits of /proc/sys/kernel/tainted that mean damage (Documentation/admin-guide/tainted-kernels.rst).
 DAMAGE = {
     1: "a module was loaded by force",
@@ -473,7 +514,7 @@ UNKNOWN_HINT = (
 
 
 def check_messages(
-    ident: str, title: str, *, module: str, expects: str, prevents: str, unless: Unless = lambda _facts, _fleet: ""
+    ident: str, title: str, *, module: str, expects: str, prevents: str, unless: Words = lambda _facts, _fleet: ""
 ) -> None:
     """Register the check ``ident``: ``module`` has reported no fault."""
     check(

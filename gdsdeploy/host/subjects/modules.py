@@ -19,7 +19,7 @@ from ..secure_boot.signature import KEYRINGS
 from . import quote, reference
 from .condition import Cause, Condition, condition, listed_cause
 from .kernel import NVIDIA, NVIDIA_FS, PEERMEM
-from .register import Answer, Steps, Unless, answer, check, collector, failed, passed
+from .register import Answer, Steps, Words, check, collector, failed, passed
 
 if TYPE_CHECKING:
     from ..evidence.recorder import EvidenceRequest, Recorder
@@ -493,15 +493,28 @@ def other_symbols(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
 def _differing(facts: HostFacts, module: ModuleFacts) -> Tuple[str, ...]:
     """How the two module files differ, where the kernel has logged nothing yet."""
     mine, theirs = _file(module), _file(facts.driver.module)
-    if mine is None or theirs is None or module.asked == NVIDIA:
+    if mine is None or theirs is None or module.asked == NVIDIA or not is_versioned(mine, theirs):
         return ()
-    wrong = []
-    for name, crc in sorted(mine.imports.items()):
-        if name.startswith(P2P) and name not in theirs.exports:
-            wrong.append(f"{mine.path}: imports {name}, which {theirs.path} does not export")
-        elif name.startswith(P2P) and crc is not None and theirs.exports[name] not in (None, crc):
-            wrong.append(f"{mine.path}: needs another version of {name} than {theirs.path} has")
-    return tuple(wrong[: quote.LINES])
+    return tuple(differing(mine, theirs).values())[: quote.LINES]
+
+
+def is_versioned(mine: ModuleFile, theirs: ModuleFile) -> bool:
+    """Whether one of them has versions of symbols: without any, the kernel checks none."""
+    return any(crc is not None for crc in (*mine.imports.values(), *theirs.exports.values()))
+
+
+def differing(mine: ModuleFile, theirs: ModuleFile) -> Dict[str, str]:
+    """Imported symbol of the driver → how what one module file needs differs from what the driver's exports."""
+    exports = {name: f"exports {_crc(crc)}" for name, crc in theirs.exports.items()}
+    return {
+        name: f"{name}: {mine.path} needs {_crc(crc)}, {theirs.path} {exports.get(name, 'does not export it')}"
+        for name, crc in sorted(mine.imports.items())
+        if name.startswith(P2P) and (crc is None or theirs.exports.get(name) != crc)
+    }
+
+
+def _crc(value: Optional[int]) -> str:
+    return "no version" if value is None else f"0x{value:08x}"
 
 
 def refused_signature(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
@@ -575,7 +588,7 @@ def check_module_file(
     word: str,
     name: str,
     module_of: Callable[[HostFacts], ModuleFacts],
-    unless: Unless = lambda _facts, _expectation: "",
+    unless: Words = lambda _facts, _expectation: "",
     *,
     replaced: str,
     not_built: str,
@@ -599,7 +612,8 @@ def check_module_file(
         prevents=not_built,
         of_running=True,
         unless=unless,
-    )(lambda facts, _: answer(_same_kernel(facts, module_of(facts)), expected=f"vermagic {facts.kernel.release}"))
+        expected=lambda facts, _: f"vermagic {facts.kernel.release}",
+    )(lambda facts, _: _same_kernel(facts, module_of(facts)))
 
 
 def _same_file(facts: HostFacts, module: ModuleFacts) -> Steps:

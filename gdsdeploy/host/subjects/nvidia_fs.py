@@ -16,7 +16,7 @@ from .cufile_json import p2pdma_enabled
 from .filesystem import NETWORK, transport
 from .kernel import NVIDIA_FS as MODULE
 from .kernel import check_messages
-from .modules import P2P, ModuleFacts, ModuleFile, check_module_file, loaded
+from .modules import P2P, ModuleFacts, check_module_file, differing, is_versioned, loaded
 from .register import Answer, Steps, capitalized, check, failed, not_applicable, passed
 from .topology import iommu
 
@@ -333,7 +333,6 @@ def _registered(facts: HostFacts, stack_name: str) -> Condition:
 
 #: Up to this release nvidia-fs finds the driver's symbols at run time and imports none.
 LAST_WITH_SYMBOL_GET = (2, 17, 4)
-NO_EXPORT = "does not export it"
 REBUILD = "Rebuild nvidia-fs against the running driver: provision the host again and let it reboot"
 
 
@@ -388,34 +387,19 @@ check_module_file(
 )
 def symbol_versions(facts: HostFacts, _expectation: Expectation) -> Answer:
     module, driver = facts.nvidia_fs.module.its_file, facts.driver.module.its_file
-    imports = {name: crc for name, crc in sorted(module.imports.items()) if name.startswith(P2P)}
+    imports = [name for name in module.imports if name.startswith(P2P)]
     if not imports:
-        return _no_imports(module)
-    if all(crc is None for crc in module.imports.values()) and all(crc is None for crc in driver.exports.values()):
+        if () < numbers(module.version, 3) <= LAST_WITH_SYMBOL_GET:
+            return passed("imports none: nvidia-fs up to 2.17.4 looks the driver's symbols up when they are needed")
+        return failed(f"it imports no {P2P}* symbol at all", REBUILD)
+    if not is_versioned(module, driver):
         raise UndecidedError(f"neither {module.path} nor {driver.path} has symbol versions: this kernel checks none")
-    wrong = [(name, crc) for name, crc in imports.items() if crc is None or driver.exports.get(name) != crc]
-    if not wrong:
-        return passed(f"{len(imports)} of {len(imports)} equal")
-    exports = {name: f"exports {_crc(crc)}" for name, crc in driver.exports.items()}
-    return failed(
-        "{} of {} differ: {}".format(len(wrong), len(imports), ", ".join(name for name, _ in wrong)),
-        "Rebuild nvidia-fs against the running driver's tree and its Module.symvers: provision the host again",
-        [
-            f"{name}: nvidia-fs needs {_crc(crc)}, the driver {exports.get(name, 'does not export it')}"
-            for name, crc in wrong
-        ],
-    )
-
-
-def _no_imports(module: ModuleFile) -> Answer:
-    version = tuple(map(int, re.findall(r"\d{1,18}", module.version)[:3]))
-    if version and version <= LAST_WITH_SYMBOL_GET:
-        return passed("imports none: nvidia-fs up to 2.17.4 looks the driver's symbols up when they are needed")
-    return failed(f"it imports no {P2P}* symbol at all", "Rebuild nvidia-fs: provision the host again")
-
-
-def _crc(value: Optional[int]) -> str:
-    return "no version" if value is None else f"0x{value:08x}"
+    wrong = differing(module, driver)
+    if wrong:
+        return failed(
+            "{} of {} differ: {}".format(len(wrong), len(imports), ", ".join(wrong)), REBUILD, [*wrong.values()]
+        )
+    return passed(f"{len(imports)} of {len(imports)} equal")
 
 
 @check(

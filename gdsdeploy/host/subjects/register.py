@@ -74,8 +74,12 @@ class Answer:
 #: Conditions and the answer where they hold; or several answers: one for each mount or the like.
 Steps = Iterable[Union[Condition, Answer]]
 Judge = Callable[["HostFacts", Expectation], Union[Answer, Steps]]
-#: Why a check is not about a host, or empty.
-Unless = Callable[["HostFacts", Expectation], str]
+#: Why a check is not about a host, or what it expects there; empty: it is, or what ``expects`` says.
+Words = Callable[["HostFacts", Expectation], str]
+
+
+def _nothing(_facts: HostFacts, _expectation: Expectation) -> str:
+    return ""
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,9 @@ class Check:
     #: whether it is about what provision writes: where that never ran, its failure only repeats host.provisioned
     of_provision: bool
     #: why it isn't about a host, or empty: then it's not applicable
-    unless: Unless
+    unless: Words
+    #: what it expects where that depends on the facts
+    expected: Words
     judge: Judge
 
 
@@ -118,14 +124,16 @@ def check(
     unknown_hint: str = UNKNOWN_HINT,
     of_running: bool = False,
     of_provision: bool = False,
-    unless: Unless = lambda _facts, _expectation: "",
+    unless: Words = _nothing,
+    expected: Words = _nothing,
 ) -> Callable[[Judge], Judge]:
     """Register a function as the check ``ident``."""
 
     def register(judge: Judge) -> Judge:
         if ident in CHECKS:
             raise ValueError(f"two checks have the id {ident}")
-        CHECKS[ident] = Check(ident, title, expects, prevents, unknown_hint, of_running, of_provision, unless, judge)
+        flags = (of_running, of_provision)
+        CHECKS[ident] = Check(ident, title, expects, prevents, unknown_hint, *flags, unless, expected, judge)
         return judge
 
     return register

@@ -22,8 +22,7 @@ main(["hello"])
 NEEDLESS = {
     EVIDENCE: (
         "ctypes", "difflib", "gdsdeploy.host.apply", "gdsdeploy.host.build", "gdsdeploy.host.checks",
-        "gdsdeploy.host.explain", "gdsdeploy.host.facts.host_facts",
-        "gdsdeploy.host.gdscheck", "gdsdeploy.host.odirect.trials", "platform",
+        "gdsdeploy.host.explain", "gdsdeploy.host.facts.host_facts", "gdsdeploy.host.odirect.trials", "platform",
     ),
     HELLO: (
         "ctypes", "gdsdeploy.host.checks", "gdsdeploy.host.evidence", "gdsdeploy.host.explain", "gdsdeploy.host.facts",
