@@ -126,17 +126,17 @@ def _answer(facts: HostFacts, host: str, path: str) -> tuple[Any, str]:
 
 def _process(facts: HostFacts, host: str, pid: int) -> tuple[Any, str]:
     """The document and the text about one process."""
-    from gdsdeploy.host.explain import explanation
     from gdsdeploy.host.explain.text import render_process
+    from gdsdeploy.host.subjects import programs
     from gdsdeploy.ssh import reply_schema
 
     with reply_schema.unexpected_errors(host):
         try:
-            explained = explanation.explain_process(facts, pid)
-        except explanation.NoSuchProcessError as reason:
+            explained = programs.explain_process(facts, pid)
+        except programs.NoSuchProcessError as reason:
             hint = "See which processes there are: gdsdeploy watch HOST --once"
             raise GdsError(f"{host}: {reason}", hint=hint) from None
-        return explanation.process_document(explained), render_process(explained)
+        return programs.process_document(explained), render_process(explained)
 
 
 def _print(as_json: bool, document: Any, text: str) -> None:

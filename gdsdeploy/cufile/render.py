@@ -32,11 +32,11 @@ from gdsdeploy.cufile.model import (
     release_of,
 )
 from gdsdeploy.errors import FleetInvalid, HostUnfit
-from gdsdeploy.host.explain.explanation import MountPath, description, proof_of, storage_paths
 from gdsdeploy.host.facts import HostFacts, UndecidedError, Unknown
 from gdsdeploy.host.facts.unknown import if_known, known
 from gdsdeploy.host.libcufile import p2pdma
 from gdsdeploy.host.subjects.cufile_json import given_keys
+from gdsdeploy.host.subjects.path import MountPath, storage_paths
 from gdsdeploy.host.subjects.pci import Function
 from gdsdeploy.host.subjects.rdma import Address, RdmaInterface
 from gdsdeploy.model.fleet import Profile
@@ -180,7 +180,7 @@ def _fit_compat(profile: Profile, host: FitTarget) -> _Rows:
 
 
 def _paths(profile: Profile, facts: HostFacts) -> tuple[MountPath, ...]:
-    return storage_paths(facts, [(mount.mount, mount.path) for mount in profile.storage])
+    return tuple(storage_paths(facts, [(mount.mount, mount.path) for mount in profile.storage]))
 
 
 def _host_pool(profile: Profile, facts: HostFacts, release: Release) -> _Rows:
@@ -234,7 +234,7 @@ def _notes(profile: Profile, host: FitTarget) -> Iterator[str]:
     """Why compat mode stays allowed, and what the library would refuse on this host."""
     for key, allowed, _ in _fit_compat(profile, host):
         paths = [path for path in _paths(profile, host.facts) if path.satisfies is not True]
-        lacking = [f"{p.mount} takes {description(p)}" + (f" {proof_of(p)}" if p.proven else "") for p in paths]
+        lacking = [f"{p.mount} takes {p.description}" + (f" {p.how}" if p.proven else "") for p in paths]
         if allowed:
             yield f"{key} stays true on {host.name} until its paths are proven: {'; '.join(lacking)}"
         elif lacking:

@@ -19,7 +19,6 @@ from pydantic import ValidationError
 
 from gdsdeploy.errors import FleetInvalid, HostUnfit
 from gdsdeploy.host.apply.packages.aptsources import Source, SourcesError, parse_sources
-from gdsdeploy.host.explain.explanation import path_of
 from gdsdeploy.host.facts import HostFacts, UndecidedError, Unknown
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.facts.packages import Package
@@ -31,6 +30,7 @@ from gdsdeploy.host.subjects import filesystem
 from gdsdeploy.host.subjects.condition import DIRECT
 from gdsdeploy.host.subjects.mechanisms import choose
 from gdsdeploy.host.subjects.modules import ModuleFile
+from gdsdeploy.host.subjects.path import path_of
 from gdsdeploy.host.subjects.pci import Part
 from gdsdeploy.host.subjects.stack import DOCA
 from gdsdeploy.host.subjects.storage import MULTIPATH, NVME, NVMEOF, Mount

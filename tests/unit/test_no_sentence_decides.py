@@ -16,14 +16,13 @@ from gdsdeploy.cufile import render as fitting
 from gdsdeploy.host import checks
 from gdsdeploy.host.audit import audit
 from gdsdeploy.host.audit.audit import objections
-from gdsdeploy.host.checks import storage as storage_check
-from gdsdeploy.host.explain import explanation
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.facts.document import Document, Ran
 from gdsdeploy.host.kmod import module
 from gdsdeploy.host.model import finding
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.subjects import condition as cause
+from gdsdeploy.host.subjects import path as paths
 from gdsdeploy.host.subjects import proof as proofs
 from gdsdeploy.host.subjects.modules import AuditFacts
 from gdsdeploy.model.fleet import Profile
@@ -42,18 +41,19 @@ def test_the_words_about_a_path_decide_nothing_of_a_cufile_json(
     profile = Profile.model_validate({"os": "debian-13", "fit": {}, "storage": [{"mount": "/"}]})
     host = fitting.FitTarget("gpu1", facts_from(rdma_host()))
     before = fitting.fit(profile, host, (1, 20))
-    monkeypatch.setattr(fitting, "description", lambda mount: spelling(explanation.description(mount)))
+    said = paths.MountPath.description.fget
+    monkeypatch.setattr(paths.MountPath, "description", property(lambda mount: spelling(said(mount))))
     assert fitting.fit(profile, host, (1, 20)).values == before.values
 
 
 def test_the_finding_of_a_mount_has_its_path_as_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
     expectation = _expectation([{"mount": "/", "path": "direct"}, {"mount": "/nowhere", "path": "direct"}])
-    monkeypatch.setattr(storage_check, "description", lambda _: "in other words")
+    monkeypatch.setattr(paths.MountPath, "description", "in other words")
     by_check = {entry.check: entry for entry in checks.run(facts_from(rdma_host()), expectation)}
-    assert by_check["storage.path:/nowhere"].path == explanation.NONE
+    assert by_check["storage.path:/nowhere"].path == paths.NONE
     assert by_check["storage.path:/"].found.startswith("in other words")
     assert by_check["storage.path:/"].path in ("", *finding.PATHS)
-    assert set(finding.PATHS) == {*cause.DIRECT, cause.COMPAT, cause.BROKEN, explanation.NONE}
+    assert set(finding.PATHS) == {*cause.DIRECT, cause.COMPAT, cause.BROKEN, paths.NONE}
 
 
 def test_findings_of_either_age_are_read() -> None:

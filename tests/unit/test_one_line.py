@@ -31,13 +31,13 @@ from gdsdeploy.converge import ansible, diff, plan_report
 from gdsdeploy.errors import GdsError
 from gdsdeploy.host.checks import registry as host_report
 from gdsdeploy.host.checks import run as run_checks
-from gdsdeploy.host.explain import explanation
 from gdsdeploy.host.explain.text import render_process
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.facts.unknown import if_known
 from gdsdeploy.host.io.wording import joined
 from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.model.finding import Finding
+from gdsdeploy.host.subjects import programs
 from gdsdeploy.host.watch.document import document as watch_document
 from gdsdeploy.host.watch.look import Entry, Look
 from gdsdeploy.model.events import Kind
@@ -201,7 +201,7 @@ def test_what_a_hosts_evidence_says(seed: int, capsys: Captured) -> None:
     with suppress(GdsError):
         explain_verb._print(True, *explain_verb._answer(facts, "gpu1", ""))
     for program in if_known(lambda: facts.processes.programs, ()):
-        console.data(render_process(explanation.explain_process(facts, program.pid)))
+        console.data(render_process(programs.explain_process(facts, program.pid)))
     with suppress(GdsError):
         topology_verb._show({"gpu1": require_topology("gpu1", facts)}, False)
     console.data(host_report.text(EXPECTED, facts, run_checks(facts, EXPECTED)))

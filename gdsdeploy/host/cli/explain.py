@@ -63,15 +63,15 @@ def print_explanation(evidence: Any, mount: Optional[str], rules: Sequence[Rule]
 
 def print_process(evidence: Any, pid: int, as_json: bool) -> None:
     """Print why a process takes the path that it takes.  Raises NothingToExplainError."""
-    from ..explain import explanation
     from ..explain.text import render_process
     from ..facts import facts_from
+    from ..subjects import programs
 
     try:
-        answer = explanation.explain_process(facts_from(evidence), pid)
-    except explanation.NoSuchProcessError as reason:
+        answer = programs.explain_process(facts_from(evidence), pid)
+    except programs.NoSuchProcessError as reason:
         raise NothingToExplainError(str(reason)) from None
-    print(json.dumps(explanation.process_document(answer), sort_keys=True) if as_json else render_process(answer))
+    print(json.dumps(programs.process_document(answer), sort_keys=True) if as_json else render_process(answer))
 
 
 def print_logs(names: Sequence[str], as_json: bool) -> bool:

@@ -11,16 +11,9 @@ from ..io.wording import joined, line
 from ..libcufile.counters import route_words
 from ..subjects import filesystem
 from ..subjects.condition import BROKEN, COMPAT, DMABUF, NVIDIA_FS, P2PDMA, PEERMEM, Cause
-from .explanation import (
-    ExplainedMount,
-    ExplainedProcess,
-    ExplainedProgram,
-    Explanation,
-    Kind,
-    Path,
-    configuration,
-    versions,
-)
+from ..subjects.path import Kind, Path
+from ..subjects.programs import ExplainedProcess, ExplainedProgram, configuration, versions
+from .explanation import ExplainedMount, Explanation
 
 WIDTH = 88
 MEANS = {

@@ -180,6 +180,9 @@ def _storage(facts: HostFacts, report: Report) -> List[str]:
     row = report.storage.get("NVMe")
     if row is None or not row.supported or "p2pdma" in row.paths:
         return []
-    if any(re.match(r"nvme_v\d_register_nvfs_dma_ops$", name) for name in facts.kernel.symbols):
+    from .nvidia_fs import HOOKS
+
+    symbols = facts.kernel.symbols
+    if any(name in symbols for name in HOOKS["nvme"]):
         return []
     return [f"it says NVMe is {row.value}, but the nvme driver has no hooks for nvidia-fs"]

@@ -10,11 +10,11 @@ import posixpath
 import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ..explain.explanation import configuration
 from ..facts.unknown import Unknown, if_known
 from ..io.wording import aligned, first_few, line
 from ..libcufile.counters import NOT_COUNTED, REASONS, Counters, releases, route_words
 from ..subjects.processes import Program
+from ..subjects.programs import configuration
 from .look import JOB, Entry, Look, Owner, named, owner, pods
 
 VERSION = 1

@@ -13,8 +13,10 @@ from gdsdeploy.cufile.check import check
 from gdsdeploy.cufile.model import get
 from gdsdeploy.cufile.render import FitTarget, Fitted, fit, render_profile
 from gdsdeploy.errors import FleetInvalid, HostUnfit
-from gdsdeploy.host.explain.explanation import MountPath
 from gdsdeploy.host.facts import facts_from
+from gdsdeploy.host.subjects.path import MountPath
+from gdsdeploy.host.subjects.path import Path as Taken
+from gdsdeploy.host.subjects.proof import Proof
 from gdsdeploy.host.subjects.rdma import Address
 from gdsdeploy.model.fleet import Profile
 from tests.cufile import libraries
@@ -139,7 +141,8 @@ def test_a_proven_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests of the check storage.path see a path proven by evidence; here it is given."""
     key = "properties.allow_compat_mode"
     intent = profile(storage=[{"mount": "/"}])
-    proven = MountPath("/", "direct", "nvidia-fs", proven=True, satisfies=True)
+    path = Taken("nvidia-fs", (), gpu=True, proofs=(Proof("/", "", "nvidia-fs"),))
+    proven = MountPath("/", "direct", None, path)
     monkeypatch.setattr("gdsdeploy.cufile.render.storage_paths", lambda *_: (proven,))
     assert fitted(host(), intent).values[key] is False
     document = host()

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import checks
-from gdsdeploy.host.explain import explanation
 from gdsdeploy.host.explain.explanation import as_document, explain
 from gdsdeploy.host.explain.text import render
 from gdsdeploy.host.facts import as_dict, facts_from, require
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, UNKNOWN
-from gdsdeploy.host.subjects import filesystem
+from gdsdeploy.host.subjects import filesystem, programs
 from gdsdeploy.host.subjects.stack import stack
 from tests.unit.host import cases, hosts
 from tests.unit.host.cases import CaseError, Look
@@ -52,7 +51,7 @@ def _kinds(look: Look, _: Any) -> dict[str, Any]:
 
 def _processes(look: Look, expected: Mapping[int, Any]) -> dict[int, Any]:
     facts = facts_from(look.document)
-    return {pid: explanation.process_document(explanation.explain_process(facts, pid)) for pid in expected}
+    return {pid: programs.process_document(programs.explain_process(facts, pid)) for pid in expected}
 
 
 def _conditions(look: Look, expected: Mapping[str, Any]) -> dict[str, Any]:

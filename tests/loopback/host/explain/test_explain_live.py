@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.explain.explanation import Path as Taken
 from gdsdeploy.host.explain.explanation import explain
 from gdsdeploy.host.facts import HostFacts, facts_from
+from gdsdeploy.host.subjects.path import Path as Taken
 
 ROOT = Path(__file__).parents[4]
 #: Runs as root in the namespace; a loop device is given back with the last mount of it.

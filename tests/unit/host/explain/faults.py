@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from gdsdeploy.host.explain.explanation import Path, explain
+from gdsdeploy.host.explain.explanation import explain
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.subjects.condition import COMPAT
+from gdsdeploy.host.subjects.path import Path
 from tests.unit.host import cases
 from tests.unit.host.cases import Case
 from tests.unit.host.explain.capable_host import MOUNT, Document

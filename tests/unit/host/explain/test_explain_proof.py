@@ -16,8 +16,7 @@ import pytest
 
 from gdsdeploy.cufile.render import PATH
 from gdsdeploy.host import checks
-from gdsdeploy.host.explain.explanation import Path as Taken
-from gdsdeploy.host.explain.explanation import as_document, explain, path_of
+from gdsdeploy.host.explain.explanation import as_document, explain
 from gdsdeploy.host.explain.text import render
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.document import Document
@@ -26,6 +25,8 @@ from gdsdeploy.host.model.expectation import from_json
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
 from gdsdeploy.host.paths import CONTAINER_FILES
 from gdsdeploy.host.subjects.condition import BROKEN, COMPAT, NVIDIA_FS, P2PDMA
+from gdsdeploy.host.subjects.path import Path as Taken
+from gdsdeploy.host.subjects.path import path_of
 from gdsdeploy.host.subjects.proof import Proof, proof_counters, proofs
 from tests.unit.host.explain.capable_host import MOUNT, capable, with_gpu
 

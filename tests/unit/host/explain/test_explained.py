@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.explain import explanation
 from gdsdeploy.host.explain.explanation import as_document, explain
 from gdsdeploy.host.explain.text import render, render_process
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.model import causes
-from gdsdeploy.host.subjects import rdma, topology
+from gdsdeploy.host.subjects import programs, rdma, topology
 from gdsdeploy.host.subjects.condition import Cause, listed_cause, numbers
 from gdsdeploy.host.subjects.modules import not_loaded
 from gdsdeploy.host.subjects.stack import stack
@@ -188,20 +187,20 @@ PID = 4711
 )
 def test_as_text(case: str, words: tuple[str, ...]) -> None:
     document = cases.read("explain/process")[case].document()
-    text = render_process(explanation.explain_process(facts_from(document), PID))
+    text = render_process(programs.explain_process(facts_from(document), PID))
     assert text.startswith("process 4711 (train) of /system.slice/train.service: ")
     assert all(word in text for word in words), text
 
 
 @pytest.mark.parametrize("known", [{"processes": {"$set": {}}}, {"processes": {"libcufile": {"$set": {}}}}])
 def test_processes_that_are_not_known(known: Any) -> None:
-    with pytest.raises(explanation.NoSuchProcessError):
-        explanation.explain_process(facts_from(patched(GOOD, known)), PID)
+    with pytest.raises(programs.NoSuchProcessError):
+        programs.explain_process(facts_from(patched(GOOD, known)), PID)
 
 
 def test_another_process() -> None:
-    with pytest.raises(explanation.NoSuchProcessError, match=r"process 1 has no libcufile loaded .*4711"):
-        explanation.explain_process(facts_from(GOOD), 1)
+    with pytest.raises(programs.NoSuchProcessError, match=r"process 1 has no libcufile loaded .*4711"):
+        programs.explain_process(facts_from(GOOD), 1)
 
 
 @pytest.mark.parametrize(
