@@ -60,25 +60,18 @@ class FitTarget:
     settled: bool = False
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """Values by dotted key, their origins, and notes about the host."""
-
-    values: Mapping[str, Any]
-    sources: Mapping[str, str]
-    notes: tuple[str, ...]
+#: dotted key → (value, its origin in words)
+_Values = dict[str, tuple[Any, str]]
 
 
-def fit(profile: Profile, host: FitTarget, release: Release) -> Fitted:
+def fit(profile: Profile, host: FitTarget, release: Release) -> _Values:
     """The values that ``profile.fit`` requires on that host; raises HostUnfit, which names the missing fact."""
     assert profile.fit is not None
     facts = host.facts
     rows = [*_addresses(profile, facts, host.name), *_fit_compat(profile, host)]
     if profile.fit.pools:
         rows += [*_host_pool(profile, facts, release), *_gpu_pool(profile, facts, release)]
-    rows = [row for row in rows if row[0] in keys(release)]
-    values, sources = {key: value for key, value, _ in rows}, {key: source for key, _, source in rows}
-    return Fitted(values, sources, notes=tuple(_notes(profile, host)))
+    return {key: (value, source) for key, value, source in rows if key in keys(release)}
 
 
 #: (dotted key, value, origin)
@@ -296,39 +289,35 @@ def render_profile(
         )
     values = _defaults(profile, libcufile, release)
     notes: tuple[str, ...] = ()
-    sources = {key: source for key, (_, source) in values.items()}
-    below = {key: value for key, (value, _) in values.items()}
     if profile.fit is not None:
         if host is None:
             raise FleetInvalid(f"profiles.{name}.fit: this file differs between hosts, and no host is named")
-        fitted = fit(profile, host, release)
-        below, sources, notes = {**below, **fitted.values}, {**sources, **fitted.sources}, fitted.notes
-    result = _overlay(_nest(below), profile.cufile)
+        values |= fit(profile, host, release)
+        notes = tuple(_notes(profile, host))
+    result = _overlay(_nest({key: value for key, (value, _) in values.items()}), profile.cufile)
+    sources = {key: source for key, (_, source) in values.items()}
     sources |= {key: f"the fleet file, profile {name}" for key, _ in given_keys(profile.cufile)}
     if variant == "container" and get(profile.cufile, "logging.dir") is None:
         result["logging"]["dir"], sources["logging.dir"] = "/tmp", "a folder that every image has"  # noqa: S108 # nosec B108
-    file = _file(json.dumps(result), json.dumps(sources), tuple(usage(profile, variant)), release)
-    _refuse(name, profile, libcufile, release, file.problems)
-    return Rendered(file.text, result, sources, notes)
-
-
-@dataclass(frozen=True)
-class _File:
-    #: empty where there are problems
-    text: str
-    #: (key of the profile, message)
-    problems: tuple[tuple[str, str], ...]
+    text, problems = _file(json.dumps(result), json.dumps(sources), tuple(usage(profile, variant)), release)
+    _refuse(name, profile, libcufile, release, problems)
+    return Rendered(text, result, sources, notes)
 
 
 @functools.lru_cache(maxsize=KINDS)
-def _file(values: str, sources: str, head: tuple[str, ...], release: Release) -> _File:
-    """The file with these values, which hosts of a kind share.  values, sources: as JSON, in their order."""
+def _file(
+    values: str, sources: str, head: tuple[str, ...], release: Release
+) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """The file with these values, which hosts of a kind share; or (key of the profile, message) of each problem.
+
+    values, sources: as JSON, in their order.
+    """
     document = json.loads(values)
     problems = tuple((f"cufile.{problem.key}".rstrip("."), problem.message) for problem in check(document, release))
     if problems:
-        return _File("", problems)
+        return "", problems
     entries = _entries(document, "", keys(release), json.loads(sources))
-    return _File(_template().render(entries=entries, usage=head), ())
+    return _template().render(entries=entries, usage=head), ()
 
 
 def document(name: str, profile: Profile, libcufile: str) -> dict[str, Any]:
@@ -372,7 +361,7 @@ def log_dir(profile: Profile) -> str:
     return str(get(profile.cufile, "logging.dir") or LOG_DIR)
 
 
-def _defaults(profile: Profile, libcufile: str, release: Release) -> dict[str, tuple[Any, str]]:
+def _defaults(profile: Profile, libcufile: str, release: Release) -> _Values:
     """The values for keys that the fleet file doesn't set, and their origins."""
     release_keys = keys(release)
     largest = get(profile.cufile, model.LARGEST) or release_keys[model.LARGEST].default_for(release)
@@ -381,7 +370,7 @@ def _defaults(profile: Profile, libcufile: str, release: Release) -> dict[str, t
         # From 1.13 on a buffer larger than a request is fatal, and the library's own default may be larger.
         buffer = min(buffer, largest)
     own, mode = f"the default of libcufile {libcufile}", f"the mode {profile.mode}"
-    values: dict[str, tuple[Any, str]] = {
+    values: _Values = {
         "logging.dir": (log_dir(profile), "gdsdeploy's own folder"),
         "logging.level": ("ERROR", own),
         model.ALLOW_COMPAT: _compat(profile),

@@ -11,7 +11,7 @@ import pytest
 
 from gdsdeploy.cufile.check import check
 from gdsdeploy.cufile.model import get
-from gdsdeploy.cufile.render import FitTarget, Fitted, fit, render_profile
+from gdsdeploy.cufile.render import FitTarget, fit, render_profile
 from gdsdeploy.errors import FleetInvalid, HostUnfit
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.subjects.path import MountPath
@@ -32,8 +32,13 @@ def profile(**keys: Any) -> Profile:
     return Profile.model_validate({"os": "debian-13", "fit": {}, **keys})
 
 
-def fitted(document: Document, intent: Profile, **about: Any) -> Fitted:
-    return fit(intent, FitTarget("gpu1", facts_from(document), **about), (1, 20))
+def fitted(document: Document, intent: Profile, **about: Any) -> dict[str, Any]:
+    values = fit(intent, FitTarget("gpu1", facts_from(document), **about), (1, 20))
+    return {key: value for key, (value, _) in values.items()}
+
+
+def notes(document: Document, intent: Profile) -> tuple[str, ...]:
+    return render_profile("gds", intent, "1.20.0.107", FitTarget("gpu1", facts_from(document))).notes
 
 
 def test_interfaces_are_read_in_the_order_of_their_numbers() -> None:
@@ -67,7 +72,7 @@ def test_a_device_in_software_names_its_interface_in_the_table_of_its_port() -> 
 )
 def test_addresses_of_the_interfaces(fit_keys: dict[str, str], expected: list[str] | None) -> None:
     result = fitted(host(), profile(fit=fit_keys))
-    assert result.values.get(ADDRESSES) == expected
+    assert result.get(ADDRESSES) == expected
 
 
 def test_addresses_near_a_gpu() -> None:
@@ -75,13 +80,13 @@ def test_addresses_near_a_gpu() -> None:
     near = profile(fit={"addresses": "near"})
     close = ("mlx5_5", "ens5", "0000:10:00.0/0000:11:02.0/0000:15:00.0", ("192.0.2.5/25",))
     document = host((*CARDS[:3], close))
-    assert fitted(document, near).values[ADDRESSES] == ["192.0.2.2", "192.0.2.5"]
+    assert fitted(document, near)[ADDRESSES] == ["192.0.2.2", "192.0.2.5"]
     document = host(CARDS[:2])
     for name, node in (("0000:12:00.0", "0"), ("0000:13:00.0", "1"), ("0000:14:00.0", "1"), ("0000:24:00.0", "1")):
         document["files"][f"{PCI}/{name}/numa_node"] = node
     for name in ("0000:12:00.0", "0000:13:00.0"):
         document["links"][f"{PCI}/{name}"] = f"../../../devices/pci0000:00/{name}"
-    assert fitted(document, near).values[ADDRESSES] == ["192.0.2.129"]
+    assert fitted(document, near)[ADDRESSES] == ["192.0.2.129"]
 
 
 def test_a_host_that_lacks_what_is_asked_for_is_refused() -> None:
@@ -100,25 +105,25 @@ def test_a_host_that_lacks_what_is_asked_for_is_refused() -> None:
 
 def test_pools_fit_the_memory() -> None:
     sizes, counts = "properties.posix_pool_slab_size_kb", "properties.posix_pool_slab_count"
-    assert counts not in fitted(host(memory=1024), profile()).values, "the library's own fit"
-    small = fitted(host(memory=4), profile()).values
+    assert counts not in fitted(host(memory=1024), profile()), "the library's own fit"
+    small = fitted(host(memory=4), profile())
     total = sum(size * count for size, count in zip(small[sizes], small[counts], strict=True))
     assert total <= (4 << 20) // 8 // 2, "an eighth of it, for a process for each of two GPUs"
     assert small[counts][0] == 128, "the large ones give way first"
-    assert min(fitted(host(memory=0), profile()).values[counts]) == 1
-    assert sizes not in fitted(host(memory=4), profile(cufile={"properties": {sizes[11:]: [4]}})).values
-    assert sizes not in fitted(host(memory=4), profile(fit={"pools": False})).values
+    assert min(fitted(host(memory=0), profile())[counts]) == 1
+    assert sizes not in fitted(host(memory=4), profile(cufile={"properties": {sizes[11:]: [4]}}))
+    assert sizes not in fitted(host(memory=4), profile(fit={"pools": False}))
 
 
 def test_pools_fit_bar1() -> None:
-    values = fitted(host(bar1=256), profile()).values
+    values = fitted(host(bar1=256), profile())
     assert values["properties.max_device_pinned_mem_size_kb"] == 256 << 10
     assert values["properties.max_device_cache_size_kb"] == 64 << 10
     assert values["properties.per_buffer_cache_size_kb"] == 512, "the cache holds a batch of 128 requests"
     nested = {"properties": {name.partition(".")[2]: value for name, value in values.items() if "cache" in name}}
     assert [finding.id for finding in check(json.dumps(nested).encode(), (1, 20)).findings] == []
-    assert fitted(host(bar1=2), profile()).values["properties.per_buffer_cache_size_kb"] == 64
-    large = fitted(host(), profile()).values
+    assert fitted(host(bar1=2), profile())["properties.per_buffer_cache_size_kb"] == 64
+    large = fitted(host(), profile())
     assert large["properties.max_device_pinned_mem_size_kb"] == 128 << 20
     assert "properties.max_device_cache_size_kb" not in large
 
@@ -127,14 +132,14 @@ def test_compat_mode_is_forbidden_once_every_path_is_proven() -> None:
     key = "properties.allow_compat_mode"
     intent = profile(storage=[{"mount": "/"}])
     first = fitted(host(), intent)
-    assert first.values[key] is True
-    assert first.notes[0].startswith(f"{key} stays true on gpu1 until its paths are proven: / takes ")
+    assert first[key] is True
+    assert notes(host(), intent)[0].startswith(f"{key} stays true on gpu1 until its paths are proven: / takes ")
     document = host()
     document["files"]["/etc/cufile.json"] = '{"properties": {"allow_compat_mode": false}}'
     later = fitted(document, intent)
-    assert later.values[key] is False
-    assert "not every path works" in later.notes[0], "a path that broke does not make it allowed again"
-    assert key not in fitted(host(), profile(storage=[{"mount": "/", "path": "compat"}])).values
+    assert later[key] is False
+    assert "not every path works" in notes(document, intent)[0], "a path that broke does not make it allowed again"
+    assert key not in fitted(host(), profile(storage=[{"mount": "/", "path": "compat"}]))
 
 
 def test_a_proven_path(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,17 +149,17 @@ def test_a_proven_path(monkeypatch: pytest.MonkeyPatch) -> None:
     path = Taken("nvidia-fs", (), gpu=True, proofs=(Proof("/", "", "nvidia-fs"),))
     proven = MountPath("/", "direct", None, path)
     monkeypatch.setattr("gdsdeploy.cufile.render.storage_paths", lambda *_: (proven,))
-    assert fitted(host(), intent).values[key] is False
+    assert fitted(host(), intent)[key] is False
     document = host()
     document["files"]["/etc/cufile.json"] = '{"properties": {"allow_compat_mode": true}}'
-    assert fitted(document, intent).values[key] is False
-    assert fitted(document, intent, settled=True).values[key] is True, "validation judges the file that is there"
+    assert fitted(document, intent)[key] is False
+    assert fitted(document, intent, settled=True)[key] is True, "validation judges the file that is there"
 
 
 def test_mounts_that_the_library_would_miss_are_named() -> None:
-    notes = fitted(host(), profile(cufile={"denylist": {"mounts": ["/nowhere", "/"]}})).notes
-    assert [note for note in notes if "/nowhere is not mounted on gpu1" in note]
-    assert not [note for note in notes if ": / is" in note]
+    said = notes(host(), profile(cufile={"denylist": {"mounts": ["/nowhere", "/"]}}))
+    assert [note for note in said if "/nowhere is not mounted on gpu1" in note]
+    assert not [note for note in said if ": / is" in note]
 
 
 def test_without_a_host_it_cannot_be_fitted() -> None:
