@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import pkgutil
+from functools import cache
 from typing import Any, Callable, Dict, Tuple, TypeVar
 
 Row = TypeVar("Row")
 
 
+@cache
 def rows(name: str, row: Callable[..., Row]) -> Tuple[Row, ...]:
     """The rows of the table ``name``, in its order: ``row`` is called with the fields of each as keyword arguments.
 
-    Every call reads the file; callers keep what they get.  Raises OSError when this program isn't complete.
+    The file is read once.  Raises OSError when this program isn't complete.
     """
     # The program may run from an archive, where the table isn't a file of its own.
     content = pkgutil.get_data(__name__, name + ".json")

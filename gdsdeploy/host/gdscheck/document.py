@@ -16,14 +16,26 @@ from __future__ import annotations
 
 import contextlib
 import re
-from functools import lru_cache
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Pattern, Tuple
 
 from .. import data
 from ..io.wording import joined
 from ..libcufile import errors as cufile_errors
 from . import reader
-from .reader import COMPAT, DIRECT, ERRORS, OLD_VALUES, RDMA_ROW, REFUSED, UNKNOWN, Gpu, Recording, Report, Row
+from .reader import (
+    COMPAT,
+    DIRECT,
+    ERRORS,
+    OLD_VALUES,
+    P2PDMA_ROW,
+    RDMA_ROW,
+    REFUSED,
+    UNKNOWN,
+    Gpu,
+    Recording,
+    Report,
+    Row,
+)
 
 #: States of a storage row, beside DIRECT, COMPAT and UNKNOWN.
 UNSUPPORTED, DISABLED = "unsupported", "disabled"
@@ -83,13 +95,13 @@ def _storage_row(label: str, row: Row, report: Report) -> Dict[str, Any]:
 def _old_paths(label: str, row: Row, report: Report) -> List[str]:
     direct: List[str] = []
     if row.value == reader.SUPPORTED:
-        if label == reader.P2PDMA_ROW:
+        if label == P2PDMA_ROW:
             direct = ["p2pdma"]
-        elif label in (reader.RDMA_ROW, "WekaFS"):
+        elif label in (RDMA_ROW, "WekaFS"):
             direct = _rdma_paths(report.rdma)
         else:
             direct = ["nvfs"]
-    is_file = label not in (reader.P2PDMA_ROW, reader.RDMA_ROW)
+    is_file = label not in (P2PDMA_ROW, RDMA_ROW)
     allowed = is_file and report.config.get("properties.use_compat_mode") == "true"
     return direct + (["compat"] if allowed else [])
 
@@ -103,7 +115,7 @@ def _rdma_paths(rows: Mapping[str, str]) -> List[str]:
 def rdma(report: Report) -> Dict[str, Any]:
     """The block below "Userspace RDMA"; None: not printed."""
     rows = report.rdma
-    userspace = report.storage.get(reader.RDMA_ROW)
+    userspace = report.storage.get(RDMA_ROW)
     old, new = _counts(rows.get("rdma_device_status", "")), _counts(rows.get("rdma_dev_addr_list_status", ""))
     up, down = new or old or (None, None)
     return {
@@ -193,19 +205,8 @@ class _Remark(NamedTuple):
     means: str
 
 
-@lru_cache(maxsize=1)
-def _known_errors() -> Tuple[_Error, ...]:
-    """The first match of a line counts."""
-    return data.rows("gdscheck_errors", _known_error)
-
-
 def _known_error(pattern: str, code: Optional[int], means: str, points: str = "") -> _Error:
     return _Error(re.compile(pattern), code, means, points)
-
-
-@lru_cache(maxsize=1)
-def _remarks() -> Tuple[_Remark, ...]:
-    return data.rows("gdscheck_remarks", _Remark)
 
 
 _RETURNED = re.compile(r"cuFileDriverOpen returned (-?\d{1,6})")
@@ -233,7 +234,7 @@ def meaning(line: str) -> Meaning:
     entry = cufile_errors.by_words(result[1]) if result else None
     if entry is not None:
         return Meaning(entry.code, f"{entry.name}: {entry.meaning}", BACK)
-    for error in _known_errors():
+    for error in data.rows("gdscheck_errors", _known_error):
         match = error.pattern.search(line)
         if match:
             return Meaning(error.code, error.means.format(*(group or "" for group in match.groups())), error.points)
@@ -315,18 +316,16 @@ def warnings(report: Report) -> List[str]:
     """What else needs attention, though gdscheck doesn't mention it or ends well."""
     unknown = [label for label in report.storage if label not in reader.LABELS]
     rows = ["rows that no release up to 1.20 prints: {}".format(", ".join(unknown))] if unknown else []
-    remarks = [remark.means for remark in _remarks() if any(remark.words in line for line in report.remarks)]
-    return [*_run_warnings(report), *_platform_warnings(report), *_config_warnings(report), *rows, *remarks]
+    known = data.rows("gdscheck_remarks", _Remark)
+    remarks = [remark.means for remark in known if any(remark.words in line for line in report.remarks)]
+    return [*_warnings_of_rows(report), *rows, *remarks]
 
 
-def _run_warnings(report: Report) -> Iterator[str]:
+def _warnings_of_rows(report: Report) -> Iterator[str]:
     if report.complete and report.exit_status not in (None, 0):
         yield f"it ended with status {report.exit_status} after a whole report"
     elif report.verdict == REFUSED and report.exit_status == 0:
         yield "it ended with status 0, although the library gave up"
-
-
-def _platform_warnings(report: Report) -> Iterator[str]:
     status = report.platform.get("Nvidia Driver Info Status", "")
     if status.startswith("Supported only on"):
         yield f"the driver is the proprietary one: {status}"
@@ -339,9 +338,6 @@ def _platform_warnings(report: Report) -> Iterator[str]:
     if sizes:
         small = ", ".join(f"{index} ({size} MiB)" for index, size in sizes)
         yield f"BAR1 is small, or its size could not be read, on GPU {small}"
-
-
-def _config_warnings(report: Report) -> Iterator[str]:
     for name in ("rdma_device_status", "rdma_dev_addr_list_status"):
         counts = re.match(r"Up: \d+ Down: (\d{1,18})", report.rdma.get(name, ""))
         if counts and int(counts[1]):
@@ -364,9 +360,7 @@ FROM_HEADER, FROM_ROWS = "header", "rows"
 #: Section → name → (first release that can print it, last that may omit it), of rows that were added.
 _ADDED: Dict[str, Dict[str, Tuple[Version, Version]]] = {
     "storage": {
-        "ScaTeFS": ((1, 14), (1, 13)),
-        "VIRTIOFS": ((1, 16), (1, 15)),
-        "PanFS": ((1, 19), (1, 18)),
+        label: (first, (first[0], first[1] - 1)) for label, (first, _) in reader.SINCE.items() if label != P2PDMA_ROW
     },
     "rdma": {
         "rdma_multipath": ((1, 18), (1, 17)),
@@ -386,7 +380,7 @@ _ADDED: Dict[str, Dict[str, Tuple[Version, Version]]] = {
 }
 #: The same for rows that were removed: (last release that can print it, first that may omit it).
 _REMOVED: Dict[str, Dict[str, Tuple[Version, Version]]] = {
-    "storage": {"NVMe P2PDMA": ((1, 15), (1, 4))},
+    "storage": {P2PDMA_ROW: (reader.SINCE[P2PDMA_ROW][1], OLDEST)},
     "rdma": {"rdma_device_status": ((1, 17), (1, 18))},
     "config": {"profile.nvtx": ((1, 15), (1, 16))},
     "platform": {},

@@ -101,14 +101,14 @@ def decode(segment: bytes) -> Union[Counters, str]:
     """The counters in a segment, or why it has none: UNKNOWN_LAYOUT, LEVEL_LOW or MALFORMED."""
     if len(segment) < 4:
         return UNKNOWN_LAYOUT
-    version = _u32(segment, 0)
+    version = _number(segment, 0, 4)
     # From 1.16 on, levels 1 and 2 leave it to the process itself.
     if version == 0 and len(segment) in sizes() and not any(segment):
         return LEVEL_LOW
     layout = layouts().get((version, len(segment)))
     if layout is None:
         return UNKNOWN_LAYOUT
-    number = _u32(segment, layout.gpus)
+    number = _number(segment, layout.gpus, 4)
     first = layout.gpus + 8
     if first + number * layout.stride > len(segment):
         return MALFORMED
@@ -116,12 +116,12 @@ def decode(segment: bytes) -> Union[Counters, str]:
     for at in range(first, first + number * layout.stride, layout.stride):
         read, write = (_direction(segment, at, offsets) for offsets in (layout.read, layout.write))
         gpus.append(Gpu(_uuid(segment[at : at + 16]), read, write))
-    totals = (_u64(segment, layout.read_bytes), _u64(segment, layout.write_bytes))
+    totals = (_number(segment, layout.read_bytes), _number(segment, layout.write_bytes))
     return Counters(version, len(segment), *totals, tuple(gpus))
 
 
 def _direction(segment: bytes, at: int, offsets: Mapping[str, int]) -> Direction:
-    values: Dict[str, Any] = {name: _u64(segment, at + offset) for name, offset in offsets.items()}
+    values: Dict[str, Any] = {name: _number(segment, at + offset) for name, offset in offsets.items()}
     return Direction(**{"nvfs": None, "p2pdma": None, **values})
 
 
@@ -131,14 +131,8 @@ def _uuid(raw: bytes) -> str:
     return "GPU-" + "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
 
-def _u32(segment: bytes, at: int) -> int:
-    value: int = struct.unpack_from("<I", segment, at)[0]
-    return value
-
-
-def _u64(segment: bytes, at: int) -> int:
-    value: int = struct.unpack_from("<Q", segment, at)[0]
-    return value
+def _number(segment: bytes, at: int, size: int = 8) -> int:
+    return int.from_bytes(segment[at : at + size], "little")
 
 
 def as_record(counters: Counters) -> Dict[str, Any]:
@@ -416,16 +410,12 @@ def _check(result: int) -> int:
     return result
 
 
-def _shared(buffer: bytearray) -> Any:
-    import ctypes
-
-    return (ctypes.c_char * len(buffer)).from_buffer(buffer)
-
-
 def stat(number: int) -> Segment:
     """The segment with this id, in this thread's namespace; raises OSError."""
-    buffer = bytearray(_DS_SIZE)
-    _check(_libc().shmctl(number, _IPC_STAT, _shared(buffer)))
+    import ctypes
+
+    buffer = ctypes.create_string_buffer(_DS_SIZE)
+    _check(_libc().shmctl(number, _IPC_STAT, buffer))
     key, _uid, _gid, user, _cgid = _PERMISSIONS.unpack_from(buffer)
     size, _atime, _dtime, changed, creator, _last, attached = _REST.unpack_from(buffer, _REST_AT)
     return Segment(number, key, size, creator, user, attached, changed)

@@ -7,7 +7,6 @@ from CUDA's CUresult and from Linux.  A release has a code if its library contai
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from .. import data
@@ -66,7 +65,6 @@ def _error_code(
     return ErrorCode(causes=rows, seen=seen, other_names=other_names, **fields)
 
 
-@lru_cache(maxsize=1)
 def entries() -> Tuple[ErrorCode, ...]:
     """All codes: cuFile's by number, then those that it passes on."""
     return data.rows("cufile_errors", _error_code)

@@ -7,7 +7,6 @@ that libcufile 1.4 to 1.20 read.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple, Tuple
 
 from .. import data
@@ -43,7 +42,6 @@ def _storage_key(storage: str, section: str, key: str, since: str, route: bool =
     return StorageKey(storage, section, key, (int(major), int(minor)), route)
 
 
-@lru_cache(maxsize=1)
 def storage_keys() -> Tuple[StorageKey, ...]:
     """The keys of all kinds of storage, in every release."""
     return data.rows("p2pdma_keys", _storage_key)

@@ -252,7 +252,6 @@ def literals(pattern: str) -> FrozenSet[str]:
     return frozenset(max(texts, key=len) for texts in alternatives)
 
 
-@lru_cache(maxsize=1)
 def signs() -> Tuple[Sign, ...]:
     """Rows of log_signs.json."""
     return data.rows("log_signs", Sign)

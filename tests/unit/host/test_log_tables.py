@@ -53,6 +53,13 @@ def test_a_row_names_causes_groups_and_conditions_that_exist(row: dict[str, Any]
         assert subject not in VERSIONS or parse_versions(text)
 
 
+def test_every_cause_has_a_sign_or_a_condition_of_a_host_that_names_it() -> None:
+    """Else nothing ever says it: a row without either was left behind by what named it."""
+    shown = {ident for row in SIGNS for ident in [row.get("cause"), *row.get("others", ())]}
+    code = "".join(path.read_text() for path in FOLDER.parent.rglob("*.py"))
+    assert [row["id"] for row in table("causes") if row["id"] not in shown and f'"{row["id"]}"' not in code] == []
+
+
 @pytest.mark.parametrize("row", table("log_facts"), ids=lambda row: f"{row['subject']} {row['sample'][:40]}")
 def test_a_fact_is_drawn_from_its_sample(row: dict[str, Any]) -> None:
     value = row.get("value") or re.compile(row["pattern"]).search(row["sample"])["v"].strip()  # type: ignore[index]
