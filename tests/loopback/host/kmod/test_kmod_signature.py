@@ -163,34 +163,118 @@ def test_certificates_are_read_as_openssl_reads_them(keys: dict[str, Pair]) -> N
     assert result.subject == "owner rsa"
 
 
-def test_where_nothing_is_enforced_only_what_every_kernel_refuses_is_an_error(
-    root: Root, keys: dict[str, Pair]
+#: Whether shim was told to have kernels trust the owner's keys; lists of keys by the names of the keys in them.
+TRUSTED, OWNERS = {"MokListTrustedRT": b"\x01"}, {"mok": "rsa"}
+REVOKED = {**OWNERS, "MokListXRT": "rsa"}
+REVOKES = "CONFIG_SYSTEM_REVOCATION_LIST=y\n"
+CA = "CONFIG_INTEGRITY_CA_MACHINE_KEYRING=y\n"
+#: (the kernel's configuration, key in its image, EFI variables, module: see ``module_of``, what is found)
+DECISIONS = [
+    # Where nothing is enforced, only what every kernel refuses is an error.
+    ("", "", None, "unsigned", "note unsigned"),
+    ("", "", None, "rsa", "note signature-key"),
+    ("", "", None, "own", ""),
+    ("", "", None, "odd", "error signature-malformed"),
+    ("", "", None, "cut", "error signature-malformed"),
+    ("", "", None, "long", "error signature-malformed"),
+    ("", "", None, "other type", "note unsigned"),
+    ("CONFIG_SMP=y\n", "", None, "odd", ""),
+    # Under Secure Boot the owner's keys count; without the image it can't be told whether that has a key.
+    (DISTRIBUTION, "", {"mok": "p256 rsa"}, "rsa", ""),
+    (DISTRIBUTION, "", {"mok": "p256 rsa"}, "unsigned", "error unsigned"),
+    (DISTRIBUTION, "", {"mok": "p256 rsa"}, "rsa changed", "error signature-wrong"),
+    (DISTRIBUTION, "", {"mok": "p256 rsa"}, "p384", "warning signature-key-unknown"),
+    # A wrong signature is refused even where none is needed, unless nothing says whether this kernel has the key.
+    ("CONFIG_MODULE_SIG=y\n" + MACHINE, "", {**OWNERS, **TRUSTED}, "rsa", ""),
+    ("CONFIG_MODULE_SIG=y\n" + MACHINE, "", {**OWNERS, **TRUSTED}, "rsa changed", "error signature-wrong"),
+    ("CONFIG_MODULE_SIG=y\n", "", {**OWNERS, **TRUSTED}, "rsa", ""),
+    ("CONFIG_MODULE_SIG=y\n", "", {**OWNERS, **TRUSTED}, "rsa changed", "warning signature-unknown"),
+    # Without the key a kernel doesn't notice a change; module.sig_enforce=1 asks for a key that it has.
+    (LOCKED, "", {**OWNERS, "secure_boot": 0}, "rsa changed", "note signature-wrong"),
+    (FORCED, "", {**OWNERS, "secure_boot": 0}, "rsa changed", "error signature-wrong"),
+    # Keys of the firmware count on the distributions' kernels, unless shim's owner leaves them out.
+    (DISTRIBUTION, "p256", {"db": "rsa"}, "rsa", ""),
+    (DISTRIBUTION, "p256", {"db": "rsa"}, "rsa changed", "error signature-wrong"),
+    (DISTRIBUTION, "p256", {"db": "rsa", "MokIgnoreDB": b"\x01"}, "rsa", "error signature-key"),
+    (FORCED, "p256", {"db": "rsa"}, "rsa", "warning signature-key-unknown"),
+    # Keys that come and go at the next boot.
+    (DISTRIBUTION, "p256", {"MokNew": "rsa"}, "rsa", "error signature-key-pending"),
+    (DISTRIBUTION, "p256", {**OWNERS, "MokDel": "rsa"}, "rsa", "warning signature-key-leaving"),
+    # Debian's kernels are built without a list of revoked keys.
+    (
+        FORCED + DISTRIBUTION + "CONFIG_SYSTEM_REVOCATION_LIST=y\n",
+        "p256",
+        REVOKED,
+        "rsa",
+        "error signature-key-revoked",
+    ),
+    (FORCED + DISTRIBUTION, "p256", REVOKED, "rsa", ""),
+    # An upstream kernel takes the owner's keys if shim was told to.
+    (FORCED + MACHINE, "", OWNERS, "rsa", "warning signature-key-unknown"),
+    (FORCED + MACHINE, "", {**OWNERS, **TRUSTED}, "rsa", ""),
+    (FORCED + MACHINE + CA, "", {**OWNERS, **TRUSTED}, "rsa", "warning signature-key-unknown"),
+    (FORCED, "", {**OWNERS, **TRUSTED}, "rsa", "warning signature-key-unknown"),
+    # Without Secure Boot the kernel doesn't load the owner's keys.
+    (FORCED, "", {**OWNERS, "secure_boot": 0}, "rsa", "error signature-key"),
+    (FORCED, "", {**OWNERS, "MokSBStateRT": b"\x01"}, "rsa", "error signature-key"),
+    # Whether it is on can't be told.
+    (LOCKED, "", {"secure_boot": None}, "unsigned", "warning secure-boot-unknown"),
+    (LOCKED, "", {"secure_boot": None}, "rsa", "warning secure-boot-unknown"),
+    (LOCKED, "", {"secure_boot": None}, "own", ""),
+]
+
+
+def module_of(keys: dict[str, Pair], kind: str) -> bytes:
+    name, _, changed = kind.partition(" ")
+    if name in keys:
+        signed = keys[name].sign(MODULE)
+        return b"\x7fELG" + signed[4:] if changed else signed
+    return {
+        "unsigned": MODULE,
+        "own": MODULE + SIGNATURE,
+        "odd": MODULE + appended(b"\x30\x03\x02\x01\x01"),
+        "cut": MODULE[:300] + b"~Module signature appended~\n",
+        "long": MODULE + appended(b"x", size=1 << 20),
+        "other type": MODULE + appended(b"x", kind=1),
+    }[kind]
+
+
+def started_by_efi(root: Root, keys: dict[str, Pair], variables: dict[str, Any]) -> None:
+    lists = {name: keys_in(keys, value) if isinstance(value, str) else value for name, value in variables.items()}
+    efi(root.path, **lists)
+
+
+def keys_in(keys: dict[str, Pair], names: str) -> bytes:
+    return signature_list(*(keys[name].der.read_bytes() for name in names.split()))
+
+
+@pytest.mark.parametrize(("config", "image", "variables", "module", "found"), DECISIONS)
+def test_what_the_kernel_makes_of_a_module(
+    root: Root,
+    keys: dict[str, Pair],
+    config: str,
+    image: str,
+    variables: dict[str, Any] | None,
+    module: str,
+    found: str,
 ) -> None:
-    signed = keys["rsa"].sign(MODULE)
-    assert messages_of(root, MODULE) == ["note unsigned"]
-    assert messages_of(root, signed) == ["note signature-key"]
-    assert messages_of(root, MODULE + SIGNATURE) == []
-    assert messages_of(root, MODULE + appended(b"\x30\x03\x02\x01\x01")) == ["error signature-malformed"]
-    assert messages_of(root, signed[:300] + b"~Module signature appended~\n") == ["error signature-malformed"]
-    assert messages_of(root, MODULE + appended(b"x", size=1 << 20)) == ["error signature-malformed"]
-    assert messages_of(root, MODULE + appended(b"x", kind=1)) == ["note unsigned"]
+    if config:
+        root.etc(CONFIG, config)
+    if image:
+        image_of(root, keys[image], pack="gz")
+    if variables is not None:
+        started_by_efi(root, keys, variables)
+    assert messages_of(root, module_of(keys, module)) == ([found] if found else [])
 
 
-def test_a_kernel_that_does_not_look_at_signatures(root: Root, keys: dict[str, Pair]) -> None:
-    root.etc(CONFIG, "CONFIG_SMP=y\n")
-    assert messages_of(root, MODULE + appended(b"\x30\x03\x02\x01\x01")) == []
-
-
-def test_under_secure_boot_the_owners_keys_count(root: Root, keys: dict[str, Pair]) -> None:
+def test_a_packed_module_and_a_menu_that_cannot_be_read(root: Root, keys: dict[str, Pair]) -> None:
     root.etc(CONFIG, DISTRIBUTION)
-    efi(root.path, mok=signature_list(keys["p256"].der.read_bytes(), keys["rsa"].der.read_bytes()))
-    signed = keys["rsa"].sign(MODULE)
-    assert messages_of(root, signed) == []
-    assert messages_of(root, signed, ".xz") == []
-    assert messages_of(root, MODULE) == ["error unsigned"]
-    assert messages_of(root, b"\x7fELG" + signed[4:]) == ["error signature-wrong"]
-    # Whether the kernel's image has that key cannot be told without the image.
-    assert messages_of(root, keys["p384"].sign(MODULE)) == ["warning signature-key-unknown"]
+    started_by_efi(root, keys, OWNERS)
+    assert messages_of(root, module_of(keys, "rsa"), ".xz") == []
+    root.etc(CONFIG, LOCKED)
+    started_by_efi(root, keys, {**OWNERS, "secure_boot": 0})
+    unreadable(root, "boot/grub/grub.cfg")
+    assert messages_of(root, module_of(keys, "rsa changed")) == ["warning enforcement-unknown"]
 
 
 def test_long_lists_are_read_where_the_kernel_shows_them_whole(root: Root, keys: dict[str, Pair]) -> None:
@@ -198,121 +282,26 @@ def test_long_lists_are_read_where_the_kernel_shows_them_whole(root: Root, keys:
     efi(root.path)
     folder = root.path / "sys/firmware/efi/mok-variables"
     folder.mkdir()
-    (folder / "MokListRT").write_bytes(signature_list(keys["rsa"].der.read_bytes()))
+    (folder / "MokListRT").write_bytes(keys_in(keys, "rsa"))
     assert messages_of(root, keys["rsa"].sign(MODULE)) == []
-
-
-def test_a_wrong_signature_is_refused_even_where_none_is_needed(root: Root, keys: dict[str, Pair]) -> None:
-    efi(root.path, mok=signature_list(keys["rsa"].der.read_bytes()), MokListTrustedRT=b"\x01")
-    signed = keys["rsa"].sign(MODULE)
-    changed = MODULE[:-1] + b"!" + signed[len(MODULE) :]
-    root.etc(CONFIG, "CONFIG_MODULE_SIG=y\n" + MACHINE)
-    assert messages_of(root, signed) == []
-    assert messages_of(root, changed) == ["error signature-wrong"]
-    # Nothing says whether this kernel has the key.
-    root.etc(CONFIG, "CONFIG_MODULE_SIG=y\n")
-    assert messages_of(root, signed) == []
-    assert messages_of(root, changed) == ["warning signature-unknown"]
-
-
-def test_without_the_key_a_kernel_does_not_notice_that_a_module_was_changed(root: Root, keys: dict[str, Pair]) -> None:
-    listed = signature_list(keys["rsa"].der.read_bytes())
-    signed = keys["rsa"].sign(MODULE)
-    changed = MODULE[:-1] + b"!" + signed[len(MODULE) :]
-    efi(root.path, secure_boot=0, mok=listed)
-    root.etc(CONFIG, LOCKED)
-    assert messages_of(root, changed) == ["note signature-wrong"]
-    # module.sig_enforce=1 asks for a key that the kernel has.
-    root.etc(CONFIG, FORCED)
-    assert messages_of(root, changed) == ["error signature-wrong"]
-    root.etc(CONFIG, LOCKED)
-    unreadable(root, "boot/grub/grub.cfg")
-    assert messages_of(root, changed) == ["warning enforcement-unknown"]
-
-
-def test_keys_of_the_firmware_count_on_the_distributions_kernels(root: Root, keys: dict[str, Pair]) -> None:
-    root.etc(CONFIG, DISTRIBUTION)
-    image_of(root, keys["p256"])
-    efi(root.path, db=signature_list(keys["rsa"].der.read_bytes()))
-    signed = keys["rsa"].sign(MODULE)
-    assert messages_of(root, signed) == []
-    assert messages_of(root, b"\x7fELG" + signed[4:]) == ["error signature-wrong"]
-    # Unless shim's owner leaves them out.
-    efi(root.path, db=signature_list(keys["rsa"].der.read_bytes()), MokIgnoreDB=b"\x01")
-    assert messages_of(root, signed) == ["error signature-key"]
-
-
-def test_keys_that_come_and_go_at_the_next_boot(root: Root, keys: dict[str, Pair]) -> None:
-    root.etc(CONFIG, DISTRIBUTION)
-    image_of(root, keys["p256"])
-    listed = signature_list(keys["rsa"].der.read_bytes())
-    signed = keys["rsa"].sign(MODULE)
-    efi(root.path, MokNew=listed)
-    assert messages_of(root, signed) == ["error signature-key-pending"]
-    (entry,) = signature.findings(Kernel(RELEASE, str(root.path)), str(root.modules / "updates/thing.ko"))
-    assert "within 10 s" in entry["hint"]
-    efi(root.path, mok=listed, MokDel=listed)
-    assert messages_of(root, signed) == ["warning signature-key-leaving"]
 
 
 @pytest.mark.parametrize(
-    ("variables", "words"),
+    ("variables", "module", "words"),
     [
-        ({"secure_boot": 0, "SetupMode": b"\x01"}, "Setup Mode"),
-        ({"secure_boot": 1, "MokSBStateRT": b"\x01"}, "shim's validation is off"),
+        ({"secure_boot": 0, "SetupMode": b"\x01"}, "unsigned", "Setup Mode"),
+        ({"secure_boot": 1, "MokSBStateRT": b"\x01"}, "unsigned", "shim's validation is off"),
+        ({"MokNew": "rsa"}, "rsa", "within 10 s"),
     ],
 )
-def test_a_state_that_may_surprise_is_named(root: Root, variables: dict[str, Any], words: str) -> None:
+def test_what_a_finding_names(
+    root: Root, keys: dict[str, Pair], variables: dict[str, Any], module: str, words: str
+) -> None:
     root.etc(CONFIG, DISTRIBUTION)
-    efi(root.path, **variables)
-    assert messages_of(root, MODULE) == ["note unsigned"]
+    started_by_efi(root, keys, variables)
+    messages_of(root, module_of(keys, module))
     (entry,) = signature.findings(Kernel(RELEASE, str(root.path)), str(root.modules / "updates/thing.ko"))
-    assert words in entry["message"]
-
-
-def test_revoked_keys_and_those_of_the_firmware(root: Root, keys: dict[str, Pair]) -> None:
-    certificate = signature_list(keys["rsa"].der.read_bytes())
-    image_of(root, keys["p256"])
-    efi(root.path, mok=certificate, MokListXRT=certificate)
-    root.etc(CONFIG, FORCED + DISTRIBUTION + "CONFIG_SYSTEM_REVOCATION_LIST=y\n")
-    assert messages_of(root, keys["rsa"].sign(MODULE)) == ["error signature-key-revoked"]
-    # Debian's kernels are built without a list of revoked keys.
-    root.etc(CONFIG, FORCED + DISTRIBUTION)
-    assert messages_of(root, keys["rsa"].sign(MODULE)) == []
-    root.etc(CONFIG, FORCED)
-    efi(root.path, db=certificate)
-    (root.path / "sys/firmware/efi/efivars/MokListXRT-605dab50-e046-4300-abb6-3dd810dd8b23").unlink()
-    assert messages_of(root, keys["rsa"].sign(MODULE)) == ["warning signature-key-unknown"]
-
-
-def test_an_upstream_kernel_takes_the_owners_keys_if_shim_was_told_to(root: Root, keys: dict[str, Pair]) -> None:
-    listed = signature_list(keys["rsa"].der.read_bytes())
-    signed = keys["rsa"].sign(MODULE)
-    efi(root.path, mok=listed)
-    root.etc(CONFIG, FORCED + MACHINE)
-    assert messages_of(root, signed) == ["warning signature-key-unknown"]
-    efi(root.path, mok=listed, MokListTrustedRT=b"\x01")
-    assert messages_of(root, signed) == []
-    root.etc(CONFIG, FORCED + MACHINE + "CONFIG_INTEGRITY_CA_MACHINE_KEYRING=y\n")
-    assert messages_of(root, signed) == ["warning signature-key-unknown"]
-    root.etc(CONFIG, FORCED)
-    assert messages_of(root, signed) == ["warning signature-key-unknown"]
-
-
-def test_without_secure_boot_the_kernel_does_not_load_the_owners_keys(root: Root, keys: dict[str, Pair]) -> None:
-    root.etc(CONFIG, FORCED)
-    efi(root.path, secure_boot=0, mok=signature_list(keys["rsa"].der.read_bytes()))
-    assert messages_of(root, keys["rsa"].sign(MODULE)) == ["error signature-key"]
-    efi(root.path, mok=signature_list(keys["rsa"].der.read_bytes()), MokSBStateRT=b"\x01")
-    assert messages_of(root, keys["rsa"].sign(MODULE)) == ["error signature-key"]
-
-
-def test_whether_secure_boot_is_on_cannot_be_told(root: Root, keys: dict[str, Pair]) -> None:
-    root.etc(CONFIG, LOCKED)
-    efi(root.path, secure_boot=None)
-    assert messages_of(root, MODULE) == ["warning secure-boot-unknown"]
-    assert messages_of(root, keys["rsa"].sign(MODULE)) == ["warning secure-boot-unknown"]
-    assert messages_of(root, MODULE + SIGNATURE) == []
+    assert words in entry["message"] + entry["hint"]
 
 
 def running(root: Root, **files: str) -> None:
