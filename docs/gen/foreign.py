@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from docs.gen import table_row
-from gdsdeploy.host.foreign import ADOPT, NOTE, REFUSE, TAKE_OVER, Kind, kinds
+from gdsdeploy.host.subjects.foreign import ADOPT, NOTE, REFUSE, TAKE_OVER, Kind, kinds
 
 HEAD = """\
 # What others have installed

@@ -17,8 +17,8 @@ from gdsdeploy.builds.assign import Supply
 from gdsdeploy.converge.desired import ROLES
 from gdsdeploy.host.apply import registry
 from gdsdeploy.host.apply.model import Change, Refusal
-from gdsdeploy.host.foreign import ForeignInstall, kinds
 from gdsdeploy.host.io.wording import first_few, line
+from gdsdeploy.host.subjects.foreign import ForeignInstall, kinds
 from gdsdeploy.model.rollout import first_error
 
 T = TypeVar("T")

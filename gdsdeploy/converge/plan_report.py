@@ -11,8 +11,8 @@ from gdsdeploy.builds.assign import Supply
 from gdsdeploy.converge import diff
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.errors import GdsError
-from gdsdeploy.host import foreign
 from gdsdeploy.host.io.wording import aligned, joined
+from gdsdeploy.host.subjects import foreign
 from gdsdeploy.model.hostnames import grouped, words
 from gdsdeploy.report import model
 

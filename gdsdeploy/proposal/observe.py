@@ -21,7 +21,6 @@ from gdsdeploy.errors import FleetInvalid, HostUnfit
 from gdsdeploy.host.apply.packages.aptsources import Source, SourcesError, parse_sources
 from gdsdeploy.host.facts import HostFacts, UndecidedError, Unknown
 from gdsdeploy.host.facts.document import Document
-from gdsdeploy.host.facts.packages import Package
 from gdsdeploy.host.facts.unknown import if_known, known
 from gdsdeploy.host.io.wording import first_few, line
 from gdsdeploy.host.kmod.flavour import flavour_of
@@ -30,6 +29,7 @@ from gdsdeploy.host.subjects import filesystem
 from gdsdeploy.host.subjects.condition import DIRECT
 from gdsdeploy.host.subjects.mechanisms import choose
 from gdsdeploy.host.subjects.modules import ModuleFile
+from gdsdeploy.host.subjects.packages import Package
 from gdsdeploy.host.subjects.path import path_of
 from gdsdeploy.host.subjects.pci import Part
 from gdsdeploy.host.subjects.stack import DOCA

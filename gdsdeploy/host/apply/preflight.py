@@ -11,20 +11,20 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from .. import foreign
 from ..boot.present import expectation
 from ..errors import HostError
-from ..evidence.packages import look
 from ..evidence.recorder import Recorder
 from ..facts.document import Document
-from ..facts.packages import ForeignFacts, Package
-from ..foreign import ForeignInstall, Locked, findings
 from ..io import reading
 from ..kmod.flavour import flavour_of
 from ..kmod.kernel import Kernel
 from ..model.system import FABRIC, NVSWITCH, fits, services_of, system_of
 from ..paths import IMAGE, IMEX_NODES, PCI
 from ..rootdir import LoopError, inside, list_folder
+from ..subjects import foreign
+from ..subjects.foreign import ForeignInstall, Locked, findings
+from ..subjects.foreign_files import ForeignFacts, look
+from ..subjects.packages import Package
 from . import services
 from .host import ManagedHost
 from .model import Refusal, Resource

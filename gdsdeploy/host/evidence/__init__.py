@@ -18,7 +18,7 @@ The document (version 1)::
     audits    running, next → {release, results: as audit/audit.py gives them} | {"error"}
     trees     folder of a driver's source → {version, flavour, dkms_name, digest} | {"error"}
     dkms      /var/lib/dkms → the lines of dkms status, read from DKMS's folders and links | {"error"}
-    modulefiles release of a kernel → {files: the stack's module files, as evidence/packages.py has them} | {"error"}
+    modulefiles release of a kernel → {files: the stack's files, as subjects/foreign_files.py has them} | {"error"}
     owners    path → the package that has it, empty where none has | {"error"}
     excludes  configuration of dnf → ["SECTION: words"] of its settings that keep packages out | {"error"}
     inodes    path → inode flags as in linux/fs.h | {"error"}

@@ -11,8 +11,8 @@ from typing import Any, Dict, Iterator, Sequence, Tuple
 
 from ..facts import HostFacts, Maybe, Unknown, as_dict, require
 from ..facts.unknown import if_known, known, or_else
-from ..foreign import ForeignInstall, Locked, findings
 from ..subjects.filesystem import NATIVE
+from ..subjects.foreign import ForeignInstall, Locked, findings
 from ..subjects.path import Kind, Path, kinds, path_of
 from ..subjects.programs import ExplainedProgram, as_row, is_listed, programs
 from ..subjects.storage import Mount

@@ -5,11 +5,10 @@ from __future__ import annotations
 import textwrap
 from typing import Iterator, List, Sequence, Set, Tuple
 
-from .. import foreign
 from ..facts import Unknown
 from ..io.wording import joined, line
 from ..libcufile.counters import route_words
-from ..subjects import filesystem
+from ..subjects import filesystem, foreign
 from ..subjects.condition import BROKEN, COMPAT, DMABUF, NVIDIA_FS, P2PDMA, PEERMEM, Cause
 from ..subjects.path import Kind, Path
 from ..subjects.programs import ExplainedProcess, ExplainedProgram, configuration, versions

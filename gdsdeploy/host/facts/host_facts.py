@@ -15,12 +15,14 @@ from typing import Any, Tuple
 from ..model.compat import Rule
 from ..subjects.boot import BootFacts
 from ..subjects.cufile_json import VARIABLE, CufileFacts
-from ..subjects.driver import DriverFacts
+from ..subjects.driver import DriverFacts, UserlandFacts
 from ..subjects.environment import EnvironmentFacts
+from ..subjects.foreign_files import ForeignFacts
 from ..subjects.gdscheck import GdscheckFacts
 from ..subjects.kernel import KernelFacts
 from ..subjects.modules import AuditFacts
 from ..subjects.nvidia_fs import NvidiaFsFacts
+from ..subjects.packages import DriftFacts, PackageFacts
 from ..subjects.pci import HardwareFacts, PciFacts
 from ..subjects.peer_memory import P2pFacts, registrations
 from ..subjects.peermem import PeermemFacts
@@ -29,9 +31,7 @@ from ..subjects.rdma import NetworkFacts
 from ..subjects.storage import StorageFacts
 from ..subjects.system import OsFacts
 from ..subjects.topology import Topology, topology_facts
-from ..subjects.userland import UserlandFacts
 from .document import Document, group_of, there
-from .packages import DriftFacts, ForeignFacts, PackageFacts
 from .unknown import Facts, fact, given
 
 

@@ -6,8 +6,9 @@ import contextlib
 import os
 import re
 import shlex
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Dict, Iterator, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ..facts.document import Document, collected, group_of
 from ..facts.unknown import Facts, Maybe, UndecidedError, fact, given, if_known, known, require
@@ -16,6 +17,8 @@ from ..model.expectation import Expectation
 from ..model.system import FABRIC, NVSWITCH, services_of
 from ..paths import (
     BUILD_ID,
+    FIRMWARE,
+    FIRMWARE_PATH,
     HOLDERS,
     IMEX_NODES,
     LEGACY_SERVICE,
@@ -70,6 +73,30 @@ def _collect_registrations(recorder: Recorder) -> None:
         with contextlib.suppress(OSError):
             stack.callback(os.close, os.open(NVFS_DEVICE, os.O_RDONLY))
         recorder.text(NVFS + "/modules")
+
+
+#: Libraries of the stack in the output of ``ldconfig -p``, and those that the driver brings.
+LIBRARIES = r"libcufile|libcuda\.so|libnvidia-ml\.so|libnuma|libmount\.so|libudev\.so|libibverbs\.so"
+SONAMES = ("libcuda.so.1", "libnvidia-ml.so.1")
+
+
+def listed(output: str, name: str) -> List[str]:
+    """The paths of a library in the output of ``ldconfig -p``; programs get the first one."""
+    return re.findall(rf"^\s*{re.escape(name)}\s.*=>\s*(/\S+)$", output, re.MULTILINE)
+
+
+@collector("userland")
+def collect_userland(recorder: Recorder, _request: EvidenceRequest) -> None:
+    """Its libraries, and the GPUs' firmware."""
+    output = recorder.command("ldconfig", ["ldconfig", "-p"], pattern=LIBRARIES)
+    for name in SONAMES:
+        for path in listed(output.stdout, name)[:1]:
+            # Debian's alternatives make a chain; the name at its end has the version.
+            recorder.value("links", path, os.path.realpath)
+    firmware_path = recorder.text(FIRMWARE_PATH)
+    for folder in filter(None, ((firmware_path or "").strip(), FIRMWARE)):
+        for version in recorder.names(folder + "/nvidia", "[0-9]*"):
+            recorder.names(folder + "/nvidia/" + version, "gsp*.bin*")
 
 
 OPEN, PROPRIETARY = "open", "proprietary"
@@ -162,6 +189,40 @@ def _strtoul(text: str) -> int:
         return 0
     hexadecimal, octal, decimal = match.groups()
     return int(hexadecimal, 16) if hexadecimal else int(octal, 8) if octal else int(decimal)
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library as the loader finds it; ``version`` is the one in the name of the file, e.g. 550.163.01."""
+
+    path: str
+    version: str
+
+
+class UserlandFacts(Facts):
+    """What the driver brings beside its modules."""
+
+    #: by soname; None: the loader finds none
+    libraries = given(lambda document: {name: known(partial(_library, document, name)) for name in SONAMES})
+
+    @fact
+    def firmware(self) -> Mapping[str, Tuple[str, ...]]:
+        """Driver version → its firmware files (gsp_*.bin), in the folders where the kernel looks."""
+        firmware: Dict[str, Tuple[str, ...]] = {}
+        for folder in filter(None, (self.document.line(FIRMWARE_PATH), FIRMWARE)):
+            for version in self.document.names(folder + "/nvidia/[0-9]*") or ():
+                files = self.document.names(f"{folder}/nvidia/{version}/gsp*.bin*")
+                firmware.setdefault(version, files or ())
+        return firmware
+
+
+def _library(document: Document, name: str) -> Optional[Library]:
+    paths = listed(document.ran("ldconfig").stdout, name)
+    if not paths:
+        return None
+    path = collected(document.link(paths[0]), f"{paths[0]} is gone")
+    version = re.search(r"\.so\.(\d+(?:\.\d+)+)$", path)
+    return Library(path, group_of(version, f"{path} has no version in its name"))
 
 
 @rule(DIRECT_PATH, 10)

@@ -15,7 +15,7 @@ from gdsdeploy.converge.diff import BUILD, DISRUPTIONS, KEEP, RECEIVE, HostPlan,
 from gdsdeploy.errors import GdsError, HostUnreachable
 from gdsdeploy.host.apply import model, registry
 from gdsdeploy.host.apply.model import Change, Refusal
-from gdsdeploy.host.foreign import ForeignInstall, Trace
+from gdsdeploy.host.subjects.foreign import ForeignInstall, Trace
 
 WANT = "a" * 32
 ARCHIVE, OTHER = "1" * 64, "2" * 64

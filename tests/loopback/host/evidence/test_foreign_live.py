@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.facts.document import Document
-from gdsdeploy.host.facts.packages import ForeignFacts
-from gdsdeploy.host.foreign import Locked, findings
+from gdsdeploy.host.subjects.foreign import Locked, findings
+from gdsdeploy.host.subjects.foreign_files import ForeignFacts
 from tests.unit.host.kmod.kmod_elf import write_module
 
 RELEASE = "9.8.7-foreign"
 #: Looks at the machine as this mount namespace has it, and prints the document.
 LOOK = f"""
 import json
-from gdsdeploy.host.evidence import packages
+from gdsdeploy.host.subjects import foreign_files, packages
 from gdsdeploy.host.evidence.recorder import NOTHING, Recorder
 recorder = Recorder()
 packages.collect_packages(recorder, NOTHING)
-packages.look(recorder, "{RELEASE}")
+foreign_files.look(recorder, "{RELEASE}")
 print(json.dumps(recorder.finish()))
 """
 #: Folders of files over this machine's own, for this process and its children alone.

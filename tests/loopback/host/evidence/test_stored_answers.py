@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import process
-from gdsdeploy.host.evidence import NOTHING, EvidenceRequest, packages
+from gdsdeploy.host.evidence import NOTHING, EvidenceRequest
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.io import cache
+from gdsdeploy.host.subjects import packages
 from gdsdeploy.host.subjects.modules import _module_files, kmod_inputs
 from tests.pins.aptmachine import AptMachine
 from tests.unit.host.kmod.kmod_elf import write_module

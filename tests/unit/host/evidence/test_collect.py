@@ -14,12 +14,12 @@ from gdsdeploy import cufile
 from gdsdeploy.host import checks
 from gdsdeploy.host.boot import grub
 from gdsdeploy.host.errors import HostError
-from gdsdeploy.host.evidence import packages
 from gdsdeploy.host.evidence.recorder import NOTHING, EvidenceRequest, Recorder, request_for
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, Finding
+from gdsdeploy.host.subjects import packages
 from gdsdeploy.host.subjects.cufile_json import LIMIT, SECTIONS, record_configuration
 from gdsdeploy.host.subjects.environment import relevant
 from gdsdeploy.host.subjects.modules import collect_audits

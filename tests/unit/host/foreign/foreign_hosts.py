@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import process
-from gdsdeploy.host.evidence import packages
 from gdsdeploy.host.evidence.recorder import NOTHING, Recorder
 from gdsdeploy.host.facts.document import Document
-from gdsdeploy.host.facts.packages import ForeignFacts
-from gdsdeploy.host.foreign import ForeignInstall, Locked, findings
 from gdsdeploy.host.process import Output
+from gdsdeploy.host.subjects import foreign_files, packages
+from gdsdeploy.host.subjects.foreign import ForeignInstall, Locked, findings
+from gdsdeploy.host.subjects.foreign_files import ForeignFacts
 from tests.unit.host.kmod.kmod_elf import write_module
 
 RELEASE = "6.12.95-gpu"
@@ -149,7 +149,7 @@ class Host:
         monkeypatch.setattr(process, "run", self.run)
         recorder = Recorder(root=str(self.root))
         packages.collect_packages(recorder, NOTHING)
-        packages.look(recorder, RELEASE)
+        foreign_files.look(recorder, RELEASE)
         # As it comes from a host.
         return Document(json.loads(json.dumps(recorder.finish())))
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host import foreign, process
+from gdsdeploy.host import process
 from gdsdeploy.host.apply import engine
 from gdsdeploy.host.apply.engine import Result
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.errors import ApplyError
 from gdsdeploy.host.facts.document import Document
-from gdsdeploy.host.facts.packages import ForeignFacts
-from gdsdeploy.host.foreign import (
+from gdsdeploy.host.subjects import foreign
+from gdsdeploy.host.subjects.foreign import (
     NOTE,
     RECOGNIZERS,
     REFUSE,
@@ -27,6 +27,7 @@ from gdsdeploy.host.foreign import (
     findings,
     kinds,
 )
+from gdsdeploy.host.subjects.foreign_files import ForeignFacts
 from tests.unit.host import cases
 from tests.unit.host.apply.apply_tree import tree
 from tests.unit.host.foreign.foreign_hosts import (

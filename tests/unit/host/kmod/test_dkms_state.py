@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.evidence import NOTHING, packages
+from gdsdeploy.host.evidence import NOTHING
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.kmod.packaged import DIFFERS, dkms_status
+from gdsdeploy.host.subjects import packages
 from tests.unit.host.kmod.kmod_elf import SIGNATURE, write_module
 
 KERNEL, NEWER = "6.12.94+deb13-amd64", "6.12.117+deb13-amd64"

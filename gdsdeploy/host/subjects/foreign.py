@@ -11,6 +11,7 @@ import shlex
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import (
+    TYPE_CHECKING,
     Any,
     Callable,
     Dict,
@@ -26,10 +27,16 @@ from typing import (
     Tuple,
 )
 
-from . import data
-from .facts.packages import File, ForeignFacts, Library, ModuleFile, Package, Source, is_shipped
-from .facts.unknown import UndecidedError, require
-from .io.wording import first_few, line
+from .. import data
+from ..facts.unknown import UndecidedError, require
+from ..io.wording import first_few, line
+from ..model.expectation import Expectation
+from .foreign_files import File, ForeignFacts, Library, ModuleFile, Source, is_shipped
+from .packages import Package
+from .register import Answer, check, failed, not_applicable, passed
+
+if TYPE_CHECKING:
+    from ..facts import HostFacts
 
 #: Answers: provision refuses the host; it takes over; the lock adopts it; it is only good to know.
 REFUSE, TAKE_OVER, ADOPT, NOTE = "refuse", "take-over", "adopt", "note"
@@ -503,3 +510,39 @@ def _missing(facts: ForeignFacts, locked: Locked, names: Sequence[str]) -> List[
 
 def _plain(version: str) -> str:
     return version[2:] if version.startswith("0:") else version
+
+
+#: Findings named in one answer; the evidence has all.
+TRACES_NAMED = 2
+
+
+@check(
+    "host.foreign",
+    "nothing that others installed takes the place of the locked stack",
+    expects="no driver of a run file or of a container; no module, DKMS package or library that nothing explains and"
+    " that wins; no pin, lock or exclude that keeps the locked versions out",
+    prevents="a driver that no package manager knows: modules and libraries of another version win after the next boot",
+)
+def foreign(facts: HostFacts, expectation: Expectation) -> Answer:
+    manager = facts.environment.container
+    if manager is not None:
+        return not_applicable(f"{manager}: the packages of its host are not visible")
+    if not facts.foreign.modules:
+        raise facts.document.not_collected("what others have installed was", "foreign")
+    locked = Locked(expectation.kernel_release, expectation.packages, tuple(expectation.repositories))
+    installs, unknown = findings(facts.foreign, locked)
+    breaking = [one for one in installs if one.breaks]
+    lines = [
+        f"{one.kind}: {line}"
+        for one in (*breaking, *(one for one in installs if not one.breaks))
+        for line in evidence(one)
+    ]
+    if breaking:
+        hints = [way_out(one, expectation.kernel_release) for one in breaking]
+        sentences = [sentence(one) for one in breaking]
+        return failed(first_few(sentences, TRACES_NAMED, "; "), ". ".join(hints[:TRACES_NAMED]), lines)
+    if unknown:
+        raise UndecidedError("; ".join(unknown[:TRACES_NAMED]))
+    if not installs:
+        return passed("nothing was found")
+    return passed("; ".join(f"{kind(one.kind).title} ({len(one.traces)})" for one in installs), lines)
