@@ -368,7 +368,7 @@ def _findings(document: Document, places: _Places, release: Release, machine: Ma
     problems = [problem for problem in model.check(plain, release) if problem.id != excused]
     yield from (_problem(places, problem, release) for problem in problems)
     yield from _ignored(document)
-    if (offset := document.ignored()) is not None:
+    if (offset := document.ignored) is not None:
         yield _finding("text-after-end", "", document.place(offset), "this text is ignored")
     for kind, key, message in (
         *relations(settings, {problem.key for problem in problems}),

@@ -80,25 +80,15 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A parsed text.  ``end``: the end of the root value; the rest is ignored."""
+    """A parsed text.  ``ignored``: offset of the first text after its end that is neither blank nor a comment."""
 
-    text: str
     root: Node
-    end: int
+    ignored: int | None
     _lines: list[int]
 
     def place(self, offset: int) -> Place:
         """Line and column of an offset into ``text``."""
         return _place(self._lines, offset)
-
-    def ignored(self) -> int | None:
-        """Offset of the first text after the end that is neither blank nor a comment."""
-        start = self.end
-        after: int | None = start
-        while start < len(self.text) and after is not None:
-            start = _blank_end(self.text, after)
-            after = _comment(self.text, start)
-        return start if start < len(self.text) else None
 
 
 def read(data: bytes) -> Document:
@@ -111,7 +101,8 @@ def read(data: bytes) -> Document:
     except _Refused as refused:
         message, offset, aborts = refused.args
         raise DocumentInvalid(message, _place(lines, offset), aborts=aborts) from None
-    return Document(text, root, reader.offset, lines)
+    rest = reader.past_comments().start
+    return Document(root, rest if rest < len(text) else None, lines)
 
 
 def _place(lines: list[int], offset: int) -> Place:
@@ -169,7 +160,7 @@ class _Reader:
     def _token(self) -> _Token:
         """The next token; a bad one is consumed as far as the library's parser does."""
         text = self.text
-        start = _BLANK.match(text, self.offset).end()  # type: ignore[union-attr]  # it matches nothing, too
+        start = _blank_end(text, self.offset)
         self.offset = start
         # Its end of text is the character NUL, wherever that stands.
         letter = text[start] if start < len(text) else "\0"
@@ -197,7 +188,7 @@ class _Reader:
             kind, self.offset = ("end" if letter == "\0" else "error"), min(start + 1, len(text))
         return _Token(kind, start, self.offset, message)
 
-    def _past_comments(self) -> _Token:
+    def past_comments(self) -> _Token:
         token = self._token()
         while token.kind == "comment":
             token = self._token()
@@ -207,7 +198,7 @@ class _Reader:
         """Read a scalar, or open an object or array."""
         if len(self.open) >= DEEPEST:
             raise _Refused(f"more than {DEEPEST} objects and lists lie in one another", self.offset, True)
-        token = self._past_comments()
+        token = self.past_comments()
         node = Node("null", token.start)
         if token.kind in {"{", "["}:
             node.kind = "object" if token.kind == "{" else "array"
@@ -234,7 +225,7 @@ class _Reader:
             if token.kind == "}":
                 self.open.pop()
                 return
-        token = self._past_comments()
+        token = self.past_comments()
         # A comma after a member with an empty name is taken: the parser asks that name whether there was one.
         if token.kind == "}" and not (node.members and node.members[-1].name):
             self.open.pop()
@@ -252,7 +243,7 @@ class _Reader:
     def _element(self, node: Node) -> None:
         """Read the next item of the array, or its end."""
         if node.items:
-            token = self._past_comments()
+            token = self.past_comments()
             if token.kind not in {",", "]"}:
                 raise _Refused(self._unexpected(token, "',' or ']'"), token.start, False)
             if token.kind == "]":

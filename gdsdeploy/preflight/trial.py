@@ -17,14 +17,14 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from gdsdeploy import __version__, console, paths, run
 from gdsdeploy.errors import GdsError, LockStale, NoSolution
@@ -33,15 +33,17 @@ from gdsdeploy.host.errors import StubError, UnbuildableError
 from gdsdeploy.host.model.compat import Rule, Verdict, judge, parse_versions
 from gdsdeploy.lock import compat
 from gdsdeploy.lock.resolve import options, resolve
+from gdsdeploy.lock.resolve.dependencies import package_of
 from gdsdeploy.lock.resolve.options import Option, Options
 from gdsdeploy.lock.resolve.target import base
 from gdsdeploy.lock.sources import Sources
+from gdsdeploy.lock.sources import fetch as fetch_locked
 from gdsdeploy.mirror.fill import closure
 from gdsdeploy.model.fleet import Profile
-from gdsdeploy.model.lock import Index, Target
+from gdsdeploy.model.lock import Index, Package, Target
 from gdsdeploy.platform import StackPlatform
 from gdsdeploy.preflight.record import Answer, ModuleResult, PreflightRecord
-from gdsdeploy.repo.fetch import Fetcher, MissingFile, address
+from gdsdeploy.repo.fetch import Fetcher, MissingFile
 from gdsdeploy.repo.packages import Candidate, Kind, Universe
 from gdsdeploy.zipapp import hostapp
 
@@ -208,18 +210,16 @@ def layers(target: Target, platform: StackPlatform, universe: Universe, fetcher:
     Raises NoSolution without a compiler in the repositories, LockStale for a missing file, what Fetcher raises.
     """
     compilers = toolchain(target, platform, universe)
-    contents = {
-        "the compiler": [_file(c.repository, c.suite, c.filename, c.sha256, c.size, target.indices) for c in compilers]
-    }
+    contents = {"the compiler": [package_of(candidate, "support", host=False, build=True) for candidate in compilers]}
     for what, parts in (
         (f"kernel {target.kernel.release}", _KERNEL),
         ("nvidia-fs's source", ("nvidia-fs-source",)),
         (f"the source of driver {target.driver.version}", ("driver-source",)),
     ):
-        packages = [package for package in target.packages if package.part in parts]
-        contents[what] = [_file(p.repository, p.suite, p.file, p.sha256, p.size, target.indices) for p in packages]
-    paths = _fetch([file for files in contents.values() for file in files], fetcher)
-    return [layer([paths[file] for file in files], what=what) for what, files in reversed(contents.items()) if files]
+        contents[what] = [package for package in target.packages if package.part in parts]
+    paths = _fetch([package for packages in contents.values() for package in packages], target.indices, fetcher)
+    filled = [(what, packages) for what, packages in reversed(contents.items()) if packages]
+    return [layer([paths[package] for package in packages], what=what) for what, packages in filled]
 
 
 def toolchain(target: Target, platform: StackPlatform, universe: Universe) -> list[Candidate]:
@@ -254,28 +254,18 @@ def _newest(name: str, platform: StackPlatform, universe: Universe) -> Candidate
     return max(versions, key=lambda c: platform.order.key(c.version))
 
 
-class _File(NamedTuple):
-    uri: str
-    sha256: str
-    size: int
-
-
-def _file(repository: str, suite: str, name: str, sha256: str, size: int, indices: Iterable[Index]) -> _File:
-    base = next(index.uri for index in indices if (index.repository, index.suite) == (repository, suite))
-    return _File(address(base, name), sha256, size)
-
-
-def _fetch(files: Sequence[_File], fetcher: Fetcher) -> dict[_File, Path]:
-    def fetch(file: _File) -> Path:
+def _fetch(packages: Sequence[Package], indices: Sequence[Index], fetcher: Fetcher) -> dict[Package, Path]:
+    def fetch(package: Package) -> Path:
         try:
-            return fetcher.file(file.uri, sha256=file.sha256, size=file.size)
+            return fetch_locked(fetcher, indices, package)
         except MissingFile as error:
             raise LockStale(str(error), hint="Run `gdsdeploy lock` on the fleet file, then try again") from None
 
-    paths = {file: path for file in files if (path := fetcher.find_cached(file.sha256, file.size))}
-    missing = [file for file in files if file not in paths]
+    paths = {package: path for package in packages if (path := fetcher.find_cached(package.sha256, package.size))}
+    missing = [package for package in packages if package not in paths]
     if missing:
-        with console.step(f"Fetching {len(missing)} packages ({sum(file.size for file in missing) / 1e6:.0f} MB)"):
+        size = sum(package.size for package in missing) / 1e6
+        with console.step(f"Fetching {len(missing)} packages ({size:.0f} MB)"):
             pool = ThreadPoolExecutor(_FETCHES_AT_ONCE)
             try:
                 paths.update(zip(missing, pool.map(fetch, missing), strict=True))

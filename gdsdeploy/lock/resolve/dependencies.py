@@ -420,7 +420,7 @@ def packages(
     solution = solve(provider, roots)
     on_host, on_builder = solution.reachable(host), solution.reachable(build)
     return tuple(
-        _package(candidate, parts.get(name) or task.platform.part(candidate), name in on_host, name in on_builder)
+        package_of(candidate, parts.get(name) or task.platform.part(candidate), name in on_host, name in on_builder)
         for name, candidate in sorted(solution.packages.items())
         if provider.in_stack(candidate)
     )
@@ -517,7 +517,8 @@ def _whole(task: Task) -> frozenset[str]:
     return frozenset({candidate.repository for candidate in candidates} - task.platform.presets().keys())
 
 
-def _package(candidate: Candidate, part: Part, host: bool, build: bool) -> Package:
+def package_of(candidate: Candidate, part: Part, host: bool, build: bool) -> Package:
+    """A package on offer as a lock has it; ``host``, ``build``: who needs it."""
     same = ("package", "version", "architecture", "size", "sha256", "repository", "suite", "component")
     return Package(
         part=part,
