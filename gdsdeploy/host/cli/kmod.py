@@ -1,4 +1,4 @@
-"""``kmod audit|build|key|pack|install|remove|sign|keygen|enrol|trees`` on a host; some are ``gdsdeploy kmod``, too.
+"""``kmod`` on a host; some of its commands are ``gdsdeploy kmod``, too.
 
 Exit status: 0 done, or nothing to object to; 1 an audit found errors, or a build failed; 2 unusable arguments or files;
 3 an audit found no error but could not tell everything.
@@ -13,27 +13,34 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from typing import Any, Callable, Dict, List, Optional
+import shutil
+import sys
+from typing import Any, Dict, List, Optional, Tuple
 
 from ..archive import pack
 from ..archive.key import INGREDIENTS, host_ingredients, key_of, missing_ingredients, of_sources, ofed_digest
 from ..archive.provenance import Builder, Origin, own_key
 from ..audit.audit import STACK, Result, audit, has_errors, is_undecided
-from ..build import command
-from ..errors import HostError, guarded
+from ..build import dkms
+from ..build.kbuild import BuildRequest, cores
+from ..build.run import MODULES, Report, build
+from ..errors import BuildError, HostError, guarded
+from ..io import atomic
 from ..io.wording import aligned, joined
-from ..kmod import driver, files
 from ..kmod import driver as drivers
+from ..kmod import files
 from ..kmod.driver import Expected
 from ..kmod.kernel import Kernel
 from ..kmod.module import read_module
 from ..kmod.packaged import installed_manifest
-from ..rootdir import list_folder
+from ..rootdir import inside, list_folder
 from ..secure_boot import signature, signing
 from ..secure_boot.certificate import Certificate
 from ..secure_boot.signing import ENROLMENTS, enrol, make_key, unenrol, withdraw
 from . import parsers
-from .parsers import Add, Run, add_driver, add_target
+from .parsers import Run, add_driver, add_target
+
+OK, FAILED, UNUSABLE, UNDECIDED = 0, 1, 2, 3
 
 _KEY_EXAMPLES = """\
 examples:
@@ -42,10 +49,9 @@ examples:
 """
 
 
-def add_key(commands: Any, add: Add) -> None:
-    """Add ``key`` to the parsers of ``kmod``; ``add`` makes one, with ``--json``."""
+def _add_key(commands: Any) -> None:
     text = "the key of a build, with each ingredient: hosts of equal keys may share one build"
-    parser = add(commands, "key", _key, text, _KEY_EXAMPLES)
+    parser = _add(commands, "key", _key, text, _KEY_EXAMPLES)
     add_target(parser)
     parser.add_argument("--driver-tree", default="", metavar="DIR", help="the driver's source (default: the only one)")
     add_driver(parser)
@@ -71,14 +77,11 @@ def _key(arguments: argparse.Namespace) -> int:
         "told": local,
         "installed": key_of(installed) if isinstance(installed, dict) else None,
     }
-    if arguments.json:
-        print(json.dumps(value, indent=2, sort_keys=True))
-        return 0
-    print(value["key"] or f"no key: {', '.join(missing)} cannot be told here")
-    print(joined(aligned([(name, ingredients[name] or "(unknown)") for name in INGREDIENTS], "  ")))
-    if value["installed"]:
-        print(f"received modules have key {value['installed']}")
-    return 0
+    lines = [value["key"] or f"no key: {', '.join(missing)} cannot be told here"]
+    lines += aligned([(name, ingredients[name] or "(unknown)") for name in INGREDIENTS], "  ")
+    lines += [f"received modules have key {value['installed']}"] if value["installed"] else []
+    _print(arguments, value, lines)
+    return OK
 
 
 def _driver_tree(arguments: argparse.Namespace) -> Any:
@@ -129,9 +132,8 @@ examples:
 """
 
 
-def add_signing(commands: Any, add: Add) -> None:
-    """Add the commands; ``add`` makes one, with ``--json``."""
-    sign = add(commands, "sign", _sign, "sign modules with the kernel's own tool", _SIGN_EXAMPLES)
+def _add_signing(commands: Any) -> None:
+    sign = _add(commands, "sign", _sign, "sign modules with the kernel's own tool", _SIGN_EXAMPLES)
     sign.add_argument("modules", nargs="*", metavar="MODULE", help="names or files (default: NVIDIA's that are there)")
     sign.add_argument("--kernel", default="", metavar="REL", help="kernel release (default: that of the files)")
     sign.add_argument("--root", default="/", metavar="DIR")
@@ -139,20 +141,20 @@ def add_signing(commands: Any, add: Add) -> None:
     sign.add_argument("--certificate", default="", metavar="FILE", help="its certificate, PEM or DER")
     sign.add_argument("--settings", default=signing.SETTINGS, metavar="FILE", help=argparse.SUPPRESS)
     sign.add_argument("--check", action="store_true", help="say what would be signed and change nothing")
-    key = add(commands, "keygen", _keygen, "make a key that signs modules, and its certificate", _KEYGEN_EXAMPLES)
+    key = _add(commands, "keygen", _keygen, "make a key that signs modules, and its certificate", _KEYGEN_EXAMPLES)
     key.add_argument("--key", default=KEY, metavar="FILE", help="default: %(default)s")
     key.add_argument("--certificate", default=CERTIFICATE, metavar="FILE", help="default: %(default)s")
     key.add_argument("--name", required=True, help="what the firmware's screen and modinfo show")
     key.add_argument("--days", type=int, default=3650, metavar="N", help="default: %(default)s")
     words = "have the firmware take a key, with its owner at the console"
-    enrol = add(commands, "enrol", _enrol, words, _ENROL_EXAMPLES)
+    enrol = _add(commands, "enrol", _enrol, words, _ENROL_EXAMPLES)
     enrol.add_argument("--certificate", default=CERTIFICATE, metavar="FILE", help="default: %(default)s")
     enrol.add_argument("--root", default="/", metavar="DIR", help=argparse.SUPPRESS)
     enrol.add_argument("--where-needed", action="store_true", help="do nothing where Secure Boot is off")
     enrol.add_argument("--withdraw", action="store_true", help="withdraw pending requests, of any key")
     enrol.add_argument("--check", action="store_true", help="say what would change and change nothing")
     words = "have the firmware delete a key that was enrolled, with its owner at the console"
-    unenrol = add(commands, "unenrol", _unenrol, words, _UNENROL_EXAMPLES)
+    unenrol = _add(commands, "unenrol", _unenrol, words, _UNENROL_EXAMPLES)
     unenrol.add_argument("--certificate", required=True, metavar="FILE", help="of the key, PEM or DER")
     unenrol.add_argument("--root", default="/", metavar="DIR", help=argparse.SUPPRESS)
     unenrol.add_argument("--check", action="store_true", help="say what would change and change nothing")
@@ -169,7 +171,7 @@ def _sign(arguments: argparse.Namespace) -> int:
     changed = any(module["changed"] for module in results)
     lines = [f"{module['file']}: {word if module['changed'] else 'is signed already'}" for module in results]
     _print(arguments, {"changed": changed, "modules": results}, lines)
-    return 0
+    return OK
 
 
 def _release(modules: List[str]) -> str:
@@ -201,7 +203,7 @@ def _keygen(arguments: argparse.Namespace) -> int:
     lines = [f"key: {arguments.key} (keep it: it is nowhere else)"]
     lines += [f"certificate: {arguments.certificate}", f"SHA1 fingerprint: {pair.fingerprint}"]
     _print(arguments, value, lines)
-    return 0
+    return OK
 
 
 def _enrol(arguments: argparse.Namespace) -> int:
@@ -210,18 +212,18 @@ def _enrol(arguments: argparse.Namespace) -> int:
         word = "would be withdrawn" if arguments.check else "withdrawn"
         lines = [f"the request for {subject!r}: {word}" for subject in answer["withdrawn"]]
         _print(arguments, answer, lines or ["no request is pending"])
-        return 0
+        return OK
     owners = signing.read_certificate_file(arguments.certificate)
     answer = enrol(owners, arguments.root, arguments.check, arguments.where_needed)
     _print_state(arguments, answer)
-    return 0
+    return OK
 
 
 def _unenrol(arguments: argparse.Namespace) -> int:
     owners = signing.read_certificate_file(arguments.certificate)
     answer = unenrol(owners, arguments.root, arguments.check, _signed_with(owners, arguments.root))
     _print_state(arguments, answer)
-    return 0
+    return OK
 
 
 def _signed_with(owners: Certificate, root: str) -> List[str]:
@@ -239,10 +241,9 @@ def _print_state(arguments: argparse.Namespace, answer: Dict[str, Any]) -> None:
 
 
 def _print(arguments: argparse.Namespace, value: Any, lines: List[str]) -> None:
-    print(json.dumps(value, indent=2, sort_keys=True) if arguments.json else joined(lines))
+    if arguments.json or lines:
+        print(json.dumps(value, indent=2, sort_keys=True) if arguments.json else joined(lines))
 
-
-OK, FAILED, UNUSABLE, UNDECIDED = 0, 1, 2, 3
 
 _AUDIT_EXAMPLES = """\
 A module is ok, FAILED (it would not load, or is not the expected one), or could not be told.  Each finding
@@ -270,14 +271,14 @@ def add_parsers(subparsers: Any) -> None:
     commands = kmod.add_subparsers(dest="command", metavar="COMMAND")
     commands.required = True
     _add_audit(commands)
-    text = "build modules for a kernel, running or not, and audit them"
-    command.add_arguments(_add(commands, "build", command.run, text, command.EXAMPLES))
-    command.add_dkms(commands, _add)
-    command.add_backup(commands, _add)
-    command.add_why(commands, _add)
+    _add_build(commands)
+    _add_dkms(commands)
+    _add_backup(commands)
+    # For package managers that only report that a build failed.
+    _add(commands, "why", _why, "print why DKMS's latest build failed; nothing if it succeeded")
     _add_archive(commands)
-    add_key(commands, _add)
-    add_signing(commands, _add)
+    _add_key(commands)
+    _add_signing(commands)
     trees = _add(commands, "trees", _trees, "list the driver source trees", _TREES_EXAMPLES)
     trees.add_argument("--sources", default=files.SOURCES, metavar="DIR", help="where to look (default: %(default)s)")
     add_driver(trees, version="require exactly one of this version")
@@ -304,8 +305,9 @@ def _add_audit(commands: Any) -> None:
     parser.add_argument("--driver-tree", default="", metavar="DIR", help="the tree nvidia-fs has to be built against")
     parser.add_argument("--peermem", action="store_true", help="nvidia-peermem has to work: a stub is an error")
     text = "a storage driver that has to let nvidia-fs in, such as nvme, rpcrdma, lnet (more than once)"
-    drivers = sorted(driver.DRIVERS)
-    parser.add_argument("--storage", action="append", default=[], choices=drivers, metavar="DRIVER", help=text)
+    parser.add_argument(
+        "--storage", action="append", default=[], choices=sorted(drivers.DRIVERS), metavar="DRIVER", help=text
+    )
 
 
 def _add_archive(commands: Any) -> None:
@@ -336,7 +338,7 @@ def _audit(arguments: argparse.Namespace) -> int:
         raise HostError(
             f"kernel {kernel.release} has none of NVIDIA's modules", "name the modules to audit, or build them"
         )
-    _show(arguments.json, results, lambda: _text(results, kernel))
+    _print(arguments, results, _text(results, kernel))
     return FAILED if has_errors(results) else UNDECIDED if is_undecided(results) else OK
 
 
@@ -344,7 +346,7 @@ def _pack(arguments: argparse.Namespace) -> int:
     builder = Builder(arguments.builder, own_key(arguments.root)) if arguments.builder else None
     manifest = pack.pack(_kernel(arguments), arguments.modules, arguments.output, builder)
     names = ", ".join(module["name"] for module in manifest["modules"])
-    _show(arguments.json, manifest, lambda: f"packed {names} for kernel {manifest['kernel_release']}")
+    _print(arguments, manifest, [f"packed {names} for kernel {manifest['kernel_release']}"])
     return OK
 
 
@@ -376,14 +378,14 @@ def _trees(arguments: argparse.Namespace) -> int:
     if arguments.driver_version:
         trees = [files.select(trees, arguments.driver_version, arguments.driver_flavour)]
     lines = [f"{one.path}: driver {one.version} ({one.flavour})" for one in trees]
-    _show(arguments.json, [one.as_dict() for one in trees], lambda: joined(lines) or "no driver source tree")
+    _print(arguments, [one.as_dict() for one in trees], lines or ["no driver source tree"])
     return OK
 
 
 def _show_changes(arguments: argparse.Namespace, result: Any, verb: str) -> int:
     lines = [f"{'would ' if arguments.check else ''}{verb}: {change}" for change in result["changes"]]
     lines += [f"note: {note}" for note in result["notes"]]
-    _show(arguments.json, result, lambda: joined(lines or ["nothing to change"]))
+    _print(arguments, result, lines or ["nothing to change"])
     return OK
 
 
@@ -391,11 +393,7 @@ def _kernel(arguments: argparse.Namespace) -> Kernel:
     return Kernel(arguments.kernel or os.uname().release, arguments.root)
 
 
-def _show(as_json: bool, value: Any, text: Callable[[], str]) -> None:
-    print(json.dumps(value, indent=2, sort_keys=True) if as_json else text())
-
-
-def _text(results: List[Result], kernel: Kernel) -> str:
+def _text(results: List[Result], kernel: Kernel) -> List[str]:
     lines = []
     for result in results:
         ok: Optional[bool] = result["ok"]
@@ -404,4 +402,192 @@ def _text(results: List[Result], kernel: Kernel) -> str:
         for finding in result["findings"]:
             lines.append(f"  {finding['severity']} [{finding['id']}] {finding['message']}")
             lines += [f"    hint: {finding['hint']}"] if finding["hint"] else []
-    return joined(lines)
+    return lines
+
+
+_BUILD_EXAMPLES = """\
+MODULE is nvidia-fs, nvidia-peermem or driver (the driver's own modules, with nvidia-peermem where there is an OFED tree
+of this kernel).  Without --driver-tree, /usr/src has to have exactly one source tree of that driver.  FILE is replaced
+only if the new module passes its audit.  See docs/modules.md.
+
+examples:
+  %(prog)s nvidia-fs --kernel 6.12.94+deb13-amd64 --source /usr/src/nvidia-fs-2.19.7 \\
+      --driver-version 550.163.01 --output nvidia-fs.ko
+  %(prog)s nvidia-peermem nvidia-fs --kernel 6.12.94+deb13-amd64 --source /usr/src/nvidia-fs-2.19.7 \\
+      --driver-tree /usr/src/nvidia-current-open-550.163.01 --ahead --output /tmp/modules/ --json
+  %(prog)s driver --kernel 6.12.94+deb13-amd64 --driver-version 550.163.01 --output /tmp/modules/
+"""
+
+
+def _save(kernel: Kernel, name: str) -> List[str]:
+    """Sign what DKMS has installed, where this host signs and DKMS hasn't, and copy it.
+
+    Before 3.0.6 (Ubuntu 22.04) DKMS has no setting for the key; from 3.4.0 on it signs nothing in a mount namespace.
+    """
+    try:
+        by = signing.from_settings(settings=inside(kernel.root, signing.SETTINGS))
+        files = dkms.installed_files(kernel, name) if by is not None else []
+        if by is not None and files:
+            signing.sign(kernel, [kernel.path(file) for file in files], by)
+    finally:
+        copied = dkms.save(kernel, name)
+    return copied
+
+
+_BACKUP_ACTIONS = {"save": _save, "release": dkms.release, "restore": dkms.restore}
+
+
+def _add_build(commands: Any) -> None:
+    text = "build modules for a kernel, running or not, and audit them"
+    parser = _add(commands, "build", _build, text, _BUILD_EXAMPLES)
+    # DKMS appends LLVM=1 to its command for kernels that clang compiled, so variables may follow anywhere.
+    parser.add_argument("words", nargs="+", metavar="MODULE|NAME=VALUE", help="what to build; variables for make")
+    parser.add_argument("--kernel", required=True, metavar="REL", help="kernel release")
+    parser.add_argument("--source", default="", metavar="DIR", help="the source of nvidia-fs")
+    parser.add_argument("--driver-tree", default="", metavar="DIR", help="the driver's source (default: the only one)")
+    parser.add_argument("--driver-version", default="", metavar="V", help="the version that the tree has to have")
+    text = "default: open; with --driver-tree, the tree's own"
+    parser.add_argument("--driver-flavour", choices=("open", "proprietary"), help=text)
+    text = "the file of one module, or a folder; logs go beside"
+    parser.add_argument("--output", required=True, metavar="FILE|DIR", help=text)
+    parser.add_argument("--jobs", type=int, default=0, metavar="N", help="parallel jobs (default: the number of cores)")
+    parser.add_argument("--ahead", action="store_true", help="for a driver that isn't installed for this kernel yet")
+    text = "with driver: nvidia-peermem has to work, is left out where it would be a stub, or may be one"
+    parser.add_argument("--peermem", choices=("required", "optional", "stub"), default="optional", help=text)
+    parser.add_argument("--log", default="", metavar="FILE", help="one log for everything; its folder is created")
+    parser.add_argument("--kept", default="", metavar="NAME", help="if it fails, put back what DKMS had as NAME")
+    parser.add_argument("--verbose", action="store_true", help="print the build log, whatever the outcome")
+
+
+def _build(arguments: argparse.Namespace) -> int:
+    """Build, print one line a module or the JSON document; raises HostError, after that, for what failed."""
+    modules, variables = _words(arguments.words)
+    if "nvidia-fs" in modules and not arguments.source:
+        hint = "name the folder that has its Makefile, e.g. /usr/src/nvidia-fs-2.19.7"
+        raise HostError("nvidia-fs needs --source", hint)
+    try:
+        report = _report(arguments, modules, variables)
+    except HostError as error:
+        raise type(error)(error.message, _join(error.hint, _restore(arguments))) from None
+    request = report.request
+    against = f"{request.tree.path} ({request.tree.version} {request.tree.flavour})"
+    lines = [
+        f"built {built.file} {built.module.version} for kernel {request.kernel.release} against {against}"
+        for outcome in report.outcomes
+        for built in outcome.built
+    ]
+    _print(arguments, report.as_dict(), [*lines, *(f"note: {note}" for note in report.notes)])
+    sys.stdout.flush()
+    if not report.failures:
+        if arguments.kept:
+            # DKMS installs next, and refuses to do so beside a file of the same version.
+            dkms.release(Kernel(arguments.kernel), arguments.kept)
+        return OK
+    errors = [outcome.error for outcome in report.failures if outcome.error is not None]
+    hint = _join(errors[0].hint, _restore(arguments))
+    more = "; ".join(f"{outcome.module}: {outcome.error}" for outcome in report.failures[1:])
+    raise type(errors[0])(_join(errors[0].message, more), hint)
+
+
+def _words(words: List[str]) -> Tuple[List[str], List[str]]:
+    modules = [word for word in words if "=" not in word]
+    variables = [word for word in words if "=" in word]
+    for word in modules:
+        if word not in MODULES:
+            message = f"{word!r} is neither NAME=VALUE for make nor a module"
+            raise HostError(message, f"build one of: {', '.join(MODULES)}")
+    for variable in variables:
+        if not variable.split("=", 1)[0].isidentifier():
+            raise HostError(f"{variable!r} isn't NAME=VALUE for make")
+    if not modules:
+        raise HostError("no module is named", f"build one or more of: {', '.join(MODULES)}")
+    return modules, variables
+
+
+def _report(arguments: argparse.Namespace, modules: List[str], variables: List[str]) -> Report:
+    version, flavour = arguments.driver_version, arguments.driver_flavour or ""
+    if arguments.driver_tree:
+        chosen = files.expect(os.path.abspath(arguments.driver_tree), version, flavour)
+    else:
+        chosen = files.select(files.find_trees(), version, flavour or "open")
+    jobs = arguments.jobs or cores()
+    request = BuildRequest(Kernel(arguments.kernel), chosen, jobs, variables, arguments.ahead, arguments.peermem)
+    if arguments.log:
+        try:
+            atomic.make_folder(os.path.dirname(os.path.abspath(arguments.log)))
+        except OSError as error:
+            raise BuildError(f"cannot make the folder of {arguments.log}: {error.strerror}") from None
+    report = build(request, modules, arguments.source, arguments.output, arguments.log)
+    if arguments.verbose:
+        for path in dict.fromkeys(outcome.log for outcome in report.outcomes):
+            with open(path, encoding="utf-8", errors="replace") as file:
+                shutil.copyfileobj(file, sys.stdout)
+        sys.stdout.flush()
+    return report
+
+
+def _restore(arguments: argparse.Namespace) -> str:
+    """Put back what DKMS removed before it started the build; returns words for the hint."""
+    files = dkms.restore(Kernel(arguments.kernel), arguments.kept) if arguments.kept else []
+    return f"the previous modules are back in place: {', '.join(files)}" if files else ""
+
+
+def _join(text: str, more: str) -> str:
+    return "; ".join(filter(None, (text, more)))
+
+
+def _add_backup(commands: Any) -> None:
+    """``kmod kept``, which DKMS calls through the hooks of gdsdeploy's recipes."""
+    text = "sign the modules that DKMS installed, and copy them, so that a failed rebuild can't lose them"
+    parser = _add(commands, "kept", _backup, text)
+    text = "after an install; before one; after a failed build"
+    parser.add_argument("action", choices=tuple(_BACKUP_ACTIONS), help=text)
+    parser.add_argument("names", nargs="+", metavar="NAME", help="names of packages in DKMS")
+    parser.add_argument("--kernel", required=True, metavar="REL")
+
+
+def _add_dkms(commands: Any) -> None:
+    """``kmod dkms``, which the role runs."""
+    text = "have DKMS build and install what is missing or stale, for every kernel with headers"
+    parser = _add(commands, "dkms", _dkms, text)
+    parser.add_argument("--kernel", required=True, metavar="REL", help="the kernel for which a failure is an error")
+    parser.add_argument("--driver", required=True, metavar="NAME/VERSION", help="the driver in DKMS")
+    parser.add_argument("--nvidia-fs", default="", metavar="NAME/VERSION", help="nvidia-fs in DKMS; default: none")
+    parser.add_argument("--driver-tree", required=True, metavar="DIR", help="the driver's source")
+    parser.add_argument("--driver-version", default="", metavar="V")
+    parser.add_argument("--driver-flavour", choices=("open", "proprietary"), default="")
+    parser.add_argument("--peermem", action="store_true", help="nvidia-peermem has to work on this kernel")
+    parser.add_argument("--target-only", action="store_true", help="build for this kernel alone")
+    parser.add_argument("--check", action="store_true", help="print what would be done and do nothing")
+
+
+def _why(_arguments: argparse.Namespace) -> int:
+    dkms.why()
+    return OK
+
+
+def _dkms(arguments: argparse.Namespace) -> int:
+    packages = []
+    for kind, text in (("driver", arguments.driver), ("nvidia-fs", arguments.nvidia_fs)):
+        name, _, version = text.partition("/")
+        if text and not (name and version):
+            raise HostError(f"{text!r} isn't NAME/VERSION of DKMS", "give it as dkms status shows it")
+        if text:
+            packages.append(dkms.Package(name, version, kind))
+    chosen = files.expect(arguments.driver_tree, arguments.driver_version, arguments.driver_flavour)
+    request = dkms.DkmsRequest(arguments.kernel, packages, chosen, arguments.peermem, target_only=arguments.target_only)
+    result = dkms.provide(request, arguments.check)
+    verb = "would be done" if arguments.check else "done"
+    lines = [
+        "{}: {action} {package} for kernel {kernel_release}: {why}".format(verb, **step) for step in result["done"]
+    ]
+    lines += [f"note: {note}" for note in result["notes"]]
+    _print(arguments, result, lines if result["done"] else [*lines, "nothing to build"])
+    return OK
+
+
+def _backup(arguments: argparse.Namespace) -> int:
+    kernel, action = Kernel(arguments.kernel), _BACKUP_ACTIONS[arguments.action]
+    done = {name: action(kernel, name) for name in arguments.names}
+    _print(arguments, done, [f"{arguments.action}: {name}: {', '.join(done[name]) or 'nothing'}" for name in done])
+    return OK
