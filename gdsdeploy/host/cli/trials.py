@@ -24,7 +24,7 @@ from ..proof.proof import REGISTRATION_TIMEOUT, TIMEOUT, prove, register_memory
 from ..subjects import storage
 from ..subjects.filesystem import Feature, features
 from ..subjects.odirect import NOT_PROVEN, Audit, audits, inside
-from ..subjects.peer_memory import Registration, registrations
+from ..subjects.peermem import Registration, registrations
 from ..subjects.proof import Proof, proofs
 from ..subjects.storage import StorageFacts
 from . import parsers

@@ -24,8 +24,7 @@ from ..subjects.modules import AuditFacts
 from ..subjects.nvidia_fs import NvidiaFsFacts
 from ..subjects.packages import DriftFacts, PackageFacts
 from ..subjects.pci import HardwareFacts, PciFacts
-from ..subjects.peer_memory import P2pFacts, registrations
-from ..subjects.peermem import PeermemFacts
+from ..subjects.peermem import P2pFacts, PeermemFacts, registrations
 from ..subjects.processes import ProcessFacts
 from ..subjects.rdma import NetworkFacts
 from ..subjects.storage import StorageFacts

@@ -9,7 +9,7 @@ an overlay, key by key, that sets ``allow_compat_mode`` only.
 
 Proves GPUDirect RDMA: memory of each GPU is registered with each adapter, and deregistered (child.py).
 
-The program runs for itself: a driver may crash it, or never return.  ``subjects/peer_memory.py`` judges its record.
+The program runs for itself: a driver may crash it, or never return.  ``subjects/peermem.py`` judges its record.
 """
 
 from __future__ import annotations

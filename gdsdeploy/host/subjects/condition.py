@@ -87,6 +87,15 @@ class Verdict:
     suspects: Tuple[Cause, ...] = ()
     unseen: Tuple[str, ...] = ()
 
+    @property
+    def shown(self) -> Tuple[Cause, ...]:
+        return (*self.causes, *self.suspects)
+
+    @property
+    def why(self) -> Tuple[str, ...]:
+        """Why it doesn't hold, or may not: the root cause first."""
+        return (*(cause.what for cause in self.shown), *(() if self.causes else self.unseen))
+
 
 def weigh(conditions: Iterable[Condition]) -> Verdict:
     """All conditions together; one known obstacle decides, whatever else is unknown."""

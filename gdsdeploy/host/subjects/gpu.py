@@ -15,7 +15,6 @@ from ..paths import CUFILE, CUFILE_OPEN, NVFS, PCI
 from . import quote, reference
 from .condition import DIRECT_PATH, NOTES, USABLE, Cause, Condition, condition, listed_cause, rule
 from .pci import GPU, Function
-from .register import Answer, not_applicable
 
 if TYPE_CHECKING:
     from ..facts import HostFacts
@@ -182,10 +181,8 @@ def pinned_notes(facts: HostFacts, _mount: Mount) -> Iterator[Cause]:
 NO_GPU = "not proven: this host has no GPU"
 
 
-def not_asked(facts: HostFacts, expectation: Expectation) -> Optional[Answer]:
-    """The answer for hosts without a GPU, or whose mode goes through CPU memory anyway."""
-    if not facts.topology.of_kind(GPU):
-        return not_applicable(NO_GPU)
-    if expectation.mode == "compat" and expectation.rdma == "none":
-        return not_applicable("not needed: the mode is compat, and the fleet asks for no RDMA")
-    return None
+def not_asked(facts: HostFacts, expectation: Expectation) -> str:
+    """Why it isn't asked for of hosts without a GPU, or whose mode goes through CPU memory anyway."""
+    compat = expectation.mode == "compat" and expectation.rdma == "none"
+    through = "not needed: the mode is compat, and the fleet asks for no RDMA" if compat else ""
+    return through if facts.topology.of_kind(GPU) else NO_GPU

@@ -8,12 +8,12 @@ properties.rdma_peer_type chooses, and over it CUFILE_DMABUF_ENABLE (NVIDIA, RDM
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Iterator, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Callable, Iterator, List, Optional, Sequence, Tuple
 
-from ..facts.unknown import Maybe, Unknown, if_known, known
+from ..facts.unknown import Maybe, Unknown, if_known, known, require
 from ..gdscheck import Row
+from ..model.expectation import Expectation
 from ..paths import CUFILE
 from . import gpu, nvidia_fs, quote, rdma, reference
 from .condition import (
@@ -29,28 +29,16 @@ from .condition import (
     weigh,
 )
 from .driver import driver_runs
-from .peer_memory import dma_buf, dmabuf, peer_memory, peerdirect
+from .peermem import dma_buf, dmabuf, peer_memory, peerdirect
 from .rdma import Client
+from .register import Answer, capitalized, check, failed, passed
 from .topology import iommu
 
 if TYPE_CHECKING:
     from ..facts import HostFacts
     from .storage import Mount
 
-PEERDIRECT, NONE = "peerdirect", "none"
-
-
-@dataclass(frozen=True)
-class Mechanism:
-    """``usable`` is True only if all evidence shows it; ``why`` is in order, the root cause first."""
-
-    name: str
-    title: str
-    usable: Maybe[bool]
-    why: Tuple[str, ...]
-    evidence: Tuple[str, ...] = ()
-    #: what to do; empty where nothing needs to be done
-    fixes: Tuple[str, ...] = ()
+NONE = "none"
 
 
 @dataclass(frozen=True)
@@ -61,25 +49,6 @@ class Choice:
     mode_why: Tuple[str, ...]
     rdma: Maybe[str]
     rdma_why: Tuple[str, ...]
-
-
-def mechanisms(facts: HostFacts) -> Tuple[Mechanism, ...]:
-    """Every mechanism that a fleet file can choose."""
-    return (
-        _mechanism(NVIDIA_FS, "nvidia-fs: storage drivers with hooks", _nvidia_fs(facts)),
-        _mechanism(P2PDMA, "PCI P2PDMA", itertools.chain(_either(facts), needs(P2PDMA, facts))),
-        _mechanism(PEERDIRECT, "PeerDirect with nvidia-peermem", peerdirect(facts)),
-        _mechanism(DMABUF, "DMA-BUF", dmabuf(facts)),
-    )
-
-
-def _mechanism(name: str, title: str, conditions: Iterator[Condition]) -> Mechanism:
-    verdict = weigh(conditions)
-    causes = (*verdict.causes, *verdict.suspects)
-    why = (*(cause.what for cause in causes), *(() if verdict.causes else verdict.unseen))
-    evidence = tuple(line for cause in causes for line in cause.evidence)
-    fixes = tuple(dict.fromkeys(cause.fix for cause in verdict.causes if cause.fix))
-    return Mechanism(name, title, verdict.holds, why, evidence, fixes)
 
 
 def _either(facts: HostFacts) -> Iterator[Condition]:
@@ -106,40 +75,58 @@ def _nvidia_fs(facts: HostFacts) -> Iterator[Condition]:
     yield Condition(lambda: any(name in facts.kernel.symbols for name in names), cause)
 
 
+def _p2pdma(facts: HostFacts) -> Iterator[Condition]:
+    yield from _either(facts)
+    yield from needs(P2PDMA, facts)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A value of the fleet file: the mechanism's name, what it requires, and why it is good."""
+
+    value: str
+    name: str
+    needs: Callable[[HostFacts], Iterator[Condition]]
+    good: str
+
+
+#: P2PDMA comes first: it needs no module of NVIDIA's and no patched storage drivers.
+STORAGE = (
+    Offer(P2PDMA, "PCI P2PDMA", _p2pdma, "it needs neither nvidia-fs nor patched storage drivers"),
+    Offer(NVIDIA_FS, "nvidia-fs", _nvidia_fs, "it is loaded, and a storage driver has hooks for it"),
+)
+#: DMA-BUF comes first: it needs no OFED and no module that has to be built against it.
+RDMA = (
+    Offer(DMABUF, "DMA-BUF", dmabuf, "nvidia-peermem isn't needed"),
+    Offer(PEERMEM, "PeerDirect", peerdirect, "nvidia-peermem is loaded and registered with the RDMA core"),
+)
+
+
 def choose(facts: HostFacts) -> Choice:
     """The modes for storage and RDMA that fit the host as it runs now, with the reasons in order."""
-    offered = {mechanism.name: mechanism for mechanism in mechanisms(facts)}
-    # P2PDMA comes first: it needs no module of NVIDIA's and no patched storage drivers.
-    good = "PCI P2PDMA is usable: it needs neither nvidia-fs nor patched storage drivers"
-    p2pdma = (P2PDMA, offered[P2PDMA], "PCI P2PDMA", good)
-    good = "nvidia-fs is loaded, and a storage driver has hooks for it"
-    mode, mode_why = _first_usable([p2pdma, (NVIDIA_FS, offered[NVIDIA_FS], "nvidia-fs", good)], COMPAT)
+    mode, mode_why = _first_usable(facts, STORAGE, COMPAT)
     devices = known(lambda: facts.peermem.rdma_devices)
     if isinstance(devices, Unknown):
         return Choice(mode, mode_why, devices, (devices.reason,))
     if not devices:
         return Choice(mode, mode_why, NONE, ("there is no RDMA adapter",))
-    # DMA-BUF comes first: it needs no OFED and no module that has to be built against it.
-    by_dmabuf = (DMABUF, offered[DMABUF], "DMA-BUF", "DMA-BUF is usable: nvidia-peermem isn't needed")
-    good = "nvidia-peermem is loaded and registered with the RDMA core"
-    rdma, rdma_why = _first_usable([by_dmabuf, (PEERMEM, offered[PEERDIRECT], "PeerDirect", good)], NONE)
-    return Choice(mode, mode_why, rdma, rdma_why)
+    return Choice(mode, mode_why, *_first_usable(facts, RDMA, NONE))
 
 
-def _first_usable(
-    candidates: Sequence[Tuple[str, Mechanism, str, str]], fallback: str
-) -> Tuple[Maybe[str], Tuple[str, ...]]:
-    """The first (value, mechanism, its name, why it's good) that is usable, and why not those before.
+def _first_usable(facts: HostFacts, offers: Sequence[Offer], fallback: str) -> Tuple[Maybe[str], Tuple[str, ...]]:
+    """The value of the first offer that is usable, why it's good, and why not those before.
 
     ``fallback`` if none is usable; unknown if one of them may be.
     """
     reasons: List[str] = []
-    for value, mechanism, name, good in candidates:
-        if mechanism.usable is True:
-            return value, (good, *reasons)
-        reasons += [f"no {name}: {reason}" for reason in mechanism.why]
-    unknown = [mechanism.usable for _, mechanism, _, _ in candidates if isinstance(mechanism.usable, Unknown)]
-    return (unknown[0] if unknown else fallback), tuple(reasons)
+    unknown: List[Unknown] = []
+    for offer in offers:
+        verdict = weigh(offer.needs(facts))
+        if verdict.holds is True:
+            return offer.value, (f"{offer.name} is usable: {offer.good}", *reasons)
+        reasons += [f"no {offer.name}: {reason}" for reason in verdict.why]
+        unknown += [verdict.holds] if isinstance(verdict.holds, Unknown) else []
+    return next(iter(unknown), fallback), tuple(reasons)
 
 
 PEER_TYPE = "rdma_peer_type"
@@ -260,3 +247,24 @@ def memory(facts: HostFacts) -> Iterator[Condition]:
             evidence = quote.variable(variable)
         yield Condition(False, Cause("rdma.other-peer-type", what, fix, evidence, reference.PARAMETERS))
     yield from conditions
+
+
+@check(
+    "peermem.mechanism",
+    "the host has the mechanism between GPUs and adapters that the fleet uses",
+    expects="RDMA by {rdma}, usable by this host's adapters",
+    prevents="RDMA through CPU memory because core, adapter or driver don't support the mechanism",
+    of_running=True,
+    unless=rdma.unproven,
+)
+def mechanism(facts: HostFacts, expectation: Expectation) -> Answer:
+    (offer,) = (offer for offer in RDMA if offer.value == expectation.rdma)
+    verdict = weigh(offer.needs(facts))
+    lines = [*(line for cause in verdict.shown for line in cause.evidence), *verdict.why]
+    if require(verdict.holds):
+        return passed(f"{offer.name} is usable", lines)
+    hint = "; ".join(dict.fromkeys(cause.fix for cause in verdict.causes if cause.fix)) or "Read the reasons above"
+    other = choose(facts).rdma
+    if isinstance(other, str) and other not in (expectation.rdma, NONE):
+        hint += f"; or set rdma: {other} in the profile, which this host offers"
+    return failed("{}: {}".format(offer.name, "; ".join(verdict.why)), capitalized(hint), lines)

@@ -21,6 +21,7 @@ from ..paths import CUFILE, INFINIBAND
 from . import quote, reference
 from .condition import NOTES, Cause, Condition, listed_cause, rule
 from .cufile_json import given_keys
+from .gpu import NO_GPU
 from .pci import GPU, NIC
 from .pci import addresses as pci_addresses
 from .register import Steps, check, collector, not_applicable, passed
@@ -303,7 +304,12 @@ def write_notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     yield Cause("cufile.no-rdma-writes", what, fix, evidence, reference.PARAMETERS)
 
 
-NOT_ASKED = "not needed: the fleet asks for no RDMA"
+def no_rdma(_facts: HostFacts, expectation: Expectation) -> str:
+    return "not needed: the fleet asks for no RDMA" if expectation.rdma == "none" else ""
+
+
+def unproven(facts: HostFacts, expectation: Expectation) -> str:
+    return no_rdma(facts, expectation) or ("" if facts.pci.gpus else NO_GPU)
 
 
 @check(
@@ -311,11 +317,9 @@ NOT_ASKED = "not needed: the fleet asks for no RDMA"
     "the RDMA adapters have a link",
     expects="a port of every RDMA device is active",
     prevents="storage traffic through one adapter only, or a failover, because a cable or switch port is down",
+    unless=no_rdma,
 )
-def active(facts: HostFacts, expectation: Expectation) -> Steps:
-    if expectation.rdma == "none":
-        yield not_applicable(NOT_ASKED)
-        return
+def active(facts: HostFacts, _expectation: Expectation) -> Steps:
     interfaces = facts.network.rdma
     yield Condition(bool(interfaces), _no_adapter)
     yield links(facts)
@@ -327,11 +331,9 @@ def active(facts: HostFacts, expectation: Expectation) -> Steps:
     "the addresses in cufile.json's RDMA lists belong to this host's RDMA adapters",
     expects="every address of {cufile_path} on an RDMA interface of this host",
     prevents="a file copied from another node, with which libcufile finds no adapter and falls back to compat mode",
+    unless=no_rdma,
 )
 def own_addresses(facts: HostFacts, expectation: Expectation) -> Steps:
-    if expectation.rdma == "none":
-        yield not_applicable(NOT_ASKED)
-        return
     listed = [
         (f"{key}.{mount}" if mount else key, address)
         for key, mount, addresses in _lists(facts.cufile.config)

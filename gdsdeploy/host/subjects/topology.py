@@ -475,11 +475,9 @@ def _link_line(node: Node) -> str:
     "no PCIe switch sends traffic between a GPU and its peers up to the host bridge (ACS redirect)",
     expects="Access Control Services do not redirect between a GPU and the disks and adapters below its switch",
     prevents="direct I/O at a fraction of its speed, because the firmware or the kernel enabled ACS",
+    unless=not_asked,
 )
-def acs(facts: HostFacts, expectation: Expectation) -> Steps:
-    if early := not_asked(facts, expectation):
-        yield early
-        return
+def acs(facts: HostFacts, _expectation: Expectation) -> Steps:
     gpus = {gpu.label for gpu in facts.topology.of_kind(GPU)}
     pairs = [p for p in facts.topology.pairs if p.bridge and p.one in gpus and p.other not in gpus]
     bad = {f"{p.one} to {p.other}": p.redirecting for p in pairs if isinstance(p.redirecting, tuple) and p.redirecting}
@@ -500,11 +498,9 @@ def acs(facts: HostFacts, expectation: Expectation) -> Steps:
     "the IOMMU does not slow down or break peer traffic of GPUs in this mode",
     expects="on x86: off, or passing addresses through where the mode is not p2pdma",
     prevents="direct I/O that is slow or corrupt because a firmware update enabled an IOMMU",
+    unless=not_asked,
 )
 def iommu_of_mode(facts: HostFacts, expectation: Expectation) -> Steps:
-    if early := not_asked(facts, expectation):
-        yield early
-        return
     topology = facts.topology
     words, mode = require(topology.iommu_words), require(topology.iommu)
     line = "/proc/cmdline: {}".format(" ".join(words) or "no word about an IOMMU")
@@ -517,24 +513,23 @@ def iommu_of_mode(facts: HostFacts, expectation: Expectation) -> Steps:
     yield passed(mode if mode == OFF else "pt: it passes addresses through", [line])
 
 
+#: Linux, drivers/vfio/pci/nvgrace-gpu: the GPU has a BAR1 that isn't used once the link is up.
+ON_GRACE = "not needed: NVLink-C2C reaches the memory of this machine's GPUs, not BAR1"
+
+
 @check(
     "topology.bar1",
     "BAR1 of every GPU is large enough for this mode",
     expects="at least the bounce buffers of cufile.json; in mode p2pdma the whole memory of the GPU",
     prevents="bounce buffers that cannot be mapped, after Resizable BAR or Above 4G Decoding was reset in the firmware",
+    unless=lambda facts, fleet: not_asked(facts, fleet) or (ON_GRACE if if_known(lambda: grace(facts), False) else ""),
 )
 def large_enough(facts: HostFacts, expectation: Expectation) -> Steps:
-    if early := not_asked(facts, expectation):
-        yield early
-    elif if_known(lambda: grace(facts), False):
-        # Linux, drivers/vfio/pci/nvgrace-gpu: the GPU has a BAR1 that isn't used once the link is up.
-        yield not_applicable("not needed: NVLink-C2C reaches the memory of this machine's GPUs, not BAR1")
-    else:
-        conditions = list(cached(facts, refuses=True))
-        conditions += bar1(facts, STATIC_BYTES, WHOLE) if expectation.mode == "p2pdma" else ()
-        # Where it isn't known whether this is a Grace, a small BAR1 may do.
-        yield from conditions if weigh(conditions).holds is True or not grace(facts) else ()
-        yield passed(", ".join(f"{gpu.label} {(gpu.bar1 or 0) >> 20} MiB" for gpu in facts.topology.of_kind(GPU)))
+    conditions = list(cached(facts, refuses=True))
+    conditions += bar1(facts, STATIC_BYTES, WHOLE) if expectation.mode == "p2pdma" else ()
+    # Where it isn't known whether this is a Grace, a small BAR1 may do.
+    yield from conditions if weigh(conditions).holds is True or not grace(facts) else ()
+    yield passed(", ".join(f"{gpu.label} {(gpu.bar1 or 0) >> 20} MiB" for gpu in facts.topology.of_kind(GPU)))
 
 
 #: Keys of the fleet's topology → kind of device.

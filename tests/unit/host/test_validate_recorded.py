@@ -14,7 +14,7 @@ from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.facts.unknown import Unknown
 from gdsdeploy.host.model.expectation import from_json
 from gdsdeploy.host.subjects.pci import GPU
-from gdsdeploy.host.subjects.peer_memory import registrations
+from gdsdeploy.host.subjects.peermem import registrations
 from gdsdeploy.host.topology import document
 from tests.unit.later_evidence import with_ended_programs
 

@@ -26,7 +26,7 @@ from gdsdeploy.host.subjects.condition import (
 from gdsdeploy.host.subjects.cufile_json import requests_p2pdma
 from gdsdeploy.host.subjects.driver import registry
 from gdsdeploy.host.subjects.gpu import grace
-from gdsdeploy.host.subjects.mechanisms import choose, mechanisms
+from gdsdeploy.host.subjects.mechanisms import STORAGE, choose
 from gdsdeploy.host.subjects.p2pdma import LABELS
 from tests.unit.host import cases, hosts
 from tests.unit.host.explain.capable_host import GPU
@@ -49,17 +49,17 @@ def test_both_say_the_same_of_a_host(name: str) -> None:
     case, mode = FAULTS[name], P2PDMA if FAULTS[name].host in FOR_P2PDMA else NVIDIA_FS
     document = case.change(hosts.named("capable, with a GPU" if case.host == "capable" else case.host))
     facts, path = facts_from(document), explained(document)
-    offered = {one.name: one for one in mechanisms(facts) if one.name in (NVIDIA_FS, P2PDMA)}
+    offered = {one.value: weigh(one.needs(facts)) for one in STORAGE}
     chosen = choose(facts).mode
     if path.path in DIRECT:
-        assert (offered[str(path.path)].usable, chosen in DIRECT) == (True, True), "what explain expects is usable"
-    assert path.path not in [name for name, mechanism in offered.items() if mechanism.usable is False]
+        assert (offered[str(path.path)].holds, chosen in DIRECT) == (True, True), "what explain expects is usable"
+    assert path.path not in [name for name, mechanism in offered.items() if mechanism.holds is False]
     # An obstacle of the host is one for both.
     reasons = {reason for mechanism in offered.values() for reason in mechanism.why}
     causes = [cause for cause in (*path.causes, *path.suspects) if of_host(cause)]
     assert [cause.what for cause in causes if cause.what not in reasons] == []
     if path.path == COMPAT:
-        assert not causes or mode != P2PDMA or offered[P2PDMA].usable is False
+        assert not causes or mode != P2PDMA or offered[P2PDMA].holds is False
         refused = [condition.cause for condition in needs(mode, facts) if condition.holds is False]
         assert [cause for cause in refused if cause not in path.causes] == []
 
