@@ -138,10 +138,7 @@ def render_process(explained: ExplainedProcess) -> str:
         lines += wrapped(f"file: {path} (its mount allows: {name})", "  ")
     if not explained.causes and way.operations.get(COMPAT):
         lines += wrapped("nothing that was examined explains why it goes through CPU memory", "  ")
-    for number, cause in enumerate(explained.causes, 1):
-        lines += wrapped(f"{cause.what} [{cause.id}]", f"{number:>3}. ")
-        for label, texts in (("seen", cause.evidence), ("do", (cause.fix,)), ("read", (cause.reference,))):
-            lines += [row for text in texts if text for row in wrapped(text, f"     {label:<5}")]
+    lines += _causes(explained.causes, "", set())
     return joined(lines + [row for reason in explained.unseen for row in wrapped(f"not known: {reason}", "  ")])
 
 

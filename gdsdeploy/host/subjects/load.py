@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Iterator, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Iterator, List, Mapping
 
 from ..facts.document import Document, collected
 from ..facts.unknown import Maybe, UndecidedError, Unknown, known, require
 from ..io.reading import mount_of
 from ..model.expectation import Expectation
 from ..paths import MOUNTINFO
-from .register import Answer, check, collector, failed, not_applicable, passed, unknown
+from .register import Answer, answer, check, collector, failed, not_applicable, passed
 
 if TYPE_CHECKING:
     from ..evidence.recorder import EvidenceRequest, Recorder
@@ -105,21 +105,18 @@ def loaded(path: str, value: Mapping[str, Any]) -> Loaded:
 )
 def read_rate(facts: HostFacts, expectation: Expectation) -> Iterator[Answer]:
     for mount in expectation.storage:
-        limits = mount.get("load")
+        point, limits = mount.get("mount", ""), mount.get("load")
         rate = limits.get("read") if isinstance(limits, dict) else None
-        yield _judge(facts, mount.get("mount", ""), rate if isinstance(rate, (int, float)) else None)
+        if isinstance(rate, (int, float)):
+            expected = f"at least {size(rate)}/s read"
+            yield answer(_judge(facts, point, rate), UNREAD_HINT, subject=point, expected=expected)
+        else:
+            yield not_applicable("the fleet sets no rate for this mount", point)
 
 
-def _judge(facts: HostFacts, mount: str, rate: Optional[float]) -> Answer:
-    if rate is None:
-        return not_applicable("the fleet sets no rate for this mount", mount)
-    expected = f"at least {size(rate)}/s read"
-    try:
-        if not facts.storage.loads:
-            return not_applicable("no reading under load was requested (--load)", mount)
-        load = require(facts.storage.loads.get(mount, Unknown("it was not read from")))
-    except UndecidedError as error:
-        return unknown(str(error), UNREAD_HINT, mount, expected)
-    if load.rate >= rate:
-        return passed(load.summary, (), mount, expected)
-    return failed(load.summary, SLOW_HINT, (), mount, expected)
+def _judge(facts: HostFacts, point: str, rate: float) -> Iterator[Answer]:
+    if not facts.storage.loads:
+        yield not_applicable("no reading under load was requested (--load)")
+        return
+    load = require(facts.storage.loads.get(point, Unknown("it was not read from")))
+    yield passed(load.summary) if load.rate >= rate else failed(load.summary, SLOW_HINT)

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 DESCRIPTORS_LIMIT, FILES_LIMIT = 8192, 16
 #: Seconds by which the times of a process and of its segment may differ without meaning anything.
 TOLERANCE = 2.0
-#: Of linux/time.h; Python has it from 3.7 on.
-_CLOCK_BOOTTIME = 7
 NVIDIA_FS = "/dev/nvidia-fs"
 #: Descriptors of standard input, output and error.
 STANDARD = frozenset(("0", "1", "2"))
@@ -74,9 +72,8 @@ class Identity(NamedTuple):
 
 def identity(folder: str, pid: int) -> Identity:
     """Of the process whose folder in /proc that is; raises OSError when it has ended, ValueError for no such file."""
-    with open(folder + "/stat", "rb") as file:
-        # Its name may have spaces and parentheses.
-        fields = read_all(file, 4096).rpartition(b")")[2].split()
+    # Its name may have spaces and parentheses.
+    fields = _read(folder + "/stat", 4096).rpartition(")")[2].split()
     if len(fields) < 20:
         raise ValueError("it has no start time")
     return Identity(pid, int(fields[19]))
@@ -84,16 +81,7 @@ def identity(folder: str, pid: int) -> Identity:
 
 def age(process: Identity) -> float:
     """Seconds since its start."""
-    with open("/proc/uptime", "rb") as file:
-        return float(file.read(64).split()[0]) - process.start / os.sysconf("SC_CLK_TCK")
-
-
-def inside_pid(folder: str) -> int:
-    """The process id in the process's own namespace, which is the key of its statistics."""
-    with open(folder + "/status", "rb") as file:
-        lines = read_all(file, 65536).split(b"\n")
-    (line,) = [line for line in lines if line.startswith(b"NSpid:")]
-    return int(line.split()[-1])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - process.start / os.sysconf("SC_CLK_TCK")
 
 
 def statistics(folder: str, process: Identity, mapped: Sequence[Tuple[int, int]]) -> Dict[str, Any]:
@@ -102,9 +90,10 @@ def statistics(folder: str, process: Identity, mapped: Sequence[Tuple[int, int]]
     mapped: (key, id) of each segment that the process has mapped.
     """
     try:
-        key = inside_pid(folder)
+        # The process's id in its own namespace is the key of its statistics.
+        (inside,) = re.findall(r"(?m)^NSpid:.*\s(\d+)$", _read(folder + "/status", 65536))
+        key, begin = int(inside), time.time() - age(process)
         ids = [number for at, number in mapped if at == key]
-        begin = _boot_time() + process.start / os.sysconf("SC_CLK_TCK")
         namespace = folder + "/ns/ipc"
 
         def read() -> Dict[str, Any]:
@@ -179,7 +168,8 @@ def open_files(folder: str) -> Dict[str, Any]:
     twice = [
         path
         for path, numbers in targets.items()
-        if len(numbers) > 1 and not STANDARD.issuperset(numbers) and _may_be_data(path)
+        if len(numbers) > 1 and not STANDARD.issuperset(numbers)
+        if path.startswith("/") and not path.startswith(("/dev/", "/proc/", "/sys/"))
     ]
     mounts = _mounts(folder) if twice else {}
     rows = [[path, *_mount(folder, targets[path], mounts)] for path in sorted(twice)[:FILES_LIMIT]]
@@ -187,17 +177,9 @@ def open_files(folder: str) -> Dict[str, Any]:
     return {"nvidia_fs": is_open if complete else None, "files": [row for row in rows if row[1]]}
 
 
-def _may_be_data(path: str) -> bool:
-    return path.startswith("/") and not path.startswith(("/dev/", "/proc/", "/sys/"))
-
-
 def _mounts(folder: str) -> Dict[str, Tuple[str, str]]:
     """Id of each mount that the process sees → (mount point, filesystem)."""
-    try:
-        with open(folder + "/mountinfo", "rb") as file:
-            text = read_all(file, 4 << 20).decode("utf-8", "replace")
-    except OSError:
-        return {}
+    text = _if_readable(lambda: _read(folder + "/mountinfo", 4 << 20)) or ""
     rows = [(left.split(), right.split()) for left, _, right in (line.partition(" - ") for line in text.split("\n"))]
     return {left[0]: (plain_name(left[4]), right[0]) for left, right in rows if len(left) > 4 and right}
 
@@ -207,13 +189,13 @@ def _mount(folder: str, descriptors: Sequence[str], mounts: Dict[str, Tuple[str,
     point, direct = ("", ""), False
     for name in descriptors[:FILES_LIMIT]:
         try:
-            with open(f"{folder}/fdinfo/{name}", "rb") as file:
-                words = dict(line.split(None, 1) for line in read_all(file, 4096).split(b"\n")[:8] if b"\t" in line)
-            flags = int(words.get(b"flags:", b"0"), 8)
+            lines = _read(f"{folder}/fdinfo/{name}", 4096).split("\n")[:8]
+            words = dict(line.split(None, 1) for line in lines if "\t" in line)
+            flags = int(words.get("flags:", "0"), 8)
         except (OSError, ValueError):
             continue
         direct = direct or bool(flags & os.O_DIRECT)
-        point = mounts.get(words.get(b"mnt_id:", b"").decode().strip(), point)
+        point = mounts.get(words.get("mnt_id:", "").strip(), point)
     return [*point, direct]
 
 
@@ -222,9 +204,7 @@ def dead_segments() -> List[Segment]:
 
     No process has the id of the creator, which is also the key, and none has mapped it.
     """
-    with open("/proc/sysvipc/shm", "rb") as file:
-        text = read_all(file, SEGMENTS_LIMIT).decode("ascii", "replace")
-    return [segment for segment in counters.listed(text) if _is_dead(segment)]
+    return [segment for segment in counters.listed(_read("/proc/sysvipc/shm", SEGMENTS_LIMIT)) if _is_dead(segment)]
 
 
 def collect_statistics() -> int:
@@ -248,11 +228,6 @@ def _is_dead(segment: Segment) -> bool:
     except PermissionError:
         pass
     return False
-
-
-def _boot_time() -> float:
-    """When this kernel started, in seconds since 1970, by the clock as it is now."""
-    return time.time() - time.clock_gettime(_CLOCK_BOOTTIME)
 
 
 PROC = "/proc"

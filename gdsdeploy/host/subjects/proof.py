@@ -51,18 +51,9 @@ _DONE = {
 #: Its log line about a registered file.
 _HANDLE = re.compile(r"Compatibility Mode: (\d|true|false) ")
 _TRUE = ("1", "true")
-_COUNTERS = (
-    ("reads", re.compile(r"^Reads\s*: n=\d+ ok=(\d{1,18})", re.MULTILINE)),
-    ("read errors", re.compile(r"^Reads\s*: .*?err=(\d{1,18})", re.MULTILINE)),
-    ("writes", re.compile(r"^Writes\s*: n=\d+ ok=(\d{1,18})", re.MULTILINE)),
-    ("mapped", re.compile(r"^Bar1-map\s*: n=\d+ ok=(\d{1,18})", re.MULTILINE)),
-    ("map errors", re.compile(r"^Bar1-map\s*: n=\d+ ok=\d+ err=(\d{1,18})", re.MULTILINE)),
-    ("processes", re.compile(r"^Active Process: (\d{1,18})", re.MULTILINE)),
-)
-
-
-#: Operation → the counter of nvidia-fs that rises with it, and its label there.
-_COUNTED = {READ: ("reads", "Reads ok"), WRITE: ("writes", "Writes ok")}
+#: Operation → the counter of nvidia-fs that rises with it; MAPPED rises with both.
+_COUNTED, MAPPED = {READ: "Reads", WRITE: "Writes"}, "Bar1-map"
+_COUNTER = re.compile(rf"^(Reads|Writes|{MAPPED})\s*: n=\d+ ok=(\d{{1,18}})", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -131,8 +122,7 @@ def _operation(values: Mapping[str, Any]) -> str:
 
 def proof_counters(text: str) -> Dict[str, int]:
     """The counters of /proc/driver/nvidia-fs/stats that matter here; some releases and settings don't show all."""
-    matches = ((name, pattern.search(text)) for name, pattern in _COUNTERS)
-    return {name: int(match.group(1)) for name, match in matches if match}
+    return {name: int(number) for name, number in _COUNTER.findall(text)}
 
 
 def proofs(document: Document) -> Mapping[str, Tuple[Proof, ...]]:
@@ -265,11 +255,11 @@ def _direct(pair: _Pair) -> Tuple[Maybe[str], str, Tuple[str, ...]]:
     if not before or not after:
         shown = pair.text("after").strip()[:120] or "none were read"
         return Unknown(f"{done}, but nvidia-fs shows no counters: {shown}"), "", ()
-    name, label = _COUNTED[pair.operation]
+    name = _COUNTED[pair.operation]
     counted = name in before and name in after
-    name, label = (name, label) if counted else ("mapped", "Bar1-map ok")
+    name = name if counted else MAPPED
     difference = after.get(name, 0) - before.get(name, 0)
-    shown = f"{label}: {before.get(name)} → {after.get(name)}"
+    shown = f"{name} ok: {before.get(name)} → {after.get(name)}"
     evidence = ("/proc/driver/nvidia-fs/stats: " + shown,)
     others = before.get(name, 0) != idle.get(name, 0) or difference > (1 if counted else 2)
     if difference <= 0:
