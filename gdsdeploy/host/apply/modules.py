@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence
 
 from ..archive import key, pack, provenance
-from ..audit.audit import audit, audit_packaged
+from ..audit.audit import audit, audit_packaged, stack_files
 from ..build import dkms
 from ..build.dkms import TIMEOUT
 from ..errors import ApplyError, CannotTellError, HostError, KernelError, PackError
@@ -286,16 +286,10 @@ def _expected(desired: Desired) -> drivers.Expected:
     return drivers.Expected(version, flavour, nvidia_fs_version=desired.nvidia_fs_version)
 
 
-def module_files(kernel: Kernel) -> List[str]:
-    """The files of the stack's modules that the kernel would load."""
-    places = [drivers.find(kernel, name) for name in pack.stack(kernel)]
-    return [kernel.path(place.file) for place in places if place is not None]
-
-
 def unsigned(kernel: Kernel, certificate: str) -> List[str]:
     """Files that don't have the signature of the certificate in this file."""
     parsed = signatures.read_certificate_file(certificate)
-    return [path for path in module_files(kernel) if not signatures.is_signed(path, parsed)]
+    return [path for path in stack_files(kernel) if not signatures.is_signed(path, parsed)]
 
 
 def _kernel(host: ManagedHost, release: str) -> Kernel:
@@ -410,7 +404,7 @@ def _build(host: ManagedHost, desired: Desired, *, pack_them: bool) -> None:
         by = signatures.from_settings(settings=inside(host.root, signatures.SETTINGS))
         if by is None:
             raise HostError(_NO_SETTINGS)
-        signatures.sign(kernel, module_files(kernel), by)
+        signatures.sign(kernel, stack_files(kernel), by)
         kernel = Kernel(desired.kernel_release, host.root)
     result = objections(kernel, desired)
     if not result["audited"]:
@@ -440,7 +434,7 @@ def _received_modules(host: ManagedHost, release: str) -> Dict[str, Any]:
     kernel = _kernel(host, release)
     present, archive = received_parts(kernel), inside(host.root, ARCHIVE.format(release))
     if present:
-        signers = [signer_of(path) for path in module_files(kernel)]
+        signers = [signer_of(path) for path in stack_files(kernel)]
         present["signers"] = sorted({"" if signer is None else signer.identity for signer in signers})
     with contextlib.suppress(PackError):
         if present and pack.read_manifest(archive) == installed_manifest(kernel):

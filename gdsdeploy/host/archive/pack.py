@@ -19,7 +19,7 @@ import tempfile
 from typing import IO, Any, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
 from .. import derived, process
-from ..audit.audit import STACK, Result, audit
+from ..audit.audit import Result, audit, stack_files
 from ..errors import AuditError, HostError, PackError
 from ..io import atomic
 from ..kmod import driver as drivers
@@ -68,10 +68,10 @@ def pack(kernel: Kernel, modules: Sequence[str], output: str, builder: Optional[
     builder: the signer; hosts of a fleet receive only signed archives.  Raises AuditError unless the audit of all
     modules passes, PackError if the archive can't be written.
     """
-    chosen = list(modules) or stack(kernel)
+    chosen = list(modules) or stack_files(kernel)
     if not chosen:
         raise PackError(f"kernel {kernel.release} has none of NVIDIA's modules to pack", "build them first")
-    _refuse("pack", [result for result in audit(kernel, chosen) if result["ok"] is not True])
+    _refuse("pack", [result for result in audit(kernel, modules) if result["ok"] is not True])
     paths = [_path(kernel, name) for name in chosen]
     names = sorted(map(os.path.basename, paths))
     if len(set(names)) != len(names):
@@ -100,11 +100,6 @@ def write_archive(
                 archive.addfile(_member("modules/" + os.path.basename(path), os.fstat(file.fileno()).st_size), file)
 
 
-def stack(kernel: Kernel) -> List[str]:
-    """Names of NVIDIA's modules that the kernel has."""
-    return [name for name in STACK if drivers.find(kernel, name) is not None]
-
-
 def is_current(archive: str, kernel: Kernel, builder: Optional[Builder] = None) -> bool:
     """Whether packing the installed modules would give the same archive again, apart from the run and the time."""
     origin = Origin(builder.name, provenance.public_pem(builder.seed)) if builder is not None else None
@@ -112,8 +107,8 @@ def is_current(archive: str, kernel: Kernel, builder: Optional[Builder] = None) 
         manifest = read_manifest(archive, origin)
     except PackError:
         return False
-    names = stack(kernel)
-    return bool(names) and manifest == _manifest(kernel, [_path(kernel, name) for name in names])
+    paths = stack_files(kernel)
+    return bool(paths) and manifest == _manifest(kernel, paths)
 
 
 def install(archive: str, kernel: Kernel, check: bool = False, origin: Optional[Origin] = None) -> Dict[str, Any]:
@@ -505,9 +500,7 @@ def kept_path(ident: str, release: str) -> str:
 
 def module_digests(kernel: Kernel) -> Dict[str, str]:
     """File name → SHA-256 of each of NVIDIA's modules that the kernel would load."""
-    places = (drivers.find(kernel, name) for name in STACK)
-    paths = [kernel.path(place.file) for place in places if place is not None]
-    return {os.path.basename(each): sha256(each) for each in paths}
+    return {os.path.basename(each): sha256(each) for each in stack_files(kernel)}
 
 
 def _has_exactly(archive: str, digests: Dict[str, str]) -> bool:

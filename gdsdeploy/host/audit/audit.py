@@ -46,6 +46,12 @@ STACK = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem
 Result = Dict[str, Any]
 
 
+def stack_files(kernel: Kernel) -> List[str]:
+    """Paths of those of STACK that the kernel would load."""
+    places = (drivers.find(kernel, name) for name in STACK)
+    return [kernel.path(place.file) for place in places if place is not None]
+
+
 def audit(
     kernel: Kernel,
     modules: Sequence[str] = (),

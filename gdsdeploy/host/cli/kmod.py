@@ -20,7 +20,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from ..archive import pack
 from ..archive.key import INGREDIENTS, host_ingredients, key_of, missing_ingredients, of_sources, ofed_digest
 from ..archive.provenance import Builder, Origin, own_key
-from ..audit.audit import STACK, Result, audit, has_errors, is_undecided
+from ..audit.audit import Result, audit, has_errors, is_undecided, stack_files
 from ..build import dkms
 from ..build.kbuild import BuildRequest, cores
 from ..build.run import MODULES, Report, build
@@ -183,8 +183,8 @@ def _release(modules: List[str]) -> str:
 
 
 def _files(kernel: Kernel, modules: List[str]) -> List[str]:
-    paths = []
-    for module in modules or [name for name in STACK if drivers.find(kernel, name) is not None]:
+    paths = [] if modules else stack_files(kernel)
+    for module in modules:
         if "/" in module or ".ko" in module:
             paths.append(os.path.abspath(module))
             continue
@@ -228,9 +228,8 @@ def _unenrol(arguments: argparse.Namespace) -> int:
 
 def _signed_with(owners: Certificate, root: str) -> List[str]:
     """Files of the stack's modules, of any kernel, that are signed with a key."""
-    kernels = [Kernel(release, root) for release in list_folder(root, "/lib/modules")]
-    places = [(kernel, drivers.find(kernel, name)) for kernel in kernels for name in STACK]
-    files = [kernel.path(place.file) for kernel, place in places if place is not None]
+    releases = list_folder(root, "/lib/modules")
+    files = [path for release in releases for path in stack_files(Kernel(release, root))]
     signatures = [(path, signature.signer_of(path)) for path in files]
     return [path for path, each in signatures if each is not None and each.is_by(owners)]
 
