@@ -45,7 +45,7 @@ def command() -> None:
     """
 
 
-#: Seconds between two reads of the journal.
+#: Seconds between two reads of the journal, and reads before it is opened, and so checked, again.
 _PAUSE = 1.0
 _READS = 20
 

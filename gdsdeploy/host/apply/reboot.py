@@ -79,7 +79,11 @@ class Reboot(Resource[Desired]):
 
 
 def causes(desired: Desired, observed: Any, pending: Sequence[Change]) -> List[Dict[str, str]]:
-    """``{"id", "subject", "text"}`` of each: those of now without what is loaded before, or of modules to come."""
+    """``{"id", "subject", "text"}`` of each reason for a reboot.
+
+    Those of now, except for modules that a pending change loads without one; where none is left, modules that are
+    loaded from files which pending changes replace.
+    """
     to_load = {change.subject for change in pending if change.kind == "load"}
     if desired.after_boot and observed["boot_id"] == desired.after_boot:
         return [{"id": SAME_BOOT, "subject": desired.after_boot, "text": "the host has not rebooted"}]

@@ -48,64 +48,10 @@ def test_the_data_holds_together() -> None:
                 assert [m for m in messages(document, f"1.{minor}") if relation not in m] == [], (name, minor)
 
 
-@pytest.mark.parametrize(
-    ("release", "document", "expected"),
-    [
-        ("1.9", {"properties": {"max_directio_size_kb": 64}}, "did you mean properties.max_direct_io_size_kb?"),
-        ("1.9", {"properties": {"use_compat_mode": True}}, "gdscheck prints properties.allow_compat_mode under"),
-        ("1.9", {"profile": {"io_batchsize": 5}}, "did you mean properties.io_batchsize?"),
-        ("1.9", {"blacklist": {"mounts": ["/x"]}}, "no longer reads this key; it is denylist.mounts now"),
-        ("1.9", {"loging": {"level": "INFO"}}, "which libcufile would ignore (did you mean logging.level?)"),
-        ("1.16", {"fs": {"block": {"nvme": {}}}}, "would ignore: block is a section at the top of the file"),
-        ("1.9", {"nonsense": {}}, "nonsense: unknown key, which libcufile would ignore"),
-        ("1.9", {"properties": {"use_pci_p2pdma": True}}, "libcufile reads this key from 1.13 on; this is 1.9"),
-        ("1.16", {"profile": {"nvtx": True}}, "libcufile reads this key up to 1.15; this is 1.16"),
-        ("1.9", {"properties": 3}, "properties: expected an object (found 3)"),
-        ("1.9", {"properties": {"allow_compat_mode": 1}}, "expected true or false (found 1)"),
-        ("1.9", {"properties": {"io_batchsize": True}}, "expected a whole number (found True)"),
-        ("1.9", {"properties": {"io_batchsize": 257}}, "must be 1 to 256 (found 257)"),
-        ("1.9", {"properties": {"max_direct_io_size_kb": 1025}}, "must be a multiple of 64 KiB (found 1025)"),
-        ("1.9", {"properties": {"max_direct_io_size_kb": 32768}}, "must be 64 to 16384 KiB (found 32768)"),
-        ("1.9", {"execution": {"max_io_threads": 64}}, "must be 0 to 32 (found 64)"),
-        ("1.9", {"execution": {"min_io_threshold_size_kb": 2**32}}, "to 4294967295 KiB"),
-        ("1.20", {"logging": {"max_file_size_mb": 0}}, "must be 1 to 4096 MiB or -1 (found 0)"),
-        ("1.9", {"logging": {"level": "LOUD"}}, "one of NOTICE, ERROR, WARN, INFO, DEBUG, TRACE (found 'LOUD')"),
-        ("1.9", {"logging": {"dir": "logs"}}, "must be an absolute path (found 'logs')"),
-        ("1.9", {"properties": {"rdma_dev_addr_list": "192.0.2.1"}}, "expected a list of texts"),
-        ("1.9", {"properties": {"rdma_dev_addr_list": ["192.0.2"]}}, "an IPv4 or IPv6 address (found '192.0.2')"),
-        ("1.9", {"properties": {"rdma_peer_type": "auto"}}, "must be one of dmabuf, nvidia_peermem (found 'auto')"),
-        ("1.9", {"properties": {"rdma_dynamic_routing_order": ["P2P", "X"]}}, "(found 'X')"),
-        ("1.9", {"properties": {"rdma_dc_key": "zz"}}, "must look like"),
-        ("1.9", {"properties": {"max_direct_io_size_kb": 512}}, "per_buffer_cache_size_kb (1024) may not exceed"),
-        ("1.9", {"properties": {"posix_pool_slab_size_kb": [4]}}, "has 1 entries but posix_pool_slab_count has 3"),
-        ("1.9", {"properties": {"posix_pool_slab_size_kb": [4, 6, 8]}}, "must be a multiple of 4 KiB (found 6)"),
-        ("1.17", {"properties": {"gpu_bounce_buffer_slab_config": {"slab_size_kb": [64]}}}, "but slab_count has 0"),
-        ("1.9", {"properties": {"allow_compat_mode": False, "force_compat_mode": True}}, "contradicts allow"),
-        ("1.19", {"properties": {"rdma_transport_type": "DC"}}, "gdsdeploy does not write this key"),
-        ("1.3", {}, "libcufile 1.3 is older than 1.4"),
-    ],
-)  # fmt: skip
-def test_each_kind_of_problem(release: str, document: dict[str, Any], expected: str) -> None:
-    problems = messages(document, release)
-    assert len(problems) == 1, problems
-    assert expected in problems[0]
-
-
-@pytest.mark.parametrize(
-    ("release", "document"),
-    [
-        ("1.4", {}),
-        ("1.13", {"properties": {"use_pci_p2pdma": True}}),
-        ("1.17", {"execution": {"max_io_threads": 128}}),
-        ("1.19", {"properties": {"compat_odirect_unaligned_read_split_min_size_kb": 0}}),
-        ("1.19", {"fs": {"panfs": {"mount_table": {"/mnt/any": {"rdma_dev_addr_list": []}}}}}),
-        ("1.9", {"properties": {"rdma_dev_addr_list": ["192.0.2.1", "2001:db8::1"]}}),
-        ("1.9", {"properties": {"max_device_pinned_mem_size_kb": 18014398509481980}}),
-        ("1.99", {"miscellaneous": {"enable_static_config": True}}),
-    ],
-)
-def test_what_the_library_takes_is_no_problem(release: str, document: dict[str, Any]) -> None:
-    assert messages(document, release) == []
+def test_what_is_written_has_to_work_under_newer_releases_and_for_known_ones() -> None:
+    (message,) = messages({"properties": {"max_direct_io_size_kb": 512}}, "1.9")
+    assert "per_buffer_cache_size_kb (1024) may not exceed" in message
+    assert messages({}, "1.3") == [": libcufile 1.3 is older than 1.4, the oldest one whose keys are known"]
 
 
 def test_every_problem_is_reported_at_once() -> None:
