@@ -227,7 +227,6 @@ def _facts(arguments: argparse.Namespace) -> int:
 
 def _validate(arguments: argparse.Namespace) -> int:
     from . import checks, facts
-    from .checks import registry
     from .model.finding import FAIL, PASS, worst
 
     expectation = _expectation(arguments.expectation, needed=True)
@@ -236,12 +235,12 @@ def _validate(arguments: argparse.Namespace) -> int:
     host_facts = facts.facts_from(evidence)
     findings = checks.run(host_facts, expectation)
     if arguments.json:
-        document = registry.document(expectation, host_facts, findings)
+        document = checks.document(expectation, host_facts, findings)
         if arguments.with_evidence:
             document["evidence"] = evidence
         _print(document)
     else:
-        print(registry.text(expectation, host_facts, findings))
+        print(checks.text(expectation, host_facts, findings))
     verdict = worst(findings)
     return OK if verdict == PASS else FAILED if verdict == FAIL else UNDECIDED
 

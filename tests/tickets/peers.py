@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from gdsdeploy.host.explain import mechanisms
 from gdsdeploy.host.facts import facts_from
+from gdsdeploy.host.subjects import mechanisms
 from gdsdeploy.host.subjects.condition import Cause, weigh
 from tests.unit.host.explain.capable_host import GPU, PROVISIONED, Change, Document, dmesg, file, loaded, with_gpu
 

@@ -24,7 +24,7 @@ PURE = (
     "validate/redact.py",
     "fleetfile/selection.py",
     "host/facts/",
-    "host/checks/",
+    "host/checks.py",
     "host/explain/",
     "host/subjects/",
     "report/",

@@ -29,7 +29,7 @@ from gdsdeploy.cli import validate as validate_verb
 from gdsdeploy.cli import watch as topology_verb
 from gdsdeploy.converge import ansible, diff, plan_report
 from gdsdeploy.errors import GdsError
-from gdsdeploy.host.checks import registry as host_report
+from gdsdeploy.host import checks as host_report
 from gdsdeploy.host.checks import run as run_checks
 from gdsdeploy.host.explain.text import render_process
 from gdsdeploy.host.facts import facts_from

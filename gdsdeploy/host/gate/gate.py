@@ -230,12 +230,11 @@ def _is_measured(settings: str) -> bool:
 
 def _verdict(expectation: Expectation, settings: Settings) -> Dict[str, Any]:
     from .. import checks, facts
-    from ..checks import registry
     from ..evidence import collect, request_for
 
     host_facts = facts.facts_from(collect(request_for(expectation), total=settings.seconds))
     findings = apply(checks.run(host_facts, expectation), settings.read_waivers(), today())
-    document = registry.document(expectation, host_facts, findings)
+    document = checks.document(expectation, host_facts, findings)
     state, reason = decide(findings)
     keys = ("verdict", "host", "profile", "lock_digest", "stack", "findings", "gaps")
     return {"state": state, "reason": reason, **{key: document[key] for key in keys}}

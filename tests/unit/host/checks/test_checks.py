@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host import checks
-from gdsdeploy.host.checks import listed
-from gdsdeploy.host.checks.registry import text
+from gdsdeploy.host.checks import listed, text
 from gdsdeploy.host.facts import UndecidedError, Unknown, facts_from
 from gdsdeploy.host.gate import gate
 from gdsdeploy.host.model.expectation import Expectation

@@ -1,16 +1,18 @@
-"""Runs every registered check; findings of one host as text for a terminal and as a JSON document."""
+"""Runs the checks of every page; findings of one host as text for a terminal and as a JSON document."""
 
 from __future__ import annotations
 
 from dataclasses import fields
 from typing import Any, Dict, List, Mapping, Sequence
 
-from ..facts import HostFacts, UndecidedError
-from ..facts.unknown import if_known
-from ..io.wording import aligned, joined
-from ..model.expectation import Expectation
-from ..model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, WAIVED, WORDS, Finding, worst
-from ..subjects.register import (
+from . import subjects
+from .facts import HostFacts, UndecidedError
+from .facts.unknown import if_known
+from .io.wording import aligned, joined
+from .model.discovery import import_modules
+from .model.expectation import Expectation
+from .model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, WAIVED, WORDS, Finding, worst
+from .subjects.register import (
     ELSEWHERE,
     NEVER_PROVISIONED,
     NO_SUBJECT,
@@ -21,7 +23,12 @@ from ..subjects.register import (
     not_applicable,
     unknown,
 )
-from ..subjects.stack import stack
+from .subjects.stack import stack
+
+__all__ = ["Check", "listed", "run"]
+
+# Importing a page registers its checks.
+import_modules(subjects.__name__)
 
 #: Lines of evidence that one finding carries, and their length.
 EVIDENCE_LINES = 12
