@@ -154,17 +154,6 @@ def test_without_the_library_the_program_unpacks(tmp_path: Path, monkeypatch: py
     refusal(tmp_path / "a.ko.zst", b"garbage" * 100)
 
 
-def test_zstd_without_library_and_program_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "zstd_library", lambda: None)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("gdsdeploy.host.process.EXTRA_PATH", "/nowhere")
-    path = tmp_path / "a.ko.zst"
-    path.write_bytes(b"x")
-    with pytest.raises(ElfError) as caught:
-        read_module(str(path))
-    assert caught.value.hint == "install the package zstd"
-
-
 def test_what_is_no_module_says_what_it_is(tmp_path: Path) -> None:
     path = tmp_path / "a.ko"
     assert "is truncated" in refusal(path, b"\x7fELF")

@@ -228,14 +228,6 @@ def test_an_archive_for_another_kernel(archive: Path, host: Root) -> None:
     assert f"was packed for kernel 6.1.0, not {RELEASE}" in refusal(archive, host)
 
 
-def test_a_tampered_module(archive: Path, host: Root) -> None:
-    def flip(members: dict[str, bytes]) -> None:
-        data = members["modules/nvidia.ko"]
-        members["modules/nvidia.ko"] = bytes([data[0] ^ 1]) + data[1:]
-
-    assert "doesn't have its manifest's sha256" in refusal(rewrite(archive, flip), host)
-
-
 def test_a_truncated_archive(archive: Path, host: Root) -> None:
     data = archive.read_bytes()
     for size in (0, 100, 600, len(data) // 2):
@@ -243,18 +235,21 @@ def test_a_truncated_archive(archive: Path, host: Root) -> None:
         assert str(archive) in refusal(archive, host)
 
 
-def test_members_that_do_not_belong(archive: Path, host: Root) -> None:
-    def add(members: dict[str, bytes]) -> None:
-        members["../../etc/cron.d/x"] = b"bad"
-
-    assert "which its manifest doesn't list" in refusal(rewrite(archive, add), host)
-
-
-def test_a_missing_member(archive: Path, host: Root) -> None:
-    def drop(members: dict[str, bytes]) -> None:
-        del members["modules/nvidia-fs.ko"]
-
-    assert "doesn't have modules/nvidia-fs.ko" in refusal(rewrite(archive, drop), host)
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda members: members.update({"../../etc/cron.d/x": b"bad"}), "which its manifest doesn't list"),
+        (lambda members: members.pop("modules/nvidia-fs.ko"), "doesn't have modules/nvidia-fs.ko"),
+        (
+            lambda members: members.update({"modules/nvidia.ko": b"\0" + members["modules/nvidia.ko"][1:]}),
+            "doesn't have its manifest's sha256",
+        ),
+    ],
+)
+def test_members_other_than_the_manifests(
+    archive: Path, host: Root, change: Callable[[dict[str, bytes]], None], words: str
+) -> None:
+    assert words in refusal(rewrite(archive, change), host)
 
 
 @pytest.mark.parametrize("name", ["../x.ko", "/etc/x.ko", "a/b.ko", ".ko", ".x.ko", "x.txt", "", "..", "x.ko/"])
