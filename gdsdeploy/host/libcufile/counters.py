@@ -2,7 +2,7 @@
 
 The segment begins with a version, which doesn't tell layouts apart: version and size together do.  The layouts are
 data/cufile_counters.json, found by letting the printer of each release (1.4.0 to 1.20.0) name every slot.  All numbers
-are little-endian and packed.  segments.py says which process may have written a segment.
+are little-endian and packed.  subjects/processes.py says which process may have written a segment.
 
 Which way the I/O of a process went follows from its own counters.  The bytes are counted for each GPU and direction,
 not for each way: what went through the memory of the host is exact where all operations took the same way, and else an

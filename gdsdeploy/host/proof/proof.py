@@ -2,7 +2,7 @@
 
 An operation that succeeds while compat mode is disallowed took a direct path; the counters of nvidia-fs and libcufile's
 log of it show which one.  If it fails, a second try with compat mode allowed tells "through CPU memory" from
-"broken".  ``facts/proof.py`` judges the records of the tries.
+"broken".  ``subjects/proof.py`` judges the records of the tries.
 
 Each try is its own program (child.py): the library may crash, or never return.  It reads the host's configuration with
 an overlay, key by key, that sets ``allow_compat_mode`` only.

@@ -444,7 +444,7 @@ NETWORK = {
     "mmfs": "mmfslinux",
     "scatefs": "scatefs",
 }
-#: Read directly by libcufile's own RDMA (userspace_rdma.py), and through P2PDMA only (p2pdma.py).
+#: Read directly by libcufile's own RDMA (mechanisms.py), and through P2PDMA only (p2pdma.py).
 USERSPACE, P2PDMA_ONLY = ("wekafs",), ("virtiofs",)
 #: No document says what its direct path needs.
 PANFS = "panfs"

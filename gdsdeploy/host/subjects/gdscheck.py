@@ -6,9 +6,9 @@ import glob
 import os
 import re
 import tempfile
-from typing import TYPE_CHECKING, Callable, List, Optional, Pattern, Tuple
+from typing import TYPE_CHECKING, Callable, Iterator, Optional, Pattern, Tuple
 
-from ..facts.unknown import Facts, UndecidedError, fact, given, if_known
+from ..facts.unknown import Facts, UndecidedError, fact, given, if_known, require
 from ..libcufile import probe
 from ..model.expectation import Expectation
 from ..paths import CUFILE, CUFILE_OPEN, GDSCHECK
@@ -128,11 +128,34 @@ def agrees(facts: HostFacts, expectation: Expectation) -> Answer:
 
 
 def _compared(facts: HostFacts, report: Report) -> Answer:
-    impossible = ["it claims an impossible direct path: " + why for why in report.contradictions]
-    wrong = [*_driver(facts, report), *_nvidia_fs(facts, report), *_storage(facts, report), *impossible]
+    wrong = list(_contradictions(facts, report))
     if wrong:
         return failed("; ".join(wrong), BY_HAND, wrong)
     return passed(f"{report.verdict}: the same driver, nvidia-fs and storage")
+
+
+def _contradictions(facts: HostFacts, report: Report) -> Iterator[str]:
+    from .nvidia_fs import hooks
+
+    row, flavour = report.platform.get(DRIVER_ROW, ""), facts.driver.flavour
+    if row.startswith("Supported(") and flavour != OPEN:
+        yield "it sees the open driver; found here: {}".format(flavour or "none loaded")
+    elif row.startswith("Supported only on") and flavour == OPEN:
+        yield "it sees the proprietary driver; found here: open"
+    module, seen = facts.nvidia_fs.module, report.nvidia_fs
+    if seen and not module.loaded:
+        yield f"it sees nvidia-fs {seen}, which is not loaded here"
+    elif seen and not (module.version + ".").startswith(seen + "."):
+        yield f"it sees nvidia-fs {seen}; loaded here is {module.version}"
+    elif module.loaded and not seen and report.config.get("properties.force_compat_mode") != "true":
+        # Where the configuration forces compat mode, the library doesn't look for nvidia-fs.
+        yield "it does not see nvidia-fs, which is loaded here"
+    nvme = report.storage.get("NVMe")
+    # The one row that can contradict: NVMe through nvidia-fs needs both nvidia-fs and hooks in the nvme driver.
+    by_nvidia_fs = nvme is not None and nvme.supported and "p2pdma" not in nvme.paths
+    if nvme is not None and by_nvidia_fs and not require(next(hooks(facts, "nvme")).holds):
+        yield f"it says NVMe is {nvme.value}, but the nvme driver has no hooks for nvidia-fs"
+    yield from (f"it claims an impossible direct path: {why}" for why in report.contradictions)
 
 
 def _refused(facts: HostFacts, report: Report) -> Answer:
@@ -149,40 +172,3 @@ def _refused(facts: HostFacts, report: Report) -> Answer:
     if same[0]():
         return passed("it gives up for a reason found here too, and proves nothing: " + reason, report.errors)
     return failed("it gives up, which nothing found here explains: " + reason, BY_HAND, report.errors)
-
-
-def _driver(facts: HostFacts, report: Report) -> List[str]:
-    row = report.platform.get(DRIVER_ROW, "")
-    flavour = facts.driver.flavour
-    if row.startswith("Supported(") and flavour != OPEN:
-        return ["it sees the open driver; found here: {}".format(flavour or "none loaded")]
-    if row.startswith("Supported only on") and flavour == OPEN:
-        return ["it sees the proprietary driver; found here: open"]
-    return []
-
-
-def _nvidia_fs(facts: HostFacts, report: Report) -> List[str]:
-    loaded = facts.nvidia_fs.module.loaded
-    version = facts.nvidia_fs.module.version if loaded else ""
-    if report.nvidia_fs and not loaded:
-        return [f"it sees nvidia-fs {report.nvidia_fs}, which is not loaded here"]
-    # Where the configuration forces compat mode, the library doesn't look for nvidia-fs.
-    forced = report.config.get("properties.force_compat_mode") == "true"
-    if not report.nvidia_fs and loaded and not forced:
-        return ["it does not see nvidia-fs, which is loaded here"]
-    if report.nvidia_fs and not (version + ".").startswith(report.nvidia_fs + "."):
-        return [f"it sees nvidia-fs {report.nvidia_fs}; loaded here is {version}"]
-    return []
-
-
-def _storage(facts: HostFacts, report: Report) -> List[str]:
-    """The one row that can contradict: NVMe through nvidia-fs needs both nvidia-fs and hooks in the nvme driver."""
-    row = report.storage.get("NVMe")
-    if row is None or not row.supported or "p2pdma" in row.paths:
-        return []
-    from .nvidia_fs import HOOKS
-
-    symbols = facts.kernel.symbols
-    if any(name in symbols for name in HOOKS["nvme"]):
-        return []
-    return [f"it says NVMe is {row.value}, but the nvme driver has no hooks for nvidia-fs"]

@@ -85,7 +85,7 @@ def age(process: Identity) -> float:
 
 
 def statistics(folder: str, process: Identity, mapped: Sequence[Tuple[int, int]]) -> Dict[str, Any]:
-    """``{"counters": …}``, or ``{"reason": an id of route.REASONS}``.
+    """``{"counters": …}``, or ``{"reason": an id of counters.REASONS}``.
 
     mapped: (key, id) of each segment that the process has mapped.
     """
@@ -461,7 +461,7 @@ class Program(Facts):
         self.start = start if isinstance(start, int) else -1
         statistics = row.get("statistics")
         at = statistics.get("at") if isinstance(statistics, dict) else None
-        #: what it has counted, or why that isn't known: an id of libcufile/route.py
+        #: what it has counted, or why that isn't known: an id of counters.REASONS
         self.counters = _counters(statistics)
         #: when its counters were read, in seconds of the host's monotonic clock
         self.at = float(at) if isinstance(at, (int, float)) else 0.0
