@@ -220,21 +220,6 @@ def test_a_file_that_is_both_output_and_registered_is_listed(tmp_path: Path) -> 
     assert [path for path, *_ in processes.open_files(str(tmp_path))["files"]] == ["/data/a"]
 
 
-def test_releases_inside_a_file_name_it_where_nothing_else_does() -> None:
-    def versions(**row: Any) -> list[Any]:
-        rows = {"programs": [{"pid": 1, **row}], "unread": 0, "more": False}
-        evidence = Document({"processes": {"libcufile": rows}, "files": {}})
-        programs = ProcessFacts(evidence, CufileFacts(evidence)).programs
-        return list(programs[0].libraries.values())
-
-    plain, deleted = "/opt/libcufile.so.0", "/opt/libcufile.so.0 (deleted)"
-    assert versions(libraries=[plain], releases={plain: "1.20.0.107"}) == ["1.20.0.107"]
-    assert versions(libraries=[deleted], releases={deleted: "1.20.0.107"}) == ["1.20.0.107"]
-    assert isinstance(versions(libraries=[plain], releases={plain: None})[0], Unknown)
-    assert isinstance(versions(libraries=[plain], releases={plain: "1.2; rm"})[0], Unknown)
-    assert counters.sizes() == (31144, 31280, 31632, 31888, 32144, 32256)
-
-
 GPU, OTHER_GPU = "GPU-" + "1" * 36, "GPU-" + "2" * 36
 TRAIN = Owner(UNIT, "train.service")
 

@@ -18,12 +18,10 @@ from gdsdeploy.host.facts import UndecidedError, Unknown, as_dict, facts_from, r
 from gdsdeploy.host.facts.document import LOGGED, Document, Ran
 from gdsdeploy.host.facts.unknown import Facts, any_of, fact, known
 from gdsdeploy.host.subjects.cufile_json import CufileFacts, merged, without_comments
-from gdsdeploy.host.subjects.filesystem import RAID, SERVED, TRANSPORT, Feature, features
 from gdsdeploy.host.subjects.libcufile import ACCEPTED, REJECTED
 from gdsdeploy.host.subjects.odirect import audits
 from gdsdeploy.host.subjects.pci import addresses
 from gdsdeploy.host.subjects.proof import proofs
-from gdsdeploy.host.subjects.storage import StorageFacts
 from tests.unit.host import cases, hosts
 from tests.unit.host.patches import patched
 
@@ -231,26 +229,6 @@ def test_a_real_document_with_anything_in_it_is_read(changes: list[tuple[tuple[s
     for (section, key), value in changes:
         document[section][key] = value
     json.dumps(as_dict(facts_from(document)))
-
-
-def conditions_of(line: str, **sections: Any) -> dict[str, Feature]:
-    files = {"/proc/self/mountinfo": line + "\n", **sections.pop("files", {})}
-    document = Document({"files": files, **sections})
-    facts = StorageFacts(document)
-    return {condition.name: condition for condition in features(document, facts, facts.mounts["/mnt"], "/mnt")}
-
-
-def line(kind: str, options: str, number: str = "0:99", source: str = "server:/export") -> str:
-    return f"40 29 {number} / /mnt rw,noatime shared:1 - {kind} {source} {options}"
-
-
-@pytest.mark.parametrize("kind", sorted(SERVED))
-def test_every_network_filesystem_is_known_by_its_mount(kind: str) -> None:
-    results = conditions_of(line(kind, "rw"))
-    assert isinstance(results[RAID].state, Unknown)
-    assert results[TRANSPORT].evidence[0].endswith(f"type {kind} (rw,noatime)")
-    if kind not in ("nfs", "nfs4"):
-        assert isinstance(results[TRANSPORT].state, Unknown)
 
 
 RECORDS = st.recursive(
