@@ -15,8 +15,8 @@ from gdsdeploy.cli import options
 from gdsdeploy.cli.verbs import Verbs
 from gdsdeploy.errors import ChecksFailed, ChecksUnknown, GdsError
 from gdsdeploy.host.errors import UsageError
-from gdsdeploy.host.gdscheck import UNKNOWN, document, reader
-from gdsdeploy.host.gdscheck.reader import DIRECT
+from gdsdeploy.host.gdscheck import document, reader
+from gdsdeploy.host.gdscheck.reader import DIRECT, UNKNOWN
 from gdsdeploy.host.io import reading
 from gdsdeploy.ssh.endpoint import TIMEOUT
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from gdsdeploy import run
 from gdsdeploy.errors import ProgramFailed
-from gdsdeploy.host.gdscheck import parse_log
+from gdsdeploy.host.gdscheck.reader import parse_log
 from gdsdeploy.host.subjects.libcufile import INVALID, REFUSAL
 from tests.cufile import standin
 from tests.cufile.ask import FAILED

@@ -14,7 +14,7 @@ from gdsdeploy.cufile import model, render
 from gdsdeploy.cufile.check import check
 from gdsdeploy.cufile.model import EXAMINED_RELEASES, P2PDMA, Release, release_of
 from gdsdeploy.errors import FleetInvalid
-from gdsdeploy.host import gdscheck
+from gdsdeploy.host.gdscheck.reader import parse_log
 from gdsdeploy.host.libcufile import p2pdma
 from gdsdeploy.host.subjects import cufile_json
 from gdsdeploy.host.subjects.cufile_json import LAST_WITH_ALLOW_COMPAT, P2PDMA_VARIABLE
@@ -100,7 +100,7 @@ def rendered(version: str, **profile: Any) -> dict[str, Any]:
 
 def enabled(log: str, release: Release) -> set[str]:
     """The storage for which the library reports P2PDMA."""
-    rows = gdscheck.parse_log(log).storage
+    rows = parse_log(log).storage
     if release < p2pdma.OWN_KEYS_SINCE:
         return {"nvme"} if OLD_ROW in rows and rows[OLD_ROW].value == "Supported" else set()
     return {name for name, row in ROWS.items() if row in rows and "p2pdma" in rows[row].value.split(", ")}

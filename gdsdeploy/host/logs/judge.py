@@ -20,7 +20,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..errors import UsageError
-from ..gdscheck import BROKEN, COMPAT, DIRECT, REFUSED, UNKNOWN, document
+from ..gdscheck import document
+from ..gdscheck.reader import BROKEN, COMPAT, DIRECT, REFUSED, UNKNOWN
 from ..io import reading
 from ..io.wording import joined
 from ..io.wording import line as one_line

@@ -30,8 +30,8 @@ from typing import (
 )
 
 from .. import data
-from ..gdscheck import REFUSED, Report, document, reader
-from ..gdscheck.reader import plain
+from ..gdscheck import document, reader
+from ..gdscheck.reader import REFUSED, Report, plain
 from ..model.compat import VERSIONS, holds
 from ..subjects.kernel import meanings as kernel_meanings
 

@@ -268,7 +268,7 @@ class CufileFacts(Facts):
     def effective(self) -> Optional[Mapping[str, str]]:
         """The values in effect, by the library's names; None: it stopped before it logged them."""
         # Evidence needs a part of this module, and not the reader of logs.
-        from ..gdscheck import parse_log
+        from ..gdscheck.reader import parse_log
 
         return parse_log(self.document.attempted(CUFILE_OPEN).log).config or None
 

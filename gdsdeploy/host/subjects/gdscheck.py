@@ -20,7 +20,7 @@ from .register import Answer, check, collector, failed, not_applicable, passed
 if TYPE_CHECKING:
     from ..evidence.recorder import EvidenceRequest, Recorder
     from ..facts import HostFacts
-    from ..gdscheck import Report, Row
+    from ..gdscheck.reader import Report, Row
 
 #: Debian's gds-tools, then NVIDIA's.
 GDSCHECKS = ("/usr/libexec/gds/tools/gdscheck", "/usr/local/cuda*/gds/tools/gdscheck")
@@ -63,17 +63,17 @@ class GdscheckFacts(Facts):
     def report(self) -> Report:
         """Its output."""
         # The collector of this page has no use for the readers.
-        from .. import gdscheck
+        from ..gdscheck import reader
 
         run = self.document.ran(GDSCHECK)
-        return gdscheck.parse((run.stdout + "\n" + run.stderr).split("\n"), run.status)
+        return reader.parse((run.stdout + "\n" + run.stderr).split("\n"), run.status)
 
     @fact
     def logged(self) -> Optional[Report]:
         """The same rows as libcufile logged them when its driver was opened; None: it stopped before it logged them."""
-        from .. import gdscheck
+        from ..gdscheck import reader
 
-        report = gdscheck.parse_log(self.document.attempted(CUFILE_OPEN).log)
+        report = reader.parse_log(self.document.attempted(CUFILE_OPEN).log)
         return report if report.complete else None
 
     @property
@@ -107,7 +107,7 @@ BY_HAND = "Compare by hand: gdscheck -p, and the findings of the other checks"
     unknown_hint="Run it by hand and compare: gdscheck -p",
 )
 def agrees(facts: HostFacts, expectation: Expectation) -> Answer:
-    from .. import gdscheck
+    from ..gdscheck import reader
 
     if not facts.gdscheck.installed:
         if TOOL in expectation.packages:
@@ -117,9 +117,9 @@ def agrees(facts: HostFacts, expectation: Expectation) -> Answer:
             return not_applicable("not installed, and the lock has no " + TOOL)
         return _compared(facts, logged)
     report = facts.gdscheck.report
-    if report.verdict == gdscheck.REFUSED:
+    if report.verdict == reader.REFUSED:
         return _refused(facts, report)
-    if report.verdict == gdscheck.UNKNOWN:
+    if report.verdict == reader.UNKNOWN:
         stray = "; ".join(report.strays[:2])
         raise UndecidedError("gdscheck's output is cut, mixed or not understood" + (": " + stray if stray else ""))
     if report.exit_status not in (None, 0):

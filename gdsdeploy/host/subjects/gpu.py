@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Iterator, Optional, Sequence, Tuple
 
 from ..facts.unknown import UndecidedError, Unknown, if_known, known, require
-from ..gdscheck import Gpu, Report
+from ..gdscheck.reader import Gpu, Report
 from ..model.expectation import Expectation
 from ..paths import CUFILE, CUFILE_OPEN, NVFS, PCI
 from . import quote, reference

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable, Iterator, List, Optional, Sequence, Tuple
 
 from ..facts.unknown import Maybe, Unknown, if_known, known, require
-from ..gdscheck import Row
+from ..gdscheck.reader import Row
 from ..model.expectation import Expectation
 from ..paths import CUFILE
 from . import gpu, nvidia_fs, quote, rdma, reference

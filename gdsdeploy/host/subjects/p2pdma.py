@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Iterator, List, Optional
 
 from ..facts.unknown import UndecidedError, Unknown, any_of, if_known, known, require
-from ..gdscheck import Row
+from ..gdscheck.reader import Row
 from ..paths import NVIDIA, PCI
 from ..subjects.driver import OPEN, registry
 from ..subjects.kernel import NVME_MULTIPATH

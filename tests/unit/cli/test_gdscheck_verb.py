@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from gdsdeploy.cli import VERBS, group
 from gdsdeploy.errors import ChecksFailed, ChecksUnknown, GdsError
 from gdsdeploy.host.__main__ import UNDECIDED, main
-from gdsdeploy.host.gdscheck import VERDICTS
+from gdsdeploy.host.gdscheck.reader import VERDICTS
 
 EVIDENCE = Path(__file__).parents[2] / "evidence"
 DIRECT = EVIDENCE / "gdscheck" / "gdscheck-p.libcufile-1.20.0.ngpu1.nvfs-2.28.open-driver.txt"

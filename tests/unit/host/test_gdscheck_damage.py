@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsdeploy.host.gdscheck import COMPAT, DIRECT, UNKNOWN, document, reader
-from gdsdeploy.host.gdscheck.reader import LIMIT
+from gdsdeploy.host.gdscheck import document, reader
+from gdsdeploy.host.gdscheck.reader import COMPAT, DIRECT, LIMIT, UNKNOWN
 
 EVIDENCE = Path(__file__).parents[2] / "evidence"
 FILES = sorted(

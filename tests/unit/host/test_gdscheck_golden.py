@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.gdscheck import COMPAT, DIRECT, ERRORS, REFUSED, UNKNOWN, document, reader
+from gdsdeploy.host.gdscheck import document, reader
 from gdsdeploy.host.gdscheck.document import meaning
-from gdsdeploy.host.gdscheck.reader import plain
+from gdsdeploy.host.gdscheck.reader import COMPAT, DIRECT, ERRORS, REFUSED, UNKNOWN, plain
 
 TESTS = Path(__file__).parents[2]
 GOLDEN = TESTS / "golden" / "gdscheck"
