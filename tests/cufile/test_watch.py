@@ -359,13 +359,6 @@ def test_killed_at_random_it_leaves_nothing_that_the_next_start_does_not_remove(
     assert processes.dead_segments() == segments
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"version": 9}', "\0" * 100, '{"version": 1, "owners": [[]]}'])
-def test_a_damaged_file_of_sums_begins_anew(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "watch.json"
-    path.write_text(content)
-    assert service.restored(str(path)).sums == {}
-
-
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     argv = [sys.executable, "-m", "gdsdeploy.host", "watch", "--metrics", "--folder", str(tmp_path / "file" / "x")]

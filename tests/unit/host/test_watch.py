@@ -307,17 +307,19 @@ def test_they_go_on_where_they_stopped() -> None:
 
 
 @pytest.mark.parametrize(
-    "record",
+    "content",
     [
-        None, [], {}, {"version": 2, "owners": [], "processes": []}, {"version": 1, "owners": 3, "processes": []},
-        {"version": 1, "owners": [[["unit"], 0, []]], "processes": []},
-        {"version": 1, "owners": [[["unit", "x"], 0, [["g", "read", [1], 2, 3, 4]]]], "processes": []},
-        {"version": 1, "owners": [], "processes": [[1, 2, 3, "gpus"]]},
+        "", "{", "\0" * 100, "null", "[]", "{}", '{"version": 2, "owners": [], "processes": []}',
+        '{"version": 1, "owners": 3, "processes": []}', '{"version": 1, "owners": [[]], "processes": []}',
+        '{"version": 1, "owners": [[["unit"], 0, []]], "processes": []}',
+        '{"version": 1, "owners": [[["unit", "x"], 0, [["g", "read", [1], 2, 3, 4]]]], "processes": []}',
+        '{"version": 1, "owners": [], "processes": [[1, 2, 3, "gpus"]]}',
     ],
 )  # fmt: skip
-def test_another_record_is_refused(record: Any) -> None:
-    with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
-        service.from_record(record)
+def test_a_damaged_file_of_sums_begins_anew(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "watch.json"
+    path.write_text(content)
+    assert service.restored(str(path)).sums == {}
 
 
 def test_the_series() -> None:
