@@ -100,7 +100,11 @@ def hook_findings(kernel: Kernel, module: Module, required: Tuple[str, ...] = ()
         return []
     if not asks:
         return []
-    offering = ", ".join(f"{name} ({_offered(offer)})" for name, offer in offers.items() if not offer or offer.pairs)
+    offering = ", ".join(
+        f"{name} ({_versions(offer.pairs) if offer else 'cannot be read'})"
+        for name, offer in offers.items()
+        if not offer or offer.pairs
+    )
     looks = ", ".join(f"{driver} ({_versions(versions)})" for driver, versions in asks.items())
     message = f"storage drivers of kernel {kernel.release} with symbols for nvidia-fs: {offering or 'none'}"
     results = [finding("hooks", NOTE, f"{message}; it looks for {looks}")]
@@ -169,10 +173,6 @@ def _pairs(names: Set[str], driver: str) -> Tuple[Set[str], Set[str]]:
 def _names(names: Mapping[str, bool], driver: str, version: str) -> List[str]:
     matches = filter(None, map(_NAME.fullmatch, names))
     return [match.group(0) for match in matches if (match[1], match[2] or "") == (DRIVERS[driver], version)]
-
-
-def _offered(offer: Optional[Offer]) -> str:
-    return _versions(offer.pairs) if offer is not None else "cannot be read"
 
 
 def _versions(versions: Iterable[str]) -> str:

@@ -43,7 +43,7 @@ _PKCS7 = 2
 
 
 #: Errors, and warnings that a person needn't weigh, which a build of the same sources beside the present kernel, driver
-#: and OFED takes away: the audit's hint is to build, and ``kmod dkms`` does.
+#: and OFED takes away: the audit's hint is to build, and build/dkms.py does.
 REBUILT = frozenset(
     (
         *("missing", "unreadable", "machine", "vermagic", "driver-tree", "driver-tree-unknown", "page-table"),

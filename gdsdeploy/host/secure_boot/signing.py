@@ -153,11 +153,6 @@ def sign_file(kernel: Kernel) -> str:
     return tool
 
 
-def hash_of(kernel: Kernel) -> str:
-    """The hash that the kernel's own modules are signed over."""
-    return kernel.config.get("CONFIG_MODULE_SIG_HASH", "").strip('"') or "sha512"
-
-
 def _check_key(path: str) -> None:
     try:
         state = os.stat(path)
@@ -179,7 +174,9 @@ def _sign(tool: str, kernel: Kernel, path: str, by: Signer) -> None:
         _unsign(plain)
         _strip(plain)
         size = os.path.getsize(plain)
-        _append(tool, hash_of(kernel), plain, by)
+        # As the kernel's own modules.
+        hashed = kernel.config.get("CONFIG_MODULE_SIG_HASH", "").strip('"') or "sha512"
+        _append(tool, hashed, plain, by)
         _verify(plain, path, size, by)
         state = os.stat(path)
         with atomic.replacing(path, stat.S_IMODE(state.st_mode), (state.st_uid, state.st_gid)) as target:

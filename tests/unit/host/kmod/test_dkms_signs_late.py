@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.build import command, dkms
+from gdsdeploy.host.build import dkms
+from gdsdeploy.host.cli import kmod
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.secure_boot import signing
 from gdsdeploy.host.secure_boot.signing import SigningError
@@ -38,7 +39,7 @@ class Recipe:
 
 
 def save(root: Path) -> list[str]:
-    action = command._BACKUP_ACTIONS["save"]
+    action = kmod._BACKUP_ACTIONS["save"]
     return action(Kernel(RELEASE, str(Root(root).path)), "nvidia")
 
 
