@@ -16,9 +16,9 @@ from gdsdeploy.cli.verbs import Verbs
 from gdsdeploy.errors import ChecksFailed, GdsError, Interrupted
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import TRUSTED, load_fleet
-from gdsdeploy.host import topology as view
 from gdsdeploy.host.facts.document import UNNAMED
 from gdsdeploy.host.io.wording import joined, line
+from gdsdeploy.host.subjects import trees as view
 from gdsdeploy.host.subjects.topology import Topology
 from gdsdeploy.model import hostnames
 from gdsdeploy.model.fleet import Fleet

@@ -29,7 +29,7 @@ from gdsdeploy.host.io import jsontext, reading
 from gdsdeploy.host.io.wording import first_few
 from gdsdeploy.host.model import compat
 from gdsdeploy.host.model.compat import Rule, parse_versions
-from gdsdeploy.host.subjects import golden
+from gdsdeploy.host.subjects import trees
 from gdsdeploy.model.fleet import Fleet, InventorySource, references
 from gdsdeploy.model.profile_parts import domain_problems
 from gdsdeploy.model.text import NAME, SECRET, WORDS
@@ -207,10 +207,10 @@ def _read_golden(fleet: Fleet, folder: Path, mode: Reading) -> None:
             settings._document = f"{file}: isn't read: it is outside the fleet file's folder"
             continue
         try:
-            settings._document = golden.from_json(reading.whole(str(file), jsontext.LIMIT).decode())
+            settings._document = trees.from_json(reading.whole(str(file), jsontext.LIMIT).decode())
         except (OSError, UnicodeDecodeError) as cause:
             settings._document = f"{file}: cannot be read: {getattr(cause, 'strerror', None) or cause}"
-        except golden.GoldenError as cause:
+        except trees.GoldenError as cause:
             settings._document = f"{file}: {cause}"
 
 

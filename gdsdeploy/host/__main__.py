@@ -42,7 +42,7 @@ COMMANDS = {
     "packages": ("cli.packages", "add_packages", "which packages are installed here"),
     "pins": ("cli.packages", "add_pins", "which packages stay out of this host"),
     "peermem": ("cli.peermem", "add_parsers", "nvidia-peermem: load, unload"),
-    "topology": ("topology", "add_parser", "how far GPUs, disks and network adapters are apart"),
+    "topology": ("cli.explain", "add_topology", "how far GPUs, disks and network adapters are apart"),
     "rollout": ("cli.rollout", "add_parsers", "steps of a rollout: snapshot, boot once, reboot, reload, space"),
     "watch": ("cli.watch", "add_parser", "which processes do I/O through cuFile now, and which way it takes"),
     "serve": ("cli.serve", "add_parser", "answer one question that only reads, for users with the rule of sudo"),
@@ -148,15 +148,16 @@ def _parser(verb: str) -> argparse.ArgumentParser:
 
 
 def _topology(arguments: argparse.Namespace) -> int:
-    from . import topology
+    from .cli.explain import collect_topology
     from .facts import facts_from
+    from .subjects import trees
 
-    evidence = topology.collect_topology() if arguments.evidence is None else _read_evidence(arguments.evidence)
+    evidence = collect_topology() if arguments.evidence is None else _read_evidence(arguments.evidence)
     try:
         tree = facts_from(evidence).topology
     except UndecidedError as error:
         raise UsageError(f"the PCI functions are not known: {error}") from None
-    print(json.dumps(topology.document(tree), sort_keys=True) if arguments.json else topology.text(tree), end="")
+    print(json.dumps(trees.document(tree), sort_keys=True) if arguments.json else trees.text(tree), end="")
     return OK
 
 

@@ -188,7 +188,7 @@ def render(report: Report) -> str:
 def stream(report: Report) -> Iterator[str]:
     """The page in parts: a large fleet's is never held whole."""
     # A rollout's page, made by this module, too, has no facts.
-    from gdsdeploy.host import topology
+    from gdsdeploy.host.subjects import trees
 
     every_cause = list(_causes(report))
     records = _Records(every_cause)
@@ -211,7 +211,7 @@ def stream(report: Report) -> Iterator[str]:
         counts={verdict: len(hosts) for verdict, hosts in names.items()},
         hosts=[(verdict, hostnames.fold(hosts)) for verdict, hosts in names.items() if hosts and verdict != PASS],
         topologies=records.topologies,
-        topology_text=topology.text,
+        topology_text=trees.text,
         order=ORDER,
         symbols=SYMBOLS,
         words=WORDS,

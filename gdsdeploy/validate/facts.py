@@ -16,9 +16,9 @@ from gdsdeploy.fleetfile.selection import require_host
 from gdsdeploy.host import evidence
 from gdsdeploy.host.explain.explanation import Explanation, NoSuchMountError, explain
 from gdsdeploy.host.facts import HostFacts, UndecidedError, facts_from
-from gdsdeploy.host.subjects.golden import differences, golden, to_json
 from gdsdeploy.host.subjects.stack import stack
 from gdsdeploy.host.subjects.topology import Topology
+from gdsdeploy.host.subjects.trees import differences, golden, to_json
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.paths import DEFAULT_FLEET
 from gdsdeploy.ssh import reply_schema

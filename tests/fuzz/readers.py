@@ -34,7 +34,6 @@ from gdsdeploy.errors import (
     RepositoryUnusable,
 )
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.host import topology
 from gdsdeploy.host.archive import archive, pack, provenance
 from gdsdeploy.host.archive.archive import FORMAT
 from gdsdeploy.host.archive.provenance import Builder
@@ -51,7 +50,7 @@ from gdsdeploy.host.kmod.module import read_module
 from gdsdeploy.host.kmod.packaged import sha256
 from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.model import expectation
-from gdsdeploy.host.subjects import golden
+from gdsdeploy.host.subjects import trees
 from gdsdeploy.host.subjects.cufile_json import CufileFacts
 from gdsdeploy.host.subjects.mechanisms import choose
 from gdsdeploy.host.watch.document import document as watch_document
@@ -241,9 +240,9 @@ def explain_host(data: bytes) -> None:
     choose(facts)
     explain_facts(facts, "")
     if not isinstance(known(lambda: facts.topology), Unknown):
-        topology.text(facts.topology)
-        json.dumps(topology.document(facts.topology))
-        golden.differences(golden.golden(facts.topology, "x"), facts.topology)
+        trees.text(facts.topology)
+        json.dumps(trees.document(facts.topology))
+        trees.differences(trees.golden(facts.topology, "x"), facts.topology)
 
 
 @functools.cache
@@ -301,12 +300,12 @@ def reports() -> list[bytes]:
 
 @functools.cache
 def goldens() -> list[bytes]:
-    return [golden.to_json(golden.golden(facts_from(loads(data)).topology, "x")).encode() for data in evidence()[:1]]
+    return [trees.to_json(trees.golden(facts_from(loads(data)).topology, "x")).encode() for data in evidence()[:1]]
 
 
 def read_golden(data: bytes) -> None:
-    expectation = golden.from_json(data.decode("utf-8", "replace"))
-    golden.differences(expectation, facts_from(loads(evidence()[0])).topology)
+    expectation = trees.from_json(data.decode("utf-8", "replace"))
+    trees.differences(expectation, facts_from(loads(evidence()[0])).topology)
 
 
 # ── what hosts say ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -538,7 +537,7 @@ READERS = (
     Reader("evidence: mode, explain, topology", evidence, explain_host, (EvidenceFileError, GdsError), damaged_json),
     Reader("expectation", seeds(EXPECTATION), read_expectation, (ValueError,), damaged_json),
     Reader("saved report (diff)", reports, compare_reports, (ValueError,), damaged_json),
-    Reader("golden topology", goldens, read_golden, (golden.GoldenError,), damaged_json),
+    Reader("golden topology", goldens, read_golden, (trees.GoldenError,), damaged_json),
     Reader("a host's raw answer", evidence, raw_answer, (HostUnfit, HostUnreachable), damaged_json),
     Reader("answer to plan", seeds(PLAN), plan_answer, (HostUnfit, HostUnreachable), damaged_json),
     Reader("gate record", gate_records, gate_record, (HostUnfit, HostUnreachable), damaged_json),

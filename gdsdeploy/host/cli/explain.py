@@ -1,4 +1,4 @@
-"""``gdsdeploy-host.pyz explain``: why the mounts of this host, or of saved evidence, do not take the direct path."""
+"""``explain`` and ``topology``: why mounts of this host, or of saved evidence, do not take the direct path."""
 
 from __future__ import annotations
 
@@ -25,6 +25,20 @@ def add_parser(commands: Any, action: Run) -> None:
     parser.add_argument("--error", metavar="CODE", help="say what an error of cuFile means instead, e.g. 5027")
     words = "explain pasted logs of any kind instead; - is standard input"
     parser.add_argument("--log", nargs="*", metavar="FILE", help=words)
+
+
+def add_topology(commands: Any, action: Run) -> None:
+    """Add ``topology`` to the host program's commands; ``action`` runs it."""
+    words = "how far GPUs, NVMe disks and network adapters are from each other, from sysfs alone"
+    parser = command(commands, "topology", action, words)
+    parser.add_argument("--evidence", metavar="FILE", help="evidence that was collected before, of any host")
+
+
+def collect_topology() -> Any:
+    """The part of this host's evidence that a topology is made of."""
+    from ..evidence import NOTHING, collect
+
+    return collect(NOTHING, only=("kernel", "gpu", "pci"))
 
 
 def print_error(code: str, as_json: bool) -> None:

@@ -43,7 +43,7 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Any, Dict
+from typing import Any, Dict, Sequence
 
 from .. import trail
 from ..odirect.scratch import longest
@@ -58,10 +58,13 @@ COLLECTOR_SECONDS = 60.0
 TOTAL_SECONDS = 240.0
 
 
-def collect(request: EvidenceRequest = NOTHING, total: float = TOTAL_SECONDS) -> Dict[str, Any]:
+def collect(
+    request: EvidenceRequest = NOTHING, total: float = TOTAL_SECONDS, only: Sequence[str] = ()
+) -> Dict[str, Any]:
     """Collect the evidence of this host; whatever the host doesn't have, this never raises.
 
-    total: seconds for everything except the reading under load, which takes its own time.
+    total: seconds for everything except the reading under load, which takes its own time.  only: these collectors;
+    empty: all of them.
     """
     load_seconds = sum(longest(seconds) for _, seconds in request.load)
     recorder = Recorder(total + load_seconds)
@@ -71,6 +74,8 @@ def collect(request: EvidenceRequest = NOTHING, total: float = TOTAL_SECONDS) ->
     if request.trail:
         recorder.value("files", TRAIL, lambda _: trail.tail())
     for name, collector in collectors().items():
+        if only and name not in only:
+            continue
         seconds = load_seconds if name == "load" else COLLECTOR_SECONDS
         recorder.attempt(name, functools.partial(collector, recorder, request), seconds)
     return recorder.finish()

@@ -15,7 +15,7 @@ from gdsdeploy.host.facts.unknown import Unknown
 from gdsdeploy.host.model.expectation import from_json
 from gdsdeploy.host.subjects.pci import GPU
 from gdsdeploy.host.subjects.peermem import registrations
-from gdsdeploy.host.topology import document
+from gdsdeploy.host.subjects.trees import document
 from tests.unit.later_evidence import with_ended_programs
 
 FOLDER = Path(__file__).parents[2] / "evidence" / "validate"

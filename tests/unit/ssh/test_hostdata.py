@@ -14,13 +14,14 @@ import pytest
 
 from gdsdeploy.converge.machine import Machine
 from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable
-from gdsdeploy.host import evidence, topology
+from gdsdeploy.host import evidence
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.explain.text import render
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.gate import gate
 from gdsdeploy.host.io import jsontext
 from gdsdeploy.host.model.finding import FAIL, Finding
+from gdsdeploy.host.subjects import trees
 from gdsdeploy.host.subjects.mechanisms import choose
 from gdsdeploy.report import formats, html
 from gdsdeploy.report.model import HostReport, Report
@@ -235,9 +236,7 @@ def test_verbs_live_with_what_could_not_be_read(place: tuple[str, ...], value: A
     # Not by way of the shapes, which refuse some of these: saved evidence is judged without.
     facts = facts_from(document)
     assert choose(facts).mode
-    assert refusal(require_topology, "gpu1", facts).startswith("gpu1: ") or topology.text(
-        require_topology("gpu1", facts)
-    )
+    assert refusal(require_topology, "gpu1", facts).startswith("gpu1: ") or trees.text(require_topology("gpu1", facts))
     assert render(explain_facts(facts, ""))
     written(fleet_validation.host_report(EXPECTED, document, OPTIONS, ()))
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host import topology as view
-from gdsdeploy.host.subjects import golden
+from gdsdeploy.host.subjects import trees
 from gdsdeploy.host.subjects.pci import NIC, Link
 from tests.unit.host import hosts
 from tests.unit.host.facts.sysfs_root import (
@@ -48,7 +47,7 @@ def test_a_real_machine_with_four_gpus_agrees_with_nvidia_smi(tmp_path: Path) ->
     result = topology(evidence(unpacked(folder / "sysfs.json", tmp_path)))
     rows = [line.split("\t") for line in (folder / "nvidia-smi-topo-m.txt").read_text().splitlines()]
     theirs = {row[0].strip(): row[6].strip() for row in rows if row[0].startswith("GPU")}
-    ours = {line.split()[0]: line.split()[-1] for line in view.matrix(result) if line.startswith("GPU")}
+    ours = {line.split()[0]: line.split()[-1] for line in trees.matrix(result) if line.startswith("GPU")}
     assert ours == theirs, "labels and NUMA nodes"
     links = [line.split(", ") for line in (folder / "nvidia-smi-links.txt").read_text().splitlines()[1:]]
     for (index, address, gen, _, width, _), gpu in zip(links, result.of_kind("gpu"), strict=True):
@@ -64,15 +63,15 @@ def test_a_real_machine_with_four_gpus_agrees_with_nvidia_smi(tmp_path: Path) ->
 
 
 def test_the_distances_are_those_of_the_command_line() -> None:
-    assert "\n".join(view.matrix(topology(hosts.named("switches")))) + "\n" == MATRIX
+    assert "\n".join(trees.matrix(topology(hosts.named("switches")))) + "\n" == MATRIX
 
 
 def test_the_text_names_what_stands_between(tmp_path: Path) -> None:
-    text = view.text(topology(evidence(two_sockets(tmp_path, acs=REDIRECT))))
+    text = trees.text(topology(evidence(two_sockets(tmp_path, acs=REDIRECT))))
     assert "ACS sends GPU0-NIC0, GPU0-NIC1 up to the host bridge: 0000:02:00.0, 0000:02:01.0" in text
-    assert "IOMMU: on (intel_iommu=on" in view.text(topology(hosts.named("switches-iommu")))
+    assert "IOMMU: on (intel_iommu=on" in trees.text(topology(hosts.named("switches-iommu")))
     (tmp_path / "empty" / DEVICES).mkdir(parents=True)
-    assert view.text(topology(evidence(tmp_path / "empty"))).startswith("no GPU, NVMe disk or network adapter")
+    assert trees.text(topology(evidence(tmp_path / "empty"))).startswith("no GPU, NVMe disk or network adapter")
 
 
 @pytest.mark.parametrize(
@@ -81,7 +80,7 @@ def test_the_text_names_what_stands_between(tmp_path: Path) -> None:
 )
 def test_root_ports_redirect_where_the_kernel_isolates(host: str, redirecting: list[str]) -> None:
     """The kernel switches Access Control Services on with the IOMMU (0x1d in the control register)."""
-    document = view.document(topology(hosts.named(host)))
+    document = trees.document(topology(hosts.named(host)))
     assert json.loads(json.dumps(document)) == document
     nodes = list(document["roots"])
     for node in nodes:
@@ -126,17 +125,17 @@ def with_file(name: str, value: str) -> Change:
 )
 def test_what_changed_is_named(tmp_path: Path, change: Change, lines: list[str]) -> None:
     root = two_sockets(tmp_path / "root")
-    reference = golden.from_json(golden.to_json(golden.golden(topology(evidence(root)), "hgx")))
+    reference = trees.from_json(trees.to_json(trees.golden(topology(evidence(root)), "hgx")))
     change(root, tmp_path / "taken")
-    result = golden.differences(reference, topology(evidence(root)))
+    result = trees.differences(reference, topology(evidence(root)))
     assert result[: len(lines) or None] == lines
     assert not any("GPU0 to NVME0" in line for line in result), "what did not move is not named"
 
 
 def test_a_swap_of_parts_is_named() -> None:
-    reference = golden.golden(topology(hosts.named("switches")), "lab")
+    reference = trees.golden(topology(hosts.named("switches")), "lab")
     disk = "1b36:0010 (1af4:1100 rev 02)"
-    assert golden.differences(reference, topology(hosts.named("switches-swapped"))) == [
+    assert trees.differences(reference, topology(hosts.named("switches-swapped"))) == [
         f"NVME2 at 0000:08:00.0 is gone ({disk})",
         f"NIC0 at 0000:05:00.0: the part is {disk}, was 8086:10d3 (8086:0000 rev 00)",
     ]
@@ -154,5 +153,5 @@ def test_a_swap_of_parts_is_named() -> None:
     ],
 )
 def test_what_is_no_golden_topology_is_refused(text: str, words: str) -> None:
-    with pytest.raises(golden.GoldenError, match=words):
-        golden.from_json(text)
+    with pytest.raises(trees.GoldenError, match=words):
+        trees.from_json(text)
