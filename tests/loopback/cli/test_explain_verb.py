@@ -81,16 +81,6 @@ def test_saved_evidence(run: Run, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", "{}", '{"files": []}'])
-def test_what_is_no_evidence(run: Run, tmp_path: Path, text: str) -> None:
-    file = tmp_path / "x.json"
-    file.write_text(text)
-    code, out, err = run("explain", "--evidence", file)
-    assert (code, out) == (1, "")
-    assert f"{file}: not evidence" in err
-    assert "gdsdeploy-host.pyz evidence" in err
-
-
 @pytest.mark.parametrize("word", ["5027", "CU_FILE_HANDLE_NOT_REGISTERED", "cuda:100", "-22"])
 def test_errors_of_cufile(run: Run, word: str) -> None:
     code, out, err = run("explain", "--error", word)

@@ -110,12 +110,6 @@ def config_of(server: Sshd, folder: Path, more: str) -> Path:
     return file
 
 
-def test_a_host_that_only_the_configuration_knows(sshd: Start, tmp_path: Path) -> None:
-    config_of(sshd(), tmp_path, "")
-    (answer,) = ask(endpoint(tmp_path, {"config": "config"}))
-    assert answer.error is None
-
-
 def test_a_host_through_an_older_ssh(sshd: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before 9.2, ssh doesn't say for which host it was asked."""
     (tmp_path / "ssh").write_text('#!/bin/sh\n/usr/bin/ssh "$@" | grep -v "^host "\n')

@@ -330,13 +330,6 @@ def test_the_type_on_record_is_asked_for(sshd: Start, tmp_path: Path) -> None:
     assert answer.error is None
 
 
-def test_a_hashed_name(sshd: Start) -> None:
-    server = sshd()
-    subprocess.run(["ssh-keygen", "-H", "-f", server.known_hosts], check=True, capture_output=True)
-    assert "127.0.0.1" not in server.known_hosts.read_text()
-    assert ask(server.endpoint())[0].error is None
-
-
 # --- hosts that cannot work ------------------------------------------------------------------------------------------
 
 

@@ -245,6 +245,7 @@ def test_relations_keep_alternatives_and_qualifiers_of_other_architectures() -> 
         (Relation("e:i386"),),
         (Relation("f"),),
     )
+    assert relations("x | x", "amd64") == ((Relation("x"),),)
 
 
 def test_a_stanza_becomes_a_candidate() -> None:
