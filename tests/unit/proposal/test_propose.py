@@ -1,8 +1,9 @@
-"""Hosts of one kind share a profile; each line says who had what; the fleet loader accepts the result."""
+"""What hosts say about a fleet file: one kind shares a profile, each line says who had what, the loader accepts it."""
 
 from __future__ import annotations
 
 import copy
+import json
 import random
 import re
 from collections.abc import Mapping
@@ -17,7 +18,9 @@ from hypothesis import strategies as st
 
 from gdsdeploy.errors import HostUnfit
 from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.host.paths import SECURE_BOOT
 from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.platform.debian import KEYRING
 from gdsdeploy.proposal.observe import (
     Observation,
     ObservedMount,
@@ -28,8 +31,21 @@ from gdsdeploy.proposal.observe import (
 )
 from gdsdeploy.proposal.propose import Source, propose, yaml_text
 from gdsdeploy.ssh import reply_schema
+from tests.unit.host.explain.capable_host import capable, with_gpu
 from tests.unit.hostile_words import WORDS
-from tests.unit.proposal.observed_hosts import bare, gpu, observed, with_packages, with_rdma
+from tests.unit.proposal.observed_hosts import (
+    CUDA,
+    DEBIAN,
+    UBUNTU,
+    Document,
+    bare,
+    gpu,
+    observed,
+    of_system,
+    with_files,
+    with_packages,
+    with_rdma,
+)
 
 H100S = [observed(f"gpu{number}", gpu()) for number in range(1, 9)]
 
@@ -320,3 +336,281 @@ def _spoiled(value: Any, word: str, chosen: random.Random) -> Any:
 def test_models(model: str, short: str, kind: str) -> None:
     assert (short_model([model, model]), gpu_class([model])) == (short, kind)
     assert (short_model([model, "x"]), gpu_class([model, "Tesla P4"])) == ("", "")
+
+
+# -- What a host's evidence says about a fleet file, and what it leaves open.
+
+OPEN_580 = [("nvidia-dkms-580-open", "580.95.05-0ubuntu1"), ("nvidia-fabricmanager-580", "580.95.05-1")]
+
+
+def test_an_ubuntu_host_with_nvidias_driver() -> None:
+    host = observed("gpu1", with_packages(gpu(), OPEN_580))
+    kind = host.kind
+    assert (kind.os, kind.arch, kind.kernel, kind.container) == ("ubuntu-24.04", "x86_64", "generic", False)
+    assert (kind.driver, kind.flavour, host.driver, host.driver_runs) == ("580", "open", "580.95.05", True)
+    assert (kind.gpu, host.gpus, host.models) == ("hopper", 1, ("NVIDIA H100 80GB HBM3",))
+    assert (kind.mode, kind.rdma) == ("compat", "none")
+    assert host.driver_packaged is True
+    assert host.companions == ("fabricmanager",)
+    assert "cuda-toolkit-13-0-config-common" not in host.cuda
+
+
+def test_a_fabric_manager_with_nvlsm_is_nvlink5() -> None:
+    """As a profile with Blackwell GPUs has to say it: the file that init writes is loaded without an edit."""
+    packages = [*OPEN_580, ("nvlsm", "2025.06.10-1"), ("nvidia-imex-580", "580.95.05-1")]
+    assert observed("gpu1", with_packages(gpu(), packages)).companions == ("nvlink5", "imex")
+    blackwell = json.loads(json.dumps(gpu()).replace("NVIDIA H100 80GB HBM3", "NVIDIA B200"))
+    host = observed("gpu1", with_packages(blackwell, OPEN_580))
+    assert (host.kind.gpu, host.companions) == ("blackwell", ("nvlink5",))
+
+
+def test_a_companion_of_another_version_is_none() -> None:
+    """Its package would have to move to the driver's version, which nobody asked for."""
+    packages = [OPEN_580[0], ("nvidia-fabricmanager-580", "580.82.07-1"), ("nvidia-imex", "580.95.059-1")]
+    assert observed("gpu1", with_packages(gpu(), packages)).companions == ()
+
+
+def test_a_driver_without_a_package_is_a_run_files() -> None:
+    document = gpu(driver="570.172.08", flavour="proprietary")
+    host = observed("gpu1", document)
+    assert (host.kind.driver, host.kind.flavour, host.driver_packaged) == ("570", "proprietary", False)
+    no_list = gpu()
+    no_list["commands"]["dpkg-query"]["status"] = 2
+    unclear = observed("gpu1", no_list)
+    assert unclear.driver_packaged is None
+    assert any(note.startswith("packages: ") for note in unclear.notes)
+
+
+def test_a_bare_host_has_no_driver_and_no_mode() -> None:
+    host = observed("gpu1", bare())
+    assert (host.kind.driver, host.kind.mode, host.kind.rdma, host.driver_runs) == ("", "", "", False)
+    assert host.mode_reason == "no driver runs"
+    assert host.secure_boot is False
+    assert host.gpus == 0
+    (mount,) = host.mounts
+    assert (mount.mount, mount.filesystem, mount.direct) == ("/mnt/nvme", "ext4", False)
+    assert "not loaded" in mount.reason
+
+
+def test_a_driver_that_is_installed_and_does_not_run() -> None:
+    document = gpu()
+    del document["files"]["/proc/driver/nvidia/version"]
+    document["files"]["/proc/driver/nvidia/version"] = {"error": "ENOENT"}
+    path = "/lib/modules/6.11.0-26-generic/updates/dkms/nvidia.ko"
+    record = {
+        "name": "nvidia", "version": "580.95.05", "srcversion": "", "build_id": "", "vermagic": "6.11.0-26-generic",
+        "depends": [], "provenance": {}, "imports": {}, "exports": {},
+    }  # fmt: skip
+    document["commands"]["modprobe:nvidia"] = {"argv": [], "status": 0, "stderr": "", "stdout": f"insmod {path}\n"}
+    for license_text, flavour in (("Dual MIT/GPL", "open"), ("NVIDIA", "proprietary"), ("?", "")):
+        document["modules"][path] = {**record, "license": license_text}
+        host = observed("gpu1", document)
+        assert (host.kind.driver, host.kind.flavour, host.driver_runs, host.kind.mode) == ("580", flavour, False, "")
+
+
+def test_direct_paths_that_the_evidence_shows() -> None:
+    host = observed("gpu1", of_system(with_gpu(capable()), "debian-13", "6.12.94+deb13-amd64"))
+    assert host.kind.mode == "nvidia-fs"
+    assert host.mounts == (ObservedMount("/mnt/nvme", "ext4", direct=True),)
+
+
+def test_mounts_of_the_system_and_of_other_storage_are_left_out() -> None:
+    document = of_system(with_gpu(capable()), "debian-13", "6.12.94+deb13-amd64")
+    lines = document["files"]["/proc/self/mountinfo"].splitlines(keepends=True)
+    nvme = next(line for line in lines if " /mnt/nvme " in line)
+    points = ("/", "/boot/efi", "/var/lib/docker", "/home", "/opt/data")
+    lines += [nvme.replace(" /mnt/nvme ", f" {point} ") for point in points]
+    lines.append("90 27 0:50 / /tcp rw - nfs4 10.0.0.1:/x rw,proto=tcp\n")
+    lines.append("91 27 0:51 / /usb rw - ext4 /dev/sdb1 rw\n")
+    document["files"]["/proc/self/mountinfo"] = "".join(lines)
+    mounts = {mount.mount: mount for mount in observed("gpu1", document).mounts}
+    assert list(mounts) == ["/mnt/nvme", "/opt/data", "/tcp"]
+    assert mounts["/tcp"].reason == "/tcp is mounted with proto=tcp"
+
+
+def test_adapters_count_where_they_have_rdma() -> None:
+    document = with_rdma()
+    host = observed("gpu1", document)
+    assert (host.nics, host.nic_driver) == (4, "mlx5_core")
+
+
+def test_no_host_makes_the_file_too_large_for_its_loader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gdsdeploy.proposal.observe._MOST_DEVICES", 1)
+    monkeypatch.setattr("gdsdeploy.proposal.observe._MOST_MOUNTS", 2)
+    document = with_rdma()
+    document["files"]["/proc/self/mountinfo"] += "".join(
+        f"{number} 27 0:50 / /tcp{number} rw - nfs4 10.0.0.1:/x rw,proto=tcp\n" for number in range(90, 93)
+    )
+    host = observed("gpu1", document)
+    assert (host.gpus, host.nics) == (None, None)
+    assert "GPUs: 2, more than a fleet file can count" in host.notes
+    assert len(host.mounts) == 2
+    assert "mounts: 3, of which 2 are shown" in host.notes
+
+
+def test_secure_boot_and_a_container() -> None:
+    document = gpu()
+    document["listings"]["/sys/firmware/efi"] = ["efivars"]
+    document["binaries"][SECURE_BOOT] = "0600000001"
+    document["files"]["/run/systemd/container"] = "systemd-nspawn"
+    mounts = document["files"]["/proc/self/mountinfo"]
+    document["files"]["/proc/self/mountinfo"] = mounts.replace("254:0 / / rw", "0:99 / / rw")
+    host = observed("gpu1", document)
+    assert (host.secure_boot, host.kind.container, host.kind.kernel) == (True, True, "")
+
+
+def test_a_rocky_host() -> None:
+    document = with_packages(
+        gpu("rocky-9.5", "5.14.0-503.40.1.el9_5.x86_64"), [("kmod-nvidia-open-dkms", "3:580.95.05-1.el9")]
+    )
+    host = observed("gpu1", document)
+    assert (host.kind.os, host.kind.kernel, host.driver_packaged) == ("rocky-9", "kernel", True)
+    assert host.kind.repositories == ("rocky", "epel", "nvidia")
+
+
+def test_a_kernel_that_is_none_of_the_systems() -> None:
+    host = observed("gpu1", gpu(release="6.18.44-fc-v657-gpu"))
+    assert host.kind.kernel == ""
+    assert "its kernel 6.18.44-fc-v657-gpu has no flavour that ubuntu-24.04 offers" in host.notes
+
+
+@pytest.mark.parametrize(
+    ("os_release", "machine", "words"),
+    [
+        ('ID=plan9\nVERSION_ID="4"\n', "x86_64", "'plan9-4' is not known"),
+        ('ID="rocky"\nVERSION_ID="8.10"\n', "x86_64", "rocky-8 isn't supported: its Python is 3.6"),
+        ("", "x86_64", "its operating system isn't known: /etc/os-release has no ID"),
+        ('ID=debian\nVERSION_ID="13"\n', "riscv64", "the machine is 'riscv64'"),
+    ],
+)
+def test_a_system_that_no_profile_can_name(os_release: str, machine: str, words: str) -> None:
+    document = with_files(gpu(), {"/etc/os-release": os_release})
+    document["host"]["uname"]["machine"] = machine
+    with pytest.raises(HostUnfit) as error:
+        observed("gpu1", document)
+    assert error.value.message.startswith("gpu1: ")
+    assert words in error.value.message
+
+
+# -- The repositories of a host: those that presets know, at which address, and with whose keys.
+
+DEBIANS = KEYRING.read_bytes()
+UBUNTU_KEYRING = "/usr/share/keyrings/ubuntu-archive-keyring.gpg"
+#: Debian's keys, which stand for those of a site.
+SITE = {UBUNTU_KEYRING: DEBIANS}
+APT = "/etc/apt/sources.list.d"
+
+
+def names(document: Document) -> tuple[str, ...]:
+    return observed("gpu1", document).kind.repositories
+
+
+def one(document: Document, name: str, *, present: bool = True) -> ObservedRepository:
+    """The repository of that name; present: whether the controller has each keyring."""
+    return {each.name: each for each in observed("gpu1", document, lambda _: present).repositories}[name]
+
+
+def test_what_a_host_lacks_is_left_out_or_added() -> None:
+    document = with_files(bare(), {f"{APT}/debian.sources": DEBIAN.split("\n\n")[0]})
+    assert names(document) == ("debian",)
+    assert "it has no repository debian-security" in observed("gpu1", document).notes
+    assert names(gpu()) == ("nvidia", "ubuntu", "ubuntu-security")
+    assert one(gpu(), "nvidia").remark == "not on these hosts, but the stack needs it"
+
+
+def test_whose_driver_a_host_has_decides_the_order() -> None:
+    cuda = {f"{APT}/cuda.list": CUDA}
+    nvidias = with_packages(with_files(gpu(), cuda), [("nvidia-utils-580", "580.95.05-0ubuntu1")])
+    assert names(nvidias) == ("nvidia", "ubuntu", "ubuntu-security")
+    ubuntus = with_packages(with_files(gpu(), cuda), [("nvidia-utils-580", "580.95.05-0ubuntu0.24.04.1")])
+    assert names(ubuntus) == ("ubuntu", "ubuntu-security", "nvidia")
+    source = CUDA.replace("ubuntu2404", "debian13")
+    debians = with_packages(with_files(bare(), {f"{APT}/cuda.list": source}), [("nvidia-kernel-dkms", "550.163.01-2")])
+    assert names(debians) == ("debian", "debian-security", "nvidia")
+    assert one(with_files(gpu(), cuda), "nvidia").entry == {}, "the vendor's own address is the preset's"
+
+
+def test_a_key_that_the_controller_has_is_not_copied() -> None:
+    document = with_files(bare(), {}, {str(KEYRING): DEBIANS})
+    assert one(document, "debian").key == b""
+    copied = one(document, "debian", present=False)
+    assert copied.key == DEBIANS
+    assert "fingerprints" not in copied.entry, "the preset pins the vendor's keys, whatever the host sent"
+    assert copied.remark == ""
+    assert "this machine needs its keys" in one(bare(), "debian", present=False).remark
+
+
+def test_a_sites_own_key_is_pinned_and_named() -> None:
+    mirror = one(with_files(gpu(), {}, SITE), "ubuntu")
+    assert mirror.key == DEBIANS
+    assert "B8B80B5B623EAB6AD8775C45B7C5D7D6350947F8" in mirror.entry["fingerprints"]
+    assert mirror.entry["signed_by"] == UBUNTU_KEYRING
+    assert "isn't the vendor's published one" in mirror.remark
+
+
+def test_another_vendors_repository_with_the_same_suite_is_not_the_archive() -> None:
+    other = "deb [signed-by=/usr/share/keyrings/microsoft.gpg] https://packages.example/ubuntu/24.04/prod noble main\n"
+    document = with_files(gpu(), {f"{APT}/a.list": other})
+    assert one(document, "ubuntu").entry == {"uri": "http://archive.ubuntu.com/ubuntu"}
+    document["files"][f"{APT}/ubuntu.sources"] = "# empty\n"
+    assert "uri" not in one(document, "ubuntu").entry
+
+
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [
+        ("https://user:secret@mirror.example/ubuntu", "has a login in it"),
+        ("cdrom://Ubuntu", "none that a fleet file can have"),
+        ("https://mirror.example/\x1b[31m", "none that a fleet file can have"),
+        ("http://[::1/ubuntu", "none that a fleet file can have"),
+    ],
+)
+def test_an_address_that_no_fleet_file_may_have(uri: str, words: str) -> None:
+    text = UBUNTU.replace("http://archive.ubuntu.com/ubuntu/", uri)
+    repository = one(with_files(gpu(), {f"{APT}/ubuntu.sources": text}), "ubuntu")
+    assert "uri" not in repository.entry
+    assert words in repository.remark
+    assert "secret" not in repository.remark
+
+
+def test_a_path_of_keys_that_no_fleet_file_may_have() -> None:
+    path = "/keys/\x1b[31m.gpg"
+    text = UBUNTU.replace(UBUNTU_KEYRING, path)
+    repository = one(with_files(gpu(), {f"{APT}/ubuntu.sources": text}, {path: DEBIANS}), "ubuntu")
+    assert repository.key == DEBIANS
+    assert "signed_by" not in repository.entry
+
+
+def test_sources_that_apt_would_not_take_either_are_a_note() -> None:
+    host = observed("gpu1", with_files(gpu(), {f"{APT}/broken.list": "deb\n"}))
+    assert any("broken.list:1: not an apt source" in note for note in host.notes)
+
+
+def test_dnfs_variables_and_repositories_that_are_off() -> None:
+    mirror = (
+        "[baseos]\nbaseurl=https://$site/rocky/$releasever/BaseOS/$basearch/os/\n"
+        "gpgkey=file:///etc/pki/rpm-gpg/RPM-GPG-KEY-Rocky-$releasever\n"
+        "[appstream]\nbaseurl=https://$site/rocky/$releasever/AppStream/$basearch/os/\n"
+        "[cuda]\nbaseurl=https://old.example/rhel9/x86_64\nenabled=0\n"
+    )
+    files = {"/etc/yum.repos.d/rocky.repo": mirror, "/etc/dnf/vars/site": "mirror.example\n"}
+    document = with_files(gpu("rocky-9.5", "5.14.0-503.40.1.el9_5.x86_64"), files)
+    assert names(document) == ("rocky-baseos", "rocky-appstream", "epel", "nvidia")
+    assert one(document, "rocky-baseos").entry == {"uri": "https://mirror.example/rocky"}
+    assert one(document, "nvidia").entry == {}
+    broken = with_files(document, {"/etc/yum.repos.d/bad.repo": "baseurl=x\n"})
+    assert any("bad.repo can't be read" in note for note in observed("gpu1", broken).notes)
+
+
+def test_a_system_without_presets_says_so() -> None:
+    host = observed("gpu1", gpu("rhel-9.5", "5.14.0-503.40.1.el9_5.x86_64"))
+    assert host.kind.repositories == ("epel", "nvidia")
+    assert "rhel-9 has no presets: add its repositories (docs/repositories.md)" in host.notes
+
+
+def test_evidence_without_sources_is_told_from_a_host_without_them() -> None:
+    document = bare()
+    del document["files"][f"{APT}/debian.sources"]
+    host = observed("gpu1", document)
+    assert host.kind.repositories == ("debian", "debian-security")
+    assert "its package repositories were not looked at" in host.notes

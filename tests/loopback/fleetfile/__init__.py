@@ -1,1 +1,0 @@
-"""Fleet files whose hosts a real ansible-inventory reads."""
