@@ -65,29 +65,23 @@ CASES = [
 
 
 @pytest.mark.parametrize(("config", "files", "winner"), CASES)
-def test_which_file_depmod_takes(tmp_path: Path, config: str, files: list[str], winner: str) -> None:
-    (tmp_path / "etc/depmod.d").mkdir(parents=True)
-    (tmp_path / "etc/depmod.d/a.conf").write_text(config + "\n")
-    choice = read_order(Inputs(str(tmp_path)), RELEASE).choose(files)
-    assert choice.file == winner
-    assert choice.sure
+def test_which_file_depmod_and_modprobe_take(tmp_path: Path, config: str, files: list[str], winner: str) -> None:
+    """By our reading, and by the programs themselves."""
+    root = tmp_path / "root"
+    base, conf = root / "lib/modules" / RELEASE, root / "etc/depmod.d"
+    conf.mkdir(parents=True)
+    (conf / "a.conf").write_text(config + "\n")
+    choice = read_order(Inputs(str(root)), RELEASE).choose(files)
+    assert (choice.file, choice.sure) == (winner, True)
     assert sorted((choice.file, *choice.others)) == sorted(files)
-
-
-@pytest.mark.parametrize(("config", "files", "winner"), CASES)
-def test_depmod_and_modprobe_themselves_agree(tmp_path: Path, config: str, files: list[str], winner: str) -> None:
     program = shutil.which("depmod", path="/usr/sbin:/sbin:/usr/bin:/bin")
     assert program, "the development machine needs kmod"
-    base = tmp_path / "root/lib/modules" / RELEASE
     for file in files:
         write_module(base / file, "x")
     empty_lists(base)
-    (tmp_path / "conf").mkdir()
-    (tmp_path / "conf/a.conf").write_text(config + "\n")
-    argv = [program, "-C", str(tmp_path / "conf"), "-b", str(tmp_path / "root"), RELEASE]
-    subprocess.run(argv, check=True, capture_output=True)
+    subprocess.run([program, "-C", str(conf), "-b", str(root), RELEASE], check=True, capture_output=True)
     assert list(read_dependencies((base / "modules.dep").read_text())) == [winner]
-    ask = [program.replace("depmod", "modprobe"), "-C", str(tmp_path / "conf"), "-d", str(tmp_path / "root")]
+    ask = [program.replace("depmod", "modprobe"), "-C", str(conf), "-d", str(root)]
     name = name_of(winner)
     shown = subprocess.run([*ask, "-S", RELEASE, "--show-depends", name], check=True, capture_output=True, text=True)
     assert shown.stdout.split() == ["insmod", str(base / winner)]
