@@ -110,7 +110,7 @@ def _read(root: Node, key: Key, release: Release, look: Look) -> Any:
     # Slabs of GPU bounce buffers are never refused: see _has_gpu_slabs.
     if node is None or node.kind == "null" or key.key in _GPU_SLABS or not key.heeded_by(release):
         return None
-    value = _ACCESSORS[key.type](node, key)
+    value = _value(node, key.type, key.bits)
     _enforce(value, key, key.enforced_for(release), look)
     return None if value == [] else value
 
@@ -132,89 +132,49 @@ def _find(root: Node, name: str) -> Node | None:
     return node
 
 
-def _bool(node: Node, _key: Key) -> bool:
-    if node.kind != "bool":
-        raise _Refused
-    return bool(node.value)
-
-
-def _uint(node: Node, key: Key) -> int:
-    """A number, truncated at the point, or a boolean; beyond 32 bits some keys end the process."""
-    value = node.value
-    if node.kind == "bool":
-        return int(bool(value))
-    if node.kind == "real" and isinstance(value, float) and 0 <= value <= _MAX_UINT32:
-        return int(value)
-    if node.kind != "int" or not isinstance(value, int) or value < 0:
-        raise _Refused
-    if key.bits == 32 and value > _MAX_UINT32:
-        raise _Refused("more than 32 bits", aborts=True)
-    return value
-
-
-def _int(node: Node, key: Key) -> int:
-    """A whole number; to the parser, one above 31 bits is unsigned, which is another type."""
-    value = node.value
-    if node.kind != "int" or not isinstance(value, int) or value >= 2**31:
-        raise _Refused
-    if value < -(2**31):
-        raise _Refused("more than 32 bits", aborts=True)
-    return value % 2**key.bits if key.bits < 32 else value
-
-
-def _text(node: Node, _key: Key) -> str:
-    if node.kind != "text":
-        raise _Refused
-    return str(node.value)
-
-
-def _list(node: Node, key: Key) -> list[Any]:
-    if node.kind != "array":
-        raise _Refused
-    return [(_text if key.type == "texts" else _int)(element, key) for element in node.items]
-
-
-def _table(node: Node, key: Key) -> dict[str, list[str]]:
-    """A mount table: folder → addresses."""
-    members = {member.name: member.value for member in node.members}
-    if node.kind != "object" or any(value.kind != "object" for value in members.values()):
-        raise _Refused
-    texts = key.model_copy(update={"type": "texts"})
-    lists = {name: value.last("rdma_dev_addr_list") for name, value in members.items()}
-    return {name: _list(member.value, texts) if member else [] for name, member in lists.items()}
-
-
-#: Type of a key → the library's accessor, which stops on a wrong type.
-_ACCESSORS: Mapping[str, Callable[[Node, Key], Any]] = {
-    "bool": _bool,
-    "uint": _uint,
-    "int": _int,
-    "text": _text,
-    "texts": _list,
-    "uints": _list,
-    "object": _table,
-}
+def _value(node: Node, kind: str, bits: int) -> Any:
+    """A value as the library's accessor for that type of key gives it, which stops on another type."""
+    value: Any = node.value
+    match kind, node.kind:
+        case ("bool", "bool") | ("text", "text"):
+            return value
+        case "uint", "bool":
+            return int(value)
+        case "uint", "real" if 0 <= value <= _MAX_UINT32:
+            return int(value)
+        case "uint", "int" if value >= 0:
+            if bits == 32 and value > _MAX_UINT32:
+                raise _Refused("more than 32 bits", aborts=True)
+            return value
+        # To the parser, a whole number above 31 bits is unsigned, which is another type.
+        case "int", "int" if value < 2**31:
+            if value < -(2**31):
+                raise _Refused("more than 32 bits", aborts=True)
+            return value % 2**bits if bits < 32 else value
+        case (("texts" | "uints"), "array"):
+            return [_value(element, "text" if kind == "texts" else "int", bits) for element in node.items]
+        # A mount table: folder → addresses.
+        case "object", "object":
+            mounts = {member.name: member.value for member in node.members}
+            if all(mount.kind == "object" for mount in mounts.values()):
+                lists = {name: mount.last("rdma_dev_addr_list") for name, mount in mounts.items()}
+                return {name: _value(given.value, "texts", bits) if given else [] for name, given in lists.items()}
+    raise _Refused
 
 
 def _enforce(value: Any, key: Key, limits: Limits, look: Look) -> None:
     items = value if isinstance(value, list) else [value]
     # The library examines each mount, and only the result of the last one counts.
     for part in items[-1:] if key.key == "denylist.mounts" else items:
-        if isinstance(part, int) and not isinstance(part, bool):
-            _enforce_number(part, limits)
+        if isinstance(part, int) and not isinstance(part, bool) and part not in limits.also:
+            if (limits.min is not None and part < limits.min) or (limits.max is not None and part > limits.max):
+                raise _Refused(f"{part} is out of range")
+            if limits.multiple and part % limits.multiple:
+                raise _Refused(f"{part} is not a multiple of {limits.multiple}")
         elif isinstance(part, str):
             _enforce_text(part, limits, look, folder=key.key == "logging.dir")
     if isinstance(value, dict) and any(look(folder) != "folder" for folder, hosts in value.items() if hosts):
         raise _Refused("one of its mount points isn't a folder")
-
-
-def _enforce_number(value: int, limits: Limits) -> None:
-    if value in limits.also:
-        return
-    if (limits.min is not None and value < limits.min) or (limits.max is not None and value > limits.max):
-        raise _Refused(f"{value} is out of range")
-    if limits.multiple and value % limits.multiple:
-        raise _Refused(f"{value} is not a multiple of {limits.multiple}")
 
 
 def _enforce_text(value: str, limits: Limits, look: Look, *, folder: bool) -> None:
@@ -237,7 +197,9 @@ def _has_gpu_slabs(root: Node, release: Release) -> bool:
     if not all(name in keys(release) for name in _GPU_SLABS):
         return False
     try:
-        sizes, counts = (_list(node, known_keys()[name]) if (node := _find(root, name)) else [] for name in _GPU_SLABS)
+        sizes, counts = (
+            _value(node, "uints", known_keys()[name].bits) if (node := _find(root, name)) else [] for name in _GPU_SLABS
+        )
     except _Refused:
         return False
     return (
