@@ -20,12 +20,11 @@ from ..gdscheck.live import seconds
 from ..io.wording import aligned, joined
 from ..odirect.trials import SECONDS, audit
 from ..paths import CUFILE, MOUNTINFO
-from ..proof.proof import REGISTRATION_TIMEOUT, TIMEOUT, prove, register_memory
 from ..subjects import storage
 from ..subjects.filesystem import Feature, features
 from ..subjects.odirect import NOT_PROVEN, Audit, audits, inside
 from ..subjects.peermem import Registration, registrations
-from ..subjects.proof import Proof, proofs
+from ..subjects.proof import REGISTRATION_TIMEOUT, TIMEOUT, Proof, proofs, prove, register_memory
 from ..subjects.storage import StorageFacts
 from . import parsers
 

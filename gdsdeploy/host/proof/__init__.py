@@ -1,1 +1,1 @@
-"""Proves which path I/O takes."""
+"""The program that reads and writes through cuFile, and registers GPU memory; subjects/proof.py starts it."""

@@ -1,4 +1,4 @@
-"""The program that does what a crash or a hang of a library may end; proof.py starts it and never imports it.
+"""The program that does what a crash or a hang of a library may end; subjects/proof.py starts it, and never imports it.
 
 Each line of its output is a JSON object with its kind in ``event``, written before the next call that may not return.
 It needs only the standard library and loads the libraries by name.

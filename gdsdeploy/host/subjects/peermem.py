@@ -1,6 +1,6 @@
 """How RDMA adapters reach the memory of GPUs: PeerDirect with nvidia-peermem, or DMA-BUF; shown by registrations.
 
-nv_peer_mem is the module before nvidia-peermem.  Registrations are those of a trial: see host/proof/proof.py.
+nv_peer_mem is the module before nvidia-peermem.  Registrations are those of a trial: see proof.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .condition import DMABUF, PEERMEM, Cause, Condition, condition, numbers
 from .driver import OPEN
 from .kernel import KernelFacts, check_messages
 from .modules import ModuleFacts, loaded
-from .proof import events
+from .proof import events, register_memory
 from .rdma import no_rdma
 from .register import Answer, Steps, check, collector, failed, passed, unknown
 from .topology import iommu
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 @collector("registration")
 def collect_registration(recorder: Recorder, request: EvidenceRequest) -> None:
     if request.registration and recorder.names(NVIDIA + "/gpus") and recorder.names(INFINIBAND):
-        from ..proof.proof import register_memory
-
         register_memory(recorder.command)
 
 

@@ -1,24 +1,38 @@
-"""What a read and a write through cuFile prove: the path that they took, or why it is unknown.  host/proof makes them.
+"""What a read and a write through cuFile prove: the path that they took, for each mount and GPU, or why it is unknown.
+
+An operation that succeeds while compat mode is disallowed took a direct path; the counters of nvidia-fs and libcufile's
+log of it show which one.  If it fails, a second try with compat mode allowed tells "through CPU memory" from
+"broken".  Each try is its own program (host/proof/child.py): the library may crash, or never return.  It reads the
+host's configuration with an overlay, key by key, that sets ``allow_compat_mode`` only.
 
 Counters of nvidia-fs: ``Bar1-map … ok`` rises whenever GPU memory is mapped for it, ``Reads … ok`` and ``Writes … ok``
 with each operation while its parameter rw_stats_enabled is on; none of them rises for compat mode or P2PDMA.  A file
 that needs compat mode can't be registered while that is disallowed, so a mapping and a successful operation belong
 together.
+
+The same program shows GPUDirect RDMA: memory of each GPU is registered with each adapter, and deregistered.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
+import pkgutil
 import re
+import secrets
+import tempfile
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..facts.document import NOT_FOUND, TIMED_OUT, Document, Ran
 from ..facts.unknown import Maybe, Unknown, if_known
 from ..io.reading import mount_of
-from ..paths import MOUNTINFO, NVIDIA, PROOF, PROOF_COMPAT
+from ..libcufile.probe import libraries, without_cufile
+from ..odirect.scratch import PREFIX, ended_cleanly
+from ..paths import CUFILE, MOUNTINFO, NVFS, NVIDIA, PROOF, PROOF_COMPAT, REGISTRATION
+from ..process import PYTHON
 from .condition import BROKEN, COMPAT, NVIDIA_FS, P2PDMA
 from .register import collector
 
@@ -35,10 +49,96 @@ def collect_proof(recorder: Recorder, request: EvidenceRequest) -> None:
     audits = recorder.document["odirect"]
     folders = [path for path in request.scratch if mount_of(path, text) == path and "trials" in audits.get(path, {})]
     if folders and recorder.names(NVIDIA + "/gpus"):
-        from ..proof import proof
-
         config = recorder.text(request.cufile_path, limit=256 * 1024) or ""
-        proof.prove(recorder.command, folders, proof.configuration(config, request.cufile_path))
+        prove(recorder.command, folders, configuration(config, request.cufile_path))
+
+
+#: Seconds for one try: CUDA alone may take several to start, and each mount and GPU has its own operations.
+TIMEOUT = 20.0
+
+
+def prove(command: Callable[..., Any], folders: Sequence[str], config: Any, timeout: float = TIMEOUT) -> None:
+    """Try both ways through ``command`` (Recorder.command); the second only where some I/O of the first failed.
+
+    config: the host's configuration as a JSON object where it isn't /etc/cufile.json, else {}.
+    """
+    with tempfile.TemporaryDirectory(prefix="cufile-proof-") as work:
+        first = _try(command, PROOF, work, folders, _overlay(config, allow=False), timeout)
+        if not complete(first):
+            _try(command, PROOF_COMPAT, work, folders, _overlay(config, allow=True), timeout)
+
+
+def complete(output: str) -> bool:
+    """Whether every read and write of a try succeeded."""
+    records = events(output)
+    pairs = [record for record in records if record.get("event") == "pair"]
+    succeeded = all(is_done(pair) for pair in pairs)
+    return bool(pairs) and succeeded and records[-1].get("event") == "end"
+
+
+def _overlay(config: Any, *, allow: bool) -> Dict[str, Any]:
+    overlay: Dict[str, Any] = dict(config) if isinstance(config, dict) else {}
+    properties = overlay.get("properties")
+    overlay["properties"] = {**(properties if isinstance(properties, dict) else {}), "allow_compat_mode": allow}
+    return overlay
+
+
+def _try(
+    command: Callable[..., Any], run: str, work: str, folders: Sequence[str], overlay: Dict[str, Any], timeout: float
+) -> str:
+    folder = os.path.join(work, run)
+    os.mkdir(folder)
+    path = _written(folder, "cufile.json", json.dumps(overlay))
+    log, program = os.path.join(folder, "cufile.log"), _written(folder, "proof.py", source())
+    name = PREFIX + secrets.token_hex(8)
+    request = {"libraries": libraries(), "mounts": list(folders), "stats": NVFS + "/stats", "log": log, "name": name}
+    argv = [*without_cufile(), "CUFILE_ENV_PATH_JSON=" + path, "CUFILE_LOGFILE_PATH=" + log]
+    argv += ["CUFILE_LOGGING_LEVEL=TRACE", *PYTHON, program, json.dumps(request)]
+    with ended_cleanly():
+        try:
+            return str(command(run, argv, timeout=timeout, cwd=folder).stdout)
+        finally:
+            # A crash or a kill of the library leaves the file behind.
+            for mount in folders:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(mount, name))
+
+
+def _written(folder: str, name: str, text: str) -> str:
+    path = os.path.join(folder, name)
+    with open(path, "w") as file:
+        file.write(text)
+    return path
+
+
+def source() -> str:
+    """The source of child.py, from its folder or archive."""
+    data = pkgutil.get_data(f"{__package__.rpartition('.')[0]}.proof", "child.py")
+    assert data is not None
+    return data.decode("utf-8")
+
+
+def configuration(text: str, path: str) -> Any:
+    """The configuration to put into the overlay: none where the library reads the file itself."""
+    if path == CUFILE:
+        return {}
+    from .cufile_json import parse_config
+
+    try:
+        return parse_config(text)
+    except (ValueError, RecursionError):
+        # The library and the check cufile.accepted report the error.
+        return {}
+
+
+#: Seconds: CUDA alone may take several to start; a registration takes milliseconds.
+REGISTRATION_TIMEOUT = 30.0
+
+
+def register_memory(command: Callable[..., Any], timeout: float = REGISTRATION_TIMEOUT) -> None:
+    """Try every GPU with every adapter through ``command`` (Recorder.command)."""
+    with tempfile.TemporaryDirectory(prefix="rdma-") as work:
+        command(REGISTRATION, [*PYTHON, _written(work, "rdma.py", source())], timeout=timeout)
 
 
 #: What is tried, in this order; recordings made before writes were tried name no operations.

@@ -18,7 +18,7 @@ from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.facts import Unknown
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.libcufile import probe
-from gdsdeploy.host.proof import proof
+from gdsdeploy.host.subjects import proof
 from gdsdeploy.host.subjects.proof import BROKEN, COMPAT, Proof, proofs
 
 CUDA = """
@@ -225,7 +225,9 @@ def test_the_program_is_found_in_an_archive_as_well(tmp_path: Path) -> None:
     from gdsdeploy.zipapp import hostapp
 
     hostapp.build(tmp_path / "host.pyz")
-    code = "import sys; sys.path.insert(0, sys.argv[1]); from gdsdeploy.host.proof.proof import source; print(source())"
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from gdsdeploy.host.subjects.proof import source; print(source())"
+    )
     argv = ["/usr/bin/python3", "-I", "-c", code, str(tmp_path / "host.pyz")]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     assert done.stdout.rstrip("\n") == proof.source().rstrip("\n")

@@ -13,7 +13,7 @@ import pytest
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.facts import UndecidedError, Unknown
 from gdsdeploy.host.facts.document import Document
-from gdsdeploy.host.proof import proof
+from gdsdeploy.host.subjects import proof
 from gdsdeploy.host.subjects.condition import DMABUF, PEERMEM
 from gdsdeploy.host.subjects.peermem import Registration, registrations
 from tests.loopback.host.test_proof_live import CUDA, compiled
