@@ -177,18 +177,6 @@ def test_a_system_that_is_unknown_is_named_by_place_with_the_known_ones(debian: 
     assert "fleet.yml:6:13: profiles.gds.os: unknown operating system 'plan-9'; supported: debian-12, " in err
 
 
-@pytest.mark.parametrize(
-    ("uri", "words"),
-    [
-        ("file:///nonexistent", "repository debian: this machine has no folder /nonexistent"),
-        ("http://127.0.0.1:1", "http://127.0.0.1:1/dists/trixie/"),
-    ],
-)
-def test_an_archive_that_does_not_answer_is_named(uri: str, words: str, debian: Debian, verb: Verb) -> None:
-    debian.fleet.write_text(re.sub(r"uri: '[^']*'", f"uri: '{uri}'", debian.fleet.read_text()))
-    assert words in verb("lock", debian.fleet, "--allow-file-repositories", error=RepositoryUnusable).err
-
-
 # ── --check ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

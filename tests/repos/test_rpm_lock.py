@@ -78,14 +78,6 @@ def test_what_the_lock_holds_and_where_it_is_needed(rhel: Rhel) -> None:
         assert (file.stat().st_size, package.suite, package.component) == (package.size, "", "")
 
 
-def test_lock_check_names_what_the_repository_lost(rhel: Rhel, verb: Verb) -> None:
-    lock(rhel.fleet)
-    (rhel.cuda.root / "libcufile-13-0-1.15.1.6-1.x86_64.rpm").unlink()
-    rhel.cuda.publish(rhel.key)
-    text = verb("lock", "--check", rhel.fleet, error=LockStale).err
-    assert "package no longer in its repository libcufile-13-0" in text
-
-
 def test_a_stream_that_is_gone_is_an_answer_for_every_profile(rhel: Rhel, verb: Verb) -> None:
     more = "  more: {os: rocky-9, driver: '570', repositories: [baseos, cuda]}\nhosts:"
     rhel.fleet.write_text(rhel.fleet.read_text().replace("hosts:", more))
@@ -141,15 +133,6 @@ def test_a_pin_chooses_the_stream(profile: str, os: str, driver: str, streams: t
 def test_a_pin_without_a_package_in_a_stream_is_refused(driver: str, words: str, rhel: Rhel, verb: Verb) -> None:
     rhel.write_fleet(f"driver: '{driver}'")
     assert words in verb("lock", rhel.fleet, error=NoSolution).err
-
-
-def test_release_10_has_no_streams(rhel: Rhel) -> None:
-    """NVIDIA's repository for it has no modules: what a pin admits is taken from all there is."""
-    rhel.cuda.streams = ()
-    rhel.cuda.publish(rhel.key)
-    rhel.write_fleet("driver: '580'", "rhel-10")
-    target = lock(rhel.fleet)
-    assert (target.driver.version, target.modules) == ("580.200.01", ())
 
 
 def test_a_rule_moves_the_kernel_down(rhel: Rhel) -> None:
@@ -220,6 +203,7 @@ def test_the_userland_that_branch_610_regrouped(rhel: Rhel, tmp_path: Path) -> N
     rhel.write_fleet("driver: newest, companions: [fabricmanager]", os="rhel-10")
     target = lock(rhel.fleet)
     versions = {package.package: package.version for package in target.packages}
+    assert target.modules == (), "NVIDIA's repository for release 10 has no streams"
     full = "3:615.71.09-1.el9"
     same = ("kmod-nvidia-open-dkms", "nvidia-driver-common", "nvidia-driver-cuda-libs", "nvidia-kmod-common")
     assert {versions[name] for name in same} == {full}
@@ -366,18 +350,6 @@ def test_dnf_installs_a_lock_as_it_is(rhel: Rhel, dnf: Dnf, fetcher: Fetcher) ->
     universe = offered(fetcher, rhel.server.uri, dnf.repositories, rhel.key)
     by_name = {str(c): c for name in universe.names() for c in universe.named(name)}
     assert not [row for row in transaction - expected if PLATFORM.in_stack(by_name[row])]
-
-
-def test_dnf_left_to_itself_goes_where_the_lock_does_not(rhel: Rhel, dnf: Dnf) -> None:
-    """The traps are real ones: the same names without versions end in a stack that cannot work."""
-    dnf.enable("nvidia-driver:580-open")
-    transaction = dnf.would_install(*sorted({p.package for p in lock(rhel.fleet).packages}))
-    versions = dict(row.split(" ", 1) for row in transaction)
-    # A kernel that no headers go with, and a companion of a driver that cannot be installed.
-    assert versions["kernel"] == rpmstack.HEADERLESS
-    assert versions["kernel-devel"] == rpmstack.KERNELS[-1]
-    assert versions["kmod-nvidia-open-dkms"] == "3:580.95.05-1.el9"
-    assert versions["nvidia-modprobe"] == "3:580.126.09-1.el9"
 
 
 def test_dnf_and_the_resolver_choose_alike_where_nothing_is_in_the_way(rhel: Rhel, dnf: Dnf, fetcher: Fetcher) -> None:

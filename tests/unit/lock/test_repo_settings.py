@@ -196,16 +196,6 @@ def test_epel_is_used_unsigned_by_the_fleet_files_choice_only() -> None:
     assert epel.package_keys == ("FF8AD1344597106ECE813B918A3872BF3228467C",)
 
 
-def test_amazons_address_is_asked_for() -> None:
-    with pytest.raises(FleetInvalid, match="the preset of amazon-2023 leaves uri open"):
-        chosen("amazon-2023", "amazon")
-    (amazon,) = chosen("amazon-2023", "amazon", entries={"amazon": {"uri": "https://mirror.example/al2023"}})
-    assert (amazon.uri, amazon.host_keyring) == (
-        "https://mirror.example/al2023",
-        "/etc/pki/rpm-gpg/RPM-GPG-KEY-amazon-linux-2023",
-    )
-
-
 NOBLE = Source(("deb",), "https://mirror.example/ubuntu", "noble", ("main",), None)
 PORTS = Source(("deb",), "https://mirror.example/ubuntu-ports", "noble", ("main",), None)
 
