@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Dict, FrozenSet, Iterable, Iterator, List, Map
 
 from .. import data
 from ..facts.document import Document, collected, group_of, once_for_alike, there
-from ..facts.unknown import Facts, UndecidedError, Unknown, fact, given, if_known, known, require
+from ..facts.unknown import Facts, UndecidedError, Unknown, fact, follows, given, if_known, known, require
 from ..kmod.flavour import flavour_of
 from ..model.expectation import Expectation
 from ..paths import EFI, SECURE_BOOT, SETUP_MODE, SHIM_STATE, parameter_path
@@ -140,10 +140,8 @@ class KernelLog(Facts):
     Of both sources together: one may have lines that the other lost, and one that reaches back to the boot suffices.
     """
 
-    @fact
-    def lines(self) -> Tuple[str, ...]:
-        """The oldest first."""
-        return tuple(line for line in self._all if not _SUPPRESSED.search(line))
+    #: the oldest first
+    lines: Tuple[str, ...] = follows(lambda self: tuple(line for line in self._all if not _SUPPRESSED.search(line)))
 
     #: the program that printed the most of them, e.g. ``dmesg``
     source = given(lambda document: SOURCES[max(SOURCES, key=lambda program: len(_lines(document, program)))])
@@ -157,10 +155,8 @@ class KernelLog(Facts):
             raise UndecidedError(f"messages since the boot may be missing: {reasons}")
         return True
 
-    @fact
-    def suppressed(self) -> Tuple[str, ...]:
-        """Lines with which the kernel says that it left out repeated ones."""
-        return tuple(line for line in self._all if _SUPPRESSED.search(line))
+    #: lines with which the kernel says that it left out repeated ones
+    suppressed: Tuple[str, ...] = follows(lambda self: tuple(line for line in self._all if _SUPPRESSED.search(line)))
 
     @property
     def _all(self) -> List[str]:
@@ -211,9 +207,7 @@ class KernelFacts(Facts):
     #: as ``uname -r``
     release = given(lambda document: document.host("uname", "release"))
 
-    @fact
-    def boot_id(self) -> str:
-        return collected(self.document.line("/proc/sys/kernel/random/boot_id") or None, "there is no boot id")
+    boot_id = given(lambda document: collected(document.line(BOOT_ID) or None, "there is no boot id"))
 
     #: its words
     command_line = given(lambda document: tuple(there(document.text("/proc/cmdline"), "/proc/cmdline").split()))
@@ -230,10 +224,10 @@ class KernelFacts(Facts):
             reasons.append(lines.reason)
         raise UndecidedError("the kernel's configuration can't be read: " + "; ".join(reasons))
 
-    @fact
-    def modules(self) -> FrozenSet[str]:
-        """In-kernel names of loaded modules; a kernel without loadable modules has no such file, and so none loaded."""
-        return _first_words(self.document.text("/proc/modules") or "")
+    #: in-kernel names of loaded modules; a kernel without loadable modules has no such file, and so none loaded
+    modules: FrozenSet[str] = given(
+        lambda document: frozenset(re.findall(r"(?m)^\S+", document.text("/proc/modules") or ""))
+    )
 
     @fact
     def symbols(self) -> Mapping[str, str]:
@@ -241,10 +235,8 @@ class KernelFacts(Facts):
         rows = [line.split() for line in _lines_of(self.document, "/proc/kallsyms")]
         return {row[2]: row[3].strip("[]") if len(row) == 4 else "" for row in rows if len(row) in (3, 4)}
 
-    @fact
-    def messages(self) -> Tuple[str, ...]:
-        """Messages about the modules of this stack, oldest first; some may be missing."""
-        return self.log.lines if any_messages(self.document) else ()
+    #: messages about the modules of this stack, oldest first; some may be missing
+    messages: Tuple[str, ...] = follows(lambda self: self.log.lines if any_messages(self.document) else ())
 
     @fact
     def secure_boot_state(self) -> str:
@@ -308,11 +300,6 @@ def _config_options(lines: Tuple[str, ...]) -> Dict[str, str]:
 
 _ON, _OFF = re.compile(r"CONFIG_(\w+)=(.*)$"), re.compile(r"# CONFIG_(\w+) is not set$")
 NVME_MULTIPATH = "/sys/module/nvme_core/parameters/multipath"
-
-
-@once_for_alike
-def _first_words(text: str) -> FrozenSet[str]:
-    return frozenset(line.split()[0] for line in text.splitlines() if line.split())
 
 
 def _is_set(value: Optional[str]) -> bool:

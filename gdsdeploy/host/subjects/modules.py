@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from ..facts.document import Document
-from ..facts.unknown import Facts, UndecidedError, fact, given, if_known, known, require
+from ..facts.unknown import Facts, UndecidedError, fact, follows, given, if_known, known, require
 from ..io import cache
 from ..kmod.module import ERROR, NOTE, UNKNOWN, build_id_of, files_to_load, outcome_of, read_once, substitute_of
 from ..model.expectation import Expectation
@@ -174,17 +174,11 @@ class ModuleFacts(Facts):
         require(modules)
         return require(version) is not None
 
-    @fact
-    def version(self) -> str:
-        return self.document.line(self._folder + "/version") or ""
+    version: str = follows(lambda self: self.document.line(self._folder + "/version") or "")
 
-    @fact
-    def srcversion(self) -> str:
-        return self.document.line(self._folder + "/srcversion") or ""
+    srcversion: str = follows(lambda self: self.document.line(self._folder + "/srcversion") or "")
 
-    @fact
-    def build_id(self) -> str:
-        return build_id_of(self.document.binary(self._folder + BUILD_ID) or "")
+    build_id: str = follows(lambda self: build_id_of(self.document.binary(self._folder + BUILD_ID) or ""))
 
     @fact
     def file(self) -> Optional[ModuleFile]:
