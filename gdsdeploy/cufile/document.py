@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import bisect
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -28,8 +27,9 @@ _BLANK = re.compile(r"[ \t\r\n]*")
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NUMBER = re.compile(r"[-0-9][0-9]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]*)?")
 _LINE_COMMENT = re.compile(r"//[^\r\n]*(?:\r\n|\r|\n)?")
-_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
-_HEX = re.compile(r"[0-9A-Fa-f]{4}")
+_HEX = "[0-9A-Fa-f]"
+#: Both halves of a surrogate pair, another code, or a letter.
+_ESCAPE = re.compile(rf"\\u([dD][89abAB]{_HEX}{{2}})\\u({_HEX}{{4}})|\\u({_HEX}{{4}})|\\(.)", re.DOTALL)
 _ESCAPED = {'"': '"', "/": "/", "\\": "\\", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _WORDS: dict[str, tuple[Kind, bool | None]] = {"true": ("bool", True), "false": ("bool", False), "null": ("null", None)}
 _MIN_INT, _MAX_UINT = -(2**63), 2**64 - 1
@@ -294,41 +294,25 @@ class _Reader:
         return "real", real
 
     def _unescaped(self, token: _Token) -> str:
-        text = self.text[token.start + 1 : token.end - 1]
-        if "\\" not in text:
-            return text
-        return "".join(self._pieces(text, token.start + 1))
+        begin, text = token.start + 1, self.text[token.start + 1 : token.end - 1]
 
-    def _pieces(self, text: str, offset: int) -> Iterator[str]:
-        position = 0
-        while escape := _ESCAPE.search(text, position):
-            yield text[position : escape.start()]
-            position = escape.end()
-            if escape[1] == "u":
-                code, position = self._code(text, position, offset)
-                yield chr(code)
-            elif escape[1] in _ESCAPED:
-                yield _ESCAPED[escape[1]]
-            else:
-                raise _Refused(f"\\{escape[1]} isn't an escape sequence", offset + escape.start(), False)
-        yield text[position:]
+        def character(escape: re.Match[str]) -> str:
+            high, low, code, letter = escape.groups()
+            if high:
+                # The second half of a pair isn't validated.
+                return chr(0x10000 + ((int(high, 16) & 0x3FF) << 10) + (int(low, 16) & 0x3FF))
+            if code and not 0xD800 <= int(code, 16) <= 0xDBFF:
+                return chr(int(code, 16))
+            if letter in _ESCAPED:
+                return _ESCAPED[letter]
+            place, message = escape.start(), f"\\{letter} isn't an escape sequence"
+            if code and not text.startswith("\\u", escape.end()):
+                message = "the second half of a surrogate pair is missing"
+            elif code or letter == "u":
+                place, message = escape.end() if code else place, "\\u takes four hexadecimal digits"
+            raise _Refused(message, begin + place, False)
 
-    def _code(self, text: str, position: int, offset: int) -> tuple[int, int]:
-        """The code point after ``\\u``, and its end; the second half of a pair isn't validated."""
-        halves = []
-        for _ in range(2):
-            if not _HEX.match(text, position):
-                raise _Refused("\\u takes four hexadecimal digits", offset + position - 2, False)
-            halves.append(int(text[position : position + 4], 16))
-            position += 4
-            if len(halves) == 2 or not 0xD800 <= halves[0] <= 0xDBFF:
-                break
-            if not text.startswith("\\u", position):
-                raise _Refused("the second half of a surrogate pair is missing", offset + position - 6, False)
-            position += 2
-        if len(halves) == 1:
-            return halves[0], position
-        return 0x10000 + ((halves[0] & 0x3FF) << 10) + (halves[1] & 0x3FF), position
+        return _ESCAPE.sub(character, text)
 
 
 def _shortened(text: str) -> str:
