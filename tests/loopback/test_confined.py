@@ -109,9 +109,7 @@ def marker(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CACHE", "STATE"):
-        monkeypatch.setenv(f"GDSDEPLOY_{name}_DIR", str(tmp_path / name))
+def _own_folder(own_folders: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GDSDEPLOY_FLEET", raising=False)
     monkeypatch.chdir(tmp_path)
 

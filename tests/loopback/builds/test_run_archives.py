@@ -36,10 +36,8 @@ BUILDS = {"build1": Supply("build", "", WANT, delivers=True)}
 
 
 @pytest.fixture(autouse=True)
-def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
-    # What the archives of these tests are of, in the place of the lab's lock.
+def _manifest(own_folders: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the archives of these tests are of, in the place of the lab's lock."""
     monkeypatch.setattr(
         assign, "expected_manifest", lambda *_: {"kernel_release": "6.12.94", "driver_version": "550.1"}
     )

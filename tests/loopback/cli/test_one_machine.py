@@ -31,10 +31,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
-
+def run(capsys: pytest.CaptureFixture[str], own_folders: None, monkeypatch: pytest.MonkeyPatch) -> Run:
     def played(*_: object, **__: object) -> None:
         raise AssertionError("Ansible was started")
 
