@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from gdsdeploy.cli import VERBS, group
+from gdsdeploy.cli import group
 from gdsdeploy.errors import ChecksFailed, ChecksUnknown, GdsError
 from gdsdeploy.host.__main__ import UNDECIDED, main
 from gdsdeploy.host.gdscheck.reader import VERDICTS
@@ -90,11 +90,6 @@ def test_a_gate_requires_a_direct_path() -> None:
     assert isinstance(refused.exception, ChecksFailed)
     assert str(refused.exception) == f"the verdict isn't direct: {LOG}: compat"
     assert isinstance(parse("--require", "direct", text=b"no report").exception, ChecksUnknown)
-
-
-def test_the_verb_is_listed_and_has_examples() -> None:
-    assert "gdscheck" in VERBS
-    assert "gdscheck -p 2>&1 | gdsdeploy gdscheck parse" in parse("--help").output
 
 
 def test_the_page_tells_every_verdict_and_key() -> None:

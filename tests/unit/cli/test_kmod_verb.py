@@ -69,16 +69,6 @@ def test_what_cannot_be_audited_is_an_error_with_a_hint(root: Root, run: Run) ->
     assert f"choose from: {RELEASE}" in err
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [(["audit", "--fast"], "No such option '--fast'"), (["build"], "Missing argument 'MODULE|NAME=VALUE...'")],
-)
-def test_a_wrong_command_line(words: list[str], message: str, run: Run) -> None:
-    code, _, err = run(*words)
-    assert code == 2
-    assert message in err
-
-
 def test_no_driver_tree(tmp_path: Path, run: Run) -> None:
     assert run("trees", "--sources", str(tmp_path))[:2] == (0, "no driver source tree\n")
     code, _, err = run("trees", "--sources", str(tmp_path), "--driver-version", "1")

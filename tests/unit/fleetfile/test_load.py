@@ -139,12 +139,6 @@ def test_bad_files(tmp_path: Path, text: str, message: str) -> None:
     assert any(line.startswith(message) for line in problems(tmp_path, text)), problems(tmp_path, text)
 
 
-def test_a_missing_file_names_the_next_step(tmp_path: Path) -> None:
-    with pytest.raises(FleetInvalid, match="no such file") as caught:
-        load_fleet(tmp_path / "fleet.yml")
-    assert caught.value.hint is not None
-
-
 @pytest.mark.parametrize(
     ("text", "version", "flavour"),
     [
@@ -321,8 +315,3 @@ def test_what_selects_nothing_is_an_error(limit: str) -> None:
     with pytest.raises(NameUnknown, match=r"--limit: fleet.yml has no host") as caught:
         select(limit, HOSTS, Path("fleet.yml"))
     assert caught.value.hint == "It has: build1, gpu[1-2]"
-
-
-def test_the_nearest_name_is_offered() -> None:
-    with pytest.raises(NameUnknown, match="did you mean 'build1'"):
-        select("biuld1", HOSTS, Path("fleet.yml"))

@@ -155,11 +155,6 @@ def test_a_lock_that_is_to_be_replaced_may_be_broken_but_not_newer(path: Path) -
 # ── does it fit? ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_lock_fits_the_fleet_that_it_was_made_from() -> None:
-    assert lockfile.status(fleet(), LOCK) == []
-    lockfile.require_fresh(fleet(), LOCK, fleet_file="fleet.yml")
-
-
 def test_what_the_lock_does_not_depend_on_may_change() -> None:
     changed = fleet(storage=[{"mount": "/data"}], cufile={"logging": {"level": "INFO"}}, reboot=False)
     assert lockfile.status(changed, LOCK) == []

@@ -88,19 +88,6 @@ def test_the_fleet_file_goes_over_the_preset() -> None:
     assert archive.fingerprints == TRIXIE.presets()["debian"].fingerprints
 
 
-def test_a_flat_repository_has_no_components() -> None:
-    wish = {
-        "cuda": {
-            "uri": "https://mirror.example/cuda",
-            "suites": ["x86_64/"],
-            "keyring": "/k.gpg",
-            "fingerprints": ["A" * 40],
-        }
-    }
-    (cuda,) = repositories(fleet(wish, repositories=["cuda"]), "gds", TRIXIE, OWN)
-    assert (cuda.suites, cuda.components) == (("x86_64/",), ())
-
-
 def test_everything_that_is_missing_is_listed_at_once() -> None:
     wish = {"cuda": {"suites": ["stable"]}, "rpms": {"kind": "rpm", "uri": "https://m.example", "suites": ["x/"],
             "keyring": "/k", "fingerprints": ["A" * 40]}}  # fmt: skip

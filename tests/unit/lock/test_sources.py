@@ -23,12 +23,6 @@ NVIDIA = module_bytes("nvidia", license="Dual MIT/GPL", info=[("version", "580.1
 NVIDIA_FS = module_bytes("nvidia_fs", info=[("version", "2.26.6"), ("gdsdeploy_driver", "580.159.03")])
 
 
-def test_debians_ubuntus_and_nvidias_names() -> None:
-    for name in ("nvidia", "nvidia-open", "nvidia-srv", "nvidia-current-open", "nvidia-fs"):
-        path = f"usr/src/{name}-580.95.05/dkms.conf"
-        assert parse(path, conf(name, "580.95.05")) == SourceTree(f"/usr/src/{name}-580.95.05", name, "580.95.05")
-
-
 @pytest.mark.parametrize(
     "text",
     [
