@@ -113,29 +113,29 @@ def test_what_steps_found_is_read_and_kept() -> None:
     assert done.facts == Facts(boot_id="1", modules_before=events.ModulesBefore("receive", "w"))
 
 
-#: Lines as they were written before events had classes, with their digests.
-OLD = [
-    (2, 1795258440.0, "begin", "gpu1", '{"attempt":1,"step":"drain"}', "0a0763b8343d410a15082f09a656192c"),
-    (3, 1795258440.0, "note", "", '{"text":"\\udcff \\u00fc"}', "728790b7292ad36f2b2300c2ac2bdad4"),
-]
+#: A journal of the first version as its rows, with an event of every kind.
+GOLDEN = Path(__file__).parents[2] / "golden/rollout/journal-1.jsonl"
 
 
-def test_a_journal_of_before_is_read_and_written_on(tmp_path: Path) -> None:
-    path = tmp_path / "fleet.sqlite"
-    with journal.writing(path, doing="test", wall=lambda: 1795258440.0) as writer:
-        writer.begin(PLAN)
-    with contextlib.closing(sqlite3.connect(path)) as shell, shell:
-        shell.executemany("INSERT INTO event VALUES (1, ?, ?, ?, ?, ?, ?)", OLD)
-    with journal.writing(path, doing="test", wall=lambda: 1795258440.0) as writer:
-        writer.go_on(PLAN.id)
-        assert [event.payload for event in writer.events(PLAN.id, after=1)] == [
-            events.StepBegun("drain", 1),
-            events.Note("\udcff ü"),
-        ]
-        writer.append_many([("gpu1", events.StepBegun("drain", 1)), ("", events.Note("\udcff ü"))])
-    with contextlib.closing(sqlite3.connect(path)) as shell:
-        rows = shell.execute("SELECT kind, host, data, time FROM event WHERE number > 1 ORDER BY number").fetchall()
-    assert rows[2:] == rows[:2], "the same events are the same lines"
+def test_a_journal_of_the_first_version_is_read_and_written_as_it_was(tmp_path: Path) -> None:
+    rows = [tuple(json.loads(line)) for line in GOLDEN.read_text().splitlines()]
+    assert {row[2] for row in rows} == set(Kind)
+    plan = Plan.from_json(json.loads(rows[0][4])["plan"])
+    files = [tmp_path / name for name in ("before", "again")]
+    journal.writing(files[0], doing="test").close()
+    with contextlib.closing(sqlite3.connect(files[0])) as shell, shell:
+        shell.execute("INSERT INTO rollout (id) VALUES (?)", (plan.id,))
+        shell.executemany("INSERT INTO event VALUES (1, ?, ?, ?, ?, ?, ?)", rows)
+    with journal.reading(files[0]) as book:
+        found = list(book.events(plan.id))
+    assert machine.fold(found).phase == "rolled back"
+    times = iter([event.time for event in found])
+    with journal.writing(files[1], doing="test", wall=lambda: next(times)) as writer:
+        writer.begin(plan)
+        writer.append_many([(event.host, event.payload) for event in found[1:]])
+    with contextlib.closing(sqlite3.connect(files[1])) as shell:
+        query = "SELECT number, time, kind, host, data, digest FROM event ORDER BY number"
+        assert shell.execute(query).fetchall() == rows
 
 
 WHOLE = Plan(
