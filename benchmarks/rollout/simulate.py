@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from gdsdeploy import console
-from gdsdeploy.model.events import Event, Kind
+from gdsdeploy.model.events import Event, Kind, as_json
 from gdsdeploy.model.rollout import Plan, Step, Task
 from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout.machine import StateMachine
@@ -94,8 +94,8 @@ class Simulation:
             begin = time.process_time()
             decided = self.machine.decide(self.now, open_window=True)
             self.cpu += time.process_time() - begin
-            for event in decided.events:
-                self.say(event.kind, event.host, dict(event.data))
+            for host, payload in decided.events:
+                self.say(payload.kind, host, as_json(payload))
             for task in decided.tasks:
                 self.say(Kind.BEGIN, task.host, {"step": task.step.value, "attempt": task.attempt})
                 takes = TAKES[task.step] * 2 ** self.chance.uniform(-1, 1)

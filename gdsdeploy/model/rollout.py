@@ -207,10 +207,8 @@ class Plan(JsonForm):
 
 
 @dataclass(frozen=True, slots=True)
-class Task(JsonForm):
+class Task:
     """One step to be done with one host."""
-
-    __pydantic_config__ = STRICT
 
     host: str
     step: Step

@@ -283,7 +283,7 @@ class _Driver:
             now -= self._ahead
             decisions = self.machine.decide(now, open_window=window)
             drains = [task for task in decisions.tasks if task.step is Step.DRAIN]
-            halts = not self._running and any(event.kind is Kind.HALTED for event in decisions.events)
+            halts = not self._running and any(payload.kind is Kind.HALTED for _, payload in decisions.events)
             tasks, known = decisions.tasks, self._knows_who_is_out(LOOK if drains or halts else MINUTE)
             if drains and not known:
                 tasks = tuple(task for task in tasks if task not in drains)
@@ -291,9 +291,9 @@ class _Driver:
             if halts and not known:
                 self._wait(POLL)
             elif decisions.events:
-                self._add((event.host, event.payload) for event in decisions.events)
+                self._add(decisions.events)
             elif tasks:
-                if not self._apply_removals(tasks, now):
+                if not self._apply_removals(tasks):
                     self._begin(tasks)
             elif drains:
                 self._wait(POLL)
@@ -391,8 +391,7 @@ class _Driver:
         self._looking, steady = False, self._clock.steady()
         if look.standings is not None:
             self._known, self._unanswered = steady, None
-            events = self.machine.looked(look.standings, self._clock.wall())
-            self._add((event.host, event.payload) for event in events)
+            self._add(self.machine.looked(look.standings))
             return
         assert look.error is not None
         self._ask_after = steady + LOOK
@@ -406,7 +405,7 @@ class _Driver:
             self._unanswered = None
             self._pause(words)
 
-    def _apply_removals(self, tasks: Sequence[Task], now: float) -> bool:
+    def _apply_removals(self, tasks: Sequence[Task]) -> bool:
         """Whether hosts were removed from the fleet, which changes the decisions."""
         steady = self._clock.steady()
         if steady < self._look_after or not any(task.step is Step.PREFLIGHT for task in tasks):
@@ -418,9 +417,7 @@ class _Driver:
             self._note(f"whether hosts were removed from the fleet is unknown: {error.message}")
             return False
         self._removed |= new
-        events = self.machine.removed(sorted(new), now)
-        self._add((event.host, event.payload) for event in events)
-        return bool(events)
+        return bool(self._add(list(self.machine.removed(sorted(new)))))
 
     # -- events
 

@@ -405,7 +405,7 @@ STALE = 900
 class Decisions:
     """Write ``events`` down, apply them, and decide again; without events, begin ``tasks``."""
 
-    events: tuple[Event, ...] = ()
+    events: tuple[Draft, ...] = ()
     tasks: tuple[Task, ...] = ()
     #: seconds since the epoch at which to decide again without an event; None: never
     wake_at: float | None = None
@@ -420,30 +420,28 @@ class StateMachine(Fold):
         """Decide at ``now``, seconds since the epoch; ``open_window``: whether hosts may be begun then."""
         drafts = [*self._settle()] or [*self._judge(now)] or [*self._advance(now, open_window)]
         if drafts:
-            return Decisions(events=self._numbered(drafts, now))
+            return Decisions(tuple(drafts))
         tasks = () if self.paused else tuple(self._tasks(now, open_window))
         if not tasks and not self._running and not self.paused and (why := self._stuck(open_window)):
-            return Decisions(events=self._numbered([("", events.RolloutHalted(why))], now))
+            return Decisions((("", events.RolloutHalted(why)),))
         wave, wake_at = self.wave, None
         if wave is not None and wave.state == "soaking" and self._going and now < wave.until:
             wake_at = wave.until
         over = not tasks and not self._running and wake_at is None and not self._waits_for_window(open_window)
         return Decisions((), tasks, wake_at, over)
 
-    def removed(self, names: Collection[str], now: float) -> tuple[Event, ...]:
+    def removed(self, names: Collection[str]) -> Iterator[Draft]:
         """Events for hosts that are no longer in the fleet; a host that was begun is finished."""
-        drafts: list[Draft] = []
         for name in names:
             host = self.hosts.get(name)
             if host is None or host.outcome is not None:
                 continue
             if host.waits == "wave":
-                drafts.append((name, events.HostEnded(Outcome.SKIPPED, "it is no longer in the fleet file")))
+                yield name, events.HostEnded(Outcome.SKIPPED, "it is no longer in the fleet file")
             else:
-                drafts.append((name, events.Note("no longer in the fleet file; it was begun, and is finished")))
-        return self._numbered(drafts, now)
+                yield name, events.Note("no longer in the fleet file; it was begun, and is finished")
 
-    def looked(self, standings: Mapping[str, Standing], now: float) -> tuple[Event, ...]:
+    def looked(self, standings: Mapping[str, Standing]) -> Iterator[Draft]:
         """An event where others keep other hosts out of work than before, or hosts that were left out are in work.
 
         standings: of every host of which it's known.  Of another that was left out a person says it, by accepting its
@@ -461,12 +459,8 @@ class StateMachine(Fold):
         said = {name: Standing.WORKS for name, host in out.items() if (host.accepted if host.stuck else asked)}
         said |= standings
         back = [name for name in out if said.get(name) is Standing.WORKS]
-        if down == self.slots.down and not back:
-            return ()
-        return self._numbered([("", events.SchedulerLooked(tuple(sorted(down)), tuple(back)))], now)
-
-    def _numbered(self, drafts: list[Draft], now: float) -> tuple[Event, ...]:
-        return tuple(Event.of(number, now, *draft) for number, draft in enumerate(drafts, self.number + 1))
+        if down != self.slots.down or back:
+            yield "", events.SchedulerLooked(tuple(sorted(down)), tuple(back))
 
     # -- events
 

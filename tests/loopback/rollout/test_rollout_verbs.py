@@ -446,8 +446,8 @@ def test_who_is_out_of_work_is_asked_when_a_rollout_is_taken_up(
     current = machine.StateMachine(now.plan)
     for event in story.events:
         current.apply(event)
-    events = current.looked(session.Lookout(now.plan)({"old"}, True), 2e9)
-    assert [as_json(event.payload) for event in events] == (
+    events = current.looked(session.Lookout(now.plan)({"old"}, True))
+    assert [as_json(payload) for _, payload in events] == (
         [] if data is None else [{"down": tuple(data["down"]), "back": tuple(data["back"])}]
     )
     with pytest.raises(RolloutRefused, match="b did not fail"):

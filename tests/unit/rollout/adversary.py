@@ -380,9 +380,7 @@ class World:
         except DrainFailed as error:
             self.play.say(Kind.PAUSED, reason=f"who is out of work is not known: {error.message}")
             return False
-        events = machine.looked({name: each.standing(self.play.plan.id) for name, each in standings.items()}, self.now)
-        for event in events:
-            self.play.say(event.kind, **event.data)
+        play.take(machine.looked({name: each.standing(play.plan.id) for name, each in standings.items()}))
         return True
 
     def budget(self, task: Task) -> None:
@@ -407,14 +405,13 @@ class World:
                     continue
                 known = True
             decided = play.decide()
-            halts = not play.under_way and any(event.kind is Kind.HALTED for event in decided.events)
+            halts = not play.under_way and any(payload.kind is Kind.HALTED for _, payload in decided.events)
             # Between its look and what it begins nothing happens.
             if halts or any(task.step is Step.DRAIN for task in decided.tasks):
                 before = len(play.events)
                 if not self.look(False) or len(play.events) > before:
                     continue
-            for event in decided.events:
-                play.say(event.kind, event.host, **event.data)
+            play.take(decided.events)
             if decided.events:
                 continue
             for task in decided.tasks:

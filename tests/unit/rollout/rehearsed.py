@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from gdsdeploy.model.events import Event, Kind
+from gdsdeploy.model.events import Draft, Event, Kind, as_json
 from gdsdeploy.model.rollout import BACK, FORWARD, Outcome, Plan, Step, Task, Wave
 from gdsdeploy.rollout.machine import Decisions, StateMachine
 
@@ -59,6 +59,11 @@ class Play:
         self.machine.apply(event)
         return event
 
+    def take(self, drafts: Iterable[Draft]) -> None:
+        """Write down what the machine has decided."""
+        for host, payload in drafts:
+            self.say(payload.kind, host, **as_json(payload))
+
     def decide(self) -> Decisions:
         return self.machine.decide(self.now, open_window=self.open)
 
@@ -66,8 +71,7 @@ class Play:
         """Write down and begin whatever can be, until nothing more can."""
         while True:
             decided = self.decide()
-            for event in decided.events:
-                self.say(event.kind, event.host, **event.data)
+            self.take(decided.events)
             for task in decided.tasks:
                 self.say(Kind.BEGIN, task.host, step=task.step.value, attempt=task.attempt)
                 self.under_way[task.host] = task

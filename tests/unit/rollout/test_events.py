@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gdsdeploy.errors import JournalUnusable
 from gdsdeploy.model import events
 from gdsdeploy.model.events import PAYLOADS, Event, Facts, Kind, Payload, StepBegun
-from gdsdeploy.model.rollout import VERSION, Plan, Step, Task, Wave
+from gdsdeploy.model.rollout import VERSION, Plan, Step, Wave
 from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout import journal, machine
 from gdsdeploy.rollout.display import Watch
@@ -186,13 +186,6 @@ def test_events_are_read_as_they_were_written(
 ) -> None:
     event = Event(number, time, kind, host, data)
     assert Event.from_json(json.dumps(event.as_json())) == event
-
-
-@hypothesis_settings(deadline=None)
-@given(st.text(), st.sampled_from(Step), st.integers(1, 9), _data)
-def test_tasks_are_read_as_they_were_written(host: str, step: Step, attempt: int, facts: dict[str, Any]) -> None:
-    task = Task(host, step, attempt, facts)
-    assert Task.from_json(json.loads(json.dumps(task.as_json()))) == task
 
 
 def without(key: str) -> dict[str, Any]:

@@ -56,8 +56,7 @@ def act(play: Play, what: str, value: Any) -> None:
             kind, *host = [word for word in words if isinstance(word, str)]
             play.say(Kind(kind), *host, **(words[-1] if isinstance(words[-1], dict) else {}))
         case "look":
-            for event in play.machine.looked({host: Standing(word) for host, word in value.items()}, play.now):
-                play.say(event.kind, **event.data)
+            play.take(play.machine.looked({host: Standing(word) for host, word in value.items()}))
         case "now":
             play.now += STALE if value == "stale" else value
         case "open":
@@ -387,13 +386,12 @@ def test_recall_of_one_host(again: bool) -> None:
 def test_hosts_that_leave_the_fleet() -> None:
     play = one("a", "b", "c", settings={"parallel": 1})
     reach(play, "a", "apply")
-    for event in play.machine.removed(["a", "c", "unknown"], play.now):
-        play.say(event.kind, event.host, **event.data)
+    play.take(play.machine.removed(["a", "c", "unknown"]))
     assert play.outcome("c") is Outcome.SKIPPED
     assert play.occurrences(Kind.NOTE) == ["note"]
     run(play)
     assert play.machine.outcomes() == {"done": 2, "skipped": 1}
-    assert play.machine.removed(["a"], play.now) == ()
+    assert not list(play.machine.removed(["a"]))
 
 
 # -- killed and resumed

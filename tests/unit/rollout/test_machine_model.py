@@ -249,8 +249,7 @@ class Rollouts(RuleBasedStateMachine):
                 world.happen(task, "")
         world.under_way.clear()
         decided = world.decide()
-        for event in decided.events[:written]:
-            world.say(event.kind, event.host, **event.data)
+        world.take(decided.events[:written])
         for task in decided.tasks[:written]:
             world.say(Kind.BEGIN, task.host, step=task.step.value, attempt=task.attempt)
         again = refolded(world.plan, world.events)
@@ -308,8 +307,7 @@ class Rollouts(RuleBasedStateMachine):
     @rule(which=st.integers(0, 50))
     def a_host_leaves_the_fleet(self, which: int) -> None:
         names = list(self.world.real)
-        for event in self.world.machine.removed([names[which % len(names)]], self.world.now):
-            self.world.say(event.kind, event.host, **event.data)
+        self.world.take(self.world.machine.removed([names[which % len(names)]]))
         self.world.step()
 
     def teardown(self) -> None:
