@@ -17,9 +17,10 @@ from gdsdeploy.builds.assign import Supply
 from gdsdeploy.converge.desired import ROLES
 from gdsdeploy.host.apply import registry
 from gdsdeploy.host.apply.model import Change, Refusal
-from gdsdeploy.host.io.wording import first_few, line
+from gdsdeploy.host.io.wording import first_few
 from gdsdeploy.host.subjects.foreign import ForeignInstall, kinds
 from gdsdeploy.model.rollout import first_error
+from gdsdeploy.ssh.reply_schema import lines
 
 T = TypeVar("T")
 Disruption = Literal["none", "module reload", "reboot"]
@@ -216,17 +217,9 @@ def _require_known(change: Change) -> None:
 def _read(shape: TypeAdapter[T], value: Any, place: str = "") -> T:
     """What a host says as the types of its own program have it; every text is one line."""
     try:
-        return shape.validate_python(_lines(value))
+        return shape.validate_python(lines(value))
     except ValidationError as error:
         raise ValueError(f"{place}{'.' if place else ''}{first_error(error)}") from None
-
-
-def _lines(value: Any) -> Any:
-    if isinstance(value, str):
-        return line(value)
-    if isinstance(value, list):
-        return [_lines(inner) for inner in value]
-    return {key: _lines(inner) for key, inner in value.items()} if isinstance(value, dict) else value
 
 
 #: Kinds whose neighbours share a line, and how many of them are named.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -17,10 +18,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from gdsdeploy.errors import GdsError, HostUnfit
 from gdsdeploy.host.facts import HostFacts, facts_from
 from gdsdeploy.host.facts.document import EvidenceFileError, one, read
-from gdsdeploy.host.gate.gate import CLOSED, OPEN
+from gdsdeploy.host.gate.gate import Record
 from gdsdeploy.host.io.wording import line
-from gdsdeploy.host.model.finding import HOST_VERDICTS, PATHS, VERDICTS
-from gdsdeploy.host.subjects.stack import STACK
+from gdsdeploy.model.rollout import adapter
 from gdsdeploy.ssh.endpoint import Answer, malformed
 
 #: Characters of a text and of a file's, entries of a list or object: more than any host has.
@@ -32,12 +32,6 @@ def _normal(path: str) -> str:
     if posixpath.normpath(path) != path or path.startswith(("/", "..")):
         raise ValueError("isn't a normalized path below its folder")
     return path
-
-
-def _part(row: list[str]) -> list[str]:
-    if row[0] not in STACK:
-        raise ValueError("isn't a part of the stack")
-    return row
 
 
 #: What is only shown: it becomes one line here, whatever the host says.
@@ -67,7 +61,7 @@ class Shape(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True)
 
 
-S = TypeVar("S", bound=Shape)
+S = TypeVar("S")
 F = TypeVar("F")
 T = TypeVar("T")
 #: A record of several values, or of an error; host/facts/document.py asks it without trusting what is in it.
@@ -139,66 +133,42 @@ class Evidence(Shape):
     gaps: list[_Gap] = []
 
 
-class _Waiver(Shape):
-    until: Day
-    reason: Text
-    was: Literal[VERDICTS]  # type: ignore[valid-type]
-
-
-class _Finding(Shape):
-    check: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*(:.+)?$", max_length=4096)]
-    verdict: Literal[VERDICTS]  # type: ignore[valid-type]
-    title: Text
-    expected: Text
-    found: Text
-    hint: Text
-    evidence: list[Text]
-    waiver: _Waiver | None
-    path: Literal["", *PATHS] = ""  # type: ignore[valid-type]
-
-
-class GateRecord(Shape):
-    """What the gate of a host wrote down, as host/gate/gate.py has it."""
-
-    version: Literal[1]
-    state: Literal[OPEN, CLOSED]  # type: ignore[valid-type]
-    reason: Text
-    verdict: Literal[HOST_VERDICTS]  # type: ignore[valid-type]
-    boot_id: BootId
-    when: Plain
-    seconds: Time
-    host: Text
-    profile: Text
-    lock_digest: Plain
-    basis: Plain
-    stack: list[Annotated[list[Text], Field(min_length=2, max_length=2), AfterValidator(_part)]] = Field(max_length=5)
-    findings: list[_Finding] = Field(max_length=MANY)
-    gaps: list[Text] = Field(max_length=MANY)
-    boot_time: Size = 0
-    measured: dict[Name, Text] = Field(default_factory=dict, max_length=16)
-
-
-class GateShown(Shape):
+@dataclass(frozen=True)
+class GateShown:
     """The running boot, what the gate of the host wrote down in it, and what it has kept."""
 
     boot_id: BootId
-    record: GateRecord | None
-    kept: GateRecord | None = None
+    record: Record | None
+    kept: Record | None = None
+
+
+def lines(value: Any) -> Any:
+    """What a host says, in which every text is one line."""
+    if isinstance(value, str):
+        return line(value)
+    if isinstance(value, list):
+        return [lines(inner) for inner in value]
+    return {key: lines(inner) for key, inner in value.items()} if isinstance(value, dict) else value
 
 
 def parse_reply(host: str, question: str, shape: type[S], document: Any) -> S:
-    """The document as a ``shape``; raises HostUnfit that names the place of what is wrong."""
+    """The document as a ``shape``, with texts of one line; raises HostUnfit that names the place of what is wrong."""
+    return _parse(host, question, shape, lines(document))
+
+
+def _parse(host: str, question: str, shape: type[S], document: Any) -> S:
     try:
-        return shape.model_validate(document)
+        parsed: S = adapter(shape).validate_python(document)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(ascii(part)[1:-1] if isinstance(part, str) else str(part) for part in first["loc"])
         raise malformed(host, question, f"{place[:200]}: {ascii(first['msg'])[1:-1][:200]}") from None
+    return parsed
 
 
 def judge_reply(answer: Answer, question: str, shape: type[Shape], judge: Callable[[dict[str, Any]], T]) -> T:
     """What ``judge`` makes of a host's document, which is one of that shape; raises the host's error, or HostUnfit."""
-    document = parse_reply(answer.host, question, shape, answer.require_document())
+    document = _parse(answer.host, question, shape, answer.require_document())
     with unexpected_errors(answer.host):
         return judge(document.model_dump(exclude_unset=True))
 

@@ -20,7 +20,7 @@ from gdsdeploy.errors import GdsError, did_you_mean
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import TRUSTED
 from gdsdeploy.host.model import finding
-from gdsdeploy.host.model.finding import FAIL, UNKNOWN, WORDS, Finding, finding_from, worst
+from gdsdeploy.host.model.finding import FAIL, UNKNOWN, WORDS, Finding, worst
 from gdsdeploy.host.paths import EXPECTATION
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
@@ -45,7 +45,7 @@ class NoFindingsError(Exception):
 def carried_findings(host: Host, expectation: str | None) -> list[Finding]:
     """The host's findings.  expectation: JSON; None: what provision left there.  Raises NoFindingsError."""
     try:
-        return [finding_from(row) for row in _ask(host, expectation)["findings"]]
+        return [Finding(**row) for row in _ask(host, expectation)["findings"]]
     except NoFindingsError:
         raise
     except Exception as reason:  # noqa: BLE001 - each backend has its own

@@ -40,7 +40,7 @@ from gdsdeploy.host.io.wording import count
 from gdsdeploy.host.model import finding as waiver
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding, Waiver
-from gdsdeploy.host.subjects.stack import stack
+from gdsdeploy.host.subjects.stack import STACK, stack
 from gdsdeploy.model import hostnames
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
@@ -90,9 +90,9 @@ GATE_FILES = Files(
 
 def gate_record_of_this_boot(answer: Answer) -> tuple[str, gate.Record | None, str]:
     """(id of the boot, its record or None, why there is none); raises the host's error, or HostUnfit."""
-    reply = reply_schema.judge_reply(answer, GATE_QUESTION, reply_schema.GateShown, dict)
-    record, kept = (gate.record_of(reply[name]) if reply.get(name) else None for name in ("record", "kept"))
-    return reply["boot_id"], *gate.of_boot(reply["boot_id"], record, kept)
+    document = answer.require_document()
+    shown = reply_schema.parse_reply(answer.host, GATE_QUESTION, reply_schema.GateShown, document)
+    return shown.boot_id, *gate.of_boot(shown.boot_id, shown.record, shown.kept)
 
 
 def waiver_uses(
@@ -298,13 +298,13 @@ def recorded(
     boot_id, record, reason = gate_record_of_this_boot(answer)
     findings = [_this_boot(lock_digest, record, reason)]
     if record is not None:
-        findings += [finding for finding in record.read_findings() if selected(finding, options.only)]
+        findings += [finding for finding in record.findings if selected(finding, options.only)]
     return HostReport(
         host=answer.host,
         profile=profile,
         findings=tuple(waiver.apply(findings, waivers, options.today())),
         boot_id=boot_id,
-        stack=tuple(dict(record.stack).items()) if record else (),
+        stack=tuple((row[0], row[1]) for row in record.stack if len(row) == 2 and row[0] in STACK) if record else (),
         gaps=tuple(record.gaps) if record else (),
         seconds=answer.seconds,
     )
@@ -315,7 +315,7 @@ def _this_boot(lock_digest: str, record: gate.Record | None, reason: str) -> Fin
     verdict = f"a verdict of this boot against {lock_digest}"
     if record is None:
         return Finding(THIS_BOOT, FAIL, title, verdict, reason, _GATE_HINT)
-    if record.state == gate.CLOSED and gate.decide(record.read_findings())[0] == gate.OPEN:
+    if record.state == gate.CLOSED and gate.decide(record.findings)[0] == gate.OPEN:
         return Finding(THIS_BOOT, FAIL, title, verdict, f"closed since {record.when}: {record.reason}", _GATE_HINT)
     present = f"{record.state} since {record.when}, against {record.lock_digest or 'no lock'}"
     if record.lock_digest == lock_digest:

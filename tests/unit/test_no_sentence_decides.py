@@ -58,12 +58,12 @@ def test_the_finding_of_a_mount_has_its_path_as_a_value(monkeypatch: pytest.Monk
 
 def test_findings_of_either_age_are_read() -> None:
     original = finding.Finding("storage.path:/", finding.PASS, "t", "e", "f", path="compat")
-    assert finding.finding_from(json.loads(json.dumps(original.as_dict()))) == original
+    assert finding.Finding(**json.loads(json.dumps(original.as_dict()))) == original
     older = {key: value for key, value in original.as_dict().items() if key != "path"}
-    assert finding.finding_from(older) == replace(original, path="")
+    assert finding.Finding(**older) == replace(original, path="")
     assert "path" not in replace(original, path="").as_dict()
-    with pytest.raises(TypeError, match="a path is one of"):
-        finding.finding_from({**original.as_dict(), "path": "the long one"})
+    with pytest.raises(ValueError, match="a path is one of"):
+        finding.Finding(**{**original.as_dict(), "path": "the long one"})
 
 
 @pytest.mark.parametrize("ident", ["symbol-unknown", "not-decided", "renamed"])

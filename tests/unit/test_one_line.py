@@ -325,11 +325,10 @@ def test_each_layer_keeps_it_alone(capsys: Captured) -> None:
     assert forged(error.message + "\n" + error.hint) == []
     (result,) = diff.variants({"build": [{**ASKED["build"][0], "unknown": [said]}]})["build"]
     assert "\n" not in result.unknown[0]
-    gate = reply_schema.judge_reply(
-        Answer("gpu1", {"boot_id": "", "record": {**SHOWN["record"], "reason": said}}, None, 0.5),
-        *("gate", reply_schema.GateShown, dict),
-    )
-    assert "\n" not in gate["record"]["reason"]
+    record = {**SHOWN["record"], "reason": said}
+    gate = reply_schema.parse_reply("gpu1", "gate", reply_schema.GateShown, {"boot_id": "", "record": record})
+    assert gate.record is not None
+    assert "\n" not in gate.record.reason
     assert "\n" not in progress.plain(said)
     # The name of a fleet file is no host's, and no model changes it.
     report = Report(said, said, "2026-11-22T08:00:00Z", (HONEST, HostReport("honest", "gds", HONEST.findings[:0])))

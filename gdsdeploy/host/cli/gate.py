@@ -113,7 +113,7 @@ def _publish(
     lines = [(syslog.LOG_NOTICE if record.state == gate.OPEN else syslog.LOG_ERR, _sentence(record))]
     lines += [
         (syslog.LOG_ERR, f"{finding.check}: {finding.found}; expected {finding.expected}")
-        for finding in record.read_findings()
+        for finding in record.findings
         if finding.verdict not in (PASS, WAIVED, NOT_APPLICABLE)
     ]
     lines += [(syslog.LOG_WARNING, f"evidence is incomplete: {gap}") for gap in record.gaps]

@@ -44,7 +44,6 @@ from ..model.finding import (
     Finding,
     Waiver,
     apply,
-    finding_from,
     today,
     waiver_from,
     worst,
@@ -107,7 +106,7 @@ def settings_from(text: str) -> Settings:
 
 @dataclass(frozen=True)
 class Record:
-    """What the gate found in one boot."""
+    """What the gate found in one boot; raises ValueError for what is no such record, also in its findings."""
 
     state: str
     #: one line: why
@@ -123,7 +122,7 @@ class Record:
     #: digest of the expectation and the gate's settings
     basis: str = ""
     stack: List[List[str]] = field(default_factory=list)
-    findings: List[Dict[str, Any]] = field(default_factory=list)
+    findings: List[Finding] = field(default_factory=list)
     gaps: List[str] = field(default_factory=list)
     #: when this boot began, in seconds since 1970 by the host's clock; 0: not known
     boot_time: int = 0
@@ -133,28 +132,23 @@ class Record:
     outputs: List[str] = field(default_factory=list)
     version: int = VERSION
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
+    def __post_init__(self) -> None:
+        if self.version != VERSION or self.state not in (OPEN, CLOSED):
+            raise ValueError(f"this is not a record of the gate of version {VERSION}")
+        rows: List[Any] = self.findings
+        object.__setattr__(self, "findings", [row if isinstance(row, Finding) else Finding(**row) for row in rows])
 
-    def read_findings(self) -> List[Finding]:
-        return list(map(finding_from, self.findings))
+    def to_json(self) -> str:
+        value = {**vars(self), "findings": [finding.as_dict() for finding in self.findings]}
+        return json.dumps(value, indent=2, sort_keys=True) + "\n"
 
 
 def record_from(text: str) -> Record:
     """The inverse of :meth:`Record.to_json`; raises ValueError."""
-    return record_of(json.loads(text))
-
-
-def record_of(value: Any) -> Record:
-    """The record in a JSON object; raises ValueError."""
     try:
-        record = Record(**value)
-        record.read_findings()
+        return Record(**json.loads(text))
     except TypeError as error:
         raise ValueError(f"this is not a record of the gate: {error}") from None
-    if record.version != VERSION or record.state not in (OPEN, CLOSED):
-        raise ValueError(f"this is not a record of the gate of version {VERSION}")
-    return record
 
 
 def boot_id(path: str = BOOT_ID) -> str:
@@ -323,20 +317,17 @@ def of_boot(boot: str, record: Optional[Record], earlier: Optional[Record]) -> T
 
 def ends(record: Record) -> int:
     """When the first waiver of an open gate ends, in seconds since 1970; 0: it stays open."""
-    days = [
-        finding.waiver["until"] for finding in record.read_findings() if finding.verdict == WAIVED and finding.waiver
-    ]
+    days = [finding.waiver["until"] for finding in record.findings if finding.verdict == WAIVED and finding.waiver]
     return calendar.timegm(time.strptime(min(days), "%Y-%m-%d")) + 86400 if days and record.state == OPEN else 0
 
 
 def _as_of_today(record: Record) -> Record:
     """The record as it counts today: a waiver may have ended since the boot."""
-    findings = apply(record.read_findings(), (), today())
-    rows = [finding.as_dict() for finding in findings]
-    if rows == record.findings:
+    findings = apply(record.findings, (), today())
+    if findings == record.findings:
         return record
     state, reason = decide(findings)
-    return replace(record, state=state, reason=reason, verdict=worst(findings), findings=rows)
+    return replace(record, state=state, reason=reason, verdict=worst(findings), findings=findings)
 
 
 FILE = "gdsdeploy.prom"
@@ -364,7 +355,7 @@ def render(record: Record) -> str:
 
 
 def _metrics(record: Record) -> Iterator[Metric]:
-    findings = record.read_findings()
+    findings = record.findings
     about = [("boot_id", record.boot_id), ("profile", record.profile), ("lock", record.lock_digest)]
     about += [(name.replace("-", "_"), value) for name, value in record.stack]
     yield OPEN_METRIC, "Whether this host may take work.", [([], str(int(record.state == OPEN)))]

@@ -27,11 +27,15 @@ VERDICTS = (*HOST_VERDICTS, NOT_APPLICABLE)
 WORDS = {PASS: "pass", FAIL: "FAIL", UNKNOWN: "could not tell", WAIVED: "waived", NOT_APPLICABLE: "not applicable"}
 #: Results of the check storage.path: the path of a mount's I/O, or none without a mount.
 PATHS = ("nvidia-fs", "p2pdma", "peermem", "dmabuf", "compat", "broken", "none")
+_WAIVER = {"until", "reason", "was"}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One check's answer on one host.  Each of its texts is one line, whatever the host says."""
+    """One check's answer on one host.  Each of its texts is one line, whatever the host says.
+
+    Raises ValueError for a verdict or a path that there isn't.
+    """
 
     #: Stable id, e.g. ``nvidia-fs.driver-tree``; with a subject after ``:`` where a check runs per subject
     #: (``storage.path:/mnt/nvme``).
@@ -53,6 +57,12 @@ class Finding:
     path: str = ""
 
     def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise ValueError(f"a verdict is one of {', '.join(VERDICTS)}: {self.verdict!r}")
+        if self.waiver is not None and (self.waiver.keys() != _WAIVER or self.waiver["was"] not in VERDICTS):
+            raise ValueError(f"a finding's waiver has {', '.join(sorted(_WAIVER))}: {self.waiver!r}")
+        if self.path not in ("", *PATHS):
+            raise ValueError(f"a path is one of {', '.join(PATHS)}: {self.path!r}")
         for name in ("check", "title", "expected", "found", "hint"):
             object.__setattr__(self, name, line(getattr(self, name)))
         object.__setattr__(self, "evidence", list(map(line, self.evidence)))
@@ -65,16 +75,6 @@ class Finding:
         if not self.path:
             del value["path"]
         return value
-
-
-def finding_from(value: Dict[str, Any]) -> Finding:
-    """The inverse of :meth:`Finding.as_dict`; raises TypeError on unknown or missing keys."""
-    finding = Finding(**value)
-    if finding.verdict not in VERDICTS:
-        raise TypeError(f"a verdict is one of {', '.join(VERDICTS)}: {finding.verdict!r}")
-    if finding.path not in ("", *PATHS):
-        raise TypeError(f"a path is one of {', '.join(PATHS)}: {finding.path!r}")
-    return finding
 
 
 def worst(findings: List[Finding]) -> str:

@@ -14,7 +14,6 @@ from pydantic import AfterValidator, Field, model_validator
 
 from gdsdeploy.host.apply import written
 from gdsdeploy.ssh.reply_schema import (
-    MANY,
     PLAIN,
     Below,
     BootId,
@@ -27,7 +26,6 @@ from gdsdeploy.ssh.reply_schema import (
     Release,
     Shape,
     Size,
-    Text,
     Version,
     parse_reply,
 )
@@ -47,10 +45,10 @@ Path = Annotated[str, Field(pattern=f"^/{PLAIN}+$", max_length=4096), AfterValid
 
 class _Boot(Shape):
     default: MaybeRelease
-    default_entry: Text
+    default_entry: str
     next: MaybeRelease
-    next_entry: Text
-    problem: Text
+    next_entry: str
+    problem: str
 
 
 class _Package(Shape):
@@ -59,15 +57,15 @@ class _Package(Shape):
 
 
 class _Provision(Shape):
-    installed: list[Name] = Field(max_length=MANY)
-    held: list[Name] = Field(max_length=MANY)
+    installed: list[Name]
+    held: list[Name]
     #: packages that have left for the lock; None: an older snapshot doesn't say
-    removed: list[Name] | None = Field(None, max_length=MANY)
+    removed: list[Name] | None = None
 
 
 class _Modules(Shape):
-    files: dict[Below, Digest] = Field(max_length=MANY)
-    chosen: dict[Name, Below] = Field(max_length=MANY)
+    files: dict[Below, Digest]
+    chosen: dict[Name, Below]
 
 
 class _File(Shape):
@@ -82,16 +80,16 @@ class Snapshot(Shape):
 
     version: Literal[1]
     when: Plain
-    host: Text
+    host: str
     boot_id: BootId
     kernel: Release
     lock_digest: LockDigest
     boot: _Boot
     manager: Literal["dpkg", "rpm", ""]
-    packages: dict[Name, _Package] = Field(max_length=MANY)
+    packages: dict[Name, _Package]
     provision: _Provision
-    kernels: dict[Release, _Modules] = Field(max_length=MANY)
-    files: dict[Path, _File | None] = Field(max_length=MANY)
+    kernels: dict[Release, _Modules]
+    files: dict[Path, _File | None]
 
     @model_validator(mode="after")
     def _names(self) -> Self:
@@ -106,9 +104,9 @@ class Snapshot(Shape):
 class Difference(Shape):
     what: Literal["package", "hold", "boot", "kernel", "module", "chosen", "file", "provision"]
     name: Plain
-    was: Text
-    now: Text = Field(alias="is")
-    says: Text
+    was: str
+    now: str = Field(alias="is")
+    says: str
 
     @model_validator(mode="after")
     def _path(self) -> Self:
@@ -120,25 +118,25 @@ class Difference(Shape):
 class Comparison(Shape):
     """How a host differs from a snapshot."""
 
-    differences: list[Difference] = Field(max_length=MANY)
+    differences: list[Difference]
 
 
 class _Broken(Shape):
     package: Name
-    state: Text
+    state: str
 
 
 class _Lock(Shape):
-    path: Text
+    path: str
     pid: Id
-    program: Text
+    program: str
 
 
 class _Packages(Shape):
     manager: Literal["dpkg", "rpm", ""]
-    broken: list[_Broken] = Field(max_length=MANY)
+    broken: list[_Broken]
     interrupted: bool
-    locks: list[_Lock] = Field(max_length=MANY)
+    locks: list[_Lock]
 
 
 class _Once(Shape):
@@ -151,8 +149,8 @@ class _Free(Shape):
 
 
 class _Keeper(Shape):
-    run: Text
-    who: Text
+    run: str
+    who: str
     works: bool
 
 
@@ -172,20 +170,20 @@ class Status(Shape):
 
 class _Row(Shape):
     fits: bool
-    says: Text
+    says: str
 
 
 class Space(Shape):
     """Whether the new files fit."""
 
     fits: bool
-    filesystems: list[_Row] = Field(max_length=MANY)
+    filesystems: list[_Row]
 
 
 class KeptArchive(Shape):
     """Path of the archive with the host's modules; empty: it has none."""
 
-    archive: Text
+    archive: str
 
 
 class BootOnce(Shape):
@@ -199,14 +197,14 @@ class Verdict(Shape):
     """The audit of the modules for a kernel."""
 
     admitted: bool
-    reasons: list[Text] = Field(max_length=MANY)
+    reasons: list[str]
 
 
 class Needed(Shape):
     """What a reboot would change."""
 
     needed: bool
-    reasons: list[Text] = Field(max_length=MANY)
+    reasons: list[str]
     boot_id: BootId
     running: Release
     by_reload: bool = True
@@ -227,9 +225,9 @@ class Changed(Shape):
 class Gate(Shape):
     """The host's gate in one boot."""
 
-    state: Text
+    state: str
     boot_id: BootId
-    reason: Text
+    reason: str
 
 
 class Enrolment(Shape):

@@ -90,7 +90,7 @@ def test_a_host_that_is_not_as_expected_is_closed(run: Run, tmp_path: Path) -> N
     code, out, _ = run("run", *settings(tmp_path), "--json")
     assert code == 30
     record = gate.record_from((tmp_path / "run" / "gate.json").read_text())
-    assert json.loads(out)["findings"] == record.findings
+    assert json.loads(out)["findings"] == [finding.as_dict() for finding in record.findings]
     assert record == gate.last(str(tmp_path / "state"))
     assert (record.state, record.verdict, record.host) == (gate.CLOSED, FAIL, "gpu1")
     assert record.boot_id == Path(gate.BOOT_ID).read_text().strip()

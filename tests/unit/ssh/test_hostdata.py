@@ -104,8 +104,7 @@ def test_every_section_that_is_recorded_has_its_shape() -> None:
 
 
 def test_a_record_of_the_gate_is_taken_as_it_is() -> None:
-    document = reply_schema.judge_reply(came(SHOWN), "cat gate.json", GateShown, dict)
-    assert gate.record_of(document["record"]) == RECORD
+    assert reply_schema.parse_reply("gpu1", "cat gate.json", GateShown, SHOWN).record == RECORD
     report = report_of(SHOWN, since_boot=True)
     assert [finding.check for finding in report.findings] == ["gate.this-boot", "storage.path:/mnt"]
     assert (

@@ -24,7 +24,6 @@ from gdsdeploy.host.model.finding import (
     Finding,
     Waiver,
     apply,
-    finding_from,
     worst,
 )
 from gdsdeploy.host.subjects import register
@@ -249,7 +248,7 @@ def test_a_waiver_does_not_cover_it() -> None:
 
 def test_it_is_read_back() -> None:
     (finding,) = of(NOT_APPLICABLE)
-    assert finding_from(finding.as_dict()) == finding
+    assert Finding(**finding.as_dict()) == finding
 
 
 def test_the_metrics_of_the_gate_count_it_and_do_not_call_it_passed_or_failed() -> None:
