@@ -9,7 +9,7 @@ import fnmatch
 import secrets
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -246,8 +246,8 @@ def prepare(
     planned = plan_fleet(fleet, lock, fleet_path, participants.names, timeout=timeout, progress=progress)
     plans = {name: plan for name, plan in planned.hosts.items() if isinstance(plan, HostPlan)}
     replies = present_states(fleet, fleet_path, list(plans), timeout=timeout)
-    states = {name: state for name, state in replies.items() if isinstance(state, PresentState)}
-    previous = {name: state.lock for name, state in states.items() if state.lock}
+    states = {name: state for name, state in replies.items() if isinstance(state, answers.Status)}
+    previous = {name: state.lock_digest for name, state in states.items() if state.lock_digest}
     reasons += _unread(planned, fleet_path)
     reasons += [Reason.of(reply, name) for name, reply in replies.items() if isinstance(reply, GdsError)]
     pending = [name for name, plan in plans.items() if not plan.satisfied and name in fleet.hosts]
@@ -258,7 +258,17 @@ def prepare(
     trials = tuple(_trials(fleet, lock, fleet_path, pending, previous, planned.supplies))
     reasons += _untried(trials, fleet_path)
     down = {**silent(fleet, fleet_path, list(participants.others)), **_drained(drains, list(fleet.hosts), reasons)}
-    candidates = [_candidate(fleet, name, plans, states, consoles) for name in participants.names]
+    candidates = [
+        Candidate(
+            name,
+            fleet.machine(name).labels,
+            kind=f"{fleet.machine(name).profile} {_hardware(states.get(name))}",
+            builder=name in fleet.builders,
+            satisfied=name in plans and plans[name].satisfied,
+            console=name in consoles,
+        )
+        for name in participants.names
+    ]
     layout = waves.layout(within(settings, fleet, participants), candidates)
     if len(down) >= layout.max_unavailable and set(pending) - set(down) - set(layout.skipped):
         names = ", ".join(sorted(down))
@@ -285,47 +295,21 @@ def prepare(
     return RolloutPreview(plan, plans, trials, down, left, measured, opens, tuple(reasons))
 
 
-@dataclass(frozen=True)
-class PresentState:
-    """A host's answer, as far as waves need it."""
-
-    #: digest of the lock that it was provisioned with; empty: it never was
-    lock: str
-    kernel: str
-    #: its NVIDIA devices, each kind once
-    devices: str
-
-
 def present_states(
     fleet: Fleet, fleet_path: Path, names: Sequence[str], *, timeout: float
-) -> dict[str, PresentState | GdsError]:
+) -> dict[str, answers.Status | GdsError]:
     """The present state of each of the machines ``names``; one that doesn't answer is left out."""
 
-    def judge(answer: Answer) -> PresentState:
-        status = answers.STATUS.read(answer.host, answer.require_document())
-        return PresentState(status.lock_digest, status.kernel, status.devices)
+    def judge(answer: Answer) -> answers.Status:
+        return answers.STATUS.read(answer.host, answer.require_document())
 
     outcomes = ask(fleet, fleet_path, names, [*answers.STATUS.words, "--json"], judge, timeout=timeout)
     return {answer.host: outcome for answer, outcome in outcomes if answer.document is not None}
 
 
-def _candidate(
-    fleet: Fleet,
-    name: str,
-    plans: Mapping[str, HostPlan],
-    states: Mapping[str, PresentState],
-    consoles: Collection[str],
-) -> Candidate:
-    host = fleet.machine(name)
-    state = states.get(name, PresentState("", "", ""))
-    return Candidate(
-        name,
-        host.labels,
-        kind=f"{host.profile} {state.devices} {state.kernel}",
-        builder=name in fleet.builders,
-        satisfied=name in plans and plans[name].satisfied,
-        console=name in consoles,
-    )
+def _hardware(state: answers.Status | None) -> str:
+    """What makes hosts of a profile one kind."""
+    return f"{state.devices} {state.kernel}" if state is not None else " "
 
 
 def _unfinished(fleet_path: Path) -> Iterator[Reason]:

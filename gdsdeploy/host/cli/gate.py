@@ -12,7 +12,6 @@ import json
 import sys
 import syslog
 import time
-from dataclasses import asdict
 from typing import Any, List, Optional, Tuple
 
 from .. import process, trail
@@ -69,7 +68,7 @@ def _run(arguments: argparse.Namespace) -> int:
             record = gate.judge(expectation, settings)
             record, lines = _publish(record, configured, arguments)
     if arguments.json:
-        print(json.dumps(asdict(record), sort_keys=True))
+        print(json.dumps(record.document(), sort_keys=True))
     elif not arguments.quiet:
         print(joined(text for _, text in lines or [(0, _sentence(record))]))
     return _status(record)
@@ -158,7 +157,7 @@ def _show(arguments: argparse.Namespace) -> int:
     record, reason = gate.current(arguments.run_folder, arguments.state_folder)
     if arguments.json:
         answer = {"version": gate.VERSION, "boot_id": gate.boot_id(), "reason": reason}
-        print(json.dumps({**answer, "record": asdict(record) if record else None}, sort_keys=True))
+        print(json.dumps({**answer, "record": record.document() if record else None}, sort_keys=True))
     else:
         print(_sentence(record) if record else reason)
         if record and record.measured:

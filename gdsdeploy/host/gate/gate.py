@@ -138,9 +138,12 @@ class Record:
         rows: List[Any] = self.findings
         object.__setattr__(self, "findings", [row if isinstance(row, Finding) else Finding(**row) for row in rows])
 
+    def document(self) -> Dict[str, Any]:
+        """The record as JSON has it."""
+        return {**vars(self), "findings": [finding.as_dict() for finding in self.findings]}
+
     def to_json(self) -> str:
-        value = {**vars(self), "findings": [finding.as_dict() for finding in self.findings]}
-        return json.dumps(value, indent=2, sort_keys=True) + "\n"
+        return json.dumps(self.document(), indent=2, sort_keys=True) + "\n"
 
 
 def record_from(text: str) -> Record:

@@ -30,7 +30,8 @@ from gdsdeploy.preflight import record
 from gdsdeploy.preflight.record import ModuleResult
 from gdsdeploy.rollout import journal, preconditions
 from gdsdeploy.rollout import preview as shown
-from gdsdeploy.rollout.preconditions import PresentState, RolloutPreview, choose_participants
+from gdsdeploy.rollout.preconditions import RolloutPreview, choose_participants
+from gdsdeploy.rollout.steps.answers import Status
 from gdsdeploy.ssh import transport
 from gdsdeploy.ssh.endpoint import Answer
 from tests.loopback.loopback_fleet import LoopbackFleet
@@ -388,9 +389,8 @@ def test_what_a_host_says_beside_its_plan(monkeypatch: pytest.MonkeyPatch) -> No
     answers = [Answer(f"gpu{number}", document, None, 0.1) for number, document in enumerate(documents)]
     monkeypatch.setattr(transport, "fan_out", lambda *_, **__: iter(answers))
     host = work(Step.PREFLIGHT, {})
-    assert preconditions.present_states(host.fleet, host.fleet_path, [], timeout=1) == {
-        "gpu0": PresentState(lock, "6.12", "10de2330"), "gpu1": PresentState("", "6.13", ""),
-    }  # fmt: skip
+    states = preconditions.present_states(host.fleet, host.fleet_path, [], timeout=1)
+    assert states == {f"gpu{number}": Status.model_validate(documents[number]) for number in (0, 1)}
 
 
 def test_a_large_plan_stays_readable(make_fleet: Callable[..., PlannedFleet]) -> None:

@@ -24,8 +24,9 @@ from gdsdeploy.preflight import record
 from gdsdeploy.preflight.record import Answer, ModuleResult, PreflightRecord
 from gdsdeploy.rollout import preconditions
 from gdsdeploy.rollout.drain import State, rollout_of
-from gdsdeploy.rollout.preconditions import PresentState
+from gdsdeploy.rollout.steps.answers import Status
 from tests.loopback.loopback_fleet import target
+from tests.unit.rollout.asked import status
 
 CHANGE = (
     Change("upgrade", "nvidia-driver", "550.1", "550.2", "version", resource="packages.driver"),
@@ -96,9 +97,10 @@ class PlannedFleet:
         plans = {name: self.plans.get(name, HostPlan(name)) for name in names}
         return FleetPlan(plans, dict.fromkeys(names, 0.1), RunFiles(supplies=self.supplies))
 
-    def present_states(self, _fleet: Fleet, _path: Path, names: Sequence[str], **_: Any) -> dict[str, PresentState]:
+    def present_states(self, _fleet: Fleet, _path: Path, names: Sequence[str], **_: Any) -> dict[str, Status]:
         """What hosts say of themselves."""
-        return {name: PresentState(self.locks.get(name, ""), self.kernels.get(name, "1"), DEVICES) for name in names}
+        own = {name: {"lock_digest": self.locks.get(name, ""), "devices": DEVICES} for name in names}
+        return {name: Status(**status("b", self.kernels.get(name, "1"), **own[name])) for name in names}
 
 
 class Drains:
