@@ -43,7 +43,7 @@ def test_the_words_about_a_path_decide_nothing_of_a_cufile_json(
     before = fitting.fit(profile, host, (1, 20))
     said = paths.MountPath.description.fget
     monkeypatch.setattr(paths.MountPath, "description", property(lambda mount: spelling(said(mount))))
-    assert fitting.fit(profile, host, (1, 20)).values == before.values
+    assert fitting.fit(profile, host, (1, 20)) == before
 
 
 def test_the_finding_of_a_mount_has_its_path_as_a_value(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ _RETURNED = re.compile(r"gdsdeploy: cuFileDriverOpen returned err=(-?\d{1,18}) c
 
 
 class Said(NamedTuple):
-    """What a child says of the library that it was to open."""
+    """What a child prints about the library that it was to open."""
 
     loaded: bool
     #: its file; empty: its name isn't one of libcufile
