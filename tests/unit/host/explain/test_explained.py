@@ -5,7 +5,6 @@ tests/cases/explain has the faults with their causes; process.yml there has what
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from functools import cache
@@ -20,7 +19,6 @@ from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.model import causes
 from gdsdeploy.host.subjects import programs, rdma, topology
 from gdsdeploy.host.subjects.condition import Cause, listed_cause, numbers
-from gdsdeploy.host.subjects.modules import not_loaded
 from gdsdeploy.host.subjects.stack import stack
 from gdsdeploy.host.subjects.storage import Mount
 from tests.unit.host import cases
@@ -82,21 +80,6 @@ def test_every_documented_cause_is_seen_and_every_seen_one_is_documented() -> No
     elsewhere = {"nvidia-peermem.other-rdma-core", "platform.far-gpu", "storage.queue-depth", "storage.spread"}
     elsewhere |= {f"rdma.{name}" for name in ("link-down", "policy", "no-routing")}
     assert documented == {general(ident) for ident in cases.causes()} | elsewhere
-
-
-@pytest.mark.parametrize("module", ["nvidia_peermem", "nv_peer_mem"])
-def test_peer_memory_of_another_rdma_core_is_told_from_that_of_another_driver(module: str) -> None:
-    said = f"[   99.000000] {module}: disagrees about version of symbol"
-    document = patched(copy.deepcopy(PROVISIONED), {"commands": {"journal": {"status": 1}}})
-    of_driver = patched(document, {"$log": [f"{said} nvidia_p2p_get_pages"]})
-    of_core = patched(of_driver, {"$log": [f"{said} ib_register_peer_memory_client"]})
-    by_driver, by_core = (
-        not_loaded(facts, facts.peermem.module) for facts in (facts_from(of_driver), facts_from(of_core))
-    )
-    assert by_driver.id != by_core.id == "nvidia-peermem.other-rdma-core"
-    assert "ib_register_peer_memory_client" in by_core.evidence[0]
-    assert "OFED" in by_core.what
-    assert "against the OFED or DOCA that is installed" in by_core.fix
 
 
 #: Fixes that name this host's own file, disk, bridge or container, where a log's can't.

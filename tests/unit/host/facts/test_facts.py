@@ -25,24 +25,11 @@ from gdsdeploy.host.subjects.proof import proofs
 from tests.unit.host import cases, hosts
 from tests.unit.host.patches import patched
 
-HOST = cases.read("facts/host")
-
 
 def test_options_of_a_kernel() -> None:
     kernel = facts_from(hosts.named("bare, as recorded")).kernel
     assert [kernel.option(name) for name in ("PCI_P2PDMA", "MODVERSIONS", "NO_SUCH_OPTION")] == ["n", "y", "n"]
     assert kernel.secure_boot is False
-
-
-@pytest.mark.parametrize("name", [name for name in HOST if name.startswith("why Secure Boot")])
-def test_secure_boot_counts_in_one_state(name: str) -> None:
-    kernel = facts_from(HOST[name].document()).kernel
-    assert kernel.secure_boot is (kernel.secure_boot_state == "on")
-
-
-def test_secure_boot_that_was_not_read() -> None:
-    with pytest.raises(UndecidedError):
-        _ = facts_from(cases.read("facts/host")["Secure Boot as the firmware has it"].document()).kernel.secure_boot
 
 
 def test_gpus_are_functions() -> None:
