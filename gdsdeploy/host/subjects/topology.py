@@ -35,6 +35,11 @@ ROOT, PORT = "host bridge", "bridge"
 LABELS = {GPU: "GPU", NIC: "NIC", DISK: "NVME"}
 #: Modes of the IOMMU: none, it passes devices' addresses through, it translates them.
 OFF, PASSTHROUGH, TRANSLATING = "off", "pt", "on"
+NO_WORD = "no word about an IOMMU"
+TURN_OFF = (
+    "turn the IOMMU off on the kernel's command line: intel_iommu=off or amd_iommu=off, which boot: auto in the profile"
+    " sets"
+)
 #: Speed that a GPU lowers its link to while it rests, in gigatransfers a second.
 RESTING = 2.5
 
@@ -335,7 +340,7 @@ def iommu(facts: HostFacts, mount: Optional[Mount], needs_it_off: bool) -> Itera
 def _translates(facts: HostFacts, function: Function, _needs_it_off: bool) -> Condition:
     translates = known(lambda: function.iommu and function.iommu_domain != "identity")
     cause = replace(
-        _iommu_cause(facts, function),
+        _iommu_cause(facts, function, False),
         what=f"no IOMMU translates addresses for {function.address}, but NVIDIA's guide needs that on Grace",
         fix="remove iommu.passthrough=1 from the kernel's command line",
     )
@@ -347,7 +352,7 @@ def _lets_through(facts: HostFacts, function: Function, needs_it_off: bool) -> C
     domain = _domain(function)
     if not function.iommu or (domain == "identity" and not needs_it_off):
         return Condition(True)
-    cause, machine = _iommu_cause(facts, function), if_known(lambda: facts.os.machine, "")
+    cause, machine = _iommu_cause(facts, function, needs_it_off), if_known(lambda: facts.os.machine, "")
     refuses = machine in X86 and needs_it_off and domain != "identity"
     return Condition(False if refuses else Unknown(cause.what), cause, suspect=True)
 
@@ -356,14 +361,17 @@ def _domain(function: Function) -> Optional[str]:
     return if_known(lambda: function.iommu_domain, None)
 
 
-def _iommu_cause(facts: HostFacts, function: Function) -> Cause:
+def _iommu_cause(facts: HostFacts, function: Function, needs_it_off: bool) -> Cause:
     domain = _domain(function) or "of a type that was not recorded"
     what = f"an IOMMU is between {function.address} and its peers ({domain})"
-    words = " ".join(if_known(lambda: _iommu_words(facts.document), ())) or "no word about an IOMMU"
-    evidence = (f"{PCI}/{function.address}/iommu_group/type: {domain}", f"/proc/cmdline: {words}")
-    cause = listed_cause("platform.iommu", evidence, what)
-    on_arm = "let the IOMMU pass addresses through: iommu.passthrough=1 on the kernel's command line"
-    return replace(cause, fix=on_arm) if if_known(lambda: facts.os.machine, "") == ARM else cause
+    words = known(lambda: "/proc/cmdline: " + (" ".join(_iommu_words(facts.document)) or NO_WORD))
+    told = words.reason if isinstance(words, Unknown) else words
+    cause = listed_cause("platform.iommu", (f"{PCI}/{function.address}/iommu_group/type: {domain}", told), what)
+    if if_known(lambda: facts.os.machine, "") == ARM:
+        fix = "let the IOMMU pass addresses through: iommu.passthrough=1 on the kernel's command line"
+        return replace(cause, fix=fix)
+    # The table's fix has a second best, for which this is too strict.
+    return replace(cause, fix=TURN_OFF) if needs_it_off else cause
 
 
 def redirecting_bridges(facts: HostFacts) -> Tuple[str, ...]:
@@ -503,13 +511,14 @@ def acs(facts: HostFacts, _expectation: Expectation) -> Steps:
 def iommu_of_mode(facts: HostFacts, expectation: Expectation) -> Steps:
     topology = facts.topology
     words, mode = require(topology.iommu_words), require(topology.iommu)
-    line = "/proc/cmdline: {}".format(" ".join(words) or "no word about an IOMMU")
+    line = "/proc/cmdline: {}".format(" ".join(words) or NO_WORD)
     if facts.os.machine == ARM:
         yield passed(f"{mode}; this machine's GPUs expect it on", [line], expected="any mode: aarch64")
         return
-    allowed = (OFF,) if expectation.mode == "p2pdma" else (OFF, PASSTHROUGH)
-    behind = [device.address for device in topology.devices if device.iommu not in allowed]
-    yield Condition(mode in allowed, lambda: _iommu_cause(facts, next(filter(None, map(facts.pci.find, behind)))))
+    is_p2pdma = expectation.mode == "p2pdma"
+    allowed = (OFF,) if is_p2pdma else (OFF, PASSTHROUGH)
+    behind = (facts.pci.find(device.address) for device in topology.devices if device.iommu not in allowed)
+    yield Condition(mode in allowed, lambda: _iommu_cause(facts, next(filter(None, behind)), is_p2pdma))
     yield passed(mode if mode == OFF else "pt: it passes addresses through", [line])
 
 
