@@ -143,10 +143,8 @@ def _contradictions(facts: HostFacts, report: Report) -> Iterator[str]:
     elif row.startswith("Supported only on") and flavour == OPEN:
         yield "it sees the proprietary driver; found here: open"
     module, seen = facts.nvidia_fs.module, report.nvidia_fs
-    if seen and not module.loaded:
-        yield f"it sees nvidia-fs {seen}, which is not loaded here"
-    elif seen and not (module.version + ".").startswith(seen + "."):
-        yield f"it sees nvidia-fs {seen}; loaded here is {module.version}"
+    if seen and not (module.version + ".").startswith(seen + "."):
+        yield f"it sees nvidia-fs {seen}; loaded here is {module.version if module.loaded else 'none'}"
     elif module.loaded and not seen and report.config.get("properties.force_compat_mode") != "true":
         # Where the configuration forces compat mode, the library doesn't look for nvidia-fs.
         yield "it does not see nvidia-fs, which is loaded here"
