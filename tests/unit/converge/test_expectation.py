@@ -249,7 +249,7 @@ def test_hosts_that_do_not_choose_their_kernel_choose_no_arguments() -> None:
     with pytest.raises(ValidationError, match="own_kernel is false"):
         profile("auto", own_kernel=False)
     assert not profile("none", own_kernel=False).own_kernel
-    assert not expectation(fleet(own_kernel=False), lock(), "gpu1").own_kernel
+    assert not expectation(Machine(fleet(own_kernel=False), lock(), "gpu1")).own_kernel
 
 
 def test_fleet_file_and_hosts_refuse_the_same() -> None:

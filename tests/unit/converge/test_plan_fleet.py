@@ -22,7 +22,7 @@ from gdsdeploy.converge.files import Files
 from gdsdeploy.converge.image import Image
 from gdsdeploy.converge.inventory import inventory
 from gdsdeploy.converge.machine import Machine, RunFiles
-from gdsdeploy.errors import FleetInvalid, HostUnfit
+from gdsdeploy.errors import FleetInvalid, HostUnfit, HostUnreachable
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply import engine
 from gdsdeploy.host.apply.model import Refusal
@@ -200,6 +200,13 @@ RESULT = {"name": "x", "changes": [], "refusals": [], "unknown": [], "report": {
 def test_a_bad_answer_is_that_hosts_error(document: dict[str, Any], words: str) -> None:
     with pytest.raises(HostUnfit, match=words):
         plan_fleet.require_variants(Answer("gpu1", document, None, 0.0), DOCUMENT)
+
+
+def test_a_machine_that_gave_no_answer_has_its_error() -> None:
+    error = HostUnreachable("gone")
+    with pytest.raises(HostUnreachable) as caught:
+        plan_fleet.require_variants(Answer("gpu1", None, error, 0.0), DOCUMENT)
+    assert caught.value is error
 
 
 DRIVER, NVIDIA_FS = LOCK.targets["gds"].driver, LOCK.targets["gds"].nvidia_fs
