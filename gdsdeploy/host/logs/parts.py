@@ -220,12 +220,13 @@ class Index(Generic[Row]):
     """Finds the rows whose pattern may match a line, by a text that each line of one of its alternatives has."""
 
     def __init__(self, rows: Iterable[Row], pattern_of: Callable[[Row], str]) -> None:
-        patterns = ((pattern_of(row), row) for row in rows)
-        self._entries = [(literals(pattern), (re.compile(pattern), row)) for pattern, row in patterns]
+        patterns = [(pattern_of(row), row) for row in rows]
+        self._rows = [(re.compile(pattern), row) for pattern, row in patterns]
+        self._texts = [(text, place) for place, (pattern, _) in enumerate(patterns) for text in literals(pattern)]
 
     def candidates(self, line: str) -> Candidates[Row]:
         lower = line.lower()
-        return [entry for texts, entry in self._entries if any(text in lower for text in texts)]
+        return [self._rows[place] for place in sorted({place for text, place in self._texts if text in lower})]
 
 
 #: A piece of a pattern: an escaped character, a set, a number of repetitions, or one character.
