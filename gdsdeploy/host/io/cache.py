@@ -46,12 +46,11 @@ class Inputs(NamedTuple):
     """What decides about a value.
 
     ``paths``: regular files, and folders with what is directly in them; that one of them isn't there counts as well.
-    ``words``: texts.  ``also``: more paths, which the value names.
+    ``words``: texts.
     """
 
     paths: Sequence[str]
     words: Sequence[str] = ()
-    also: Callable[[Any], Sequence[str]] = lambda _value: ()
 
 
 def of(kind: str, inputs: Inputs, read: Callable[[], Any]) -> Any:
@@ -63,14 +62,11 @@ def of(kind: str, inputs: Inputs, read: Callable[[], Any]) -> Any:
     if before is None:
         return read()
     key = [list(inputs.words), before]
-    entry = _load(kind, "", key)
-    if isinstance(entry, list) and len(entry) == 2 and _identities(inputs.also(entry[0])) == entry[1]:
-        return entry[0]
-    value = read()
-    if value is not None and _identities(inputs.paths) == before:
-        others = _identities(inputs.also(value))
-        if others is not None:
-            _store(kind, "", key, [value, others])
+    value = _load(kind, "", key)
+    if value is None:
+        value = read()
+        if value is not None and _identities(inputs.paths) == before:
+            _store(kind, "", key, value)
     return value
 
 

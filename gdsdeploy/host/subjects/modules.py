@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Tuple
 
 from ..facts.document import Document
 from ..facts.unknown import Facts, UndecidedError, fact, follows, given, if_known, known, require
-from ..io import cache
 from ..kmod.module import ERROR, NOTE, UNKNOWN, build_id_of, files_to_load, outcome_of, read_once, substitute_of
 from ..model.expectation import Expectation
-from ..paths import BUILD_ID, MODPROBE, PROBE_FOLDERS, SOURCES
+from ..paths import BUILD_ID, MODPROBE, SOURCES
 from ..secure_boot.firmware import WORDS
 from ..secure_boot.signature import KEYRINGS
 from . import quote, reference
@@ -32,42 +30,23 @@ EXPORTS = re.compile(r"^nvidia_p2p_|peer_memory|nvfs")
 
 @collector("modules")
 def collect_modules(recorder: Recorder, _request: EvidenceRequest) -> None:
-    """The files that modprobe would load, and the driver's sources; hosts that receive modules have none of these."""
+    """The files that modprobe would load, and the driver's sources, which hosts that receive modules don't have."""
     from ..kmod.files import find_trees
 
-    inputs = kmod_inputs(recorder)
     for name in (NVIDIA, NVIDIA_FS, PEERMEM):
-        output = recorder.command(MODPROBE + name, ["modprobe", "--show-depends", name], inputs=inputs).stdout
+        output = recorder.command(MODPROBE + name, ["modprobe", "--show-depends", name]).stdout
         replacement = substitute_of(output)
         if replacement:
             argv = ["modprobe", "--show-depends", "--ignore-install", replacement]
-            output = recorder.command(MODPROBE + replacement, argv, inputs=inputs).stdout
+            output = recorder.command(MODPROBE + replacement, argv).stdout
         for path in files_to_load(output):
             if path.rpartition("/")[2].startswith("nv") and path not in recorder.document["modules"]:
                 recorder.value("modules", path, digest)
-        recorder.command("modinfo:" + name, ["modinfo", "-n", name], inputs=inputs)
+        recorder.command("modinfo:" + name, ["modinfo", "-n", name])
     recorder.names(SOURCES, "nvidia*")
     trees = {tree.path: tree for tree in find_trees(SOURCES)}
     for path in trees:
         recorder.value("trees", path, lambda place: trees[place].as_dict())
-
-
-def kmod_inputs(recorder: Recorder) -> Optional[cache.Inputs]:
-    """What decides about modprobe's and modinfo's answers; None where a part of it can't be read.
-
-    The lists of depmod lie directly in the kernel's folder.  modprobe reads the kernel's command line, too.
-    """
-    arguments = recorder.text("/proc/cmdline")
-    if arguments is None:
-        return None
-    release = recorder.document["host"]["uname"]["release"]
-    paths = ("/sbin/modprobe", "/lib/modules/" + release, *PROBE_FOLDERS)
-    words = (release, arguments, os.environ.get("MODPROBE_OPTIONS", ""))
-    return cache.Inputs(tuple(map(recorder.at, paths)), words, _module_files)
-
-
-def _module_files(output: str) -> List[str]:
-    return files_to_load(output) or [line for line in output.splitlines() if line.startswith("/")]
 
 
 def digest(path: str) -> Dict[str, Any]:

@@ -43,8 +43,6 @@ NAMES = (
 DPKG_FORMAT = "${Package}\\t${Version}\\t${Architecture}\\t${db:Status-Abbrev}\\n"
 #: For dpkg.
 ENVIRONMENT: Dict[str, str] = {}
-#: dpkg's database: the status, with the changes that a run has not yet written into it, and the architectures.
-DPKG_INPUTS = ("/usr/bin/dpkg-query", "/var/lib/dpkg/status", "/var/lib/dpkg/updates", "/var/lib/dpkg/arch")
 RPM_FORMAT = "%{NAME}\\t%|EPOCH?{%{EPOCH}:}:{}|%{VERSION}-%{RELEASE}\\t%{ARCH}\\tii\\n"
 
 
@@ -68,11 +66,7 @@ def installed(recorder: Recorder, request: EvidenceRequest) -> None:
     pattern = "^(?:{}{})".format(NAMES, rf"|(?:{exact})\t" if exact else "")
     if reading.package_manager(recorder.root) == reading.DPKG:
         argv = ["dpkg-query", "-W", "-f", DPKG_FORMAT]
-        inputs = cache.Inputs(tuple(map(recorder.at, DPKG_INPUTS)))
-        is_moved = any(name in os.environ for name in ("DPKG_ADMINDIR", "DPKG_ROOT"))
-        recorder.command(
-            "dpkg-query", argv, timeout=30, env=ENVIRONMENT, pattern=pattern, inputs=None if is_moved else inputs
-        )
+        recorder.command("dpkg-query", argv, timeout=30, env=ENVIRONMENT, pattern=pattern)
     elif reading.package_manager(recorder.root) == reading.RPM:
         recorder.command("rpm", ["rpm", "-qa", "--qf", RPM_FORMAT], timeout=30, pattern=pattern)
 

@@ -109,11 +109,11 @@ def test_nothing_of_proc_is_stored(entries: Path) -> None:
 
 
 def test_several_files_and_folders_decide_together(entries: Path, tmp_path: Path) -> None:
-    """A folder counts with what is in it, and so does a file that the value names."""
-    folder, one, named = tmp_path / "folder", tmp_path / "one", tmp_path / "named"
+    """A folder counts with what is in it."""
+    folder, one = tmp_path / "folder", tmp_path / "one"
     folder.mkdir()
     answers = iter(range(20))
-    inputs = cache.Inputs((str(folder), str(one)), ("word",), lambda _value: [str(named)])
+    inputs = cache.Inputs((str(folder), str(one)), ("word",))
 
     def ask() -> Any:
         return cache.of("answer", inputs, lambda: next(answers))
@@ -125,8 +125,6 @@ def test_several_files_and_folders_decide_together(entries: Path, tmp_path: Path
         lambda: (folder / "new").rename(folder / "renamed"),
         lambda: (folder / "masked").symlink_to(os.devnull),
         (folder / "below").mkdir,
-        named.touch,
-        lambda: named.write_text("other"),
         one.unlink,
     ]
     for number, step in enumerate(steps):
