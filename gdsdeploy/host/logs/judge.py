@@ -67,22 +67,15 @@ class Quote:
 
 
 @dataclass(frozen=True)
-class CauseFound:
-    """A cause, with the lines that show it."""
+class CauseFound(causes.KnownCause):
+    """A cause, with the lines that show it.
 
-    #: a row of data/causes.json, ``compat.`` and a compatibility rule, ``kernel.`` and a kernel message, or
-    #: ``cufile.`` and an error code
-    id: str
-    title: str
-    quotes: Tuple[Quote, ...]
-    fix: str
-    reference: str
-    certainty: str
-    #: one command that decides whether it is this cause; may be empty
-    decide: str = ""
-    rank: int = 500
-    #: as in KnownCause
-    path: str = ""
+    Where no row of data/causes.json has it, its id is ``compat.`` and a compatibility rule, ``kernel.`` and a kernel
+    message, or ``cufile.`` and an error code.
+    """
+
+    quotes: Tuple[Quote, ...] = ()
+    certainty: str = SHOWN
 
 
 @dataclass(frozen=True)
@@ -411,24 +404,20 @@ def _from_signs(collector: _Collector) -> Iterator[CauseFound]:
         best = [one for one in matches if one.certainty == certainty]
         quotes = tuple(Quote(one.line, one.means) for one in best[:QUOTES])
         if causes.has(ident):
-            yield _from_row(ident, quotes, certainty)
+            yield CauseFound(**vars(causes.row(ident)), quotes=quotes, certainty=certainty)
         elif ident.startswith("kernel."):
             row = rows.get(best[0].sign.id)
             if row is not None:
                 rank = DRIVER_RANK if row.module == NVIDIA else KERNEL_RANK
-                yield CauseFound(ident, row.what, quotes, row.fix, row.source, certainty, rank=rank)
-
-
-def _from_row(ident: str, quotes: Tuple[Quote, ...], certainty: str) -> CauseFound:
-    row = causes.row(ident)
-    return CauseFound(ident, row.title, quotes, row.fix, row.reference, certainty, row.decide, row.rank, row.path)
+                yield CauseFound(ident, row.what, row.fix, row.source, rank, quotes=quotes, certainty=certainty)
 
 
 def _from_reports(shown: Iterable[Shown]) -> Iterator[CauseFound]:
     for one in shown:
         for says in causes_of(one.report):
             if causes.has(says.cause):
-                yield _from_row(says.cause, (Quote(one.line(says.line), says.means),), SHOWN)
+                quotes = (Quote(one.line(says.line), says.means),)
+                yield CauseFound(**vars(causes.row(says.cause)), quotes=quotes, certainty=SHOWN)
 
 
 def _from_rules(env: Setting, parts: Sequence[Part]) -> Iterator[CauseFound]:
@@ -459,12 +448,12 @@ def _from_rules(env: Setting, parts: Sequence[Part]) -> Iterator[CauseFound]:
         yield CauseFound(
             RULE + rule.id,
             rule.says.strip().rstrip("."),
-            tuple(quotes[:QUOTES]),
             fix,
             rule.source,
+            BUILD_RULE_RANK if built else RULE_RANK,
+            quotes=tuple(quotes[:QUOTES]),
             # In a build, refused versions are the cause; a rule that only warns is one of several.
-            (LIKELY if verdict.allowed else SHOWN) if built else (POSSIBLE if verdict.allowed else LIKELY),
-            rank=BUILD_RULE_RANK if built else RULE_RANK,
+            certainty=(LIKELY if verdict.allowed else SHOWN) if built else (POSSIBLE if verdict.allowed else LIKELY),
         )
 
 
@@ -479,7 +468,8 @@ def _from_codes(collector: _Collector) -> Iterator[CauseFound]:
         quotes = (Quote(quote.line, f"{entry.name}: {entry.meaning}", quote.count),)
         reference = "gdsdeploy explain --error " + str(number)
         title = f"{entry.name}; usually {usual.what}"
-        yield CauseFound(f"cufile.{number}", title, quotes, usual.fix, reference, LIKELY, usual.evidence, CODE_RANK, "")
+        words = (f"cufile.{number}", title, usual.fix, reference)
+        yield CauseFound(*words, CODE_RANK, usual.evidence, quotes=quotes, certainty=LIKELY)
 
 
 def _merged(all_causes: Iterable[CauseFound]) -> List[CauseFound]:
