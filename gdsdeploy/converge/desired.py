@@ -39,6 +39,7 @@ from gdsdeploy.host.apply import (
     reboot,
     recipes,
     registry,
+    removals,
     repositories,
     signing,
     watch,
@@ -151,6 +152,22 @@ def _bad_kernels(target: Target) -> list[str]:
     return [name for kernel in kernels for name in platform.kernel_packages(kernel)]
 
 
+def _superseded(machine: Machine) -> list[managers.Package]:
+    """What leaves before the driver comes."""
+    return superseded(machine.target) if machine.is_host and machine.manager == "apt" else []
+
+
+@_applied("gds_repo", "removals")
+def _removals(machine: Machine) -> removals.Desired:
+    return removals.Desired(
+        manager=machine.manager,
+        pins=machine.pins,
+        superseded=_superseded(machine),
+        locked=machine.locked,
+        removes=list(machine.profile.removes),
+    )
+
+
 @_applied("gds_host", "program")
 def _program(_: Machine) -> program.Desired:
     return program.Desired()
@@ -226,7 +243,7 @@ def _packages_driver(machine: Machine) -> transaction.Desired:
     return replace(
         _packages(machine, "driver"),
         dependents=exactly(machine.packages_of["cufile"]),
-        superseded=superseded(machine.target) if machine.is_host and machine.manager == "apt" else [],
+        superseded=_superseded(machine),
     )
 
 

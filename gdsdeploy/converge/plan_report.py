@@ -11,6 +11,7 @@ from gdsdeploy.builds.assign import Supply
 from gdsdeploy.converge import diff
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.errors import GdsError
+from gdsdeploy.host.apply.packages import DECIDING
 from gdsdeploy.host.io.wording import aligned, joined
 from gdsdeploy.host.subjects import foreign
 from gdsdeploy.model.hostnames import grouped, words
@@ -197,3 +198,6 @@ def _words(plan: HostPlan, masked: bool) -> Iterator[str]:
         yield f"  ? unknown: {reason}"
     for reason in (text for text in plan.removals_unknown if text not in plan.unknown):
         yield f"  ? it is unknown which packages would leave: {reason}"
+    if plan.removals_unknown and any(change.resource in DECIDING for change in plan.changes):
+        command = f"gdsdeploy provision FLEET --limit {plan.host} --tags gds_preflight,gds_repo"
+        yield f"      provision refuses the host before it installs anything; to have the plan name them: {command}"

@@ -377,14 +377,19 @@ class Rounds:
     def _same(self, checked: Any, applied: Any) -> list[str]:
         """The check predicted what apply reports, resource by resource, in the same words and order."""
         problems = []
+        deciding: set[str] = set()
         for one in checked["resources"]:
-            none: dict[str, Any] = {"changes": []}
-            other = next((resource for resource in applied["resources"] if resource["name"] == one["name"]), none)
+            kind = one["name"].partition(".")[0]
+            made = [
+                c for resource in applied["resources"] if resource["name"] == one["name"] for c in resource["changes"]
+            ]
+            if kind == "packages" and deciding:
+                made = [change for change in made if change["reason"] not in UNTOLD]
             if one["unknown"]:
-                problems += [] if one["name"] in UNTOLD else [f"{one['name']}: {one['unknown']}"]
-            elif one["changes"] != other["changes"]:
-                predicted, applied_words = (list(map(_words, resource["changes"])) for resource in (one, other))
-                problems.append(f"predicted {predicted}, made {applied_words}")
+                problems.append(f"{one['name']}: {one['unknown']}")
+            elif one["changes"] != made and not (kind == "pins" and "repositories" in deciding):
+                problems.append(f"predicted {list(map(_words, one['changes']))}, made {list(map(_words, made))}")
+            deciding |= {kind} if kind in ("repositories", "pins") and one["changes"] else set()
         return problems
 
     def _off(self, now: Snapshot, kept_keys: Iterable[Key] = ()) -> list[str]:
@@ -412,8 +417,8 @@ def _undone(drifts: Iterable[Drift]) -> None:
             drift.undo()
 
 
-#: Resources that can't always tell in a check: apt names repositories as their lists do, which a refresh reads.
-UNTOLD = ("pins",)
+#: Reasons of changes that a check doesn't know before repositories and pins are written.
+UNTOLD = ("dependency", "allowed", "replaced-by", "conflicts", "needs")
 
 
 def _changes(answer: Any) -> list[dict[str, str]]:

@@ -1,4 +1,5 @@
-"""Hosts that others have set up come under the lock, and go back: what the plan names is what happens.
+"""Hosts that others have set up come under the lock, and go back: what the plan names is what happens, once the
+repositories and pins are there.
 
 All receive their modules, which another lab of this run may have built (family_builds.py).  The tests build on each
 other, in order: nothing is changed while a plan refuses; then each administrator goes the way out; a rollback, and
@@ -113,22 +114,37 @@ def packages(snapshot: frozenset[str]) -> dict[str, str]:
     return {name: version for _, name, version in words if name != "gpg-pubkey"}
 
 
-def test_the_plan_names_what_others_have_installed_and_what_would_leave(fields: Field) -> None:
+#: Refusals that name packages, which are known when the repositories and pins are written.
+PACKAGES = frozenset({"removals", "held"})
+#: What the first roles leave on a host before it is refused: nothing that is installed.
+WRITTEN = re.compile(
+    r".*(gdsdeploy|/etc/apt/(preferences|apt\.conf|keyrings)|/etc/dnf/(modules\.d|plugins)|versionlock).*"
+)
+
+
+def test_the_plan_names_what_others_have_installed(fields: Field) -> None:
     for name, plan in fields.plans().items():
         start = fields.family.starts[name]
         assert {install["kind"] for install in plan["foreign"]["installs"]} >= start.foreign, name
-        assert {refusal["id"] for refusal in plan["refusals"]} == start.refusals, name
-        words = " ".join(refusal["message"] for refusal in plan["refusals"] if refusal["id"] == "removals")
-        assert start.leaving <= set(re.findall(r"[\w.+-]+", words)), name
+        assert {refusal["id"] for refusal in plan["refusals"]} == start.refusals - PACKAGES, name
+        assert not plan["removals"]["known"], name
 
 
-def test_a_refused_host_stays_as_it_is(fields: Field) -> None:
+def test_a_host_that_would_lose_packages_is_refused_before_anything_is_installed(fields: Field) -> None:
+    """What would leave is named word by word, and by the next plan too.  Others are refused before anything changes."""
     refused = [name for name, start in fields.family.starts.items() if start.refusals]
     done = gdsdeploy("provision", fields.lab.fleet_path, "--limit", ",".join(refused), "--json", status=22)
-    hosts = json.loads(done.stdout)["hosts"]
-    assert not any(hosts[name]["changed"] for name in refused)
+    hosts, plans = json.loads(done.stdout)["hosts"], fields.plans()
     for name in refused:
-        assert sorted(fields.snapshot(name) ^ fields.start[name]) == [], name
+        start = fields.family.starts[name]
+        differing = sorted(fields.snapshot(name) ^ fields.start[name])
+        if start.refusals - PACKAGES:
+            assert (hosts[name]["changed"], differing) == (False, []), name
+            continue
+        assert [line for line in differing if not WRITTEN.fullmatch(line)] == [], name
+        assert {refusal["id"] for refusal in plans[name]["refusals"]} == start.refusals, name
+        for words in (hosts[name]["error"], " ".join(refusal["message"] for refusal in plans[name]["refusals"])):
+            assert start.leaving <= set(re.findall(r"[\w.+-]+", words)), name
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +162,8 @@ def ready(fields: Field) -> Field:
 
 @pytest.fixture(scope="module")
 def provisioned(ready: Field) -> dict[str, Any]:
-    """The plans before the provision of all hosts."""
+    """The plans before the provision of all hosts, which have the repositories and pins already."""
+    gdsdeploy("provision", ready.lab.fleet_path, "--limit", "node*", "--tags", "gds_preflight,gds_repo")
     plans = ready.plans()
     gdsdeploy("provision", ready.lab.fleet_path, "--limit", "node*")
     return plans

@@ -87,20 +87,6 @@ DOCUMENTS = {
             }
         ],
     },
-    "plan": {
-        "version": 1,
-        "resources": [
-            {
-                "resource": "pins",
-                "desired": {
-                    "manager": "apt",
-                    "pins": resource(2, "stack-driver", "stack-library2"),
-                    "deny": ["stack-decode*"],
-                },
-            },
-            *packages(packages=resource(2, "stack-driver", "stack-library2"))["resources"],
-        ],
-    },
     "fs1": packages(packages=resource(1, "nvidia-fs-dkms")),
     "fs2": packages(packages=resource(2, "nvidia-fs-dkms")),
     "driver2": packages(packages=resource(2, "stack-driver", "stack-library2")),
@@ -302,7 +288,6 @@ def test_a_lock_that_another_process_holds_is_named(program: Path) -> None:
 
 REMOVALS = r"""
 apt-get -qq install stack-driver=1 stack-library1=1 stack-decode=1 >/dev/null
-say plan --check
 out_of_the_lock stack-decode
 say driver2 --check; say driver2; state
 apt-get -qq remove stack-decode >/dev/null
@@ -312,11 +297,8 @@ say driver2; state; cat /var/lib/gdsdeploy/removed
 
 def test_a_package_that_the_lock_does_not_replace_never_leaves_with_the_old_driver(program: Path) -> None:
     """The administrator installed everything; of the two that would leave, the locked library replaces one."""
-    planned, checked, refused, same, done, after, *removed = run(program, REMOVALS)
+    checked, refused, same, done, after, *removed = run(program, REMOVALS)
     (result,) = json.loads(checked)["resources"]
-    predicted = json.loads(planned)["resources"][-1]
-    assert predicted["refusals"] == result["refusals"], "a plan knows the pins that it would write"
-    assert predicted["changes"] == result["changes"]
     (refusal,) = result["refusals"]
     assert refusal["id"] == "removals"
     assert refusal["message"].endswith("that the lock doesn't replace: stack-decode 1")
@@ -400,9 +382,9 @@ remove --check; remove; state; cat /var/lib/gdsdeploy/removed; remove
 
 def test_what_cannot_come_back_is_said_and_stays_on_record(program: Path) -> None:
     checked, done, state, recorded, again = run(program, LOST)
-    assert sorted(changes(checked)) == sorted(changes(done))
+    assert "install stack-decode 1" in changes(checked), "what its repositories have then isn't known yet"
     assert "install stack-library1 1" in changes(done)
-    for line in (checked, done, again):
+    for line in (done, again):
         notes = json.loads(line)["notes"]
         (note,) = (note for note in notes if note.startswith("stack-decode=1 left for the lock and can't come back: "))
         assert "stack-driver (= 1)" in note

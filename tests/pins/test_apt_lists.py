@@ -1,4 +1,4 @@
-"""A plan knows what the lock's repositories bring before the host has them: apt reads them in a folder of a look.
+"""A plan names what leaves once the host has the lock's repositories and pins; provision refuses before it installs.
 
 The real apt and dpkg, above this machine's own folders, in memory.
 """
@@ -41,8 +41,9 @@ def program(tmp_path_factory: pytest.TempPathFactory, signing_key: Key) -> Path:
     hostapp.build(folder / "gdsdeploy-host.pyz")
     (folder / "home").symlink_to(signing_key.home)
     key = base64.b64encode(signing_key.keyring.read_bytes()).decode()
-    for name, uri in (("more", "file:/srv/more"), ("away", "http://127.0.0.1:9/more")):
-        (folder / name).write_text(json.dumps(document(uri, key)))
+    whole = document("file:/srv/more", key)
+    for name, value in {"more": whole, "sources": {**whole, "resources": whole["resources"][:2]}}.items():
+        (folder / name).write_text(json.dumps(value))
     return folder / "gdsdeploy-host.pyz"
 
 
@@ -66,39 +67,53 @@ FORESEEN = (
     OFFER
     + "look >/srv/before; say more --check; look >/srv/after; diff /srv/before /srv/after || :; ls /srv/hook || :\n"
 )
-FORESEEN += "say more; say more --check; ls /srv/hook; state"
+FORESEEN += "say sources >/dev/null; say more --check; say more; say more --check; ls /srv/hook; state"
 
 
-def test_a_plan_knows_what_repositories_bring_that_the_host_does_not_have(program: Path) -> None:
-    """It says exactly what apply then does, the preferences included, and leaves the host as it was."""
-    checked, *touched, done, again, hook, state = run(program, FORESEEN)
+def removals(line: str) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads(line)["resources"][-1]["report"]["removals"]
+    return report
+
+
+def test_a_plan_says_what_apply_does_once_the_repositories_are_there(program: Path) -> None:
+    """Before, it compares versions; it leaves the host as it was."""
+    early, *touched, checked, done, again, hook, state = run(program, FORESEEN)
     assert touched == [], touched
+    assert removals(early)["known"] is False
+    assert changes(early)[-4:] == [
+        *("upgrade stack-driver 1 2", "install stack-library2 2", "hold stack-driver held", "hold stack-library2 held")
+    ]
+    assert removals(checked) == {"known": True, "why": ""}
     assert changes(checked) == changes(done)
     assert {"remove stack-library1 1", "upgrade stack-driver 1 2", "install stack-library2 2"} <= set(changes(done))
-    assert json.loads(checked)["resources"][-1]["report"] == {"removals": {"known": True, "why": ""}}
     assert changes(again) == []
     assert hook == "/srv/hook", "the update itself runs the host's hooks"
     assert {"hi|stack-driver=2", "hi|stack-library2=2"} <= set(state.split())
 
 
-def test_a_removal_is_refused_before_the_repositories_are_there(program: Path) -> None:
+def test_a_removal_is_refused_when_the_repositories_are_there_and_nothing_is_installed(program: Path) -> None:
     """Its next version is in the repository, and stays out: the name matches a pattern."""
-    script = OFFER + "cd /srv/stack; apt-get -qq install stack-decode=1 >/dev/null; say more --check; say more; state"
-    planned, stopped, state = run(program, script)
+    script = OFFER + "cd /srv/stack; apt-get -qq install stack-decode=1 >/dev/null; say more; say more --check; state"
+    stopped, planned, state = run(program, script)
     result = json.loads(planned)["resources"][-1]
     (refusal,) = result["refusals"]
     assert refusal["id"] == "removals"
     assert refusal["message"].endswith("doesn't replace: stack-decode 1")
     assert ("remove", "stack-decode") in {(change["kind"], change["subject"]) for change in result["changes"]}
     assert json.loads(stopped)["error"]["message"] == refusal["message"]
-    assert "ii|stack-driver=1" in state
+    assert {"ii|stack-driver=1", "ii|stack-decode=1"} <= set(state.split())
 
 
-def test_what_cannot_be_read_leaves_removals_unknown(program: Path) -> None:
-    (planned,) = run(program, OFFER + "say away --check; ls -d /var/tmp/gdsdeploy-look* 2>/dev/null || :")
-    result = json.loads(planned)["resources"][-1]
-    assert (result["unknown"], result["refusals"]) == ([], [])
-    assert [change["kind"] for change in result["changes"]] == ["upgrade", "install", "hold", "hold"]
-    removals = result["report"]["removals"]
-    assert removals["known"] is False
-    assert "127.0.0.1:9" in removals["why"]
+HELD = (
+    OFFER
+    + r"""
+apt-mark hold stack-library1 >/dev/null
+say more | sed 's/.*"message": "\([^"]*\)".*/\1/'; state
+"""
+)
+
+
+def test_what_others_hold_is_refused_by_its_name(program: Path) -> None:
+    message, state = run(program, HELD)
+    assert "held on this host would have to change or leave: stack-library1 1" in message
+    assert {"hi|stack-library1=1", "ii|stack-driver=1"} <= set(state.split())

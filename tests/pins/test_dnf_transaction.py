@@ -1,4 +1,4 @@
-"""What dnf would change is known before it changes anything: the real dnf resolves, apply then does the same.
+"""What dnf would change is known before it installs anything: the real dnf resolves, apply then does the same.
 
 The real dnf and rpm, above this machine's folders, in memory.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -130,6 +129,11 @@ def document(site: Site, *locked: str, pinned: bool = True, uri: str = "", **mor
     }
 
 
+def sources(whole: dict[str, Any]) -> dict[str, Any]:
+    """Its repository and pins alone."""
+    return {**whole, "resources": whole["resources"][:2]}
+
+
 def run(site: Site, tmp: Path, installed: str, script: str, **documents: Any) -> list[str]:
     """The lines that a script prints on a host; installed: names of files, those after a blank in a later step."""
     for name, value in documents.items():
@@ -157,21 +161,31 @@ def moves(line: str) -> list[str]:
 
 
 EVERYTHING = "driver-1-1,common-1-1,library1-1-1,tools-1-1,kernel-1-1 kernel-2-1"
-#: What a look must leave as it is: everything but the audit trail.
+#: What a look must leave as it is: all but the audit trail.  dnf makes and removes locks in folders of its cache.
 LOOK = r"""
 look() {
-    find /etc /var ! -name pacct -printf '%p %T+ %s\n' 2>/dev/null |
+    find /etc /var ! -name pacct ! '(' -type d -path '/var/cache/dnf*' ')' -printf '%p %T+ %s\n' 2>/dev/null |
         grep -v '^/var\(/log\(/gdsdeploy.*\)\?\|/tmp\)\? ' | sort
 }
-look >/srv/before; say all --check; look >/srv/after; diff /srv/before /srv/after || :
+unchanged() { look >/srv/before; say all --check; look >/srv/after; diff /srv/before /srv/after || :; }
+unchanged; say sources >/dev/null; unchanged
 say all; say all --check; have
 """
 
 
-def test_a_look_without_the_repositories_foresees_everything(site: Site, tmp_path: Path) -> None:
+def test_a_look_foresees_everything_once_the_repositories_are_there(site: Site, tmp_path: Path) -> None:
     """New and moved dependencies, what is obsoleted, excluded, and the oldest kernel of too many."""
-    locked = ("driver=3:2-1", "library2=2-1", "tools-new=2-1", "kernel=3-1")
-    checked, done, again, have = run(site, tmp_path, EVERYTHING, LOOK, all=document(site, *locked))
+    whole = document(site, "driver=3:2-1", "library2=2-1", "tools-new=2-1", "kernel=3-1")
+    lines = run(site, tmp_path, EVERYTHING, LOOK, all=whole, sources=sources(whole))
+    assert [line for line in lines if line.startswith((">", "<"))] == [], "a look touches nothing"
+    before, checked, done, again, have = lines
+    assert of_packages(before)["report"]["removals"]["known"] is False
+    assert moves(before) == [
+        "upgrade driver 3:1-1 3:2-1 version",
+        "install library2 2-1 missing",
+        "install tools-new 2-1 missing",
+        "upgrade kernel 2-1 3-1 version",
+    ]
     assert of_packages(checked)["refusals"] == []
     assert of_packages(checked)["report"] == {"removals": {"known": True, "why": ""}}
     assert moves(checked) == moves(done)
@@ -190,19 +204,19 @@ def test_a_look_without_the_repositories_foresees_everything(site: Site, tmp_pat
 
 
 REFUSED = """
-say new --check; say new; have
-say bare --check; say bare; have
+say new; have
+say new --check; say bare --check; say bare; have
 rpm --erase --justdb decode
 say bare; have; cat /var/lib/gdsdeploy/removed
 """
 
 
 def test_a_package_that_the_lock_does_not_replace_never_leaves(site: Site, tmp_path: Path) -> None:
-    """Before the repositories are there, and afterwards."""
+    """Neither with the repositories, which stay, nor afterwards."""
     locked = ("driver=3:2-1", "library2=2-1")
     installed = "driver-1-1,common-1-1,library1-1-1,decode-1-1"
     documents = {"new": document(site, *locked), "bare": document(site, *locked, pinned=False)}
-    planned, stopped, same, checked, refused, still, done, have, *removed = run(
+    stopped, same, planned, checked, refused, still, done, have, *removed = run(
         site, tmp_path, installed, REFUSED, **documents
     )
     (refusal,) = of_packages(planned)["refusals"]
@@ -227,7 +241,7 @@ printf '[drv]\nname=drv\nstream=one\nprofiles=\nstate=enabled\n' >/etc/dnf/modul
 touch /etc/dnf/plugins/versionlock.list
 printf '[vendor]\nname=vendor\nbaseurl=%s/rpms\ngpgcheck=0\n' "$uri" >/etc/yum.repos.d/vendor.repo
 before=$(have); have
-say allowed --check; say allowed; have; sort /var/lib/gdsdeploy/removed
+say sources >/dev/null; say allowed --check; say allowed; have; sort /var/lib/gdsdeploy/removed
 echo REMOVE
 remove --check; remove; have
 test "$before" = "$(have)" && echo same
@@ -241,7 +255,9 @@ def test_what_left_comes_back_when_the_lock_goes(site: Site, tmp_path: Path) -> 
     installed = "driver-1-1,common-1-1,library1-1-1,decode-1-1"
     allowed = document(site, *locked, removes=["dec*"], deny=["decode"])
     script = f"uri={site.uri}\n{RETURN}"
-    first, checked, done, meanwhile, *rest = run(site, tmp_path, installed, script, allowed=allowed)
+    first, checked, done, meanwhile, *rest = run(
+        site, tmp_path, installed, script, allowed=allowed, sources=sources(allowed)
+    )
     assert moves(checked) == moves(done)
     assert {"remove decode 1-1 allowed driver", "remove library1 1-1 replaced-by library2"} <= set(moves(done))
     assert meanwhile.split() == ["common-2", "driver-2", "library2-2"]
@@ -249,10 +265,12 @@ def test_what_left_comes_back_when_the_lock_goes(site: Site, tmp_path: Path) -> 
         "common=1-1 manual moved", "decode=1-1 manual", "driver=3:1-1 manual moved", "library1=1-1 manual", "REMOVE"
     ]  # fmt: skip
     planned, removed, back, *ends = rest[5:]
-    assert sorted(moves(planned)) == sorted(moves(removed))
     assert {"install decode 1-1 left", "install library1 1-1 left", "downgrade driver 3:2-1 3:1-1 left"} <= set(
         moves(removed)
     )
+    assert {line for line in moves(removed) if line.endswith("left")} == {
+        line for line in moves(planned) if line.endswith("left")
+    }
     assert (back, ends) == (first, ["same", "clean"])
 
 
@@ -286,8 +304,8 @@ def test_a_rollback_brings_back_what_the_locks_of_the_earlier_lock_keep_out(site
 
 def test_what_leaves_takes_what_needs_it_and_that_is_refused(site: Site, tmp_path: Path) -> None:
     leaving = {"superseded": packages("source=0-1")}
-    script = "say all --check; say all; have; rpm --erase --justdb needs-source addon; say all; have"
-    checked, refused, same, done, have = run(
+    script = "say all; say all --check; have; rpm --erase --justdb needs-source addon; say all; have"
+    refused, checked, same, done, have = run(
         site, tmp_path, "driver-1-1,common-1-1,source-1-1,needs-source-1-1,addon-1-1", script,
         all=document(site, "driver=3:2-1", **leaving),
     )  # fmt: skip
@@ -300,17 +318,17 @@ def test_what_leaves_takes_what_needs_it_and_that_is_refused(site: Site, tmp_pat
 
 def test_names_that_stay_out_and_what_has_no_solution_are_known_before(site: Site, tmp_path: Path) -> None:
     """The locked versions are installed or nothing is; a denied name is no way to meet a requirement."""
-    script = "say denied --check; say denied; say impossible --check; say impossible; have"
+    script = "say denied; say denied --check; say impossible; say impossible --check; have"
     documents = {
         "denied": document(site, "driver=3:2-1", deny=["common"]),
         "impossible": document(site, "impossible=1-1"),
     }
-    denied, stopped, planned, failed, have = run(site, tmp_path, "driver-1-1,common-1-1", script, **documents)
+    stopped, denied, failed, planned, have = run(site, tmp_path, "driver-1-1,common-1-1", script, **documents)
     for line in (denied, planned):
         result = of_packages(line)
         assert result["report"]["removals"]["known"] is False
         assert result["report"]["removals"]["why"].startswith("dnf can't install the locked packages: ")
-        assert result["changes"] != []
+        assert result["unknown"] == [result["report"]["removals"]["why"]]
     assert "common = 2-1" in of_packages(denied)["report"]["removals"]["why"]
     assert "nothing provides nothing" in of_packages(planned)["report"]["removals"]["why"]
     for line in (stopped, failed):
@@ -320,28 +338,16 @@ def test_names_that_stay_out_and_what_has_no_solution_are_known_before(site: Sit
     assert have.split() == ["common-1", "driver-1"]
 
 
-def test_a_repository_out_of_reach_leaves_removals_unknown(site: Site, tmp_path: Path) -> None:
-    away = document(site, "driver=3:2-1", uri="http://127.0.0.1:9/rpms")
-    (line,) = run(site, tmp_path, "driver-1-1,common-1-1,decode-1-1", "say away --check", away=away)
-    assert moves(line) == ["upgrade driver 3:1-1 3:2-1 version"]
-    assert of_packages(line)["refusals"] == []
-    assert of_packages(line)["report"]["removals"]["known"] is False
-    assert "gdsdeploy-site" in of_packages(line)["report"]["removals"]["why"]
-
-
-STOPPED = """
-python3 -I -S host.pyz apply --json --desired slow.json --check >/srv/answer 2>&1 & process=$!
-until ls -d /var/tmp/gdsdeploy-look-*/dnf >/dev/null 2>&1; do sleep 0.1; done
-kill -TERM $process
-wait $process || echo "status $?"
-ls /var/tmp
-"""
-
-
-def test_a_look_that_is_stopped_leaves_nothing(site: Site, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        slow = document(site, "driver=3:2-1", uri=f"http://127.0.0.1:{silent.getsockname()[1]}/rpms")
-        assert run(site, tmp_path, "driver-1-1,common-1-1", STOPPED, slow=slow) == ["status 143"]
+def test_without_lists_in_dnfs_cache_removals_are_unknown(site: Site, tmp_path: Path) -> None:
+    """A look loads nothing."""
+    whole = document(site, "driver=3:2-1")
+    script = (
+        "say sources >/dev/null; dnf --quiet clean all >/dev/null; say all --check; find /var/cache/dnf -name '*.xml*'"
+    )
+    (line,) = run(site, tmp_path, "driver-1-1,common-1-1,decode-1-1", script, all=whole, sources=sources(whole))
+    (result,) = [one for one in json.loads(line)["resources"] if one["name"] == "packages"]
+    assert (result["changes"], len(result["unknown"])) == ([], 1)
+    assert "gdsdeploy-site" in result["report"]["removals"]["why"]
 
 
 PURGE = """

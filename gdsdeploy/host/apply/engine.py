@@ -10,7 +10,7 @@ from .. import derived
 from ..errors import ApplyError, CannotTellError, DesiredError, HostError
 from ..model import schema
 from . import files, labels, registry
-from .host import ManagedHost, Prediction
+from .host import ManagedHost
 from .model import Change, Refusal, Resource, io_error
 
 VERSION = 1
@@ -97,8 +97,8 @@ def run(
     """
     results: List[Result] = []
     pending: List[Change] = []
-    # Another variant may have been predicted for the same host.
-    host.prediction = Prediction()
+    # Another variant may have been checked on the same host.
+    host.judged = set()
     if not host.check and len(targets) > 1:
         _refuse([refusal for target in targets for refusal in _refusals(host, target)])
     with labels.restore_after(host):
@@ -114,7 +114,7 @@ def run(
 
 def _check(host: ManagedHost, target: DesiredResource, pending: Sequence[Change]) -> Result:
     result = Result(target.name)
-    host.prediction.changes = tuple(pending)
+    host.pending = tuple(pending)
     try:
         observed = target.resource.observe(host, target.desired)
         # First, since what can't be told of the changes may not matter to who reads it.

@@ -6,8 +6,6 @@ import contextlib
 import fnmatch
 import os
 import shutil
-import tempfile
-from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .. import derived, process
@@ -25,28 +23,8 @@ SELINUX = "/sys/fs/selinux/enforce"
 #: SELinux's labels of what was written.
 LABELS = Thing("labels")
 _QUERY_SECONDS = 120.0
-#: Folder of files that a look leaves for its own time: on a disk, since package lists are large.
-SCRATCH = "/var/tmp"  # noqa: S108  # nosec B108 # the folder in it is our own
-#: apt reads package lists as a user of its own.
-_PASSABLE, _READABLE = 0o711, 0o755
 #: Lines of a failed program's output that an error quotes.
 _TAIL = 12
-
-
-@dataclass
-class Prediction:
-    """What a check says that earlier resources bring, for the simulations of later ones.
-
-    ``changes``: of all of them.  ``files``: by their paths.  ``streams``: module streams that will be enabled.
-    ``preferences``: apt's, empty where they stay as they are.
-    ``offers``: whether packages will be offered that the host's own lists don't have.
-    """
-
-    changes: Sequence[Change] = ()
-    files: Dict[str, files.File] = field(default_factory=dict)
-    streams: List[str] = field(default_factory=list)
-    preferences: str = ""
-    offers: bool = False
 
 
 class ManagedHost:
@@ -62,12 +40,14 @@ class ManagedHost:
         self.run_id = run_id
         self.root = root
         self.record = Record(root)
-        self.prediction = Prediction()
+        #: what earlier resources would change, in a check
+        self.pending: Sequence[Change] = ()
+        #: packages whose removals an earlier set of packages has judged, in a check
+        self.judged: Set[str] = set()
         #: notes for a person
         self.notes: List[str] = []
         self.say = say
         self._answers: Dict[Any, Any] = {}
-        self._scratch: Optional[tempfile.TemporaryDirectory[str]] = None
         self._undo: List[Tuple[str, Callable[[], object]]] = []
         #: paths that were written, for their labels
         self.written: Set[str] = set()
@@ -95,17 +75,6 @@ class ManagedHost:
         """What a program that changes nothing prints, whatever its exit status is; cached until a change."""
         output: Output = self.once(tuple(argv), lambda: process.run(argv, seconds))
         return output
-
-    def scratch(self, name: str) -> str:
-        """A folder for files of a look, which goes with this object: every user may read there, and only we write."""
-        if self._scratch is None:
-            self._scratch = tempfile.TemporaryDirectory(prefix="gdsdeploy-look-", dir=SCRATCH)
-            os.chmod(self._scratch.name, _PASSABLE)
-        folder = os.path.join(self._scratch.name, name)
-        if not os.path.isdir(folder):
-            os.mkdir(folder)
-            os.chmod(folder, _READABLE)
-        return folder
 
     def once(self, key: Any, ask: Callable[[], Any]) -> Any:
         """The result of ``ask``, cached until a change."""

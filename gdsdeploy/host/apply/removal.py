@@ -40,7 +40,7 @@ def remove(
     purged = packages.purged(host) if left.read(host) and not only else []
     bring_back = partial(left.revert, purged=purged)
     others: List[_Step] = [] if only else [bring_back, _restore_recorded, _restore_unrecorded]
-    last: List[_Step] = [] if only else [partial(_folders, purged)]
+    last: List[_Step] = [] if only else [_folders]
 
     def have_read(host: ManagedHost) -> List[Change]:
         """What reads restored files does so before the record goes that it is due."""
@@ -77,20 +77,20 @@ def _restore_unrecorded(host: ManagedHost) -> List[Change]:
     return restore(host, [*written.FILES, *written.PASSING, *patterns])
 
 
-def _folders(purged: Sequence[str], host: ManagedHost) -> List[Change]:
+def _folders(host: ManagedHost) -> List[Change]:
     """Gdsdeploy's folders, the one with the record last."""
     folders = sorted(written.FOLDERS, key=lambda name: name == os.path.dirname(RECORD))
-    paths = [path for folder in folders for path in _removable(host, folder, purged)]
+    paths = [path for folder in folders for path in _removable(host, folder)]
     if not host.check:
         for path in paths:
             host.remove_tree(path)
     return [Change("delete", path, "folder", "", "ours") for path in paths]
 
 
-def _removable(host: ManagedHost, folder: str, purged: Sequence[str]) -> List[str]:
+def _removable(host: ManagedHost, folder: str) -> List[str]:
     """The folder, or what is in it where something has to stay: the lock, records of packages."""
     protected = {lock.PATH} | ({INSTALLED} if packages.staying(host) else set())
-    protected |= {left.RECORD} if folder == os.path.dirname(left.RECORD) and left.stays(host, purged) else set()
+    protected |= {left.RECORD} if folder == os.path.dirname(left.RECORD) and left.stays(host) else set()
     if any(os.path.dirname(path) == folder for path in protected):
         paths = [f"{folder}/{name}" for name in list_folder(host.root, folder)]
         # The program that runs is among those that were unpacked; a boot clears them.

@@ -57,11 +57,6 @@ class Repositories(Resource[Desired]):
         brought = {key.dest for key in desired.keys}
         needed = dict.fromkeys(path for path in chosen.keyrings(desired.indices) if path not in brought)
         entries, knows = {file.path: host.entry(file.path) for file in self._files}, chosen.knows(host, desired.pins)
-        if host.check:
-            changed = [change for file in self._files for change in files.compare(file, entries[file.path])]
-            paths = {change.subject for change in changed}
-            host.prediction.files.update({file.path: file for file in self._files if file.path in paths})
-            host.prediction.offers = _others_offered(chosen, changed, knows=knows)
         return {
             "files": self._files,
             "entries": entries,
@@ -131,11 +126,6 @@ def _folder(index: Index) -> str:
     """The folder on the host that the repository is; empty for one that a server has."""
     parts = urlsplit(index.uri)
     return unquote(parts.path) if parts.scheme == "file" else ""
-
-
-def _others_offered(chosen: Manager, changes: Sequence[Change], *, knows: bool) -> bool:
-    """Whether the host will have package lists that it doesn't have."""
-    return bool(_refresh(chosen, changes, knows=knows) if chosen.lists else changes)
 
 
 def _refresh(chosen: Manager, changes: Sequence[Change], *, knows: bool) -> Optional[str]:

@@ -86,13 +86,14 @@ def test_preflight_watches_the_flavour_where_the_profile_names_none(
 
 
 HOST = [
-    "preflight", "repositories", "pins", "program", "expectation", "guard", "driver_options", "packages.driver",
-    "imex", "packages.kernel", "module_options", "boot_arguments", "packages.cufile", "cufile", "modules",
+    "preflight", "repositories", "pins", "removals", "program", "expectation", "guard", "driver_options",
+    "packages.driver", "imex", "packages.kernel", "module_options", "boot_arguments", "packages.cufile", "cufile",
+    "modules",
     "boot_default", "peermem", "gate", "watch", "loaded", "reboot",
 ]  # fmt: skip
 BUILDER = [
-    "preflight", "repositories", "pins", "program", "expectation", "recipes", "packages.kernel", "packages.modules",
-    "modules",
+    "preflight", "repositories", "pins", "removals", "program", "expectation", "recipes", "packages.kernel",
+    "packages.modules", "modules",
 ]  # fmt: skip
 
 
@@ -100,7 +101,7 @@ def test_a_host_is_asked_in_each_way_that_it_may_go(fleet: Fleet) -> None:
     variants = ways(fleet, "gpu1")
     assert list(variants) == ["build", "keep", "receive"]
     assert list(variants["keep"]) == list(variants["receive"]) == HOST
-    assert list(variants["build"]) == [*HOST[:5], "recipes", *HOST[5:14], "packages.modules", *HOST[14:]]
+    assert list(variants["build"]) == [*HOST[:6], "recipes", *HOST[6:15], "packages.modules", *HOST[15:]]
     sources = {way: (entry["modules"].source, entry["modules"].archive_sha256) for way, entry in variants.items()}
     assert sources == {"build": ("build", ""), "keep": ("receive", ""), "receive": ("receive", "none")}
     assert variants["build"]["modules"].hand_over

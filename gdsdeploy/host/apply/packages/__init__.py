@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from functools import partial
 from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence
@@ -25,10 +26,8 @@ from .managers import (
 )
 from .transaction import Desired, Observed, Plan
 
-#: The resource of the same document that decides what the package manager would offer.
-_OFFERING = "repositories"
-#: The one whose preferences a check predicts.
-_PINNING = "pins"
+#: The resources of the same document that decide what the package manager would take.
+DECIDING = ("repositories", "pins")
 
 
 class Packages(Resource[Desired]):
@@ -80,7 +79,9 @@ class Packages(Resource[Desired]):
             unload.loaded(host),
             partial(unload.users, host),
             host.check,
-            [change for change in host.prediction.changes if change.resource.partition(".")[0] == self.name],
+            [change for change in host.pending if change.resource.partition(".")[0] == self.name],
+            any(change.resource in DECIDING for change in host.pending),
+            host.judged if host.check else set(),
         )
 
     def report(self, desired: Desired, observed: Any) -> Mapping[str, Any]:
@@ -90,6 +91,8 @@ class Packages(Resource[Desired]):
         if not observed.predicts or not plan.missing:
             return {}
         why = "packages are half-installed"
+        if observed.awaits:
+            why = "the host has no repositories and pins of this lock yet"
         try:
             is_known = observed.moves(plan) is not None
         except CannotTellError as error:
@@ -100,18 +103,16 @@ class Packages(Resource[Desired]):
         """Packages that gdsdeploy didn't install never leave as a side effect: a driver loses pieces by that."""
         chosen = manager(desired.manager)
         plan = observed.plan(chosen, desired)
-        try:
-            moves = observed.moves(plan) if plan.missing else None
-        except CannotTellError:
-            # Repositories or pins come first; then this is asked again.
-            return []
-        handled = {*observed.ours, *(change.subject for change in observed.earlier)}
-        handled |= {package.package for package in plan.missing}
+        moves: Sequence[Change] = ()
+        # A transaction without a solution says so in its turn.
+        with contextlib.suppress(CannotTellError):
+            moves = (observed.moves(plan) if plan.missing else None) or ()
+        fresh = [move for move in moves if move.subject not in observed.judged]
+        observed.judged.update(move.subject for move in fresh)
+        handled = {*observed.ours, *(package.package for package in plan.missing)}
         holds = {name for name, package in observed.installed.items() if package.is_held} - handled
-        stuck = removals.holds([move for move in moves or [] if move.subject in holds], desired.allows)
-        # What leaves before this transaction was judged then.
-        gone_by_then = [change.subject for change in observed.earlier if change.kind == "remove"]
-        return [*stuck, *_removals_refused(chosen, desired, plan, moves, [*observed.recorded, *gone_by_then])]
+        stuck = removals.holds([move for move in fresh if move.subject in holds], desired.allows)
+        return [*stuck, *_removals_refused(chosen, desired, plan, fresh, observed.recorded)]
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         """Everything that the transaction changes, dependencies included, and the holds."""
@@ -119,14 +120,8 @@ class Packages(Resource[Desired]):
         installed = observed.later()
         plan = observed.plan(chosen, desired)
         moved = transaction.lock_changes(chosen, plan, installed, observed.unfinished)
-        others = {change.resource for change in pending}
         if plan.missing:
-            try:
-                moved = transaction.simulated_changes(desired, plan, moved, observed) or moved
-            except CannotTellError:
-                # The report says that removals aren't known.
-                if not others & {_OFFERING, _PINNING}:
-                    raise
+            moved = transaction.simulated_changes(desired, plan, moved, observed) or moved
         unheld = [Change("unhold", name, "held", "", "not-locked") for name in plan.obsolete]
         present = {**observed.lost, **observed.unfinished, **installed}
         return [
@@ -166,7 +161,7 @@ class Packages(Resource[Desired]):
             host.say(f"{error.message}; the locked packages replace it")
         if was_interrupted:
             # Before, nothing could be simulated.
-            moves = chosen.simulate(host, plan.missing, plan.going, plan.obsolete)
+            moves = chosen.simulate(host, plan.missing, plan.going)
             refused = _removals_refused(chosen, desired, plan, moves, recorded)
             if refused:
                 raise ApplyError(refused[0].message, refused[0].hint, "refused")

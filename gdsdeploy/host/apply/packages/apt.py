@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from dataclasses import replace
 from typing import Any, Dict, List, Optional, Sequence, Set
 
 from ...errors import ApplyError, CannotTellError
@@ -18,7 +19,7 @@ from ..host import ManagedHost
 from ..model import Change, Refusal
 from . import aptplan, aptsources
 from . import state as database
-from .aptplan import ENVIRONMENT, LOOK, simulate
+from .aptplan import ENVIRONMENT, LOOK
 from .aptsources import HEAD, HOOK, PREFERENCES, names_to_deny, preferences, recorded_names, refresh
 from .managers import REFRESH_SECONDS, TRANSACTION_SECONDS, Index, Manager, Package, Pin, register, run
 
@@ -104,42 +105,30 @@ release=$1
     def observe_pins(self, host: ManagedHost, desired: Any) -> Any:
         """The preferences as they are and as apt's names for the repositories make them."""
         closed = any(index.exclusive for index in desired.indices)
-        try:
-            future = aptplan.options(host, SOURCES)
-        except CannotTellError:
-            future = []
-        argv = ["apt-get", *future, "indextargets", "--format", aptsources.TARGET_FORMAT, "Created-By: Packages"]
+        argv = ["apt-get", "indextargets", "--format", aptsources.TARGET_FORMAT, "Created-By: Packages"]
         repositories = aptsources.exclusive(host.query(argv).splitlines() if closed else [], desired.indices)
         entry = host.entry(PREFERENCES)
         # Anything but a file there is refused.
         text_before = host.text(PREFERENCES) if entry is not None and entry.kind == files.FILE else ""
         packages = [pin.package for pin in desired.pins]
         names = recorded_names(text_before, desired.deny, packages)
-        certain = preferences(desired.pins, desired.deny, names, [])
         text = preferences(desired.pins, desired.deny, names, repositories)
         if text != text_before:
-            names = names_to_deny(desired.deny, packages, aptplan.ask(host, [*future, "pkgnames"]).split())
+            names = names_to_deny(desired.deny, packages, aptplan.ask(host, ["pkgnames"]).split())
             text = preferences(desired.pins, desired.deny, names, repositories)
-        if host.check and text != text_before:
-            host.prediction.preferences = text
         return {
             "file": File.of(PREFERENCES, text),
             "entry": entry,
             "others": [(HOOK, host.entry(HOOK.path))],
-            "text": text_before,
-            "certain": certain,
-            "closed": closed and not future,
             "pinned": host.exists(PREFERENCES),
         }
 
     def pin_changes(self, desired: Any, observed: Any, pending: Sequence[Change]) -> List[Change]:
         """The file of preferences; its last part names repositories by what their lists say."""
         changes = files.compare(observed["file"], observed["entry"])
-        kinds = [change.kind for change in pending if change.resource == "repositories"]
-        if observed["closed"] and kinds:
-            starts = observed["text"].startswith(observed["certain"])
-            if starts and (changes or set(kinds) != {"refresh"}):
-                raise CannotTellError("the repositories' own names are known after their package lists are read")
+        if any(change.resource == "repositories" for change in pending):
+            # What the lists say, this host knows when it has read them.
+            changes = [replace(change, after="") for change in changes]
         return [*changes, *(change for pair in observed["others"] for change in files.compare(*pair))]
 
     def pin(self, host: ManagedHost, desired: Any, change: Change) -> None:
@@ -175,28 +164,19 @@ release=$1
     def order(self, version: str) -> Any:
         return compat.version_order(version)
 
-    def simulate(
-        self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str], loose: Sequence[str] = ()
-    ) -> Optional[List[Change]]:
+    def simulate(self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str]) -> Optional[List[Change]]:
         """What ``apt-get --simulate`` says; None while packages have to be installed again."""
         if self.broken(host):
             return None
         words = _transaction(install, remove)
-
-        def moves(loose: Sequence[str]) -> List[Change]:
-            options = aptplan.options(host, SOURCES)
-            key = ("simulate", host.prediction.preferences, host.prediction.offers, *words, *loose)
-            return aptplan.moves(host, str(host.once(key, lambda: simulate(host, options, words, loose))), SOURCES)
-
         try:
             try:
-                return moves(loose)
+                return aptplan.simulate(host, words)
             except CannotTellError:
                 # Of holds, apt says only that some package is held: without them, it says which would have to move.
-                holds = [name for name, package in self.installed(host).items() if package.is_held]
-                if not holds:
+                if not any(package.is_held for package in self.installed(host).values()):
                     raise
-                return moves(sorted({*loose, *holds}))
+                return aptplan.simulate(host, ["--ignore-hold", *words])
         except CannotTellError:
             if host.check and not self.unfinished(host):
                 raise
@@ -233,8 +213,7 @@ release=$1
         run(host, ["apt-mark", "auto", *names], REFRESH_SECONDS, ENVIRONMENT)
 
     def simulate_return(self, host: ManagedHost, install: Sequence[Package], purged: Sequence[str]) -> List[Change]:
-        options = aptplan.without_ours(host) if host.check else []
-        return aptplan.simulate_return(host, [*options, *LOOK], install, _transaction(install, purged))
+        return aptplan.simulate_return(host, install, _transaction(install, purged))
 
     def bring_back(self, host: ManagedHost, install: Sequence[Package]) -> None:
         self.install(host, install, [])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
-import os
 from dataclasses import replace
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set
 
@@ -17,7 +15,6 @@ from ..host import ManagedHost
 from ..model import Change, Refusal
 from . import offers, versions
 from . import state as database
-from .future import looking, scratch_sources
 from .managers import (
     REFRESH_SECONDS,
     RETURNING,
@@ -125,9 +122,6 @@ release=$2
         file = File(LOCKS, content=merged.encode("utf-8", "surrogateescape"))
         if entry is not None and is_file:
             file, entry = replace(file, mode=entry.mode), replace(entry, uid=0, gid=0)
-        if host.check:
-            host.prediction.files.update({} if has_plugin and merged == text else {LOCKS: file})
-            host.prediction.streams = missing
         return {
             "plugin": has_plugin,
             "streams": missing,
@@ -251,9 +245,7 @@ release=$2
         """Without the epoch 0."""
         return offers.plain(version)
 
-    def simulate(
-        self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str], loose: Sequence[str] = ()
-    ) -> Optional[List[Change]]:
+    def simulate(self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str]) -> Optional[List[Change]]:
         """What dnf resolves, as :meth:`install` has it done."""
         return list(_solve(host, install, remove).moves)
 
@@ -325,9 +317,9 @@ release=$2
 def _solve(
     host: ManagedHost, install: Sequence[Package], remove: Sequence[str], *, returns: bool = False
 ) -> offers.Solution:
-    """The transaction that dnf would make, with what a check predicts; raises CannotTellError.
+    """The transaction that dnf would make, in a check by the lists that it has; raises CannotTellError.
 
-    returns: without gdsdeploy's locks, and in a check without its repositories and streams.
+    returns: without gdsdeploy's locks.
     """
     for path in host.glob(_READ):
         entry = host.entry(path)
@@ -340,11 +332,8 @@ def _solve(
         "install": _words(host, install),
         "remove": list(remove),
         "away": bool(_away(host)),
-        "folder": "",
+        "cached": host.check,
     }
-    if host.check:
-        with looking():
-            request.update(_without_ours(host) if returns else _predicted(host))
     if returns and read_lines(host):
         request["locks"] = _lines(merge_locks(host.text(LOCKS), [], read_lines(host)))
     return offers.solve(host, request, returns=returns)
@@ -355,38 +344,6 @@ def _words(host: ManagedHost, install: Sequence[Package]) -> List[str]:
     names = [Dnf().word(package) for package in install]
     returning = [file_of(package) if host.exists(file_of(package)) else "" for package in install]
     return [file or name for file, name in zip(returning, names)]
-
-
-def _predicted(host: ManagedHost) -> Dict[str, Any]:
-    """What makes a request one for a look, at the host as it will be."""
-    files_by_path = host.prediction.files
-    request: Dict[str, Any] = {"folder": host.scratch("dnf"), "streams": host.prediction.streams}
-    if host.prediction.offers:
-        request["repositories"] = place = scratch_sources(host, REPOSITORIES)
-        # Answers are stored by request, and another variant's file has the same path.
-        with open(place, "rb") as file:
-            request["content"] = hashlib.sha256(file.read()).hexdigest()
-    if LOCKS in files_by_path:
-        request["locks"] = _lines(files_by_path[LOCKS].content.decode("utf-8", "replace"))
-    return request
-
-
-def _without_ours(host: ManagedHost) -> Dict[str, Any]:
-    """What makes a request one for a look, at the host after a removal."""
-    place = os.path.join(host.scratch("without"), os.path.basename(REPOSITORIES))
-    with open(place, "w", encoding="utf-8"):
-        # An empty file takes the place of gdsdeploy's.
-        pass
-    folder, before = MODULES + "/", host.record.paths
-    earlier = [_stream_before(path, before[path]) for path in before if path.startswith(folder)]
-    return {"folder": host.scratch("dnf"), "repositories": place, "streams": earlier}
-
-
-def _stream_before(path: str, before: Any) -> str:
-    """NAME:STREAM as the record has it, or the name alone where the module had no stream enabled."""
-    name = os.path.basename(path)[: -len(".module")]
-    entry = _settings(base64.b64decode(str((before or {}).get("content") or "")).decode("utf-8", "replace"))
-    return f"{name}:{entry['stream']}" if entry.get("state") == "enabled" and entry.get("stream") else name
 
 
 def _lines(text: str) -> List[str]:

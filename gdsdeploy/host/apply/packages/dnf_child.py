@@ -11,22 +11,18 @@ For ``install``, a list of NAME-EPOCH:VERSION-RELEASE and of paths, it answers w
 whether that takes ``--allowerasing``.  Or it answers ``problem``, a kind of problem, ``text``, what dnf says, and
 ``missing``, what it doesn't find.
 
-``folder``: for a look, which leaves the host as it is.  Metadata that the host lacks are loaded into this folder, with
-``refresh`` also those of the lock's repositories; others are taken from the host's cache however old they are.  Empty:
-dnf's own rules, as for ``dnf install``.
-``repositories``, ``locks`` and ``streams``: a file of repositories that takes the place of that with the same name, the
-lines of the list of locks, and the module streams to enable, as they will be (a module
-without a stream has none).  ``away``: repositories may be out of reach.  Other keys are not read.
+``cached``: for a look, which takes metadata from the host's cache, however old they are, and loads none.  Otherwise
+dnf's own rules, as for ``dnf install``.  ``locks``: lines that take the place of those in the list of locks.
+``away``: repositories may be out of reach.  Other keys are not read.
 
 The plugin versionlock applies its locks to programs that use dnf's interface, and not to ``dnf repoquery``.
 """
 
-import glob
 import json
 import os
 import sys
 import tempfile
-from typing import Any, Dict, List, Set
+from typing import Any, Dict, List, Sequence, Set
 
 #: Reasons: a setting or a lock hides the package, or a module stream does.
 EXCLUDED, STREAM = "excluded", "stream"
@@ -34,10 +30,6 @@ EXCLUDED, STREAM = "excluded", "stream"
 MISSING, CONFLICT, METADATA = "missing", "conflict", "metadata"
 #: Why a package leaves: one that comes replaces or excludes it, or it needs another version of one that moves.
 REPLACED, CONFLICTS, NEEDS = "replaced-by", "conflicts", "needs"
-#: Repositories of the lock have names that begin like this.
-_OURS = "gdsdeploy-"
-#: Seconds without any data, and for one attempt, after which a repository is out of reach of a look.
-_SECONDS = 10
 
 
 def prepare(base: Any, request: Dict[str, Any]) -> None:
@@ -47,24 +39,11 @@ def prepare(base: Any, request: Dict[str, Any]) -> None:
     if base.conf.substitutions.get("releasever") is None:
         # dnf's own command leaves out what it can't detect.
         base.conf.substitutions.pop("releasever", None)
-    # Predicted locks take the place of those that the plugin reads.
+    # These locks take the place of those that the plugin reads.
     base.init_plugins(disabled_glob=["versionlock"] if request.get("locks") is not None else [])
     base.pre_configure_plugins()
-    if request.get("repositories"):
-        base.conf.reposdir = [others_beside(request["repositories"], base.conf.reposdir)]
     base.read_all_repos()
     base.configure_plugins()
-
-
-def others_beside(file: str, folders: List[str]) -> str:
-    """The folder of ``file``, a future file of repositories; links lead to the host's other files."""
-    place, name = os.path.split(file)
-    for number, folder in enumerate(folders):
-        for path in glob.glob(os.path.join(folder, "*.repo")):
-            link = os.path.join(place, f"{number}-{os.path.basename(path)}")
-            if os.path.basename(path) != name and not os.path.lexists(link):
-                os.symlink(path, link)
-    return place
 
 
 def offers(base: Any, names: List[str]) -> Dict[str, Any]:
@@ -105,16 +84,18 @@ def transaction(request: Dict[str, Any]) -> Dict[str, Any]:
         base.conf.clean_requirements_on_remove = False
         for repository in base.repos.iter_enabled() if request["away"] else ():
             repository.skip_if_unavailable = True
-        if request["folder"]:
-            look_only(base, request)
+        if request["cached"]:
             base.conf.logdir = empty
         try:
             going = erased(request["remove"], empty) if request["remove"] else set()
-            base.fill_sack(load_available_repos=bool(request["install"]))
+            if request["cached"] and request["install"]:
+                base.fill_sack_from_repos_in_cache()
+            else:
+                base.fill_sack(load_available_repos=bool(request["install"]))
             # Hooks of plugins may change the host, and so would the history of transactions.
             base._plugins = dnf.plugin.Plugins()
             base.conf.persistdir = empty
-            predict(base, request)
+            apply_locks(base, request.get("locks") or ())
             missing = mark(base, request["install"], going)
         except dnf.exceptions.RepoError as error:
             return {"problem": METADATA, "text": str(error)}
@@ -132,36 +113,13 @@ def transaction(request: Dict[str, Any]) -> Dict[str, Any]:
         return {"problem": CONFLICT, "text": problem}
 
 
-def look_only(base: Any, request: Dict[str, Any]) -> None:
-    """Write into the folder only; what the host has in its cache is read there."""
-    folder, cache = request["folder"], base.conf.cachedir
-    for repository in base.repos.iter_enabled():
-        repository.metadata_expire = -1
-        is_cached = os.path.exists(os.path.join(repository._repo.getCachedir(), "repodata", "repomd.xml"))
-        if is_cached and not (request["refresh"] and repository.id.startswith(_OURS)):
-            repository.basecachedir = cache
-        else:
-            repository.basecachedir = folder
-            repository.timeout, repository.retries = _SECONDS, 1
-    base.conf.cachedir = folder
-    for name in os.listdir(cache) if os.path.isdir(cache) else []:
-        # What dnf has made of its lists, for speed; dnf replaces the link where that is out of date.
-        if name.endswith((".solv", ".solvx")) and not os.path.lexists(os.path.join(folder, name)):
-            os.symlink(os.path.join(cache, name), os.path.join(folder, name))
-
-
-def predict(base: Any, request: Dict[str, Any]) -> None:
-    """Enable module streams, and apply the lines of a list of locks as the plugin versionlock does."""
-    import dnf.module.module_base
+def apply_locks(base: Any, lines: Sequence[str]) -> None:
+    """Apply the lines of a list of locks as the plugin versionlock does."""
     import dnf.subject
 
-    streams = dnf.module.module_base.ModuleBase(base)
-    for stream in request.get("streams", ()):
-        # After a reset, libdnf refuses to enable another stream in the same transaction.
-        (streams.enable if ":" in stream else streams.reset)([stream])
     sack, names = base.sack, set()
     locked, excluded = sack.query().filter(empty=True), sack.query().filter(empty=True)
-    for line in request.get("locks") or ():
+    for line in lines:
         for nevra in dnf.subject.Subject(line.lstrip("!")).get_nevra_possibilities():
             if line.startswith("!"):
                 excluded = excluded.union(nevra.to_query(sack))

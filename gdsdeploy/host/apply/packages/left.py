@@ -15,6 +15,7 @@ from ...errors import ApplyError, CannotTellError, NotOfferedError
 from ..files import File
 from ..host import ManagedHost
 from ..model import Change, writing
+from . import transaction
 from .managers import HOLDS, INSTALLED, Installed, Manager, Package, host_manager, read_names
 
 #: A line for each: NAME=VERSION, ``manual`` or ``automatic``, and where it applies ``held`` and ``moved``.
@@ -186,7 +187,7 @@ def _moves(host: ManagedHost, chosen: Manager, lines: Sequence[Left], purged: Se
     """What bringing them back changes; raises CannotTellError where others that stay would change or leave."""
     names = {one.name for one in lines}
     moves = chosen.simulate_return(host, _packages(lines), [name for name in purged if name not in names])
-    # In a check they are still there.
+    # What leaves before is still there.
     moves = [
         replace(move, kind="install", before="") if move.subject in purged else move
         for move in moves
@@ -199,22 +200,20 @@ def _moves(host: ManagedHost, chosen: Manager, lines: Sequence[Left], purged: Se
     return moves
 
 
-def bring_back(
-    host: ManagedHost, chosen: Manager, lines: Sequence[Left], purged: Sequence[str] = (), *, versions: bool = False
-) -> List[Change]:
-    """Install ``lines`` again where that goes, and note what can't come back; with ``host.check`` only say it.
+def bring_back(host: ManagedHost, chosen: Manager, lines: Sequence[Left], *, versions: bool = False) -> List[Change]:
+    """Install ``lines`` again where that goes, and note what can't come back.
 
-    purged, versions: as for :func:`find`.  Raises ApplyError where a transaction that was found fails.
+    versions: as for :func:`find`.  Raises ApplyError where a transaction that was found fails.
     """
-    way = find(host, chosen, lines, purged, versions=versions)
+    way = find(host, chosen, lines, versions=versions)
     for one, why in way.lost:
         command = f"{chosen.command} install {chosen.word(Package(one.name, one.version))}"
         did = "was there before" if one.has_moved else "left for the lock"
         host.notes.append(f"{one} {did} and can't come back: {why}; to try it: {command}")
     marks = _unmarked(host, chosen, lines)
-    if way.install and not host.check:
+    if way.install:
         _install(host, chosen, way)
-    if lines and not host.check:
+    if lines:
         present = chosen.installed(host)
         back = [one for one in lines if one.name in present and (not one.has_moved or _is_back(one, present))]
         _restore_marks(host, chosen, back)
@@ -267,20 +266,31 @@ def _marks(one: Left) -> Thing:
 
 
 def revert(host: ManagedHost, purged: Sequence[str]) -> List[Change]:
-    """Bring back everything on record, after the lock's packages, pins and repositories went."""
+    """Bring back everything on record, after the lock's packages, pins and repositories went.
+
+    With ``host.check`` only say it: what the record has.  Whether the host's own repositories offer it is known when
+    the lock's are gone.  purged: what leaves before.
+    """
     lines = read(host)
-    changes = bring_back(host, host_manager(host), lines, purged if host.check else (), versions=True) if lines else []
-    if lines and not host.check:
-        write(host, [one for one in read(host) if not one.has_moved])
+    if not lines:
+        return []
+    chosen = host_manager(host)
+    if host.check:
+        later = {name: package for name, package in chosen.installed(host).items() if name not in purged}
+        moves = [
+            transaction.move(chosen, package, later.get(package.package))
+            for one, package in zip(lines, _packages(lines))
+            if one.name not in later or (one.has_moved and not _is_back(one, later))
+        ]
+        return [*(replace(move, reason=REASON) for move in moves), *_unmarked(host, chosen, lines)]
+    changes = bring_back(host, chosen, lines, versions=True)
+    write(host, [one for one in read(host) if not one.has_moved])
     return changes
 
 
-def stays(host: ManagedHost, purged: Sequence[str]) -> bool:
-    """Whether the record is kept after :func:`revert`, because something can't come back."""
-    lines = read(host)
-    if not host.check or not lines:
-        return bool(lines)
-    return any(not one.has_moved for one, _ in find(host, host_manager(host), lines, purged, versions=True).lost)
+def stays(host: ManagedHost) -> bool:
+    """Whether the record is kept after :func:`revert`, because something can't come back; a check doesn't know that."""
+    return not host.check and bool(read(host))
 
 
 def _is_back(one: Left, installed: Mapping[str, Installed]) -> bool:

@@ -199,13 +199,10 @@ class Manager:
         absent = "n" if configured else "nc"
         return {package.name for package in self.list_packages(host) if package.state[1:2] not in absent}
 
-    def simulate(
-        self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str], loose: Sequence[str] = ()
-    ) -> Optional[List[Change]]:
+    def simulate(self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str]) -> Optional[List[Change]]:
         """Everything that the transaction would change; None where that can't be asked.
 
-        Removals have a reason of removals.py, or none.  loose: packages whose hold goes before.
-        Raises CannotTellError where the package manager refuses.
+        Removals have a reason of removals.py, or none.  Raises CannotTellError where the package manager refuses.
         """
         return None
 
@@ -238,7 +235,7 @@ class Manager:
         return str(package)
 
     def simulate_return(self, host: ManagedHost, install: Sequence[Package], purged: Sequence[str]) -> List[Change]:
-        """What bringing these back would change, without gdsdeploy's own pins; a check leaves out its repositories.
+        """What bringing these back would change, whatever gdsdeploy pins.
 
         purged: what leaves before.  Raises NotOfferedError, and CannotTellError where that goes with no solution.
         """

@@ -43,9 +43,11 @@ _UNSOLVED: Mapping[str, Tuple[str, str]] = {
         "Something on this host excludes them: take it away, or lock other versions",
         "refused",
     ),
-    METADATA: ("see which repository of this host doesn't answer: dnf repolist", "failed"),
+    METADATA: ("see which repository of this host doesn't answer: dnf makecache", "failed"),
 }
-#: A look at large repositories that the host hasn't read yet.
+
+
+#: For a look, while another dnf may be at work.
 _SOLVE_SECONDS = 120.0
 
 
@@ -84,13 +86,9 @@ def solve(host: ManagedHost, request: Mapping[str, Any], *, returns: bool = Fals
     returns: it brings back what left.  Raises CannotTellError where dnf finds none, or can't be asked; of packages that
     return NotOfferedError where a repository doesn't offer them.
     """
-    seconds = _SOLVE_SECONDS if request["folder"] else REFRESH_SECONDS
-    output = host.look(_argv(host, {**request, "refresh": False}), seconds)
+    output = host.look(_argv(host, request), _SOLVE_SECONDS if request["cached"] else REFRESH_SECONDS)
     try:
         value = _answer(output)
-        if value.get("problem") == MISSING and request["folder"]:
-            output = host.look(_argv(host, {**request, "refresh": True}), seconds)
-            value = _answer(output)
         if "problem" in value:
             words = " ".join(str(value["text"]).split())
             hint, kind = _UNSOLVED[value["problem"]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from dataclasses import dataclass, field, replace
-from typing import Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set
 
 from ...kmod.packaged import PREFIX
 from ..host import ManagedHost
@@ -15,7 +15,7 @@ from .managers import Installed, Manager, Package
 #: Kernels keep their holds when the lock moves: one of them runs.
 _KERNELS = "linux-"
 
-Simulate = Callable[[Sequence[Package], Sequence[str], Sequence[str]], Optional[List[Change]]]
+Simulate = Callable[[Sequence[Package], Sequence[str]], Optional[List[Change]]]
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,8 @@ class Observed:
     first.  ``recorded``: what gdsdeploy installed.
     ``loaded``: modules that leave before their packages change.  ``users``: asks what uses one of them.
     ``predicts``: this is a look; nothing follows it.  ``earlier``: what other transactions change before this one.
+    ``awaits``: repositories or pins are written before, so that the package manager can't be asked yet.
+    ``judged``: names of which refusals were asked before in this look.
     """
 
     installed: Mapping[str, Installed]
@@ -61,6 +63,8 @@ class Observed:
     users: Callable[[str], Sequence[str]]
     predicts: bool
     earlier: Sequence[Change]
+    awaits: bool
+    judged: Set[str]
 
     def later(self) -> Dict[str, Installed]:
         """What is installed when this transaction begins."""
@@ -71,13 +75,17 @@ class Observed:
         return plan(chosen, desired, self.later(), self.ours, self.unfinished)
 
     def moves(self, transaction: Plan) -> Optional[List[Change]]:
-        """What the earlier transactions and this one change together, dependencies included; as ``simulate``."""
+        """What the earlier transactions and this one change together, dependencies included; None: it can't be asked.
+
+        Raises CannotTellError.
+        """
+        if self.awaits:
+            return None
         before = [change for change in self.earlier if change.kind in (*INSTALLS, "remove")]
         install = {c.subject: Package(c.subject, c.after) for c in before if c.kind in INSTALLS}
         install.update({package.package: package for package in transaction.missing})
-        remove = [change.subject for change in before if change.kind == "remove" and change.subject not in install]
-        unheld = [change.subject for change in self.earlier if change.kind == "unhold"]
-        return self.simulate(list(install.values()), [*remove, *transaction.going], [*unheld, *transaction.obsolete])
+        leaving = [*(change.subject for change in before if change.kind == "remove"), *transaction.going]
+        return self.simulate(list(install.values()), [name for name in leaving if name not in install])
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,6 @@ class AptHost:
     failing_once: set[str] = field(default_factory=set)
     #: commands that change something
     changed: list[str] = field(default_factory=list)
-    #: how often repositories that will be were read
-    looks: int = 0
     #: words of each simulated transaction, from the verb on
     simulations: list[str] = field(default_factory=list)
     environments: list[dict[str, Any]] = field(default_factory=list)
@@ -68,12 +66,6 @@ class AptHost:
         for beginning in [beginning for beginning in self.failing_once if line.startswith(beginning)]:
             self.failing_once.remove(beginning)
             return Output(100, "", "E: Cache is out of sync, can't x-ref a package file")
-        if any(word.startswith("--config-file=") for word in words):
-            # A look at the repositories that will be: here they offer what those that are there do.
-            words = [word for word in words if not word.startswith("--config-file=")]
-            if words[-1] == "update":
-                self.looks += 1
-                return Output(0, "", "")
         if words[:2] == ["dpkg-query", "--show"]:
             return Output(0, "".join(self._relations(name) for name in words[words.index("--") + 1 :]), "")
         if words == ["apt-mark", "showmanual"]:
@@ -209,7 +201,7 @@ TRANSACTION = (
     "--option=Dpkg::Options::=--force-confold --no-install-recommends --allow-downgrades --allow-change-held-packages "
     "install "
 )
-MADE = ("packages", "changed", "looks", "simulations")
+MADE = ("packages", "changed", "simulations")
 Maker = Callable[[str, Any], dict[str, Any]]
 
 

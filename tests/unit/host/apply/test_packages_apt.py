@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,56 +90,44 @@ INDEX = {"repository": "x", "uri": "http://x", "suite": "s", "components": ["mai
 SOURCES = {"resource": "repositories", "desired": {"manager": "apt", "indices": [INDEX]}}
 
 
-def test_with_sources_that_cannot_be_read_only_the_lock_is_predicted(apt: AptHost) -> None:
-    apt.simulated = "Remv libold [1]\nInst libcuda1 (550-2 x [amd64])\n"
-    apt.write("/k.gpg", "key")
-    words = "E: Failed to fetch http://x/dists/s/InRelease  Could not resolve 'x'"
-    apt.failing["apt-get --config-file="] = Output(100, "", f"W: other\n{words}\nE: Some index files failed.\n")
-    result = apt.check(SOURCES, packages(packages="libcuda1=550-2"))[1]
-    assert short([result]) == ["install libcuda1 550-2 missing", "hold libcuda1 held not-held"]
-    assert result.refusals == []
-    why = f"this host can't read the repositories that it will have: {words[3:]}"
-    assert result.report == {"removals": {"known": False, "why": why}}
+PINS = {"resource": "pins", "desired": {"manager": "apt", "indices": [INDEX], "deny": ["libold"]}}
 
 
-def test_without_room_for_a_look_only_the_lock_is_predicted(apt: AptHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    apt.write("/k.gpg", "key")
-    monkeypatch.setattr("gdsdeploy.host.apply.host.SCRATCH", str(apt.root / "none"))
-    result = apt.check(SOURCES, packages(packages="libcuda1=550-2"))[1]
-    assert short([result]) == ["install libcuda1 550-2 missing", "hold libcuda1 held not-held"]
-    assert result.report["removals"]["known"] is False
-
-
-def test_sources_to_come_are_read_into_a_folder_of_the_look(apt: AptHost) -> None:
-    """The host's own sources and lists are there, too; what apt may touch of them is a copy."""
+@pytest.mark.parametrize("earlier", [SOURCES, PINS], ids=["repositories", "pins"])
+def test_until_repositories_and_pins_are_written_only_the_lock_is_known(apt: AptHost, earlier: dict[str, Any]) -> None:
     apt.packages = {"libold": ("1", "ii")}
     apt.simulated = "Remv libold [1]\nInst libcuda1 (550-2 x [amd64])\n"
     apt.write("/k.gpg", "key")
-    apt.write("/etc/apt/sources.list.d/own.list", "deb http://own s main\n")
-    lists = "/var/lib/apt/lists/"
-    for name in ("own_InRelease", "own_Packages", "lock"):
-        apt.write(lists + name, name)
-    links: dict[str, bool] = {}
-    run = apt.run
-
-    def look(argv: list[str], *words: Any, **more: Any) -> Output:
-        if argv[-1] == "update":
-            (option,) = [word for word in argv if word.startswith("--config-file=")]
-            folder = Path(option.partition("=")[2]).parents[1]
-            texts["conf"] = (folder / "configuration/apt.conf").read_text()
-            texts["ours"] = (folder / "sources/gdsdeploy.sources").read_text()
-            links.update({path.name: path.is_symlink() for path in folder.glob("[ls]*/*") if not path.is_dir()})
-        return run(argv, *words, **more)
-
-    texts: dict[str, str] = {}
-    process.run = look  # the fixture puts it back
-    result = apt.check(SOURCES, packages(packages="libcuda1=550-2"))[1]
-    assert links == {"own.list": True, "gdsdeploy.sources": False, "own_InRelease": False, "own_Packages": True}
-    assert texts["conf"].startswith("#clear APT::Update;\n"), "hooks of the host's own updates"
-    assert "URIs: http://x\n" in texts["ours"]
+    result = apt.check(earlier, packages(packages="libcuda1=550-2"))[1]
+    assert short([result]) == ["install libcuda1 550-2 missing", "hold libcuda1 held not-held"]
+    assert (result.refusals, apt.simulations) == ([], [])
+    why = "the host has no repositories and pins of this lock yet"
+    assert result.report == {"removals": {"known": False, "why": why}}
+    apt.apply(earlier)
+    result = apt.check(earlier, packages(packages="libcuda1=550-2"))[1]
     assert [refusal.id for refusal in result.refusals] == ["removals"]
     assert result.report == {"removals": {"known": True, "why": ""}}
-    assert (apt.looks, apt.changed) == (1, [])
+
+
+def test_nothing_is_installed_before_what_follows_could_be_refused(apt: AptHost) -> None:
+    """The second set would take a tool away, and a plan says it once."""
+    apt.packages = {"tool": ("1", "ii")}
+
+    def resolve(words: list[str]) -> str:
+        removal = "Remv tool [1]\n" if "cufile=2" in words else ""
+        return removal + AptHost._simulate(apt, words)
+
+    apt._simulate = resolve  # type: ignore[method-assign]
+    pins = [{"package": name, "version": "2"} for name in ("driver", "cufile")]
+    first = {"resource": "removals", "desired": {"manager": "apt", "pins": pins}}
+    sets = packages("driver", packages="driver=2"), packages("cufile", packages="cufile=2")
+    message = "the locked packages would remove installed ones that the lock doesn't replace: tool 1"
+    results = apt.check(first, *sets)
+    assert [[refusal.message for refusal in result.refusals] for result in results] == [[message], [], []]
+    assert short(results[2:])[0] == "remove tool 1 dependency"
+    with pytest.raises(ApplyError, match=message):
+        apt.apply(first)
+    assert apt.changed == []
 
 
 def test_a_record_is_written_before_the_transaction(apt: AptHost, monkeypatch: pytest.MonkeyPatch) -> None:
