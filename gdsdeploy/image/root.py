@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from gdsdeploy import run
 from gdsdeploy.errors import Busy, HostUnfit
-from gdsdeploy.host.boot.arguments import loader
+from gdsdeploy.host.boot.loader import loader
 from gdsdeploy.host.io import jsontext
 from gdsdeploy.host.io.wording import line
 from gdsdeploy.host.model.system import fits, system_of
@@ -137,7 +137,7 @@ def _require_system(path: Path, os_name: str) -> None:
 
 def _has_loader(path: Path) -> bool:
     try:
-        return bool(loader(str(path)).kind)
+        return bool(loader(str(path)).arguments().kind)
     except LoopError as error:
         raise HostUnfit(f"{path}: {error.message}", hint="Correct the links in the image") from None
 

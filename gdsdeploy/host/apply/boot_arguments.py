@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from ..boot import arguments, grub
+from ..boot import arguments
 from ..boot.arguments import ArgumentRecord
-from ..boot.grub import GRUB_CFG
+from ..boot.grub import GRUB_CFG, MenuGrub
+from ..boot.loader import ENTRIES, GRUB, UNKNOWN, Arguments, loader
 from ..boot.present import boot_id
 from ..errors import ApplyError, DesiredError
 from ..io import atomic
@@ -75,14 +76,14 @@ class BootArguments(FileResource[Desired]):
         """What the boot loader has.  Raises DesiredError, CannotTellError, and ApplyError for a damaged record."""
         _check(desired.arguments)
         record = arguments.read(host.root)
-        observed: Dict[str, Any] = {"record": record, "way": arguments.Loader(arguments.UNKNOWN), "idle": False}
+        observed: Dict[str, Any] = {"record": record, "way": Arguments(UNKNOWN), "idle": False}
         if not desired.arguments and not record.arguments and host.entry(DROP_IN) is None:
             # Nothing is desired, and nothing is to be taken back: the boot loader doesn't matter.
             self._files = []
             return {**observed, "idle": True}
-        way = arguments.loader(host.root)
+        way = loader(host.root).arguments()
         observed["way"] = way
-        if way.kind == arguments.GRUB:
+        if way.kind == GRUB:
             # A run that was killed has recorded its arguments and may have left the drop-in behind.
             ours = list(dict.fromkeys([*record.arguments, *drop_in_words(host.text(DROP_IN))]))
             lines = arguments.grub_lines(read_text(host.root, GRUB_CFG), desired.kernel_release)
@@ -102,7 +103,7 @@ class BootArguments(FileResource[Desired]):
         if observed["idle"]:
             return []
         way = observed["way"]
-        if way.kind == arguments.UNKNOWN:
+        if way.kind == UNKNOWN:
             return [Refusal("boot-loader", f"kernel arguments can't be set: {way.problem}", way.hint)]
         broken = [place for place in observed["places"] if _is_broken(way, place)]
         if broken:
@@ -117,15 +118,15 @@ class BootArguments(FileResource[Desired]):
         }
         if observed.get("chosen"):
             return [observed["chosen"]]
-        pairs = [(self._files[0], observed["drop_in"])] if way.kind == arguments.GRUB else []
+        pairs = [(self._files[0], observed["drop_in"])] if way.kind == GRUB else []
         return [*files.refusals(pairs), *(_conflict(*entry) for entry in conflicts.items())]
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         """One for each file that differs; a kernel that is installed later gets its entry with these arguments."""
         way = observed["way"]
-        if observed["idle"] or way.kind == arguments.UNKNOWN:
+        if observed["idle"] or way.kind == UNKNOWN:
             return []
-        if way.kind == arguments.ENTRIES:
+        if way.kind == ENTRIES:
             edits = _edits(desired, observed)
             return [_change(place.path, place.ours, after) for place, after, _ in edits]
         mine = _mine(desired, observed)
@@ -146,7 +147,7 @@ class BootArguments(FileResource[Desired]):
             _write_record(host, interim)
         if change.subject == DROP_IN:
             host.write(_drop_in(mine))
-        elif observed["way"].kind == arguments.GRUB:
+        elif observed["way"].kind == GRUB:
             # The drop-in is put back; what was made of it has to follow.
             host.undo_by(GRUB_CFG, lambda: host.run(_UPDATE, _SECONDS), last=True)
             host.run(_UPDATE, _SECONDS)
@@ -159,11 +160,11 @@ class BootArguments(FileResource[Desired]):
     def settle(self, host: ManagedHost, desired: Desired, changes: Sequence[Change]) -> None:
         """Record what is set now, and what was taken out while the running kernel still has it."""
         observed = self.observe(host, desired)
-        if observed["idle"] or observed["way"].kind == arguments.UNKNOWN:
+        if observed["idle"] or observed["way"].kind == UNKNOWN:
             return
         before = observed["record"]
         # grub.cfg alone doesn't show whose an argument is, once the drop-in is gone.
-        is_grub = observed["way"].kind == arguments.GRUB
+        is_grub = observed["way"].kind == GRUB
         ours = drop_in_words(host.text(DROP_IN)) if is_grub else _mine(desired, observed)
         running = read_text(host.root, "/proc/cmdline").split()
         boot = boot_id(host.root)
@@ -179,7 +180,7 @@ class BootArguments(FileResource[Desired]):
         nothing = Desired("")
         observed = self.observe(host, nothing)
         changes = self.changes(nothing, observed)
-        if observed["way"].kind == arguments.UNKNOWN and not observed["idle"]:
+        if observed["way"].kind == UNKNOWN and not observed["idle"]:
             host.notes.append(f"kernel arguments that gdsdeploy set stay: {observed['way'].problem}")
         for change in changes if not host.check else []:
             self.apply(host, nothing, change)
@@ -201,7 +202,7 @@ class BootArguments(FileResource[Desired]):
 
 def _chosen(host: ManagedHost, desired: Desired) -> Optional[Refusal]:
     """The refusal where an entry that update-grub doesn't make boots by default, and lacks an argument."""
-    entry = grub.chosen(desired.kernel_release, host.root)
+    entry = MenuGrub(host.root).chosen(desired.kernel_release)
     missing = arguments.unmet(entry.words, desired.arguments) if entry is not None and not entry.is_made else []
     if entry is None or not missing:
         return None
@@ -261,7 +262,7 @@ def _exceptions(observed: Any, words: Sequence[str]) -> Dict[str, List[str]]:
     """Of each entry, those of ``words`` that it has from another writer: an argument that is new was there before."""
     before: ArgumentRecord = observed["record"]
     exceptions: Dict[str, List[str]] = {}
-    for place in observed["places"] if observed["way"].kind == arguments.ENTRIES else []:
+    for place in observed["places"] if observed["way"].kind == ENTRIES else []:
         path = arguments.key(place.path)
         own = [
             w for w in words if w in place.words and (w not in before.arguments or w in before.exceptions.get(path, ()))
@@ -287,8 +288,8 @@ def _conflict(conflicts: str, argument: str) -> Refusal:
     return Refusal("other-value", f"{conflicts} isn't gdsdeploy's, and {argument} is expected", hint.format(name))
 
 
-def _is_broken(way: arguments.Loader, place: _Place) -> bool:
-    return way.kind == arguments.ENTRIES and arguments.insert(place.path, place.text, []) is None
+def _is_broken(way: Arguments, place: _Place) -> bool:
+    return way.kind == ENTRIES and arguments.insert(place.path, place.text, []) is None
 
 
 def _read(host: ManagedHost, path: str, record: ArgumentRecord) -> _Place:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, List, Sequence
 
-from ..boot import grub, guard
+from ..boot import guard
+from ..boot.loader import loader
 from ..errors import CannotTellError, HostError
 from ..model import expectation
 from ..paths import EXPECTATION
@@ -36,8 +37,8 @@ class BootDefault(Resource[Desired]):
         """What boots now, and where that isn't the locked kernel, why it must not become the default."""
         state = {"default": "", "changes": [], "reasons": [], "error": "", "hint": ""}
         try:
-            state["changes"] = grub.set_default(desired.release, check=True, root=host.root)["changes"]
-            state["default"] = grub.default_kernel(host.root)["default"]
+            state["changes"] = loader(host.root).default(desired.release, check=True)["changes"]
+            state["default"] = loader(host.root).kernels()["default"]
         except HostError as error:
             state.update(error=error.message, hint=error.hint)
         if state["changes"]:
@@ -62,16 +63,17 @@ class BootDefault(Resource[Desired]):
     def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
         host.forget()
         with with_kind("failed"):
-            before = grub.default_kernel(host.root)["default"]
-            is_ours = grub.clear_default(check=True, root=host.root)["changed"]
-            back = partial(grub.set_default, before) if is_ours and before else grub.clear_default
-            host.undo_by("the kernel that boots", lambda: back(root=host.root))
-            grub.set_default(desired.release, root=host.root)
+            boots = loader(host.root)
+            before = boots.kernels()["default"]
+            is_ours = boots.undo_default(check=True)["changed"]
+            back = partial(boots.default, before) if is_ours and before else boots.undo_default
+            host.undo_by("the kernel that boots", back)
+            boots.default(desired.release)
 
     def revert(self, host: ManagedHost) -> List[Change]:
         """Leave the choice of the kernel to the boot loader's own configuration."""
         with with_kind("failed"):
-            result = grub.clear_default(check=host.check, root=host.root)
+            result = loader(host.root).undo_default(check=host.check)
         host.forget()
         return [Change("boot", change, "", "", "restore") for change in result["changes"]]
 

@@ -1,9 +1,9 @@
-"""Which kernel boots where the menu consists of Boot Loader Specification entries, as on RHEL.
+"""Menus: entries of the Boot Loader Specification, as on RHEL, and grub.cfg.  Pure, but for files that are read.
 
-``saved_entry`` in GRUB's environment names an entry's file without ``.conf``.  GRUB sorts entries newest first and
-takes the first one where no name matches (blscfg in GRUB's own source).
+GRUB sorts entries of the specification newest first and takes the first one where no name matches (blscfg in GRUB's own
+source).
 
-GRUB's menu in grub.cfg: entries, the kernels that they start, and what a choice means.  Pure.
+GRUB's menu in grub.cfg: entries, the kernels that they start, and what a choice means.
 
 Entries are named by ids, joined with ``>`` below submenus, as grub-set-default(8) takes them; positions and titles
 change with every installed kernel.
@@ -12,18 +12,14 @@ change with every installed kernel.
 from __future__ import annotations
 
 import functools
-import json
 import os
 import re
 import shlex
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from .. import process
-from ..errors import HostError
-from ..io import atomic
 from ..paths import GRUB2_FILES
-from ..rootdir import inside, list_folder, read_text
+from ..rootdir import list_folder, read_text
 
 _KERNEL_FILE = re.compile(r"(?:vmlinuz|vmlinux|linux|kernel|Image)-(\S+)")
 #: Words of a command line with which a person gets a shell in place of the system.
@@ -166,10 +162,6 @@ _MACHINE = "/etc/machine-id"
 _TIMEOUT = 60.0
 
 
-class BlsError(HostError):
-    """There is no entry for the kernel, or GRUB's environment can't be changed."""
-
-
 class BlsEntry(NamedTuple):
     """``ident``: the file's name without ``.conf``; ``release``: the entry's kernel release."""
 
@@ -177,15 +169,6 @@ class BlsEntry(NamedTuple):
     release: str
     title: str = ""
     words: Tuple[str, ...] = ()
-
-
-def present(root: str = "/") -> bool:
-    """Whether this machine boots through such entries: it has some, and GRUB as RHEL has it.
-
-    GRUB's editor makes an environment that isn't there yet.
-    """
-    is_grub = os.path.exists(inside(root, ENVIRONMENT)) or "blscfg" in config(root)
-    return is_grub and bool(entries(root))
 
 
 def config(root: str = "/") -> str:
@@ -216,54 +199,6 @@ def parse(texts: Iterable[Tuple[str, str]]) -> List[BlsEntry]:
     return sorted(listed, key=lambda entry: _order(entry.release), reverse=True)
 
 
-def default_kernel(root: str = "/") -> Dict[str, str]:
-    """As :func:`gdsdeploy.host.boot.grub.default_kernel`."""
-    menu = entries(root)
-    env = environment(read_text(root, ENVIRONMENT))
-    fixed = _fixed_default(root)
-    default = resolve(menu, env.get("saved_entry", "") if fixed is None else fixed)
-    following = resolve(menu, env["next_entry"]) if env.get("next_entry") else default
-    return kernels_of(default, following)
-
-
-def kernels_of(default: Optional[BlsEntry], following: Optional[BlsEntry]) -> Dict[str, str]:
-    """The answer of :func:`default_kernel`, from the entries that boot by default and next."""
-    return {
-        "default": default.release if default else "",
-        "default_entry": default.ident if default else "",
-        "next": following.release if following else "",
-        "next_entry": following.ident if following else "",
-    }
-
-
-def set_default(release: str, check: bool = False, root: str = "/") -> Dict[str, Any]:
-    """As :func:`gdsdeploy.host.boot.grub.set_default`; raises BlsError and then nothing has changed."""
-    entry = kept(entries(root), default_kernel(root)["default_entry"], release) or entry_of(release, root)
-    fixed = _fixed_default(root)
-    if fixed is not None and default_kernel(root)["default"] != release:
-        hint = "set GRUB_DEFAULT=saved in /etc/default/grub, then run grub2-mkconfig -o /boot/grub2/grub.cfg"
-        raise BlsError(f"grub.cfg always boots the entry {fixed!r}, whatever saved_entry is", hint)
-    before = environment(read_text(root, ENVIRONMENT)).get("saved_entry", "")
-    # One that boots the kernel by its name or title stays; a number, or none, moves with the next kernel.
-    changed = not before or before not in (entry.ident, entry.title)
-    if changed and not check:
-        remember(before, entry.ident, root)
-        _save(entry.ident, root)
-    changes = [f"{ENVIRONMENT} (saved_entry={entry.ident})"] if changed else []
-    return {"changed": changed, "changes": changes, "kernel": release, "entry": entry.ident}
-
-
-def entry_of(release: str, root: str = "/") -> BlsEntry:
-    """The entry that boots kernel ``release``; raises BlsError when there is none."""
-    menu = entries(root)
-    entry = best(menu, release, root)
-    if entry is None:
-        others = ", ".join(entry.release for entry in menu) or "none"
-        hint = f"install that kernel, or run kernel-install add {release} /lib/modules/{release}/vmlinuz"
-        raise BlsError(f"{ENTRIES} has no entry for kernel {release}; it has: {others}", hint)
-    return entry
-
-
 def best(menu: Sequence[BlsEntry], release: str, root: str) -> Optional[BlsEntry]:
     """Of the entries that bring up this system with kernel ``release``, the one that the kernel's package made."""
     machine = read_text(root, _MACHINE).strip()
@@ -291,50 +226,6 @@ def _of_this_system(menu: Sequence[BlsEntry]) -> List[BlsEntry]:
     return [entry for entry in menu if of_this_system(entry.words, own)]
 
 
-def clear_default(check: bool = False, root: str = "/") -> Dict[str, Any]:
-    """As :func:`gdsdeploy.host.boot.grub.clear_default`."""
-    now = environment(read_text(root, ENVIRONMENT)).get("saved_entry", "")
-    before = earlier(now, root)
-    changes = [] if before is None else [f"{ENVIRONMENT} (saved_entry={before})"]
-    if not check:
-        if before is not None:
-            _save(before, root)
-        atomic.remove(inside(root, RECORD))
-    boots = default_kernel(root)
-    return {"changed": bool(changes), "changes": changes, "kernel": boots["default"], "entry": boots["default_entry"]}
-
-
-def _save(entry: str, root: str) -> None:
-    problem = edit(inside(root, ENVIRONMENT), ["set", f"saved_entry={entry}"] if entry else ["unset", "saved_entry"])
-    if problem is not None:
-        raise BlsError(problem[0], problem[1] or "the default is as before")
-
-
-#: What was the default before it was first set here, and everything that was set: {"before": ENTRY, "set": [ENTRY]}.
-RECORD = "/var/lib/gdsdeploy/boot-default.json"
-
-
-def remember(now: str, entry: str, root: str) -> None:
-    """Record the default ``now`` before ``entry`` is set, unless gdsdeploy has set it; empty: none."""
-    before, ours = _recorded(root)
-    value = {"before": before if now in ours else now, "set": [one for one in ours if one != entry] + [entry]}
-    atomic.write(inside(root, RECORD), json.dumps(value) + "\n")
-
-
-def earlier(now: str, root: str) -> Optional[str]:
-    """What was the default, empty for none; None where nothing is recorded, or another has been set since."""
-    before, ours = _recorded(root)
-    return before if now in ours and now != before else None
-
-
-def _recorded(root: str) -> Tuple[str, List[str]]:
-    try:
-        value = json.loads(read_text(root, RECORD) or "{}")
-        return str(value.get("before", "")), [str(entry) for entry in value.get("set", [])]
-    except (ValueError, AttributeError, TypeError):
-        return "", []
-
-
 def resolve(menu: Sequence[BlsEntry], choice: str) -> Optional[BlsEntry]:
     """The entry that GRUB takes for a number, a name or a title: the first one where none fits; None without any."""
     if re.fullmatch(r"\d{1,4}", choice) and int(choice) < len(menu):
@@ -343,27 +234,6 @@ def resolve(menu: Sequence[BlsEntry], choice: str) -> Optional[BlsEntry]:
     return next(fitting, menu[0] if menu else None)
 
 
-def _fixed_default(root: str) -> Optional[str]:
-    """The entry that grub.cfg names itself; None where it takes saved_entry (GRUB_DEFAULT=saved)."""
-    choices = re.findall(r'^\s*set default="([^"]*)"', config(root), re.MULTILINE)
-    choices = [choice for choice in choices if choice != "${next_entry}"]
-    return choices[-1] if choices and "${saved_entry}" not in choices else None
-
-
 def _order(release: str) -> List[Any]:
     """A key that puts numbers by value and before words, as version comparisons do."""
     return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.findall(r"\d+|[A-Za-z]+", release)]
-
-
-def edit(path: str, words: List[str]) -> Optional[Tuple[str, str]]:
-    """Change GRUB's environment ``path``: ``set name=value …`` or ``unset name …``.
-
-    Returns None, or (message, hint) of what went wrong; the hint is empty if the editor itself failed.
-    """
-    for editor in ("grub2-editenv", "grub-editenv"):
-        done = process.run([editor, path, *words], _TIMEOUT)
-        if done.status == 0:
-            return None
-        if done.status != process.NOT_FOUND:
-            return f"{editor} failed: {(done.stderr or done.stdout).strip()}", ""
-    return "neither grub2-editenv nor grub-editenv is installed", "install grub-common or grub2-tools-minimal"

@@ -1,20 +1,25 @@
-"""Which kernel boots: read it, or make one the lasting default, by grub.cfg, ``bls.py`` or ``sdboot.py``."""
+"""GRUB: which kernel boots by default and once, by its environment; by a menu in grub.cfg, or by entries as on RHEL.
+
+GRUB clears ``next_entry`` in its environment file before it boots that entry.  If it can't write the file, a broken
+kernel boots forever.  GRUB overwrites the file's blocks through the firmware's disk: not through LVM, RAID or
+encryption (its lvm and diskfilter readers can't write), nor on btrfs, ZFS or F2FS.
+"""
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import re
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from .. import process
-from ..errors import HostError, guarded
+from ..errors import RolloutError
 from ..io import atomic
-from ..io.wording import line
-from ..rootdir import inside, read_text
-from . import bls, sdboot
-from .bls import RECORD, MenuEntry, earlier, environment, menu_choice, menu_entries, of_this_system, remember
+from ..paths import GRUB2_FILES
+from ..rootdir import inside, list_folder, read_text
+from . import bls
+from .bls import ENTRIES, ENVIRONMENT, BlsEntry, MenuEntry, environment, menu_choice, menu_entries, of_this_system
+from .loader import GRUB, RECORD, UNKNOWN, Arguments, BootError, Entry, Loader, earlier, entry_arguments
+from .sdboot import SystemdBoot
 
 GRUB_CFG = "/boot/grub/grub.cfg"
 GRUB_ENV = "/boot/grub/grubenv"
@@ -22,194 +27,274 @@ DEFAULTS = "/etc/default/grub.d/gdsdeploy.cfg"
 _DEFAULTS_TEXT = "# Written by gdsdeploy: the kernel to boot is kept in /boot/grub/grubenv.\nGRUB_DEFAULT=saved\n"
 #: In grub.cfg, of GRUB_DEFAULT=saved.
 _SAVED = "${saved_entry}"
+_UPDATE = ("/usr/sbin/update-grub", "/sbin/update-grub")
 _TIMEOUT = 600.0
+#: Filesystems whose file content GRUB overwrites in place.
+FILESYSTEMS = ("ext2", "ext3", "ext4", "xfs", "vfat", "msdos")
+SIZE = 1024
+_HEADER = "# GRUB Environment Block\n"
 
 
-class BootError(HostError):
-    """GRUB is missing, has no entry for the kernel, or refuses a change."""
+class _Mount(NamedTuple):
+    point: str
+    device: str
+    kind: str
+    options: List[str]
 
 
-def default_kernel(root: str = "/") -> Dict[str, str]:
-    """What boots by default and what boots next, as ``{"default", "default_entry", "next", "next_entry"}``.
+class _Grub(Loader):
+    """Its environment, in the file ``environment``; ``config``: the text of grub.cfg, empty where it can't be read."""
 
-    A release is empty where the entry is unknown or doesn't start Linux.  Raises BootError without a grub.cfg.
-    """
-    if (other := _other(root)) is not None:
-        kernels: Dict[str, str] = other.default_kernel(root)
-        return kernels
-    text = _config(root)
-    menu = menu_entries(text)
-    env = environment(read_text(root, GRUB_ENV))
-    choices = re.findall(r'^\s*set default="([^"]*)"', text, re.MULTILINE)
-    fixed = next((choice for choice in reversed(choices) if choice != "${next_entry}"), "0")
-    choice = env.get("saved_entry", "0") if fixed == _SAVED else fixed
-    # GRUB takes the first entry if the choice matches none.
-    default = menu_choice(menu, choice) or (menu[0] if menu else None)
-    once = menu_choice(menu, env["next_entry"]) if env.get("next_entry") else None
-    following = once or default
-    return {
-        "default": default.release if default else "",
-        "default_entry": default.path if default else "",
-        "next": following.release if following else "",
-        "next_entry": following.path if following else "",
-    }
+    name = "GRUB"
+    where = "look for another GRUB_DEFAULT in /etc/default/grub.d"
+    environment: str
+    config: str
+
+    def variables(self) -> Dict[str, str]:
+        """GRUB's environment."""
+        return environment(read_text(self.root, self.environment))
+
+    def stored(self) -> str:
+        return self.variables().get("saved_entry", "")
+
+    def change(self, words: List[str]) -> None:
+        """``set name=value …`` or ``unset name …`` in the environment; raises BootError."""
+        for editor in ("grub2-editenv", "grub-editenv"):
+            done = process.run([editor, inside(self.root, self.environment), *words], _TIMEOUT)
+            if done.status == 0:
+                return
+            if done.status != process.NOT_FOUND:
+                words_of_error = f"{editor} failed: {(done.stderr or done.stdout).strip()}"
+                raise BootError(words_of_error, "what boots next and by default is as before")
+        message = "neither grub2-editenv nor grub-editenv is installed"
+        raise BootError(message, "install grub-common or grub2-tools-minimal")
+
+    def next_entry(self) -> str:
+        return self.variables().get("next_entry", "")
+
+    def once(self, entry: str) -> None:
+        """On the disk when this returns."""
+        try:
+            self.change(["set", f"next_entry={entry}"] if entry else ["unset", "next_entry"])
+        except BootError as error:
+            raise RolloutError("grub", error.message, error.hint) from None
+        path = inside(self.root, self.environment)
+        for each in (path, os.path.dirname(path)):
+            descriptor = os.open(each, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def obstacles(self) -> List[str]:
+        if not self.config:
+            return ["this host doesn't boot through GRUB, or its grub.cfg can't be read"]
+        reasons = []
+        if not re.search(r"^\s*save_env\s+(?:-f\s+\S+\s+)?next_entry\b", self.config, re.MULTILINE):
+            reasons.append("grub.cfg has no lines that boot an entry once and forget it (save_env next_entry)")
+        return reasons + _file(self.root, self.environment) + _place(self.root, self.environment)
 
 
-def set_default(release: str, check: bool = False, root: str = "/") -> Dict[str, Any]:
-    """Make the kernel ``release`` the default until changed again; idempotent.
+class EntriesGrub(_Grub):
+    """GRUB as RHEL has it: ``saved_entry`` names the file of an entry without ``.conf``."""
 
-    Returns ``{"changed", "changes": [text], "kernel", "entry"}``.  Raises BootError, and then nothing has changed, if
-    GRUB has no entry for it.
-    """
-    if (other := _other(root)) is not None:
-        done: Dict[str, Any] = other.set_default(release, check, root)
-        return done
-    if _is_left_out(release, root):
-        if check:
-            return {"changed": True, "changes": [f"{GRUB_CFG} (update-grub)"], "kernel": release, "entry": ""}
-        _only_here(root)
-        _run(["update-grub"])
-    entry = chosen(release, root) or _entry_of(release, root)
-    now = _saved(root)
-    changes = []
-    if read_text(root, DEFAULTS) != _DEFAULTS_TEXT:
-        changes.append(f"{DEFAULTS} (GRUB_DEFAULT=saved)")
-    if not _takes_saved(root):
-        changes.append(f"{GRUB_CFG} (update-grub)")
-    if menu_choice([entry], now) is None:
-        changes.append(f"{GRUB_ENV} (saved_entry={entry.path})")
-    if changes and not check:
-        _only_here(root)
-        remember(now, entry.path, root)
+    # On RHEL, it may be a link into the EFI system partition; it is followed.
+    environment = ENVIRONMENT
+    place = ENVIRONMENT + " (saved_entry={})"
+
+    @classmethod
+    def present(cls, root: str = "/") -> bool:
+        """Whether this machine has such entries, and GRUB reads them.
+
+        GRUB's editor makes an environment that isn't there yet.
+        """
+        is_grub = os.path.exists(inside(root, ENVIRONMENT)) or "blscfg" in bls.config(root)
+        return is_grub and bool(bls.entries(root))
+
+    @property
+    def config(self) -> str:  # type: ignore[override]
+        return bls.config(self.root)
+
+    def boots(self) -> Tuple[Optional[Entry], Optional[Entry]]:
+        entries, variables, fixed = bls.entries(self.root), self.variables(), self._fixed()
+        default = bls.resolve(entries, variables.get("saved_entry", "") if fixed is None else fixed)
+        following = bls.resolve(entries, variables["next_entry"]) if variables.get("next_entry") else default
+        return _of(default), _of(following)
+
+    def entry_of(self, release: str) -> Entry:
+        listed = bls.entries(self.root)
+        entry = _of(bls.best(listed, release, self.root))
+        if entry is None:
+            others = ", ".join(entry.release for entry in listed) or "none"
+            hint = f"install that kernel, or run kernel-install add {release} /lib/modules/{release}/vmlinuz"
+            raise BootError(f"{ENTRIES} has no entry for kernel {release}; it has: {others}", hint)
+        return entry
+
+    def kept(self, release: str) -> Optional[Entry]:
+        return _of(bls.kept(bls.entries(self.root), self.kernels()["default_entry"], release))
+
+    def store(self, entry: str) -> None:
+        self.change(["set", f"saved_entry={entry}"] if entry else ["unset", "saved_entry"])
+
+    def due(self, entry: Entry) -> List[str]:
+        """One that boots the kernel by its name or title stays; a number, or none, moves with the next kernel."""
+        fixed, before = self._fixed(), self.stored()
+        if fixed is not None and self.kernels()["default"] != entry.release:
+            hint = "set GRUB_DEFAULT=saved in /etc/default/grub, then run grub2-mkconfig -o /boot/grub2/grub.cfg"
+            raise BootError(f"grub.cfg always boots the entry {fixed!r}, whatever saved_entry is", hint)
+        titles = [one.title for one in bls.entries(self.root) if one.ident == entry.ident]
+        return [] if before and before in (entry.ident, *titles) else [self.place.format(entry.ident)]
+
+    def _fixed(self) -> Optional[str]:
+        """The entry that grub.cfg names itself; None where it takes saved_entry (GRUB_DEFAULT=saved)."""
+        choices = re.findall(r'^\s*set default="([^"]*)"', self.config, re.MULTILINE)
+        choices = [choice for choice in choices if choice != "${next_entry}"]
+        return choices[-1] if choices and _SAVED not in choices else None
+
+    def arguments(self) -> Arguments:
+        if any("blscfg" in read_text(self.root, path) for path in GRUB2_FILES):
+            return entry_arguments(self.root, ENTRIES)
+        problem = f"no grub.cfg reads {ENTRIES} (blscfg), so arguments there would have no effect"
+        return Arguments(UNKNOWN, (), problem, "switch GRUB to these entries: grub2-switch-to-blscfg")
+
+
+def _of(entry: Optional[BlsEntry]) -> Optional[Entry]:
+    return Entry(entry.ident, entry.ident, entry.release) if entry is not None else None
+
+
+class MenuGrub(_Grub):
+    """GRUB as Debian and Ubuntu have it: update-grub writes the menu in grub.cfg."""
+
+    environment = GRUB_ENV
+    place = GRUB_ENV + " (saved_entry={})"
+
+    @property
+    def config(self) -> str:  # type: ignore[override]
+        return read_text(self.root, GRUB_CFG)
+
+    def menu(self) -> List[MenuEntry]:
+        """Its entries; raises BootError without a grub.cfg."""
+        text = self.config
+        if not text:
+            hint = "this host doesn't boot through GRUB, or it needs update-grub, or root"
+            raise BootError(f"{os.path.join(self.root, GRUB_CFG.lstrip('/'))} is missing or can't be read", hint)
+        return menu_entries(text)
+
+    def boots(self) -> Tuple[Optional[Entry], Optional[Entry]]:
+        menu, variables = self.menu(), self.variables()
+        choices = re.findall(r'^\s*set default="([^"]*)"', self.config, re.MULTILINE)
+        fixed = next((choice for choice in reversed(choices) if choice != "${next_entry}"), "0")
+        choice = variables.get("saved_entry", "0") if fixed == _SAVED else fixed
+        # GRUB takes the first entry if the choice matches none.
+        default = menu_choice(menu, choice) or (menu[0] if menu else None)
+        once = menu_choice(menu, variables["next_entry"]) if variables.get("next_entry") else None
+        return _in_menu(default), _in_menu(once or default)
+
+    def entry_of(self, release: str) -> Entry:
+        menu = self.menu()
+        matching = _entries(menu, release)
+        if not matching:
+            listed = ", ".join(sorted({entry.release for entry in menu if entry.release})) or "none"
+            hint = f"install linux-image-{release}, then run update-grub"
+            raise BootError(f"GRUB has no entry for kernel {release}; it has: {listed}", hint)
+        # The id of the topmost entry, which starts the newest kernel, has no release.
+        best = min(matching, key=lambda entry: (not entry.is_made, release not in entry.path.split(">")[-1]))
+        return Entry(best.path, best.path, best.release)
+
+    def chosen(self, release: str) -> Optional[MenuEntry]:
+        """The entry that is saved as the default and brings up this system with kernel ``release``.
+
+        None also for one that moves with the next kernel: a number, or the topmost entry that update-grub makes.
+        """
+        menu = self.menu()
+        entry = menu_choice(menu, self.stored()) if self._takes_saved() else None
+        if entry is None or entry not in _entries(menu, release) or re.fullmatch(r"[\d>]+", self.stored()):
+            return None
+        return None if entry.is_made and release not in entry.path else entry
+
+    def kept(self, release: str) -> Optional[Entry]:
+        return _in_menu(self.chosen(release))
+
+    def default(self, release: str, *, check: bool = False) -> Dict[str, Any]:
+        listed = any(entry.release == release for entry in self.menu())
+        if not listed and os.path.lexists(inside(self.root, f"/boot/vmlinuz-{release}")):
+            # Packages of kernels make no entry in what they take for a container: any namespace of processes, also one
+            # in which an image is provisioned.
+            if check:
+                return {"changed": True, "changes": [f"{GRUB_CFG} (update-grub)"], "kernel": release, "entry": ""}
+            self._only_here()
+            self._run("update-grub")
+        answer = super().default(release, check=True)
+        if check or not answer["changed"]:
+            return answer
+        self._only_here()
+        return super().default(release)
+
+    def due(self, entry: Entry) -> List[str]:
+        changes = []
+        if read_text(self.root, DEFAULTS) != _DEFAULTS_TEXT:
+            changes.append(f"{DEFAULTS} (GRUB_DEFAULT=saved)")
+        if not self._takes_saved():
+            changes.append(f"{GRUB_CFG} (update-grub)")
+        listed = [one for one in self.menu() if one.path == entry.ident]
+        if menu_choice(listed, self.stored()) is None:
+            changes.append(self.place.format(entry.ident))
+        return changes
+
+    def store(self, entry: str) -> None:
         # The entry first: with it stored, a failure below leaves a machine that boots as before.
-        _run(["grub-set-default", entry.path])
-        atomic.sweep(inside(root, DEFAULTS))
-        atomic.write(inside(root, DEFAULTS), _DEFAULTS_TEXT)
-        _run(["update-grub"])
-        now = default_kernel(root)["default"]
-        if now != release:
-            message = f"GRUB still boots {now or 'something unknown'} by default after it was set to boot {release}"
-            raise BootError(message, "look for another GRUB_DEFAULT in /etc/default/grub.d")
-    return {"changed": bool(changes), "changes": changes, "kernel": release, "entry": entry.path}
+        self._run("grub-set-default", entry)
+        atomic.sweep(inside(self.root, DEFAULTS))
+        atomic.write(inside(self.root, DEFAULTS), _DEFAULTS_TEXT)
+        self._run("update-grub")
 
-
-def clear_default(check: bool = False, root: str = "/") -> Dict[str, Any]:
-    """Undo :func:`set_default`; returns the same shape, with the kernel that boots by default then.
-
-    What was the default before is so again, unless another has been set since.
-    """
-    if (other := _other(root)) is not None:
-        done: Dict[str, Any] = other.clear_default(check, root)
-        return done
-    changes = []
-    before = earlier(_saved(root), root)
-    if before is not None:
-        changes.append(f"{GRUB_ENV} (saved_entry={before})")
-    if os.path.lexists(inside(root, DEFAULTS)):
-        changes.append(f"{DEFAULTS} (removed)")
-    # The record goes last: while it is there, grub.cfg may still be ours.
-    elif os.path.lexists(inside(root, RECORD)):
-        changes.append(f"{GRUB_CFG} (update-grub)")
-    if not changes and not os.path.lexists(inside(root, GRUB_CFG)):
-        # A builder or a container has no menu.
-        return {"changed": False, "changes": [], "kernel": "", "entry": ""}
-    if changes and not check:
-        _only_here(root)
+    def undo_default(self, *, check: bool = False) -> Dict[str, Any]:
+        changes, before = [], earlier(self.stored(), self.root)
         if before is not None:
-            # Without an entry, grub-set-default would store one that is empty.
-            words = ["set", f"saved_entry={before}"] if before else ["unset", "saved_entry"]
-            _run(["grub-editenv", GRUB_ENV, *words])
-        atomic.sweep(inside(root, DEFAULTS))
-        atomic.remove(inside(root, DEFAULTS))
-        _run(["update-grub"])
-        atomic.remove(inside(root, RECORD))
-    now = default_kernel(root)
-    return {"changed": bool(changes), "changes": changes, "kernel": now["default"], "entry": now["default_entry"]}
+            changes.append(self.place.format(before))
+        if os.path.lexists(inside(self.root, DEFAULTS)):
+            changes.append(f"{DEFAULTS} (removed)")
+        # The record goes last: while it is there, grub.cfg may still be ours.
+        elif os.path.lexists(inside(self.root, RECORD)):
+            changes.append(f"{GRUB_CFG} (update-grub)")
+        if not changes and not os.path.lexists(inside(self.root, GRUB_CFG)):
+            # A builder or a container has no menu.
+            return {"changed": False, "changes": [], "kernel": "", "entry": ""}
+        if changes and not check:
+            self._only_here()
+            if before is not None:
+                # Without an entry, grub-set-default would store one that is empty.
+                words = ["set", f"saved_entry={before}"] if before else ["unset", "saved_entry"]
+                self._run("grub-editenv", GRUB_ENV, *words)
+            atomic.sweep(inside(self.root, DEFAULTS))
+            atomic.remove(inside(self.root, DEFAULTS))
+            self._run("update-grub")
+            atomic.remove(inside(self.root, RECORD))
+        return self.answer(changes)
+
+    def arguments(self) -> Arguments:
+        if not self.config:
+            return SystemdBoot(self.root).arguments()
+        if any(os.path.exists(inside(self.root, program)) for program in _UPDATE):
+            return Arguments(GRUB)
+        return Arguments(UNKNOWN, (), f"{GRUB_CFG} is there, but no update-grub", "install grub2-common")
+
+    def _takes_saved(self) -> bool:
+        return f'set default="{_SAVED}"' in self.config
+
+    def _only_here(self) -> None:
+        if self.root != "/":
+            raise BootError(f"GRUB can be changed on the running system only, not below {self.root}")
+
+    def _run(self, *argv: str) -> None:
+        done = process.run(argv, _TIMEOUT)
+        if done.status != 0:
+            lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.status}"]
+            raise BootError(f"{argv[0]} failed: {lines[-1]}", "the kernel that boots by default is as before")
 
 
-def entry_of(release: str, root: str = "/") -> str:
-    """The boot loader's name of the entry that boots kernel ``release``; raises HostError when there is none."""
-    other = _other(root)
-    return _entry_of(release, root).path if other is None else other.entry_of(release, root).ident
-
-
-def _other(root: str) -> Any:
-    """The module for a menu that isn't in grub.cfg; None: it is."""
-    return sdboot if sdboot.present(root) else bls if bls.present(root) else None
-
-
-def add_parsers(subparsers: Any) -> None:
-    """Add ``default``, ``clear`` and ``show`` to the subparsers of ``boot``."""
-    parser = _add(subparsers, "default", _default, "make a kernel the default until changed again")
-    parser.add_argument("--kernel", required=True, metavar="REL", help="kernel release")
-    parser.add_argument("--check", action="store_true", help="print what would change and change nothing")
-    parser = _add(subparsers, "clear", _clear, "leave the choice of the kernel to GRUB's own configuration again")
-    parser.add_argument("--check", action="store_true", help="print what would change and change nothing")
-    parser = _add(subparsers, "show", _show, "print which kernel boots by default and which boots next")
-    parser.add_argument("--root", default="/", metavar="DIR", help="a root folder; it needn't be running")
-
-
-def _add(subparsers: Any, name: str, run: Any, text: str) -> Any:
-    parser = subparsers.add_parser(name, help=text, description=text)
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
-    parser.set_defaults(run=guarded(run))
-    return parser
-
-
-def _default(arguments: argparse.Namespace) -> int:
-    return _print_changes(arguments, set_default(arguments.kernel, check=arguments.check))
-
-
-def _clear(arguments: argparse.Namespace) -> int:
-    return _print_changes(arguments, clear_default(check=arguments.check))
-
-
-def _show(arguments: argparse.Namespace) -> int:
-    value = default_kernel(arguments.root)
-    if arguments.json:
-        print(json.dumps(value, indent=2, sort_keys=True))
-    else:
-        for key in ("default", "next"):
-            print(line(f"{key}: {value[key] or 'no Linux kernel'} ({value[key + '_entry'] or 'no entry'})"))
-    return 0
-
-
-def _print_changes(arguments: argparse.Namespace, result: Dict[str, Any]) -> int:
-    if arguments.json:
-        print(json.dumps(result, indent=2, sort_keys=True))
-    else:
-        for change in result["changes"]:
-            print("would change" if arguments.check else "changed", change)
-        print(line(f"default: {result['kernel']} ({result['entry']})"))
-    return 0
-
-
-def _config(root: str) -> str:
-    text = read_text(root, GRUB_CFG)
-    if not text:
-        hint = "this host doesn't boot through GRUB, or it needs update-grub, or root"
-        raise BootError(f"{os.path.join(root, GRUB_CFG.lstrip('/'))} is missing or can't be read", hint)
-    return text
-
-
-def chosen(release: str, root: str = "/") -> Optional[MenuEntry]:
-    """The entry that is saved as the default and brings up this system with kernel ``release``: it stays.
-
-    None also for one that moves with the next kernel: a number, or the topmost entry that update-grub makes.
-    """
-    menu = menu_entries(_config(root))
-    entry = menu_choice(menu, _saved(root)) if _takes_saved(root) else None
-    if entry is None or entry not in _entries(menu, release) or re.fullmatch(r"[\d>]+", _saved(root)):
-        return None
-    return None if entry.is_made and release not in entry.path else entry
-
-
-def _saved(root: str) -> str:
-    return environment(read_text(root, GRUB_ENV)).get("saved_entry", "")
-
-
-def _takes_saved(root: str) -> bool:
-    return f'set default="{_SAVED}"' in _config(root)
+def _in_menu(entry: Optional[MenuEntry]) -> Optional[Entry]:
+    return Entry(entry.path, entry.path, entry.release) if entry is not None else None
 
 
 def _entries(menu: List[MenuEntry], release: str) -> List[MenuEntry]:
@@ -219,33 +304,62 @@ def _entries(menu: List[MenuEntry], release: str) -> List[MenuEntry]:
     return [entry for entry in listed if of_this_system(entry.words, own)]
 
 
-def _entry_of(release: str, root: str) -> MenuEntry:
-    menu = menu_entries(_config(root))
-    matching = _entries(menu, release)
-    if not matching:
-        listed = ", ".join(sorted({entry.release for entry in menu if entry.release})) or "none"
-        hint = f"install linux-image-{release}, then run update-grub"
-        raise BootError(f"GRUB has no entry for kernel {release}; it has: {listed}", hint)
-    # The id of the topmost entry, which starts the newest kernel, has no release.
-    return min(matching, key=lambda entry: (not entry.is_made, release not in entry.path.split(">")[-1]))
+def _file(root: str, path: str) -> List[str]:
+    place = inside(root, path)
+    try:
+        status = os.stat(place)
+        with open(place, "rb") as file:
+            header = file.read(len(_HEADER)).decode("ascii", "replace")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        return [f"{path} can't be read: {error.strerror}"]
+    if status.st_size != SIZE or header != _HEADER:
+        return [f"{path} isn't one of GRUB's environment blocks, which have {SIZE} bytes"]
+    return [f"{path} has no disk blocks that GRUB could write to"] if status.st_blocks * 512 < SIZE else []
 
 
-def _is_left_out(release: str, root: str) -> bool:
-    """Whether the kernel is there and has no entry: packages of kernels make none in what they take for a container.
+def _place(root: str, path: str) -> List[str]:
+    mount = _mount(root, path)
+    if mount is None:
+        return [f"the filesystem of {path} is unknown"]
+    if mount.kind not in FILESYSTEMS:
+        return [f"{path} is on {mount.kind}, where GRUB can't write its environment"]
+    reasons = []
+    if "ro" in mount.options:
+        reasons.append(f"{mount.point}, which has {path}, is mounted read-only")
+    if "data=journal" in mount.options:
+        reasons.append(f"{path} is on ext4 with data=journal: replaying the journal undoes what GRUB writes")
+    return reasons + _disk(root, mount, path)
 
-    That is any namespace of processes, also one in which an image is provisioned.
-    """
-    listed = any(entry.release == release for entry in menu_entries(_config(root)))
-    return not listed and os.path.lexists(inside(root, f"/boot/vmlinuz-{release}"))
+
+def _disk(root: str, mount: _Mount, path: str) -> List[str]:
+    folder = "/sys/dev/block/" + mount.device
+    if not os.path.isdir(inside(root, folder)):
+        return [f"{path} is on no disk that the kernel shows ({mount.device})"]
+    uuid = read_text(root, folder + "/dm/uuid").strip()
+    kinds = {"dm": "the device mapper", "md": "software RAID", "bcache": "bcache", "loop": "a loop"}
+    disk = next((kind for name, kind in kinds.items() if os.path.isdir(inside(root, f"{folder}/{name}"))), "")
+    if uuid:
+        # Multipath is one disk to the firmware.
+        kind = re.sub(r"^part\d+-", "", uuid).partition("-")[0]
+        disk = {"CRYPT": "an encrypted disk", "mpath": ""}.get(kind, kind or kinds["dm"])
+    # A partition of a RAID, as with firmware metadata: the RAID is its parent.
+    elif os.path.exists(inside(root, folder + "/partition")) and "md" in list_folder(root, folder + "/.."):
+        disk = disk or kinds["md"]
+    return [f"{path} is on {disk}, through which GRUB can't write"] if disk else []
 
 
-def _only_here(root: str) -> None:
-    if root != "/":
-        raise BootError(f"GRUB can be changed on the running system only, not below {root}")
-
-
-def _run(argv: List[str]) -> None:
-    done = process.run(argv, _TIMEOUT)
-    if done.status != 0:
-        lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.status}"]
-        raise BootError(f"{argv[0]} failed: {lines[-1]}", "the kernel that boots by default is as before")
+def _mount(root: str, path: str) -> Optional[_Mount]:
+    """The mount that has ``path``; the last one of several on one folder."""
+    place = "/" + os.path.relpath(inside(root, path), root)
+    best: Optional[_Mount] = None
+    for line in read_text(root, "/proc/self/mountinfo").splitlines():
+        first, _, last = line.partition(" - ")
+        fields, rest = first.split(), last.split()
+        if len(fields) < 6 or len(rest) < 3:
+            continue
+        point = re.sub(r"\\(\d{3})", lambda match: chr(int(match.group(1), 8)), fields[4])
+        if place.startswith(point.rstrip("/") + "/") and (best is None or len(point) >= len(best.point)):
+            best = _Mount(point, fields[2], rest[0], (fields[5] + "," + rest[2]).split(","))
+    return best

@@ -17,7 +17,7 @@ from ..kmod import driver as drivers
 from ..kmod.kernel import Kernel
 from ..model.expectation import Expectation
 from ..rootdir import inside, list_folder
-from . import grub
+from .loader import loader
 
 INSTALLED, REMOVED = "install", "remove"
 
@@ -97,7 +97,7 @@ def status(expectation: Expectation, root: str = "/") -> Dict[str, Any]:
     """Which kernels are admitted, which boots, and why not: what ``guard status --json`` prints."""
     kernels = [judge(release, expectation, root) for release in installed_releases(root)]
     try:
-        boots: Dict[str, str] = grub.default_kernel(root)
+        boots = loader(root).kernels()
         problem = ""
     except HostError as error:
         boots, problem = {"default": "", "next": ""}, error.message
@@ -118,7 +118,7 @@ def respond(event: str, release: str, expectation: Expectation, root: str = "/")
 
     Raises HostError if the boot loader's configuration can't be read or changed.
     """
-    default = grub.default_kernel(root)["default"]
+    default = loader(root).kernels()["default"]
     locked = expectation.kernel_release
     # Provision audited the locked kernel, and its audit takes long on a slow machine.
     first = [name for name in dict.fromkeys((release, default)) if name and (name != locked or name == release)]
@@ -129,7 +129,7 @@ def respond(event: str, release: str, expectation: Expectation, root: str = "/")
         verdicts += [judge(name, expectation, root) for name in rest]
         answer = decide(event, release, expectation, default, verdicts)
     if answer.keep:
-        grub.set_default(answer.keep, root=root)
+        loader(root).default(answer.keep)
     return answer
 
 

@@ -9,7 +9,7 @@ from typing import Any, Dict
 from ..errors import RolloutError
 from ..io import atomic
 from ..rootdir import inside, read_text
-from . import grub, grubenv, sdboot
+from .loader import loader
 from .present import boot_id, booting, now
 
 #: What was armed last; it survives the reboot.
@@ -25,24 +25,25 @@ def arm(kernel: str, default: str = "", root: str = "/") -> Dict[str, Any]:
     "entry", "default", "boot_id"}``; ``once`` is False if ``kernel`` is the default itself.  Raises RolloutError
     (``no-one-shot``, ``grub``) or BootError; the next boot is then of the default.
     """
-    problems = "; ".join(_loader(root).obstacles(root))
+    boots = loader(root)
+    problems = "; ".join(boots.obstacles())
     if problems and kernel != (default or booting(root)["default"]):
         raise RolloutError("no-one-shot", f"no kernel can be booted just once: {problems}", _HINT)
-    entry = grub.entry_of(kernel, root)
-    changed = bool(default and grub.set_default(default, root=root)["changed"])
-    before = grub.default_kernel(root)
+    entry = boots.entry_of(kernel).ident
+    changed = bool(default and boots.default(default)["changed"])
+    before = boots.kernels()
     if before["default"] == kernel:
         changed = clear(root)["changed"] or changed
         return _answer(changed, False, kernel, entry, kernel, root)
     if not before["default"]:
         raise RolloutError("grub", "the default entry doesn't start Linux", "name a kernel with --default")
-    if _loader(root).next_entry(root) != entry or record(root).get("boot_id") != boot_id(root):
+    if boots.next_entry() != entry or record(root).get("boot_id") != boot_id(root):
         changed = True
         # Recorded first: an unrecorded entry looks like another program's.
         written = {"kernel": kernel, "default": before["default"], "boot_id": boot_id(root), "when": now()}
         atomic.write(inside(root, RECORD), json.dumps(written, sort_keys=True) + "\n")
-        _loader(root).set_next(entry, root)
-    after = grub.default_kernel(root)
+        boots.once(entry)
+    after = boots.kernels()
     if (after["next"], after["default"]) != (kernel, before["default"]):
         clear(root)
         text = f"{kernel} was set to boot once, and the next boot would be of {after['next'] or 'something unknown'}"
@@ -53,9 +54,9 @@ def arm(kernel: str, default: str = "", root: str = "/") -> Dict[str, Any]:
 def clear(root: str = "/") -> Dict[str, Any]:
     """Remove the entry for one boot, :func:`arm`'s or any other; the same shape.  Raises RolloutError."""
     last = record(root)
-    armed = bool(_loader(root).next_entry(root))
+    armed = bool(loader(root).next_entry())
     if armed:
-        _loader(root).set_next("", root)
+        loader(root).once("")
     if last:
         atomic.remove(inside(root, RECORD))
     return _answer(armed or bool(last), False, last.get("kernel", ""), "", booting(root)["default"], root)
@@ -64,7 +65,7 @@ def clear(root: str = "/") -> Dict[str, Any]:
 def state(root: str = "/", running: str = "") -> Dict[str, Any]:
     """``once`` of the status; ``running``: the kernel that runs, for a root of another machine."""
     last = record(root)
-    problem = "; ".join(_loader(root).obstacles(root))
+    problem = "; ".join(loader(root).obstacles())
     empty = {"state": NONE, "kernel": "", "default": "", "boot_id": "", "when": ""}
     if not last:
         name = NONE
@@ -90,11 +91,6 @@ def words(status: Dict[str, Any]) -> str:
     if status["state"] == NONE:
         return f"impossible: {status['problem']}" if status["problem"] else "none was requested"
     return f"{status['state']}: {status['kernel']} (default {status['default']})"
-
-
-def _loader(root: str) -> Any:
-    """The module that has :func:`grubenv.obstacles`, next_entry and set_next for this host's boot loader."""
-    return sdboot if sdboot.present(root) else grubenv
 
 
 def _answer(changed: bool, once: bool, kernel: str, entry: str, default: str, root: str) -> Dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, Dict
 
 from ..errors import HostError
 from ..rootdir import read_text
-from . import grub
+from .loader import loader
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 EXPECTATION = "/etc/gdsdeploy/expectation.json"
@@ -53,9 +53,9 @@ def now() -> str:
 
 
 def booting(root: str = "/") -> Dict[str, str]:
-    """As ``grub.default_kernel``, with a ``problem`` if that fails."""
+    """As ``Loader.kernels``, with a ``problem`` if that fails."""
     try:
-        return {**grub.default_kernel(root), "problem": ""}
+        return {**loader(root).kernels(), "problem": ""}
     except HostError as error:
         return {**_NO_BOOT, "problem": error.message}
 

@@ -1,4 +1,4 @@
-"""Which kernel systemd-boot boots: its entries, its EFI variables, and ``bootctl``, which changes them.
+"""systemd-boot: its entries, its EFI variables, and ``bootctl``, which changes them.
 
 The variables are those of the Boot Loader Interface (systemd.io/BOOT_LOADER_INTERFACE).  systemd-boot itself forgets
 the entry for one boot before it starts it.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import List, NamedTuple, Optional, Tuple
 
 from .. import process
-from ..errors import HostError, RolloutError
-from ..io import atomic
-from ..rootdir import inside, list_folder, read_bytes, read_text
-from .bls import RECORD, BlsEntry, best, earlier, kept, kernels_of, parse, remember
+from ..errors import RolloutError
+from ..rootdir import list_folder, read_bytes, read_text
+from .bls import BlsEntry, best, kept, parse
+from .loader import UNKNOWN, Arguments, BootError, Entry, Loader, entry_arguments, kernels_in
 
 #: The boot partition, and the EFI system partition at its usual places.
 PARTITIONS = ("/boot", "/efi", "/boot/efi")
@@ -27,20 +27,11 @@ _COUNTED = re.compile(r"\+\d+(-\d+)?\Z")
 _TIMEOUT = 60.0
 
 
-class SystemdBootError(HostError):
-    """There is no entry for the kernel, or bootctl refuses a change."""
-
-
 class Menu(NamedTuple):
     """``folder``: of the partition with the entries; ``entries``: newest first."""
 
     folder: str
     entries: List[BlsEntry]
-
-
-def present(root: str = "/") -> bool:
-    """Whether systemd-boot started this boot."""
-    return _text(root, "LoaderInfo").startswith("systemd-boot") and bool(menu(root).entries)
 
 
 def menu(root: str = "/") -> Menu:
@@ -53,71 +44,80 @@ def menu(root: str = "/") -> Menu:
     return Menu("", [])
 
 
-def default_kernel(root: str = "/") -> Dict[str, str]:
-    """As :func:`gdsdeploy.host.boot.grub.default_kernel`."""
-    listed = menu(root)
-    default = _default(listed, root)
-    following = _named(listed.entries, _text(root, "LoaderEntryOneShot")) or default
-    return kernels_of(default, following)
+class SystemdBoot(Loader):
+    """Names of entries are without ``.conf``, which its variables have."""
+
+    name = "systemd-boot"
+    place = "LoaderEntryDefault (as it was)"
+    where = "look at: bootctl list"
+
+    @classmethod
+    def present(cls, root: str = "/") -> bool:
+        """Whether systemd-boot started this boot."""
+        return _text(root, "LoaderInfo").startswith("systemd-boot") and bool(menu(root).entries)
+
+    def boots(self) -> Tuple[Optional[Entry], Optional[Entry]]:
+        listed = menu(self.root)
+        default = _default(listed, self.root)
+        following = _named(listed.entries, _text(self.root, "LoaderEntryOneShot")) or default
+        return _entry(default), _entry(following)
+
+    def entry_of(self, release: str) -> Entry:
+        listed = menu(self.root)
+        entry = _entry(best(listed.entries, release, self.root))
+        if entry is None:
+            others = ", ".join(entry.release for entry in listed.entries) or "none"
+            hint = f"install that kernel, or run kernel-install add {release} /boot/vmlinuz-{release}"
+            raise BootError(f"systemd-boot has no entry for kernel {release}; it has: {others}", hint)
+        return entry
+
+    def kept(self, release: str) -> Optional[Entry]:
+        return _entry(kept(menu(self.root).entries, _without_suffix(self.stored()), release))
+
+    def stored(self) -> str:
+        return _text(self.root, "LoaderEntryDefault")
+
+    def store(self, entry: str) -> None:
+        _bootctl(["set-default", entry], self.root)
+
+    def due(self, entry: Entry) -> List[str]:
+        return [] if _without_suffix(self.stored()) == entry.ident else [f"LoaderEntryDefault ({entry.stored})"]
+
+    def obstacles(self) -> List[str]:
+        features = int.from_bytes(_variable(self.root, "LoaderFeatures"), "little")
+        needed = _HAS_DEFAULT | _HAS_ONE_SHOT
+        return [] if features & needed == needed else ["this systemd-boot can't boot an entry once and forget it"]
+
+    def next_entry(self) -> str:
+        return _without_suffix(_text(self.root, "LoaderEntryOneShot"))
+
+    def once(self, entry: str) -> None:
+        try:
+            _bootctl(["set-oneshot", f"{entry}.conf" if entry else ""], self.root)
+        except BootError as error:
+            raise RolloutError("systemd-boot", error.message, error.hint) from None
+
+    def arguments(self) -> Arguments:
+        """Also of a system that another loader has started, or none."""
+        for partition in PARTITIONS:
+            images = [
+                name for name in list_folder(self.root, f"{partition}/EFI/Linux") if name.lower().endswith(".efi")
+            ]
+            if images:
+                problem = f"{partition}/EFI/Linux/{images[0]} is a unified kernel image, which has its arguments inside"
+                hint = "build it with these arguments, and leave boot out of the profile"
+                return Arguments(UNKNOWN, (), problem, hint)
+        for partition in PARTITIONS:
+            folder = f"{partition}/loader/entries"
+            if kernels_in(self.root, folder) and read_text(self.root, f"{partition}/loader/loader.conf"):
+                return entry_arguments(self.root, folder)
+        problem = "no boot loader is recognised: no /boot/grub/grub.cfg with update-grub, no /boot/grub2/grubenv with"
+        problem += " /boot/loader/entries, no loader/loader.conf of systemd-boot with entries"
+        return Arguments(UNKNOWN, (), problem, "set the arguments yourself, and leave boot out of the profile")
 
 
-def set_default(release: str, check: bool = False, root: str = "/") -> Dict[str, Any]:
-    """As :func:`gdsdeploy.host.boot.grub.set_default`; raises SystemdBootError, and then nothing has changed."""
-    before = _text(root, "LoaderEntryDefault")
-    entry = kept(menu(root).entries, _without_suffix(before), release) or entry_of(release, root)
-    changed = _without_suffix(before) != entry.ident
-    if changed and not check:
-        remember(before, f"{entry.ident}.conf", root)
-        _bootctl(["set-default", f"{entry.ident}.conf"], root)
-        now = default_kernel(root)["default"]
-        if now != release:
-            message = f"systemd-boot still boots {now or 'something unknown'} by default after it was set to {release}"
-            raise SystemdBootError(message, "look at: bootctl list")
-    changes = [f"LoaderEntryDefault ({entry.ident}.conf)"] if changed else []
-    return {"changed": changed, "changes": changes, "kernel": release, "entry": entry.ident}
-
-
-def clear_default(check: bool = False, root: str = "/") -> Dict[str, Any]:
-    """Undo :func:`set_default`; the same shape, with the kernel that boots by default then."""
-    before = earlier(_text(root, "LoaderEntryDefault"), root)
-    if not check:
-        if before is not None:
-            _bootctl(["set-default", before], root)
-        atomic.remove(inside(root, RECORD))
-    changes = ["LoaderEntryDefault (as it was)"] if before is not None else []
-    now = default_kernel(root)
-    return {"changed": bool(changes), "changes": changes, "kernel": now["default"], "entry": now["default_entry"]}
-
-
-def entry_of(release: str, root: str = "/") -> BlsEntry:
-    """The entry that boots kernel ``release``; raises SystemdBootError when there is none."""
-    listed = menu(root)
-    entry = best(listed.entries, release, root)
-    if entry is None:
-        others = ", ".join(entry.release for entry in listed.entries) or "none"
-        hint = f"install that kernel, or run kernel-install add {release} /boot/vmlinuz-{release}"
-        raise SystemdBootError(f"systemd-boot has no entry for kernel {release}; it has: {others}", hint)
-    return entry
-
-
-def obstacles(root: str = "/") -> List[str]:
-    """Why a kernel can't be booted just once here, as sentences; empty if it can."""
-    features = int.from_bytes(_variable(root, "LoaderFeatures"), "little")
-    needed = _HAS_DEFAULT | _HAS_ONE_SHOT
-    return [] if features & needed == needed else ["this systemd-boot can't boot an entry once and forget it"]
-
-
-def next_entry(root: str = "/") -> str:
-    """The entry that boots once, as :func:`entry_of` names it; empty: none."""
-    return _without_suffix(_text(root, "LoaderEntryOneShot"))
-
-
-def set_next(entry: str, root: str = "/") -> None:
-    """Have an entry boot once; empty: none does.  Raises RolloutError."""
-    try:
-        _bootctl(["set-oneshot", f"{entry}.conf" if entry else ""], root)
-    except SystemdBootError as error:
-        raise RolloutError("systemd-boot", error.message, error.hint) from None
+def _entry(entry: Optional[BlsEntry]) -> Optional[Entry]:
+    return Entry(entry.ident, f"{entry.ident}.conf", entry.release) if entry is not None else None
 
 
 def _default(listed: Menu, root: str) -> Optional[BlsEntry]:
@@ -154,10 +154,8 @@ def _variable(root: str, name: str) -> bytes:
 
 def _bootctl(words: List[str], root: str) -> None:
     if root != "/":
-        raise SystemdBootError(f"systemd-boot can be changed on the running system only, not below {root}")
+        raise BootError(f"systemd-boot can be changed on the running system only, not below {root}")
     done = process.run(["bootctl", *words], _TIMEOUT)
     if done.status != 0:
         lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.status}"]
-        raise SystemdBootError(
-            f"bootctl {words[0]} failed: {lines[-1]}", "the kernel that boots by default is as before"
-        )
+        raise BootError(f"bootctl {words[0]} failed: {lines[-1]}", "the kernel that boots by default is as before")

@@ -15,9 +15,10 @@ import json
 import sys
 import syslog
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Dict
 
-from ..boot import grub, guard, needed
+from ..boot import guard, needed
+from ..boot.loader import loader
 from ..errors import AuditError, HostError, guarded
 from ..io.wording import line
 from ..model.expectation import Expectation, from_json
@@ -29,7 +30,43 @@ def add_parsers(commands: Any) -> None:
     """Add ``boot`` to the program's commands."""
     verbs = group(commands, "boot", "what the next boot starts, and whether one is needed")
     needed.add_parser(verbs)
-    grub.add_parsers(verbs)
+    words = "make a kernel the default until changed again"
+    default = command(verbs, "default", guarded(_boot_default), words)
+    default.add_argument("--kernel", required=True, metavar="REL", help="kernel release")
+    words = "leave the choice of the kernel to the boot loader's own configuration again"
+    clear = command(verbs, "clear", guarded(_boot_clear), words)
+    for parser in (default, clear):
+        parser.add_argument("--check", action="store_true", help="print what would change and change nothing")
+    show = command(verbs, "show", guarded(_boot_show), "print which kernel boots by default and which boots next")
+    show.add_argument("--root", default="/", metavar="DIR", help="a root folder; it needn't be running")
+
+
+def _boot_default(arguments: argparse.Namespace) -> int:
+    return _print_changes(arguments, loader().default(arguments.kernel, check=arguments.check))
+
+
+def _boot_clear(arguments: argparse.Namespace) -> int:
+    return _print_changes(arguments, loader().undo_default(check=arguments.check))
+
+
+def _boot_show(arguments: argparse.Namespace) -> int:
+    value = loader(arguments.root).kernels()
+    if arguments.json:
+        print(json.dumps(value, indent=2, sort_keys=True))
+    else:
+        for key in ("default", "next"):
+            print(line(f"{key}: {value[key] or 'no Linux kernel'} ({value[key + '_entry'] or 'no entry'})"))
+    return 0
+
+
+def _print_changes(arguments: argparse.Namespace, result: Dict[str, Any]) -> int:
+    if arguments.json:
+        print(json.dumps(result, indent=2, sort_keys=True))
+    else:
+        for change in result["changes"]:
+            print("would change" if arguments.check else "changed", change)
+        print(line(f"default: {result['kernel']} ({result['entry']})"))
+    return 0
 
 
 IDENT = "gdsdeploy-guard"
@@ -85,12 +122,12 @@ def _default(arguments: argparse.Namespace) -> int:
     expectation = _expectation(arguments.expectation)
     release = expectation.kernel_release
     # Its modules were audited when it became the default, and at every later installation.
-    if grub.set_default(release, check=True)["changed"]:
+    if loader().default(release, check=True)["changed"]:
         verdict = guard.judge(release, expectation)
         if not verdict.admitted:
             hint = "the boot default is as before; build or receive the modules first: gdsdeploy provision"
             raise AuditError(f"kernel {release} is not admitted: {verdict.why()}", hint)
-    result = grub.set_default(release, check=arguments.check)
+    result = loader().default(release, check=arguments.check)
     print(json.dumps(result, indent=2, sort_keys=True) if arguments.json else f"default: {result['kernel']}")
     return 0
 

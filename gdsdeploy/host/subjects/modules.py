@@ -67,7 +67,7 @@ def _some(symbols: Mapping[str, Any], pattern: re.Pattern[str]) -> Dict[str, Any
 
 @collector("audits")
 def collect_audits(recorder: Recorder, request: EvidenceRequest) -> None:
-    from ..boot import grub
+    from ..boot.loader import loader
 
     def audit(which: str, release: str) -> None:
         from ..audit.audit import audit_expected
@@ -85,7 +85,7 @@ def collect_audits(recorder: Recorder, request: EvidenceRequest) -> None:
         return audit("next", request.expectation.kernel_release)
     running = recorder.document["host"]["uname"]["release"]
     audit("running", running)
-    following = recorder.value("audits", "next", lambda _: grub.default_kernel()["next"])
+    following = recorder.value("audits", "next", lambda _: loader().kernels()["next"])
     if following == running:
         section["next"] = section["running"]
     elif not following:

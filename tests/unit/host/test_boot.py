@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host.boot import bls, grub, present
-from gdsdeploy.host.boot.grub import BootError
+from gdsdeploy.host.boot.loader import BootError, loader
+from gdsdeploy.host.cli import boot
 
 EVIDENCE = Path(__file__).parents[2] / "evidence" / "kmod" / "grub"
 NEW, OLD = "6.12.94+deb13-amd64", "6.1.0-50-amd64"
@@ -65,33 +66,33 @@ def test_what_is_not_in_the_menu_is_nothing(choice: str) -> None:
 
 
 def test_without_a_choice_the_first_entry_boots(root: Path) -> None:
-    result = grub.default_kernel(str(root))
+    result = loader(str(root)).kernels()
     assert (result["default"], result["next"]) == (NEW, NEW)
     assert result["default_entry"] == "gnulinux-simple-/dev/vda"
 
 
 def test_a_saved_entry_counts_only_where_the_menu_asks_for_it(root: Path) -> None:
     shutil.copy(EVIDENCE / "grubenv", root / "boot/grub/grubenv")
-    assert grub.default_kernel(str(root))["default"] == NEW
+    assert loader(str(root)).kernels()["default"] == NEW
     shutil.copy(EVIDENCE / "debian-13.saved.cfg", root / "boot/grub/grub.cfg")
-    assert grub.default_kernel(str(root))["default"] == OLD
+    assert loader(str(root)).kernels()["default"] == OLD
 
 
 def test_an_entry_for_one_boot_does_not_change_the_default(root: Path) -> None:
     (root / "boot/grub/grubenv").write_text("# GRUB Environment Block\nnext_entry=1>2\n#####")
-    result = grub.default_kernel(str(root))
+    result = loader(str(root)).kernels()
     assert (result["default"], result["next"]) == (NEW, OLD)
 
 
 def test_a_saved_entry_that_is_gone_falls_back_as_grub_does(root: Path) -> None:
     shutil.copy(EVIDENCE / "debian-13.saved.cfg", root / "boot/grub/grub.cfg")
     (root / "boot/grub/grubenv").write_text("# GRUB Environment Block\nsaved_entry=gone\n")
-    assert grub.default_kernel(str(root))["default"] == NEW
+    assert loader(str(root)).kernels()["default"] == NEW
 
 
 def test_check_says_what_would_change_and_changes_nothing(root: Path) -> None:
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    result = grub.set_default(OLD, check=True, root=str(root))
+    result = loader(str(root)).default(OLD, check=True)
     assert result["changed"]
     assert result["entry"] == f"{SUBMENU}>gnulinux-{OLD}-advanced-/dev/vda"
     assert [entry.split()[0] for entry in result["changes"]] == [grub.DEFAULTS, grub.GRUB_CFG, grub.GRUB_ENV]
@@ -106,11 +107,11 @@ def test_a_kernel_that_is_the_default_already_changes_nothing(root: Path) -> Non
     defaults.write_text(
         "# Written by gdsdeploy: the kernel to boot is kept in /boot/grub/grubenv.\nGRUB_DEFAULT=saved\n"
     )
-    assert grub.set_default(OLD, root=str(root))["changes"] == []
+    assert loader(str(root)).default(OLD)["changes"] == []
 
 
 def test_the_entry_whose_id_names_the_kernel_is_taken_not_the_one_that_moves(root: Path) -> None:
-    assert grub.set_default(NEW, check=True, root=str(root))["entry"].endswith(f">gnulinux-{NEW}-advanced-/dev/vda")
+    assert loader(str(root)).default(NEW, check=True)["entry"].endswith(f">gnulinux-{NEW}-advanced-/dev/vda")
 
 
 def test_an_entry_that_update_grub_made_is_taken_not_the_first_that_mentions_the_kernel(root: Path) -> None:
@@ -127,12 +128,14 @@ def test_an_entry_that_update_grub_made_is_taken_not_the_first_that_mentions_the
         )
     )
     menu.write_text(others + menu.read_text())
-    assert grub.entry_of(OLD, str(root)) == f"{SUBMENU}>gnulinux-{OLD}-advanced-/dev/vda"
+    assert loader(str(root)).entry_of(OLD).ident == f"{SUBMENU}>gnulinux-{OLD}-advanced-/dev/vda"
     menu.write_text(others.replace("/dev/vdb", "/dev/vda"))
-    assert grub.entry_of(OLD, str(root)) == f"other-{OLD}", "without any of update-grub's, one that isn't a shell"
+    assert loader(str(root)).entry_of(OLD).ident == f"other-{OLD}", (
+        "without any of update-grub's, one that isn't a shell"
+    )
     menu.write_text(others.partition("menuentry 'Linux 6.1.0-50-amd64 1")[0])
     with pytest.raises(BootError, match="no entry for kernel"):
-        grub.entry_of(OLD, str(root))
+        loader(str(root)).entry_of(OLD)
 
 
 @pytest.mark.parametrize(
@@ -162,24 +165,24 @@ def test_a_saved_entry_that_boots_the_kernel_stays(root: Path, saved: str, stays
         + text
     )
     (root / "boot/grub/grubenv").write_text(f"# GRUB Environment Block\nsaved_entry={saved}\n")
-    changes = grub.set_default(OLD, check=True, root=str(root))["changes"]
+    changes = loader(str(root)).default(OLD, check=True)["changes"]
     assert any(change.startswith(grub.GRUB_ENV) for change in changes) is not stays
 
 
 def test_a_kernel_without_an_entry_is_an_error_that_lists_those_that_have_one(root: Path) -> None:
     with pytest.raises(BootError) as caught:
-        grub.set_default("9.9", root=str(root))
+        loader(str(root)).default("9.9")
     assert f"no entry for kernel 9.9; it has: {OLD}, {NEW}" in caught.value.message
 
 
 def test_a_host_without_grub_says_so(tmp_path: Path) -> None:
     with pytest.raises(BootError, match=r"grub\.cfg is missing"):
-        grub.default_kernel(str(tmp_path))
+        loader(str(tmp_path)).kernels()
 
 
 def test_another_root_is_never_changed(root: Path) -> None:
     with pytest.raises(BootError, match="on the running system only"):
-        grub.set_default(OLD, root=str(root))
+        loader(str(root)).default(OLD)
 
 
 def test_damaged_menus_are_read_as_far_as_they_go() -> None:
@@ -192,8 +195,8 @@ def test_damaged_menus_are_read_as_far_as_they_go() -> None:
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     parser = argparse.ArgumentParser()
-    grub.add_parsers(parser.add_subparsers())
-    arguments = parser.parse_args(words)
+    boot.add_parsers(parser.add_subparsers())
+    arguments = parser.parse_args(["boot", *words])
     status: int = arguments.run(arguments)
     captured = capsys.readouterr()
     return status, captured.out, captured.err
@@ -215,12 +218,12 @@ def test_bad_input_is_one_line_on_stderr(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_a_host_without_a_menu_has_no_default_of_ours_to_take_back(tmp_path: Path) -> None:
     """A builder or a container, on which `gdsdeploy remove` asks as it does everywhere."""
-    assert grub.clear_default(root=str(tmp_path)) == {"changed": False, "changes": [], "kernel": "", "entry": ""}
+    assert loader(str(tmp_path)).undo_default() == {"changed": False, "changes": [], "kernel": "", "entry": ""}
     ours = tmp_path / grub.DEFAULTS.lstrip("/")
     ours.parent.mkdir(parents=True)
     ours.write_text("GRUB_DEFAULT=saved\n")
     with pytest.raises(BootError):
-        grub.clear_default(check=True, root=str(tmp_path))
+        loader(str(tmp_path)).undo_default(check=True)
 
 
 def test_a_pipe_in_place_of_the_expectation_is_none(tmp_path: Path) -> None:

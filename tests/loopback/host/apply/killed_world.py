@@ -24,7 +24,7 @@ from gdsdeploy.host.apply.model import Change, Resource
 from gdsdeploy.host.apply.packages import aptsources, dnf, left, managers, state
 from gdsdeploy.host.apply.packages.managers import Manager, Package
 from gdsdeploy.host.archive import pack
-from gdsdeploy.host.boot import grub
+from gdsdeploy.host.boot.grub import MenuGrub
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.kmod.packaged import MANIFEST
 from gdsdeploy.host.process import Output
@@ -376,7 +376,7 @@ def imitate(root: Path, patch: Callable[[Any, str, Any], None]) -> None:
     Dpkg.root = root
     patch(process, "run", world)
     patch(services, "is_booted", lambda _: True)
-    patch(grub, "_only_here", lambda _: None)
+    patch(MenuGrub, "_only_here", lambda _: None)
     patch(program, "running", lambda: b"a program")
     # Its modules have no audit here.
     patch(boot_default, "_objections", lambda *_: [])

@@ -8,6 +8,7 @@ from gdsdeploy.host.apply.boot_default import BootDefault
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.model import Change
 from gdsdeploy.host.boot import grub
+from gdsdeploy.host.boot.loader import loader
 from gdsdeploy.host.errors import ApplyError
 from tests.unit.host.apply.kernel_hosts import KERNEL_COMES, apply, check, predicted, short
 from tests.unit.host.kmod.kmod_root import EXPECTED, RELEASE, Root
@@ -38,9 +39,9 @@ def bad_modules(root: Path) -> None:
 def test_the_locked_kernel_becomes_the_default_once(root: Path) -> None:
     changes = check(root, "boot_default", DESIRED).changes
     assert (short(changes), changes[0].before) == (ADMITTED, OTHER)
-    assert grub.default_kernel(str(root))["default"] == OTHER
+    assert loader(str(root)).kernels()["default"] == OTHER
     assert short(apply(root, "boot_default", DESIRED).changes) == ADMITTED
-    assert grub.default_kernel(str(root))["default"] == RELEASE
+    assert loader(str(root)).kernels()["default"] == RELEASE
     assert apply(root, "boot_default", DESIRED).changes == []
 
 
@@ -50,7 +51,7 @@ def test_a_kernel_without_good_modules_does_not(root: Path) -> None:
     with pytest.raises(ApplyError, match="is not admitted: it has no module nvidia_fs") as caught:
         apply(root, "boot_default", DESIRED)
     assert (caught.value.kind, "as before" in caught.value.hint) == ("modules", True)
-    assert grub.default_kernel(str(root))["default"] == OTHER
+    assert loader(str(root)).kernels()["default"] == OTHER
 
 
 @pytest.mark.parametrize("name", ["modules", "expectation"])

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host import __main__ as program
-from gdsdeploy.host.boot import grub, guard
+from gdsdeploy.host.boot import guard
 from gdsdeploy.host.boot.guard import INSTALLED, REMOVED, Verdict, decide
+from gdsdeploy.host.boot.loader import BootError, loader
 from gdsdeploy.host.model.expectation import Expectation
 from tests.unit.host.kmod.kmod_root import EXPECTED, P2P, RELEASE, Root
 
@@ -186,17 +187,17 @@ class TestBootLoaderSpecification:
         return tmp_path
 
     def test_the_newest_kernel_boots_where_nothing_fits(self, bls: Path) -> None:
-        assert grub.default_kernel(str(bls))["default"] == self.NEW
+        assert loader(str(bls)).kernels()["default"] == self.NEW
 
     def test_the_default_is_set_by_id_and_nothing_else_is_lost(self, bls: Path) -> None:
         before = (bls / "boot/grub2/grubenv").read_text()
-        assert grub.set_default(self.OLD, check=True, root=str(bls))["changed"]
+        assert loader(str(bls)).default(self.OLD, check=True)["changed"]
         assert (bls / "boot/grub2/grubenv").read_text() == before
-        result = grub.set_default(self.OLD, root=str(bls))
+        result = loader(str(bls)).default(self.OLD)
         assert result["entry"] == f"{self.MACHINE}-{self.OLD}"
-        assert grub.default_kernel(str(bls))["default"] == self.OLD
+        assert loader(str(bls)).kernels()["default"] == self.OLD
         assert "kernelopts=root=/dev/vda1" in (bls / "boot/grub2/grubenv").read_text()
-        assert grub.set_default(self.OLD, root=str(bls))["changed"] is False
+        assert loader(str(bls)).default(self.OLD)["changed"] is False
 
     #: What grub2-mkconfig writes for GRUB_DEFAULT=saved, and for a number.
     CONFIG = (
@@ -206,23 +207,23 @@ class TestBootLoaderSpecification:
     def test_a_fixed_default_is_read_and_not_changed_in_vain(self, bls: Path) -> None:
         (bls / "boot/grub2/grub.cfg").write_text(self.CONFIG.format("1"))
         (bls / "boot/grub2/grubenv").write_text(f"# GRUB Environment Block\nsaved_entry={self.MACHINE}-{self.NEW}\n")
-        assert grub.default_kernel(str(bls))["default"] == self.OLD
-        with pytest.raises(grub.HostError, match="always boots the entry '1'") as error:
-            grub.set_default(self.NEW, root=str(bls))
+        assert loader(str(bls)).kernels()["default"] == self.OLD
+        with pytest.raises(BootError, match="always boots the entry '1'") as error:
+            loader(str(bls)).default(self.NEW)
         assert "GRUB_DEFAULT=saved" in error.value.hint
         (bls / "boot/grub2/grub.cfg").write_text(self.CONFIG.format("${saved_entry}"))
-        assert grub.default_kernel(str(bls))["default"] == self.NEW
+        assert loader(str(bls)).kernels()["default"] == self.NEW
 
     def test_an_environment_that_is_missing_is_made(self, bls: Path) -> None:
         (bls / "boot/grub2/grubenv").unlink()
         (bls / "boot/grub2/grub.cfg").write_text(self.CONFIG.format("${saved_entry}"))
-        assert grub.default_kernel(str(bls))["default"] == self.NEW
-        grub.set_default(self.OLD, root=str(bls))
-        assert grub.default_kernel(str(bls))["default"] == self.OLD
+        assert loader(str(bls)).kernels()["default"] == self.NEW
+        loader(str(bls)).default(self.OLD)
+        assert loader(str(bls)).kernels()["default"] == self.OLD
 
     def test_an_entry_may_be_saved_by_its_title(self, bls: Path) -> None:
         (bls / "boot/grub2/grubenv").write_text(f"# GRUB Environment Block\nsaved_entry=Linux ({self.OLD})\n")
-        assert grub.default_kernel(str(bls))["default"] == self.OLD
+        assert loader(str(bls)).kernels()["default"] == self.OLD
 
     def test_a_cloned_image_keeps_entries_of_another_machine(self, bls: Path) -> None:
         entry = f"title Linux\nversion {self.OLD}\nlinux /vmlinuz-{self.OLD}\n"
@@ -231,7 +232,7 @@ class TestBootLoaderSpecification:
         (bls / "etc").mkdir()
         for machine in (self.MACHINE, other):
             (bls / "etc/machine-id").write_text(machine + "\n")
-            assert grub.set_default(self.OLD, check=True, root=str(bls))["entry"] == f"{machine}-{self.OLD}"
+            assert loader(str(bls)).default(self.OLD, check=True)["entry"] == f"{machine}-{self.OLD}"
 
     def add(self, bls: Path, name: str, release: str, options: str) -> None:
         text = f"title {name}\nversion {release}\nlinux /vmlinuz-{release}\noptions {options}\n"
@@ -241,7 +242,7 @@ class TestBootLoaderSpecification:
     def test_the_packages_own_entry_is_taken(self, bls: Path, custom: str) -> None:
         self.add(bls, "", self.OLD, "root=UUID=1 ro")
         self.add(bls, custom, self.OLD, "root=UUID=1 ro debug")
-        assert grub.entry_of(self.OLD, str(bls)) == f"{self.MACHINE}-{self.OLD}"
+        assert loader(str(bls)).entry_of(self.OLD).ident == f"{self.MACHINE}-{self.OLD}"
 
     def test_an_administrators_entry_of_the_kernel_stays(self, bls: Path) -> None:
         self.add(bls, "", self.OLD, "root=UUID=1 ro")
@@ -251,28 +252,28 @@ class TestBootLoaderSpecification:
         for name, stays in (("~custom", True), ("~shell", False), ("~other", False)):
             block = f"# GRUB Environment Block\nsaved_entry={self.MACHINE}-{self.OLD}{name}\n"
             (bls / "boot/grub2/grubenv").write_text(block)
-            assert grub.set_default(self.OLD, check=True, root=str(bls))["changed"] is not stays
+            assert loader(str(bls)).default(self.OLD, check=True)["changed"] is not stays
 
     def test_the_image_says_what_boots_not_the_version(self, bls: Path) -> None:
         text = f"title x\nversion {self.OLD}\nlinux /vmlinuz-{self.NEW}\n"
         (bls / f"boot/loader/entries/{self.MACHINE}-{self.OLD}.conf").write_text(text)
-        with pytest.raises(grub.HostError, match="no entry for kernel"):
-            grub.entry_of(self.OLD, str(bls))
+        with pytest.raises(BootError, match="no entry for kernel"):
+            loader(str(bls)).entry_of(self.OLD)
 
     def test_the_earlier_default_comes_back_unless_somebody_has_set_another(self, bls: Path) -> None:
         environment = bls / "boot/grub2/grubenv"
         before = environment.read_bytes()
         self.add(bls, "~custom", self.NEW, "root=UUID=1 ro fips=1")
-        grub.set_default(self.OLD, root=str(bls))
-        grub.set_default(self.NEW, root=str(bls))
-        assert grub.clear_default(check=True, root=str(bls))["changed"]
-        grub.clear_default(root=str(bls))
+        loader(str(bls)).default(self.OLD)
+        loader(str(bls)).default(self.NEW)
+        assert loader(str(bls)).undo_default(check=True)["changed"]
+        loader(str(bls)).undo_default()
         assert sorted(environment.read_bytes().split(b"\n")) == sorted(before.split(b"\n"))
         assert not (bls / "var/lib/gdsdeploy/boot-default.json").exists()
-        grub.set_default(self.OLD, root=str(bls))
+        loader(str(bls)).default(self.OLD)
         mine = environment.read_text().replace(f"saved_entry={self.MACHINE}-{self.OLD}", "saved_entry=mine")
         environment.write_text(mine)
-        assert not grub.clear_default(root=str(bls))["changed"]
+        assert not loader(str(bls)).undo_default()["changed"]
         assert environment.read_text() == mine
 
     def test_a_kernel_with_large_pages_has_an_entry_of_its_own(self, bls: Path) -> None:
@@ -282,9 +283,9 @@ class TestBootLoaderSpecification:
         small = large.partition("+")[0]
         (bls / f"boot/loader/entries/{self.MACHINE}-{small}.conf").write_text(text.replace(large, small))
         for release in (large, small):
-            grub.set_default(release, root=str(bls))
-            assert grub.default_kernel(str(bls))["default"] == release
+            loader(str(bls)).default(release)
+            assert loader(str(bls)).kernels()["default"] == release
 
     def test_a_kernel_without_an_entry_is_an_error_that_lists_the_others(self, bls: Path) -> None:
-        with pytest.raises(grub.HostError, match=f"no entry for kernel 9.9; it has: {self.NEW}, {self.OLD}"):
-            grub.set_default("9.9", root=str(bls))
+        with pytest.raises(BootError, match=f"no entry for kernel 9.9; it has: {self.NEW}, {self.OLD}"):
+            loader(str(bls)).default("9.9")

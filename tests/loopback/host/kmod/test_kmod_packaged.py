@@ -13,7 +13,7 @@ import pytest
 
 from gdsdeploy.host import checks
 from gdsdeploy.host.audit.audit import audit, audit_expected, audit_packaged
-from gdsdeploy.host.boot import grub
+from gdsdeploy.host.boot.grub import MenuGrub
 from gdsdeploy.host.evidence.recorder import Recorder, request_for
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.kmod import packaged
@@ -186,7 +186,7 @@ def test_a_host_audits_against_its_expectation(root: PackagedRoot) -> None:
 def judge(root: PackagedRoot, monkeypatch: pytest.MonkeyPatch) -> dict[str, Finding]:
     """What the checks say of this host, from its evidence."""
     monkeypatch.setattr("gdsdeploy.host.kmod.kernel.Kernel", lambda release: Kernel(release, str(root.path)))
-    monkeypatch.setattr(grub, "default_kernel", lambda: {"default": RELEASE, "next": RELEASE})
+    monkeypatch.setattr(MenuGrub, "kernels", lambda _: {"default": RELEASE, "next": RELEASE})
     expectation = replace(EXPECTED, packaged=root.files)
     recorder = Recorder()
     recorder.document["host"]["uname"]["release"] = RELEASE

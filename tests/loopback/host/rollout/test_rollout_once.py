@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host import __main__ as program
-from gdsdeploy.host.boot import grub, grubenv, once
+from gdsdeploy.host.boot import grub, once
+from gdsdeploy.host.boot.grub import MenuGrub
+from gdsdeploy.host.boot.loader import loader
 from gdsdeploy.host.errors import HostError, RolloutError
 
 EVIDENCE = Path(__file__).parents[3] / "evidence" / "kmod" / "grub"
@@ -55,7 +57,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def next_entry(root: Path) -> str:
-    return grub.default_kernel(str(root))["next"]
+    return loader(str(root)).kernels()["next"]
 
 
 def test_the_next_boot_is_of_the_kernel_and_the_default_stays(root: Path) -> None:
@@ -63,10 +65,10 @@ def test_the_next_boot_is_of_the_kernel_and_the_default_stays(root: Path) -> Non
     assert answer == {
         "changed": True, "once": True, "kernel": NEW, "entry": ENTRY, "default": OLD, "boot_id": FIRST,
     }  # fmt: skip
-    after = grub.default_kernel(str(root))
+    after = loader(str(root)).kernels()
     assert (after["default"], after["next"]) == (OLD, NEW)
     block = (root / "boot/grub/grubenv").read_bytes()
-    assert len(block) == grubenv.SIZE
+    assert len(block) == grub.SIZE
     assert f"saved_entry=gnulinux-advanced-/dev/vda>gnulinux-{OLD}".encode() in block
     assert once.arm(NEW, OLD, str(root))["changed"] is False
     assert once.state(str(root))["state"] == "armed"
@@ -75,7 +77,7 @@ def test_the_next_boot_is_of_the_kernel_and_the_default_stays(root: Path) -> Non
 def test_what_the_boot_came_to_is_told_afterwards(root: Path) -> None:
     once.arm(NEW, OLD, str(root))
     # GRUB empties the entry before it boots it.
-    grubenv.change(["set", "next_entry="], str(root))
+    MenuGrub(str(root)).change(["set", "next_entry="])
     assert once.state(str(root))["state"] == "withdrawn", "still the same boot: somebody else took it back"
     boots(root, SECOND)
     assert once.state(str(root), running=NEW)["state"] == "booted"
@@ -223,14 +225,14 @@ def test_where_grub_cannot_forget_the_entry_nothing_is_armed(root: Path, spoil: 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "vfat"])
 def test_plain_filesystems_and_multipath_are_fine(root: Path, kind: str) -> None:
     mounted(root, kind)
-    assert grubenv.obstacles(str(root)) == []
+    assert loader(str(root)).obstacles() == []
     write(root, "sys/devices/pci/block/vda/vda1/dm/uuid", "part1-mpath-3600a\n")
-    assert grubenv.obstacles(str(root)) == []
+    assert loader(str(root)).obstacles() == []
 
 
 def test_an_environment_that_is_not_there_yet_is_made(root: Path) -> None:
     (root / "boot/grub/grubenv").unlink()
-    assert grubenv.obstacles(str(root)) == []
+    assert loader(str(root)).obstacles() == []
     once.arm(OLD, "", str(root))
     assert next_entry(root) == OLD
 
@@ -261,7 +263,7 @@ class TestBootLoaderSpecification:
 
     def test_the_place_behind_the_link_counts(self, bls: Path) -> None:
         mounted(bls, "btrfs", point="/boot/efi")
-        assert ["btrfs" in obstacle for obstacle in grubenv.obstacles(str(bls))] == [True]
+        assert ["btrfs" in obstacle for obstacle in loader(str(bls)).obstacles()] == [True]
 
 
 @pytest.mark.parametrize("words", [[], ["--kernel", "../x"], ["--kernel", "6.1", "--clear"], ["--default", "6.1"]])

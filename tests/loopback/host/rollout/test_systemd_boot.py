@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.boot import grub, once, sdboot
-from gdsdeploy.host.boot.arguments import ENTRIES, loader
-from gdsdeploy.host.boot.sdboot import SystemdBootError
+from gdsdeploy.host.boot import once, sdboot
+from gdsdeploy.host.boot.loader import ENTRIES, RECORD, BootError, loader
+from gdsdeploy.host.boot.sdboot import SystemdBoot
 from gdsdeploy.host.errors import RolloutError
 
 NEW, OLD = "6.12.95+deb13-amd64", "6.1.0-50-amd64"
@@ -76,78 +76,78 @@ def running(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_newest_entry_is_the_default_unless_something_names_another(root: Path) -> None:
-    assert grub.default_kernel(str(root)) == {
+    assert loader(str(root)).kernels() == {
         "default": NEW, "default_entry": f"{MACHINE}-{NEW}", "next": NEW, "next_entry": f"{MACHINE}-{NEW}",
     }  # fmt: skip
     (root / "boot/efi/loader/loader.conf").write_text(f"default {MACHINE}-6.1.*\n")
-    assert grub.default_kernel(str(root))["default"] == OLD
+    assert loader(str(root)).kernels()["default"] == OLD
     variable(root, "LoaderEntryDefault", f"{MACHINE}-{NEW}.conf")
-    assert grub.default_kernel(str(root))["default"] == NEW
+    assert loader(str(root)).kernels()["default"] == NEW
     variable(root, "LoaderEntryOneShot", f"{MACHINE}-{OLD}.conf")
-    assert (grub.default_kernel(str(root))["default"], grub.default_kernel(str(root))["next"]) == (NEW, OLD)
+    assert (loader(str(root)).kernels()["default"], loader(str(root)).kernels()["next"]) == (NEW, OLD)
 
 
 def test_counted_attempts_belong_to_no_name(root: Path) -> None:
     (root / f"boot/efi/loader/entries/{MACHINE}-{NEW}.conf").unlink()
     entry(root, NEW, f"{MACHINE}-{NEW}+2-1")
-    assert grub.entry_of(NEW, str(root)) == f"{MACHINE}-{NEW}"
+    assert loader(str(root)).entry_of(NEW).ident == f"{MACHINE}-{NEW}"
     variable(root, "LoaderEntryOneShot", f"{MACHINE}-{NEW}+2-1.conf")
-    assert grub.default_kernel(str(root))["next"] == NEW
+    assert loader(str(root)).kernels()["next"] == NEW
 
 
 def test_a_host_that_grub_started_is_none_of_these(root: Path) -> None:
     variable(root, "LoaderInfo", "GRUB 2.12")
-    assert not sdboot.present(str(root))
+    assert not SystemdBoot.present(str(root))
 
 
 def test_arguments_are_in_its_entries_even_beside_a_menu_of_grub(root: Path) -> None:
     (root / "boot/grub").mkdir()
     (root / "boot/grub/grub.cfg").write_text("menuentry 'x' {\n}\n")
-    boot_loader = loader(str(root))
+    boot_loader = loader(str(root)).arguments()
     assert boot_loader.kind == ENTRIES
     assert len(boot_loader.places) == 2
 
 
 def test_a_default_is_set_and_the_earlier_one_comes_back(running: Path) -> None:
     variable(running, "LoaderEntryDefault", f"{MACHINE}-{NEW}.conf")
-    assert grub.set_default(OLD, check=True, root=str(running))["changed"] is True
-    assert grub.default_kernel(str(running))["default"] == NEW
-    assert grub.set_default(OLD, root=str(running))["changed"] is True
-    assert grub.set_default(OLD, root=str(running))["changed"] is False
-    assert grub.default_kernel(str(running))["default"] == OLD
-    before = json.loads((running / sdboot.RECORD.lstrip("/")).read_text())
+    assert loader(str(running)).default(OLD, check=True)["changed"] is True
+    assert loader(str(running)).kernels()["default"] == NEW
+    assert loader(str(running)).default(OLD)["changed"] is True
+    assert loader(str(running)).default(OLD)["changed"] is False
+    assert loader(str(running)).kernels()["default"] == OLD
+    before = json.loads((running / RECORD.lstrip("/")).read_text())
     assert before == {"before": f"{MACHINE}-{NEW}.conf", "set": [f"{MACHINE}-{OLD}.conf"]}
-    assert grub.clear_default(check=True, root=str(running))["changed"] is True
-    assert grub.clear_default(root=str(running))["kernel"] == NEW
-    assert not (running / sdboot.RECORD.lstrip("/")).exists()
-    assert grub.clear_default(root=str(running))["changed"] is False
+    assert loader(str(running)).undo_default(check=True)["changed"] is True
+    assert loader(str(running)).undo_default()["kernel"] == NEW
+    assert not (running / RECORD.lstrip("/")).exists()
+    assert loader(str(running)).undo_default()["changed"] is False
 
 
 def test_a_default_that_somebody_set_since_stays(running: Path) -> None:
-    grub.set_default(OLD, root=str(running))
+    loader(str(running)).default(OLD)
     variable(running, "LoaderEntryDefault", "windows.conf")
-    assert grub.clear_default(root=str(running))["changed"] is False
+    assert loader(str(running)).undo_default()["changed"] is False
     assert sdboot._text(str(running), "LoaderEntryDefault") == "windows.conf"
 
 
 def test_an_administrators_entry_of_the_kernel_stays_the_default(running: Path) -> None:
     entry(running, OLD, "mine")
     variable(running, "LoaderEntryDefault", "mine.conf")
-    assert grub.set_default(OLD, root=str(running)) == {
+    assert loader(str(running)).default(OLD) == {
         "changed": False, "changes": [], "kernel": OLD, "entry": "mine",
     }  # fmt: skip
 
 
 def test_a_kernel_without_an_entry_changes_nothing(running: Path) -> None:
-    with pytest.raises(SystemdBootError, match=r"no entry for kernel 6\.99; it has: 6\.12"):
-        grub.set_default("6.99", root=str(running))
-    assert not (running / sdboot.RECORD.lstrip("/")).exists()
+    with pytest.raises(BootError, match=r"no entry for kernel 6\.99; it has: 6\.12"):
+        loader(str(running)).default("6.99")
+    assert not (running / RECORD.lstrip("/")).exists()
 
 
 def test_a_kernel_boots_once_and_the_default_stays(running: Path) -> None:
     answer = once.arm(NEW, OLD, str(running))
     assert (answer["once"], answer["kernel"], answer["default"]) == (True, NEW, OLD)
-    assert (grub.default_kernel(str(running))["default"], grub.default_kernel(str(running))["next"]) == (OLD, NEW)
+    assert (loader(str(running)).kernels()["default"], loader(str(running)).kernels()["next"]) == (OLD, NEW)
     assert once.arm(NEW, OLD, str(running))["changed"] is False
     assert once.state(str(running))["state"] == "armed"
     # systemd-boot deletes the variable before it starts the entry.
@@ -160,7 +160,7 @@ def test_a_kernel_boots_once_and_the_default_stays(running: Path) -> None:
 def test_a_boot_that_was_armed_is_withdrawn(running: Path) -> None:
     once.arm(NEW, OLD, str(running))
     assert once.clear(str(running))["changed"] is True
-    assert grub.default_kernel(str(running))["next"] == OLD
+    assert loader(str(running)).kernels()["next"] == OLD
     assert once.state(str(running))["state"] == "none"
 
 
@@ -174,4 +174,4 @@ def test_damaged_variables_name_nothing(root: Path) -> None:
     for content in (b"", b"\xd8", b"\xff" * 3000, "nothing.conf"):
         variable(root, "LoaderEntryDefault", content)
         variable(root, "LoaderEntryOneShot", content)
-        assert grub.default_kernel(str(root))["next"] == NEW
+        assert loader(str(root)).kernels()["next"] == NEW

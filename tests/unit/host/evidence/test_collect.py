@@ -12,7 +12,7 @@ import yaml
 
 from gdsdeploy import cufile
 from gdsdeploy.host import checks
-from gdsdeploy.host.boot import grub
+from gdsdeploy.host.boot.grub import MenuGrub
 from gdsdeploy.host.errors import HostError
 from gdsdeploy.host.evidence.recorder import NOTHING, EvidenceRequest, Recorder, request_for
 from gdsdeploy.host.facts import facts_from
@@ -159,7 +159,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
 
 
 def boots_next(monkeypatch: pytest.MonkeyPatch, release: str) -> None:
-    monkeypatch.setattr(grub, "default_kernel", lambda: {"default": release, "next": release})
+    monkeypatch.setattr(MenuGrub, "kernels", lambda _: {"default": release, "next": release})
 
 
 def collected(expectation: Expectation | None = EXPECTED) -> dict[str, Any]:
@@ -243,10 +243,10 @@ def test_what_cannot_be_told_is_no_pass(root: Root, monkeypatch: pytest.MonkeyPa
     assert finding.verdict == UNKNOWN
     assert "doesn't record the driver source" in finding.found
 
-    def no_boot_loader() -> None:
+    def no_boot_loader(_: object) -> None:
         raise HostError("there is no /boot/grub/grub.cfg")
 
-    monkeypatch.setattr(grub, "default_kernel", no_boot_loader)
+    monkeypatch.setattr(MenuGrub, "kernels", no_boot_loader)
     assert "there is no /boot/grub/grub.cfg" in judge()["modules.next-boot"].found
     boots_next(monkeypatch, "")
     assert judge()["modules.next-boot"].verdict == UNKNOWN
