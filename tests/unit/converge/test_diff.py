@@ -122,6 +122,10 @@ def test_it_is_said_that_removals_are_not_known(capsys: pytest.CaptureFixture[st
     result = plan("a", {BUILD: results}, BUILDS, None)
     assert result.removals_unknown == ("no answer", "the host gives no reason")
     assert "  ? it is unknown which packages would leave: no answer" in plan_report.text({"a": result})
+    assert "--tags" not in plan_report.text({"a": result}), "repositories and pins are there"
+    result = replace(result, changes=(replace(WRITE, resource="pins"),))
+    command = "to have the plan name them: gdsdeploy provision FLEET --limit a --tags gds_preflight,gds_repo"
+    assert command in plan_report.text({"a": result})
     (host,) = json.loads(plan_report.to_json({"a": result}, {}, fleet="f", lock_digest="d"))["hosts"].values()
     assert host["removals"] == {"known": False, "why": ["no answer", "the host gives no reason"]}
     assert plan("a", {BUILD: results[:1]}, BUILDS, None).removals_unknown == ()
