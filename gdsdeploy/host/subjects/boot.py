@@ -157,6 +157,17 @@ def _fragments(document: Document, folders: Tuple[str, ...]) -> Fragments:
     return tuple((chosen[name], document.text(chosen[name]) or "") for name in sorted(chosen))
 
 
+def blocking(document: Document, module: str) -> Dict[str, str]:
+    """``FILE:LINE`` → the line of modprobe.d that keeps a module out, by its in-kernel name."""
+    pattern = re.compile(r"\s*(blacklist|install)\s+{}\b".format(module.replace("_", "[-_]")))
+    return {
+        f"{path}:{number}": line.strip()
+        for path, text in _fragments(document, PROBE_FOLDERS)
+        for number, line in enumerate(text.splitlines(), 1)
+        if pattern.match(line)
+    }
+
+
 def _autoloaded(fragments: Fragments) -> Tuple[str, ...]:
     names: List[str] = []
     for _, text in fragments:
@@ -316,8 +327,8 @@ def autoload(facts: HostFacts, expectation: Expectation) -> Answer:
         return failed("the order is {}".format(", ".join(order)), hint)
     denied = [name for name in names if name in forbidden]
     if denied:
-        remove = f"Remove it: grep -r {denied[0]} /etc/modprobe.d /proc/cmdline"
-        return failed("modprobe.d or the kernel's command line forbids {}".format(", ".join(denied)), remove)
+        where = next(iter(blocking(facts.document, denied[0])), "the kernel's command line")
+        return failed(f"{where} forbids {', '.join(denied)}", f"Remove it from {where}, and rebuild the initramfs")
     if expectation.own_kernel and _unit(facts, UNIT).get("ActiveState") == "failed":
         return failed(f"{UNIT} failed at this boot", f"Read why: systemctl status {UNIT}")
     # In modules-load.d nvidia-peermem comes too early for OFED, but it comes.

@@ -15,6 +15,7 @@ from ..paths import BUILD_ID, MODPROBE, SOURCES
 from ..secure_boot.firmware import WORDS
 from ..secure_boot.signature import KEYRINGS
 from . import quote, reference
+from .boot import blocking
 from .condition import Cause, Condition, condition, listed_cause
 from .kernel import NVIDIA, NVIDIA_FS, PEERMEM
 from .register import Answer, Steps, Words, check, collector, failed, passed
@@ -357,10 +358,10 @@ def forbidden(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
     """Blocked in modprobe.d or on the kernel's command line."""
     if module.name not in facts.boot.forbidden:
         return None
-    pattern = re.compile(r"(blacklist|install)\s+{}\b".format(re.sub("[-_]", "[-_]", module.asked)))
-    lines = [(place, line) for place, line in quote.fragments(facts) if pattern.match(line)]
-    where = lines[0][0] if lines else "the kernel's command line"
-    evidence = tuple(f"{place}: {line}" for place, line in lines[: quote.LINES]) or quote.file(facts, "/proc/cmdline")
+    lines = blocking(facts.document, module.name)
+    where = next(iter(lines), "the kernel's command line")
+    evidence = tuple(f"{place}: {line}" for place, line in lines.items())[: quote.LINES]
+    evidence = evidence or quote.file(facts, "/proc/cmdline")
     fix = f"remove it from {where}, rebuild the initramfs and load the module: modprobe {module.asked}"
     return Cause("forbidden", f"{where} blocks it", fix, evidence, reference.FORBIDDING)
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from functools import partial
-from typing import TYPE_CHECKING, Iterable, Iterator, Sequence, Tuple
+from typing import TYPE_CHECKING, Iterable, Sequence, Tuple
 
 from ..facts.unknown import Unknown, if_known, known
-from ..paths import CUFILE, MOUNTINFO, PROBE_FOLDERS
+from ..paths import CUFILE, MOUNTINFO
 
 if TYPE_CHECKING:
     from ..facts import HostFacts
@@ -89,13 +88,6 @@ def setting(facts: HostFacts, section: str, key: str) -> Tuple[str, ...]:
 def variable(named: Variable) -> Tuple[str, ...]:
     """How its place sets it."""
     return with_source(named.place, [named.line])
-
-
-def fragments(facts: HostFacts) -> Iterator[Tuple[str, str]]:
-    """(``FILE:LINE``, line) of every fragment of modprobe.d in the evidence."""
-    for path in (f"{folder}/{name}" for folder in PROBE_FOLDERS for name in facts.document.existing(folder)):
-        text = if_known(partial(facts.document.text, path), None) or ""
-        yield from ((f"{path}:{number}", line.strip()) for number, line in enumerate(text.splitlines(), 1))
 
 
 def with_source(source: str, lines: Iterable[str]) -> Tuple[str, ...]:
