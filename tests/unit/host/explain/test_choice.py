@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from gdsdeploy.host.explain.explanation import explain
 from gdsdeploy.host.facts import UndecidedError, Unknown, facts_from
-from gdsdeploy.host.facts.unknown import known
 from gdsdeploy.host.libcufile.p2pdma import storage_keys
 from gdsdeploy.host.model.compat import rules_with
 from gdsdeploy.host.subjects import gpu, p2pdma
@@ -25,7 +22,6 @@ from gdsdeploy.host.subjects.condition import (
 )
 from gdsdeploy.host.subjects.cufile_json import requests_p2pdma
 from gdsdeploy.host.subjects.driver import registry
-from gdsdeploy.host.subjects.gpu import grace
 from gdsdeploy.host.subjects.mechanisms import STORAGE, choose
 from gdsdeploy.host.subjects.p2pdma import LABELS
 from tests.unit.host import cases, hosts
@@ -106,40 +102,6 @@ def test_every_route_is_judged() -> None:
 )
 def test_the_registry_is_read_as_the_driver_reads_it(text: str, values: dict[str, int]) -> None:
     assert registry(text) == values
-
-
-def model(name: str, implementer: str = "0x41", part: str = "") -> dict[str, Any]:
-    """Another GPU, and cores of another kind where ``part`` names one."""
-    information = {f"/proc/driver/nvidia/gpus/{GPU}/information": {"$replace": {"NVIDIA GH200 480GB": name}}}
-    lines = [f"CPU implementer\t: {implementer}", f"CPU part\t: {part}"]
-    return {"files": information, **({"excerpts": {"/proc/cpuinfo": {"lines": lines}}} if part else {})}
-
-
-@pytest.mark.parametrize(
-    ("patch", "expected"),
-    [
-        ({}, True),
-        (model("NVIDIA GB300"), True),
-        (model("NVIDIA H100", "0x41", "0xd4f"), True),
-        (model("NVIDIA GB10", "0x41", "0xd85"), False),
-        (model("NVIDIA H100", "x", "0xd4f"), None),
-        ({**model("NVIDIA H100"), "excerpts": {"/proc/cpuinfo": None}}, None),
-        ({"host": {"uname": {"machine": "x86_64"}}}, False),
-        ({"host": {"uname": {"machine": "aarch64_be"}}}, False),
-        ({"host": {"uname": {"machine": None}}}, None),
-    ],
-)
-def test_grace_is_known_by_its_gpu_or_its_core(patch: dict[str, Any], expected: bool | None) -> None:
-    facts = facts_from(patched(GRACE, patch) if patch else GRACE)
-    answer = known(lambda: grace(facts))
-    assert isinstance(answer, Unknown) if expected is None else answer is expected
-
-
-def test_arm_lines_of_the_processor_are_none_of_x86() -> None:
-    facts = facts_from(GRACE)
-    assert facts.os.core == (0x41, 0xD4F)
-    assert facts.pci.cpu is None
-    assert facts_from(HOST).os.machine == "x86_64"
 
 
 def test_grace_is_never_refused_without_a_row_and_chosen_with_one() -> None:

@@ -20,7 +20,6 @@ from gdsdeploy.host.model import causes
 from gdsdeploy.host.subjects import programs, rdma, topology
 from gdsdeploy.host.subjects.condition import Cause, listed_cause, numbers
 from gdsdeploy.host.subjects.stack import stack
-from gdsdeploy.host.subjects.storage import Mount
 from tests.unit.host import cases
 from tests.unit.host.checks.changes import GOOD
 from tests.unit.host.explain.capable_host import (
@@ -28,7 +27,6 @@ from tests.unit.host.explain.capable_host import (
     MOUNT,
     PROVISIONED,
     capable,
-    with_gpu,
     with_libcufile,
 )
 from tests.unit.host.explain.faults import FAULTS, explained
@@ -77,7 +75,7 @@ def general(ident: str) -> str:
 def test_every_documented_cause_is_seen_and_every_seen_one_is_documented() -> None:
     documented = set(re.findall(r"^\| `(\w[\w-]*\.[\w-]+)` \|", DOCS.read_text(), re.MULTILINE))
     # By tests of their own, below.
-    elsewhere = {"nvidia-peermem.other-rdma-core", "platform.far-gpu", "storage.queue-depth", "storage.spread"}
+    elsewhere = {"nvidia-peermem.other-rdma-core", "storage.spread"}
     elsewhere |= {f"rdma.{name}" for name in ("link-down", "policy", "no-routing")}
     assert documented == {general(ident) for ident in cases.causes()} | elsewhere
 
@@ -215,34 +213,9 @@ def noted(document: Document, **changed: Any) -> dict[str, Cause]:
     return {note.id: note for rule in ADVICE for note in rule(facts, mount.but(**changed))}
 
 
-def with_queue(requests: int, name: str = "nvme0n1") -> Mount:
-    mounts = facts_from(capable()).storage.mounts
-    device = mounts[MOUNT].device
-    assert device is not None
-    return mounts[MOUNT].but(device=device.but(requests=requests, name=name))
-
-
-def test_a_shallow_queue_is_named_with_its_file() -> None:
-    facts = facts_from(capable())
-    (cause,) = topology.queue_notes(facts, with_queue(128))
-    assert (cause.id, cause.what) == ("storage.queue-depth", "the queue of nvme0n1 holds 128 requests")
-    assert "/sys/block/nvme0n1/queue/nr_requests" in cause.fix
-    assert [*topology.queue_notes(facts, with_queue(1024))] == []
-
-
-def test_a_gpu_at_the_same_host_bridge_is_near_enough() -> None:
-    document = with_gpu(capable())
-    assert "platform.far-gpu" not in noted(document)
-    far = document["links"]
-    far["/sys/bus/pci/devices/0000:00:06.0"] = "../../../devices/pci0000:80/0000:00:06.0"
-    cause = noted(document)["platform.far-gpu"]
-    assert cause.what.startswith("the nearest GPU to NVME0 is at distance NODE")
-    assert cause.evidence == ("topology: NVME0: NODE from GPU0",)
-
-
 def test_disks_near_to_different_gpus_are_told() -> None:
     document = host()
-    device = with_queue(1024).device
+    device = facts_from(capable()).storage.mounts[MOUNT].device
     assert device is not None
     disks = [device.but(pci_address=address) for address in ("0000:15:00.0", "0000:25:00.0")]
     for disk, like in zip(disks, ("0000:10:00.0/0000:11:03.0", "0000:20:00.0/0000:21:03.0"), strict=True):
