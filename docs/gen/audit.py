@@ -27,8 +27,8 @@ HEAD = """\
 `gdsdeploy kmod audit [--kernel REL] [--root DIR] [MODULE…]` reports whether module files would load on a kernel, and
 whether they are the expected ones. It loads nothing. It starts openssl for signatures, a program that unpacks where
 Python and libzstd can't (lz4, zstd), and no other. It needs no root for files that any user can read. Neither the
-kernel nor the root folder has to be running. Modules may be compressed (.xz, .gz, .zst), built for x86_64 or aarch64, and full
-of debug data. On a host without gdsdeploy, run `gdsdeploy-host.pyz kmod audit`.
+kernel nor the root folder has to be running. Modules may be compressed (.xz, .gz, .zst), built for x86_64 or aarch64,
+and full of debug data. On a host without gdsdeploy, run `gdsdeploy-host.pyz kmod audit`.
 
 If a file that decides can't be read, the finding is `input-unknown`, and the module is never `ok`. A kernel without
 modules of its own, as on a machine that only builds, is judged by its headers. A kernel with unreadable ones isn't.
