@@ -579,21 +579,20 @@ def log_runs(messages: Iterable[Message]) -> Tuple[Report, ...]:
     that wrote no report are one run: which of them has the cause, only the lines together tell.
     """
     readers: Dict[str, Reader] = {}
-    runs: List[Reader] = []
-    last: Dict[int, int] = {}
+    runs: Dict[Reader, None] = {}
     errors: List[Tuple[Reader, str]] = []
-    for place, (pid, level, message) in enumerate(messages):
+    for pid, level, message in messages:
         text = message.strip()
         reader = readers.get(pid)
         if reader is None or _begins(text, reader):
             reader = readers[pid] = Reader(log=True)
-            runs.append(reader)
-        last[id(reader)] = place
+        # The one with the last message is the last.
+        runs.pop(reader, None)
+        runs[reader] = None
         reader.logged(level, text)
         if level == "ERROR":
             errors.append((reader, text))
-    runs.sort(key=lambda reader: last[id(reader)])
-    reports = [reader.report(None) for reader in _merged(runs, errors)]
+    reports = [reader.report(None) for reader in _merged(list(runs), errors)]
     # A process that wrote no row and no error doesn't matter here.
     telling = [report for report in reports if _is_something(report)]
     return tuple(telling or [*reports, Reader(log=True).report(None)][:1])
@@ -602,14 +601,14 @@ def log_runs(messages: Iterable[Message]) -> Tuple[Report, ...]:
 def _merged(runs: List[Reader], errors: List[Tuple[Reader, str]]) -> Iterator[Reader]:
     """The runs; one in place of all those that have errors and neither a report nor one that ends the library."""
     only_errors = [reader for reader in runs if reader.errors and not reader.headings and not reader.fatal]
-    members = set(map(id, only_errors))
+    members = set(only_errors)
     for reader in runs:
-        if id(reader) not in members:
+        if reader not in members:
             yield reader
         elif reader is only_errors[-1]:
             whole = Reader(log=True)
             for other, text in errors:
-                if id(other) in members:
+                if other in members:
                     whole.logged("ERROR", text)
             yield whole
 

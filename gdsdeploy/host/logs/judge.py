@@ -177,12 +177,10 @@ def render(answer: Answer) -> str:
         lines += [text for cause in possible for text in _cause(cause, "   ")] + [""]
     if answer.decide:
         lines += ["To decide, run:", *_wrapped(answer.decide, "   "), ""]
-    if answer.unknown:
-        lines += ["Errors without a known meaning:", *(text for quote in answer.unknown for text in _quote(quote)), ""]
-    if answer.notes:
-        lines += ["Also said:", *(text for quote in answer.notes for text in _quote(quote)), ""]
-    if answer.harmless:
-        lines += ["Harmless:", *(text for quote in answer.harmless for text in _quote(quote)), ""]
+    unknown = ("Errors without a known meaning:", answer.unknown)
+    for heading, quotes in (unknown, ("Also said:", answer.notes), ("Harmless:", answer.harmless)):
+        if quotes:
+            lines += [heading, *(text for quote in quotes for text in _quote(quote)), ""]
     return joined([*lines, *_read(answer)])
 
 
