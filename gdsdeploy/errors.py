@@ -206,6 +206,11 @@ def all_errors(root: type[GdsError] = GdsError) -> Iterator[type[GdsError]]:
         yield from all_errors(child)
 
 
+def error_named(name: str, default: type[GdsError] = GdsError) -> type[GdsError]:
+    """The class of an error by its name; ``default`` for a name that there isn't."""
+    return next((error for error in all_errors() if error.__name__ == name), default)
+
+
 def nearest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The one of ``names`` that is most like ``name``; None where none is like it by ``cutoff``, from 0 to 1."""
     return next(iter(difflib.get_close_matches(name, list(names), n=1, cutoff=cutoff)), None)

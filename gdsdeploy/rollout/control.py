@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gdsdeploy.errors import Busy, GdsError, JournalUnusable, RolloutRefused, all_errors
+from gdsdeploy.errors import Busy, GdsError, JournalUnusable, RolloutRefused, error_named
 from gdsdeploy.model.events import PAYLOADS, Event, Kind, Payload, as_json, read
 from gdsdeploy.rollout import journal
 from gdsdeploy.rollout.machine import Fold, fold
@@ -152,8 +152,7 @@ def _request(path: Path, payload: Payload, end: float) -> Event | None:
 def _answer(value: Mapping[str, Any]) -> Event:
     if "event" in value:
         return Event.from_json(value["event"])
-    classes = {error.__name__: error for error in all_errors()}
-    raise classes.get(value["error"], GdsError)(value["message"], hint=value["hint"])
+    raise error_named(value["error"])(value["message"], hint=value["hint"])
 
 
 @contextlib.contextmanager

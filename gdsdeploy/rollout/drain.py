@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypedDict, TypeVar
+from typing import Any, ClassVar, Generic, ParamSpec, TypedDict, TypeVar
 
 from gdsdeploy import cancel, run
 from gdsdeploy.errors import DrainFailed, FleetInvalid, MissingProgram, ProgramFailed
@@ -86,64 +86,47 @@ class ReturnResult(TypedDict):
     reason: str
 
 
-class Drainer(Protocol):
+class Drainer:
     """One way of taking hosts out of work.  ``host`` is always its name in the fleet file.
 
     Several threads call methods at once, for different hosts.  A method that is called again, or after it was
     interrupted, comes to the same end.  ``reason`` is one of :func:`reason_of`.  A wish to stop ends what waits, with
     Interrupted.
+
+    This one has no program to ask: every host is out of work as soon as a rollout wants it, and in work again.
     """
 
-    def check(self, hosts: Sequence[str]) -> list[str]:
+    def check(self, hosts: Sequence[str]) -> list[str]:  # noqa: ARG002 - there is no program to ask
         """Before a rollout begins: each objection in one line; changes nothing, and raises nothing else.
 
         The scheduler has to answer, to let this user drain, and to know every host.
         """
-        ...
+        return []
 
-    def states(self, hosts: Sequence[str]) -> dict[str, State]:
+    def states(self, hosts: Sequence[str]) -> dict[str, State]:  # noqa: ARG002 - likewise
         """Host → state, without hosts that the scheduler doesn't know.  Raises DrainFailed."""
-        ...
+        return {}
 
-    def look(self, host: str, reason: str) -> Standing:
+    def look(self, host: str, reason: str) -> Standing:  # noqa: ARG002 - likewise
         """Who keeps ``host`` out of work now; asked before everything that would disturb work.
 
         Raises DrainFailed where another rollout has drained it or the scheduler doesn't know it, and SchedulerAway.
         """
-        ...
+        return Standing.OURS
 
-    def drain(self, host: str, reason: str, *, timeout: float, progress: Progress) -> DrainResult:
+    def drain(self, host: str, reason: str, *, timeout: float, progress: Progress) -> DrainResult:  # noqa: ARG002
         """Take ``host`` out of work, and wait until no work is left on it.
 
         timeout: seconds.  Raises DrainFailed past ``timeout``, with what still runs, where the scheduler refuses, and
         where another rollout takes the host meanwhile; the drain then stays, for :meth:`undrain`.  And SchedulerAway.
         """
-        ...
+        return {"drained": True, "reason": reason, "was": ""}
 
-    def undrain(self, host: str, reason: str, *, progress: Progress) -> ReturnResult:
+    def undrain(self, host: str, reason: str, *, progress: Progress) -> ReturnResult:  # noqa: ARG002
         """End the drain that ``reason`` signs; any other drain stays, and is no error.
 
         Raises DrainFailed where the scheduler refuses, and SchedulerAway.
         """
-        ...
-
-
-class Nothing:
-    """Every host is in work, and every drain is done at once."""
-
-    def check(self, hosts: Sequence[str]) -> list[str]:  # noqa: ARG002 - there is no program to ask
-        return []
-
-    def states(self, hosts: Sequence[str]) -> dict[str, State]:  # noqa: ARG002 - likewise
-        return {}
-
-    def look(self, host: str, reason: str) -> Standing:  # noqa: ARG002 - there is no program to ask
-        return Standing.OURS
-
-    def drain(self, host: str, reason: str, *, timeout: float, progress: Progress) -> DrainResult:  # noqa: ARG002
-        return {"drained": True, "reason": reason, "was": ""}
-
-    def undrain(self, host: str, reason: str, *, progress: Progress) -> ReturnResult:  # noqa: ARG002
         return {"returned": True, "reason": ""}
 
 
@@ -163,7 +146,7 @@ N = TypeVar("N")
 P = ParamSpec("P")
 
 
-class Cluster(abc.ABC, Generic[N]):
+class Cluster(Drainer, abc.ABC, Generic[N]):
     """Nodes of one cluster, which a client program shows and changes.
 
     program: ``[kubectl, --context, prod]`` or ``[ssh, head, scontrol]``; raises FleetInvalid where it doesn't name the
@@ -201,6 +184,14 @@ class Cluster(abc.ABC, Generic[N]):
         if self._out(node, reason) or self._patiently(self._left, node):
             return Standing.WORKS
         return Standing.OURS if self._is_ours(node, reason) else Standing.THEIRS
+
+    @abc.abstractmethod
+    def drain(self, host: str, reason: str, *, timeout: float, progress: Progress) -> DrainResult:
+        """As Drainer.drain."""
+
+    @abc.abstractmethod
+    def undrain(self, host: str, reason: str, *, progress: Progress) -> ReturnResult:
+        """As Drainer.undrain."""
 
     @abc.abstractmethod
     def _look(self, name: str) -> N:
@@ -344,7 +335,7 @@ IDLE_PAUSE = 10.0
 COMMAND_SECONDS = 600.0
 
 
-class Commands:
+class Commands(Drainer):
     """Starts ``out``, ``back`` and ``idle`` with {host}, {node}, {reason} and {rollout} replaced in their words.
 
     They run on this machine in the folder of the fleet file, and end with status 0 when they're done.  Each may be
@@ -360,12 +351,6 @@ class Commands:
         programs = {name: command[0] for name in ("out", "back", "idle") if (command := getattr(self._settings, name))}
         objections = {name: run.objection(program, self._folder) for name, program in programs.items()}
         return [f"rollout.drain.{name}: {why}" for name, why in objections.items() if why]
-
-    def states(self, hosts: Sequence[str]) -> dict[str, State]:  # noqa: ARG002 - no command answers that
-        return {}
-
-    def look(self, host: str, reason: str) -> Standing:  # noqa: ARG002 - likewise
-        return Standing.OURS
 
     def drain(self, host: str, reason: str, *, timeout: float, progress: Progress) -> DrainResult:
         """As Drainer.drain: ``out`` ends with 0, then ``idle`` does, both within ``timeout``."""
@@ -745,4 +730,4 @@ def drainer(settings: Drain, fleet_dir: Path) -> Drainer:
         case "command":
             return Commands(settings, fleet_dir)
         case "none":
-            return Nothing()
+            return Drainer()

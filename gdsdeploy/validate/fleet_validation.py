@@ -25,8 +25,8 @@ from gdsdeploy.errors import (
     HostUnfit,
     HostUnreachable,
     NameUnknown,
-    all_errors,
     did_you_mean,
+    error_named,
     with_fleet,
 )
 from gdsdeploy.fleetfile import selection
@@ -235,8 +235,7 @@ def outcome(report: Report) -> GdsError | None:
         return ChecksFailed(f"checks failed on {failed}", hint=hint)
     troubles = {host.host: host.trouble for host in report.hosts if host.trouble}
     if troubles:
-        kinds = {kind.__name__: kind for kind in all_errors()}
-        kind = kinds.get(next(iter(troubles.values())).kind, HostUnreachable)
+        kind = error_named(next(iter(troubles.values())).kind, HostUnreachable)
         return kind(f"no evidence from {hostnames.words(troubles)}", hint="See the reason above")
     if report.verdict == UNKNOWN:
         return ChecksUnknown(f"could not tell on {_counted(report, UNKNOWN) or 'any host: there is none'}", hint=hint)

@@ -45,6 +45,7 @@ from gdsdeploy.errors import (
     RebootFailed,
     RollbackFailed,
     RolloutRefused,
+    error_named,
 )
 from gdsdeploy.host.apply.model import INSTALLS, Change
 from gdsdeploy.host.archive import pack
@@ -62,7 +63,7 @@ from gdsdeploy.rollout import previous_packages
 from gdsdeploy.rollout.drain import reason_of
 from gdsdeploy.rollout.steps import answers
 from gdsdeploy.rollout.steps.answers import Enrolment, Status
-from gdsdeploy.rollout.steps.work import Work, await_status, error_named, wait_until_free
+from gdsdeploy.rollout.steps.work import Work, await_status, wait_until_free
 from gdsdeploy.run import run
 from gdsdeploy.validate import fleet_validation as validation
 from gdsdeploy.zipapp import hostapp

@@ -25,7 +25,6 @@ from gdsdeploy.errors import (
     Interrupted,
     ModuleBuildFailed,
     RebootFailed,
-    all_errors,
 )
 from gdsdeploy.lock.releases import Release
 from gdsdeploy.model.events import Facts, read
@@ -183,11 +182,6 @@ def alone(fleet: Fleet, name: str) -> Fleet:
     A profile that signs needs all addresses: they tell its key from another fleet's.
     """
     return fleet if fleet.profiles[fleet.machine(name).profile].signing is not None else fleet.alone(name)
-
-
-def error_named(kind: str) -> type[GdsError]:
-    """The class of an error by its name; GdsError for an unknown name."""
-    return {error.__name__: error for error in all_errors()}.get(kind, GdsError)
 
 
 def await_status(work: Work, seconds: float) -> Status:

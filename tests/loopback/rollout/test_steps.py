@@ -40,7 +40,7 @@ from gdsdeploy.lock import lockfile
 from gdsdeploy.model.rollout import Step, Task
 from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout import preconditions
-from gdsdeploy.rollout.drain import Nothing
+from gdsdeploy.rollout.drain import Drainer
 from gdsdeploy.rollout.steps import answers, rollback, upgrade
 from gdsdeploy.rollout.steps.answers import Question
 from gdsdeploy.rollout.steps.upgrade import Look
@@ -229,7 +229,7 @@ def work_over_ssh(fleet: LoopbackFleet, host: str = "gpu1", poll: float = 0.05) 
         fleet_path=fleet.path,
         settings=Rollout(),
         rollout="x",
-        drainer=Nothing(),
+        drainer=Drainer(),
         logs=Path("/nowhere"),
         say=lambda _: None,
         everyone=intent,

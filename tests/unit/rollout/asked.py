@@ -11,7 +11,7 @@ from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.rollout import Step, Task
 from gdsdeploy.model.rollout_settings import Rollout
-from gdsdeploy.rollout.drain import Nothing
+from gdsdeploy.rollout.drain import Drainer
 from gdsdeploy.rollout.steps.answers import Question, S
 from gdsdeploy.rollout.steps.work import Patience, Work
 from tests.loopback.loopback_fleet import target
@@ -73,7 +73,7 @@ def work(
         fleet_path=Path("/tmp/fleet.yml"),
         settings=Rollout(**settings),
         rollout="20261121T1054-7f3a",
-        drainer=Nothing(),
+        drainer=Drainer(),
         logs=Path("/nowhere"),
         say=lambda _: None,
         everyone=fleet,
