@@ -169,6 +169,25 @@ def test_no_means_nothing_is_installed(bare: list[list[str]]) -> None:
     assert caught.value.hint.startswith("apt-get install ")
 
 
+def test_machine_without_apt_gets_the_list(bare: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requirements.shutil, "which", lambda program: None)
+    with pytest.raises(LabUnavailable) as caught:
+        requirements.ensure(vms=True, lights=True, confirm=yes)
+    for package in ("qemu-system-x86", "mmdebstrap", "systemd-container"):
+        assert f"  {package}: " in caught.value.message
+    assert bare == []
+
+
+def test_sudo_is_asked_once_before_steps_run_side_by_side(
+    monkeypatch: pytest.MonkeyPatch, bare: list[list[str]]
+) -> None:
+    monkeypatch.setattr(requirements, "_is_present", lambda program: True)
+    monkeypatch.setattr(requirements.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(requirements.run, "which", lambda program: "/usr/bin/sudo")
+    requirements.ensure(vms=True, lights=True, confirm=yes)
+    assert bare == [["sudo", "-v"]]
+
+
 def light(folder: Path) -> nspawn.LightHost:
     return nspawn.LightHost(HostRecord("build1", "light", 22001, "/c/root"), folder, folder / "ssh_config")
 

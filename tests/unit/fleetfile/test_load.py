@@ -220,6 +220,12 @@ def test_a_domain_that_cannot_work_is_named_by_place(tmp_path: Path, host: str, 
     assert words in problem
 
 
+def test_a_builder_is_in_no_domain(tmp_path: Path) -> None:
+    builder = "builders:\n  e: {profile: rack, address: 10.0.0.9, imex: one}\nhosts:"
+    (problem,) = problems(tmp_path, IMEX.replace("hosts:", builder))
+    assert "builders.e.imex: only hosts are in an IMEX domain" in problem
+
+
 def test_the_fabric_manager_of_blackwell_comes_with_nvlsm(tmp_path: Path) -> None:
     keys = "gpu: blackwell, companions: [fabricmanager]"
     (problem,) = problems(tmp_path, SMALL.replace('"550"}', f'"550", {keys}}}'))

@@ -181,6 +181,7 @@ def wish(max_age: object) -> dict[str, Repository]:
 )
 def test_other_indices_are_none(other: Index) -> None:
     assert judge_ages([other], {}, NOW) == []
+    assert judge_ages([index(2 * OLD_INDEX)], wish("400d"), NOW) == []
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,7 @@ def test_the_digest_is_over_content_and_not_layout(path: Path) -> None:
     value = yaml.safe_load(path.read_text())
     path.write_text(yaml.safe_dump(dict(reversed(value.items())), default_flow_style=True))
     assert lockfile.read(path) == LOCK
+    assert list(lockfile.build({"b": target(), "a": target()}).targets) == ["a", "b"]
 
 
 def test_a_lock_that_cannot_be_written_is_named(tmp_path: Path) -> None:
