@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import tempfile
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -16,7 +15,6 @@ from tests.unit import rdma_host
 from tests.unit.host import patches
 from tests.unit.host.checks import changes
 from tests.unit.host.explain import capable_host
-from tests.unit.host.facts import sysfs_root
 from tests.unit.later_evidence import complete
 
 Document = dict[str, Any]
@@ -57,15 +55,14 @@ def function(document: Document, address: str, kind: str, physical: str = "") ->
     document["links"][f"{folder}/physfn"] = f"../{physical}" if physical else absent
 
 
-def two_sockets() -> Document:
-    """A made-up tree, collected; its links lead nowhere outside of the folder."""
-    with tempfile.TemporaryDirectory() as folder:
-        return sysfs_root.evidence(sysfs_root.two_sockets(Path(folder)))
+def topology(name: str) -> Document:
+    document: Document = json.loads((changes.HOSTS.parent / "topology" / f"{name}.json").read_text())
+    return document
 
 
 def switches(name: str) -> Document:
     """QEMU's switches, host bridges and IOMMU as a real kernel showed them; its display functions stand for GPUs."""
-    document: Document = json.loads((changes.HOSTS.parent / "topology" / f"{name}.json").read_text())
+    document = topology(name)
     files = document["files"]
     for path in [path for path in files if path.endswith("/class") and str(files[path]).startswith("0x0380")]:
         files[path.removesuffix("class") + "vendor"] = "0x10de\n"
@@ -88,7 +85,7 @@ HOSTS: dict[str, Callable[[], Document]] = {
     "an accepted cufile.json": lambda: {"commands": capable_host.RUNS["1.9.1 shipped"]},
     "a library that never returns": lambda: {"commands": capable_host.RUNS["1.20.0 shipped"]},
     "rdma cards": rdma_host.host,
-    "two sockets": two_sockets,
+    "two sockets": partial(topology, "two-sockets"),
     **{name: partial(switches, name) for name in SWITCHES},
     "pinned": lambda: json.loads((changes.HOSTS / "light-pinned.json").read_text()),
     "moved": lambda: json.loads((changes.HOSTS / "light-moved.json").read_text()),

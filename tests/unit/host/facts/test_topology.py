@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+import base64
 import json
-import shutil
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gdsdeploy.host.evidence.recorder import NOTHING, Recorder
+from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.subjects import trees
-from gdsdeploy.host.subjects.pci import NIC, Link
+from gdsdeploy.host.subjects.driver import collect_gpu
+from gdsdeploy.host.subjects.pci import NIC, Link, collect_pci
+from gdsdeploy.host.subjects.topology import Topology
 from tests.unit.host import hosts
-from tests.unit.host.facts.sysfs_root import (
-    DEVICES,
-    NVME,
-    REDIRECT,
-    evidence,
-    function,
-    topology,
-    two_sockets,
-    unpacked,
-)
+from tests.unit.host.patches import patched
+from tests.unit.rdma_host import PCI, place
 
 RECORDED = Path(__file__).parents[3] / "evidence" / "topology"
-GPU0 = "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0"
 #: What parts of one kind differ by.
 REST = "(10de:16c1 rev a1)"
 DISK = "1b36:2330 (1b36:16c1 rev a1)"
@@ -40,6 +37,47 @@ NVME2  PXB   ?     PXB   PHB    PXB    X      PHB    ?      N/A
 NVME3  PHB   ?     PHB   PHB    PHB    PHB    X      ?      N/A
 NVME4  ?     PHB   ?     ?      ?      ?      ?      X      1
 """
+
+
+def evidence(root: Path) -> dict[str, Any]:
+    """What the real collectors of the tree find below ``root``, with the kernel's command line."""
+    recorder = Recorder(60.0, root=str(root))
+    recorder.text("/proc/cmdline")
+    for collect in (collect_gpu, collect_pci):
+        collect(recorder, NOTHING)
+    return recorder.finish()
+
+
+def topology(document: dict[str, Any]) -> Topology:
+    return facts_from(document).topology
+
+
+def unpacked(recording: Path, root: Path) -> Path:
+    """A recording of record_sysfs.py as files below ``root``."""
+    for name, value in json.loads(recording.read_text()).items():
+        path = root / name.lstrip("/")
+        if value is None or value.startswith("error:") or path.name == ".listing":
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if value.startswith("link:"):
+            link(root, name, value.removeprefix("link:"))
+        elif value.startswith("dir:"):
+            path.mkdir(exist_ok=True)
+            if name == "/sys/devices/system/node":
+                for entry in value.removeprefix("dir:").split():
+                    (path / entry).mkdir(exist_ok=True)
+        elif value.startswith("base64:"):
+            path.write_bytes(base64.b64decode(value.removeprefix("base64:")))
+        elif not path.is_dir():
+            path.write_text(value)
+    return root
+
+
+def link(root: Path, name: str, target: str) -> None:
+    """A link below ``root`` that does not lead out of it."""
+    path = root / name.lstrip("/")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(os.path.relpath(root / target.lstrip("/"), path.parent))
 
 
 def test_a_real_machine_with_four_gpus_agrees_with_nvidia_smi(tmp_path: Path) -> None:
@@ -66,12 +104,13 @@ def test_the_distances_are_those_of_the_command_line() -> None:
     assert "\n".join(trees.matrix(topology(hosts.named("switches")))) + "\n" == MATRIX
 
 
-def test_the_text_names_what_stands_between(tmp_path: Path) -> None:
-    text = trees.text(topology(evidence(two_sockets(tmp_path, acs=REDIRECT))))
+def test_the_text_names_what_stands_between() -> None:
+    redirecting = {"acs": {f"0000:02:0{number}.0": 29 for number in range(4)}}
+    text = trees.text(topology(patched(hosts.named("two sockets"), redirecting)))
     assert "ACS sends GPU0-NIC0, GPU0-NIC1 up to the host bridge: 0000:02:00.0, 0000:02:01.0" in text
     assert "IOMMU: on (intel_iommu=on" in trees.text(topology(hosts.named("switches-iommu")))
-    (tmp_path / "empty" / DEVICES).mkdir(parents=True)
-    assert trees.text(topology(evidence(tmp_path / "empty"))).startswith("no GPU, NVMe disk or network adapter")
+    empty = patched(hosts.named("two sockets"), {"listings": {PCI: []}})
+    assert trees.text(topology(empty)).startswith("no GPU, NVMe disk or network adapter")
 
 
 @pytest.mark.parametrize(
@@ -88,34 +127,31 @@ def test_root_ports_redirect_where_the_kernel_isolates(host: str, redirecting: l
     assert sorted(node["address"] for node in nodes if node["redirects"] is True) == redirecting
 
 
-Change = Callable[[Path, Path], None]
+Change = Callable[[dict[str, Any]], Any]
 
 
-def without(path: str, new: str = "") -> Change:
-    """What hangs at ``path`` is put to ``new``, or taken out."""
+def without(address: str, new: str = "") -> Change:
+    """The function is taken out, or put to ``new``, at the other CPU."""
 
-    def change(root: Path, taken: Path) -> None:
-        shutil.move(root / "sys/devices" / path, taken)
-        (root / DEVICES / path.rpartition("/")[2]).unlink()
+    def change(document: dict[str, Any]) -> None:
         if new:
-            function(root, new, NVME, lanes="4/4", speed="16/16")
+            place(document, new, like=address)
+            document["links"][f"{PCI}/{new}"] = f"../../../devices/pci0000:80/0000:80:01.0/{new}"
+        document["listings"][PCI].remove(address)
 
     return change
 
 
 def with_file(name: str, value: str) -> Change:
-    return lambda root, _: (root / GPU0 / name).write_text(value + "\n") and None
+    return lambda document: document["files"].update({f"{PCI}/0000:03:00.0/{name}": value + "\n"})
 
 
 @pytest.mark.parametrize(
     ("change", "lines"),
     [
-        (lambda *_: None, []),
-        (
-            without("pci0000:00/0000:00:02.0/0000:09:00.0", "pci0000:80/0000:80:01.0/0000:81:00.1"),
-            [f"NVME2 moved from 0000:09:00.0 to 0000:81:00.1 ({DISK})"],
-        ),
-        (without("pci0000:40/0000:40:01.0/0000:41:00.0"), [f"NVME3 at 0000:41:00.0 is gone ({DISK})"]),
+        (lambda _: None, []),
+        (without("0000:09:00.0", "0000:81:00.1"), [f"NVME2 moved from 0000:09:00.0 to 0000:81:00.1 ({DISK})"]),
+        (without("0000:41:00.0"), [f"NVME3 at 0000:41:00.0 is gone ({DISK})"]),
         (with_file("device", "0x2331"), [f"GPU0 at 0000:03:00.0: the part is 10de:2331 {REST}, was 10de:2330 {REST}"]),
         (with_file("current_link_width", "8"), ["GPU0 at 0000:03:00.0: link 32 GT/s x8, was 32 GT/s x16"]),
         (with_file("numa_node", "1"), ["GPU0 at 0000:03:00.0: NUMA node 1, was 0"]),
@@ -123,13 +159,13 @@ def with_file(name: str, value: str) -> Change:
     ],
     ids=["nothing", "moved", "gone", "part", "link", "node", "at rest"],
 )
-def test_what_changed_is_named(tmp_path: Path, change: Change, lines: list[str]) -> None:
-    root = two_sockets(tmp_path / "root")
-    reference = trees.from_json(trees.to_json(trees.golden(topology(evidence(root)), "hgx")))
-    change(root, tmp_path / "taken")
-    result = trees.differences(reference, topology(evidence(root)))
+def test_what_changed_is_named(change: Change, lines: list[str]) -> None:
+    reference = trees.from_json(trees.to_json(trees.golden(topology(hosts.named("two sockets")), "hgx")))
+    document = hosts.fresh("two sockets")
+    change(document)
+    result = trees.differences(reference, topology(document))
     assert result[: len(lines) or None] == lines
-    assert not any("GPU0 to NVME0" in line for line in result), "what did not move is not named"
+    assert not any("GPU0 to NVME0" in line or " is new" in line for line in result), "what did not move is not named"
 
 
 def test_a_swap_of_parts_is_named() -> None:
