@@ -114,8 +114,7 @@ def explain(
 
 def _answer(facts: HostFacts, host: str, path: str) -> tuple[Any, str]:
     """The document and the text."""
-    from gdsdeploy.host.explain.explanation import as_document
-    from gdsdeploy.host.explain.text import render
+    from gdsdeploy.host.explain import as_document, render
     from gdsdeploy.ssh import reply_schema
     from gdsdeploy.validate.facts import explain_facts
 
@@ -126,7 +125,7 @@ def _answer(facts: HostFacts, host: str, path: str) -> tuple[Any, str]:
 
 def _process(facts: HostFacts, host: str, pid: int) -> tuple[Any, str]:
     """The document and the text about one process."""
-    from gdsdeploy.host.explain.text import render_process
+    from gdsdeploy.host.explain import render_process
     from gdsdeploy.host.subjects import programs
     from gdsdeploy.ssh import reply_schema
 

@@ -14,7 +14,7 @@ from gdsdeploy.errors import ChecksFailed, ChecksUnknown, FleetInvalid, GdsError
 from gdsdeploy.fleetfile.load import CONFINED, Reading, load_fleet
 from gdsdeploy.fleetfile.selection import require_host
 from gdsdeploy.host import evidence
-from gdsdeploy.host.explain.explanation import Explanation, NoSuchMountError, explain
+from gdsdeploy.host.explain import Explanation, NoSuchMountError, explain
 from gdsdeploy.host.facts import HostFacts, UndecidedError, facts_from
 from gdsdeploy.host.subjects.stack import stack
 from gdsdeploy.host.subjects.topology import Topology

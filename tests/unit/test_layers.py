@@ -25,7 +25,7 @@ PURE = (
     "fleetfile/selection.py",
     "host/facts/",
     "host/checks.py",
-    "host/explain/",
+    "host/explain.py",
     "host/subjects/",
     "report/",
     "rollout/page.py",

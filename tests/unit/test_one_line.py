@@ -31,7 +31,7 @@ from gdsdeploy.converge import ansible, diff, plan_report
 from gdsdeploy.errors import GdsError
 from gdsdeploy.host import checks as host_report
 from gdsdeploy.host.checks import run as run_checks
-from gdsdeploy.host.explain.text import render_process
+from gdsdeploy.host.explain import render_process
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.facts.unknown import if_known
 from gdsdeploy.host.io.wording import joined

@@ -62,8 +62,7 @@ def collect_evidence(mount: Optional[str], expectation: Optional[Expectation]) -
 
 def print_explanation(evidence: Any, mount: Optional[str], rules: Sequence[Rule], as_json: bool) -> None:
     """Print the explanation.  rules: the fleet's own.  Raises NothingToExplainError."""
-    from ..explain.explanation import NoSuchMountError, as_document, explain
-    from ..explain.text import render
+    from ..explain import NoSuchMountError, as_document, explain, render
     from ..facts import facts_from
     from ..subjects.stack import stack
 
@@ -77,7 +76,7 @@ def print_explanation(evidence: Any, mount: Optional[str], rules: Sequence[Rule]
 
 def print_process(evidence: Any, pid: int, as_json: bool) -> None:
     """Print why a process takes the path that it takes.  Raises NothingToExplainError."""
-    from ..explain.text import render_process
+    from ..explain import render_process
     from ..facts import facts_from
     from ..subjects import programs
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from typing import Collection, List
+from typing import List
 
 
 def module_names(package: str) -> List[str]:
@@ -12,11 +12,7 @@ def module_names(package: str) -> List[str]:
     return sorted(module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__))
 
 
-def import_modules(package: str, skip: Collection[str] = ()) -> None:
-    """Import every module of ``package`` in the order of their names.
-
-    skip: modules that register nothing and cost time to import.
-    """
+def import_modules(package: str) -> None:
+    """Import every module of ``package`` in the order of their names."""
     for name in module_names(package):
-        if name not in skip:
-            importlib.import_module(f"{package}.{name}")
+        importlib.import_module(f"{package}.{name}")

@@ -176,9 +176,7 @@ def _ended(function: Callable[..., Iterator[Any]], with_condition: bool) -> Call
 @lru_cache(maxsize=len(ABOUT))
 def ranked(about: str) -> Tuple[Callable[..., Any], ...]:
     """Every rule about a subject, in the order of their ranks."""
-    # Some aren't pages yet; text registers nothing, and isn't always needed.
-    for package in ("subjects", "explain"):
-        import_modules(f"{__package__.rpartition('.')[0]}.{package}", skip=("text",))
+    import_modules(__package__)
     return tuple(function for _, function in sorted(_RULES[about].items()))
 
 

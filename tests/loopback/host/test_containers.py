@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import checks
-from gdsdeploy.host.explain.explanation import as_document, explain
+from gdsdeploy.host.explain import as_document, explain
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.model.finding import FAIL
 from gdsdeploy.zipapp import hostapp

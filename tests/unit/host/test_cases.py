@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import checks
-from gdsdeploy.host.explain.explanation import as_document, explain
-from gdsdeploy.host.explain.text import render
+from gdsdeploy.host.explain import as_document, explain, render
 from gdsdeploy.host.facts import as_dict, facts_from, require
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, UNKNOWN

@@ -16,8 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsdeploy.host.explain.explanation import NoSuchMountError, as_document, explain
-from gdsdeploy.host.explain.text import WIDTH, render
+from gdsdeploy.host.explain import WIDTH, NoSuchMountError, as_document, explain, render
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.model.finding import NOT_APPLICABLE, PASS, UNKNOWN
 from gdsdeploy.host.subjects import boot

@@ -16,7 +16,7 @@ from gdsdeploy.converge.machine import Machine
 from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable
 from gdsdeploy.host import evidence
 from gdsdeploy.host.evidence.recorder import Recorder
-from gdsdeploy.host.explain.text import render
+from gdsdeploy.host.explain import render
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.gate import gate
 from gdsdeploy.host.io import jsontext

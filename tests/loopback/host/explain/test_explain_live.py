@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.explain.explanation import explain
+from gdsdeploy.host.explain import explain
 from gdsdeploy.host.facts import HostFacts, facts_from
 from gdsdeploy.host.subjects.path import Path as Taken
 

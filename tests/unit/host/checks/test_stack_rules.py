@@ -10,7 +10,7 @@ import pytest
 
 from docs.gen import compat_rules
 from gdsdeploy.host import checks, data
-from gdsdeploy.host.explain.explanation import as_document, explain
+from gdsdeploy.host.explain import as_document, explain
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.model import compat
 from gdsdeploy.host.model.compat import Rule, kernel_version

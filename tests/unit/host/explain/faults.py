@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gdsdeploy.host.explain.explanation import explain
+from gdsdeploy.host.explain import explain
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.subjects.condition import COMPAT
 from gdsdeploy.host.subjects.path import Path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gdsdeploy.host.explain.explanation import explain
+from gdsdeploy.host.explain import explain
 from gdsdeploy.host.facts import UndecidedError, Unknown, facts_from
 from gdsdeploy.host.libcufile.p2pdma import storage_keys
 from gdsdeploy.host.model.compat import rules_with

@@ -16,8 +16,7 @@ import pytest
 
 from gdsdeploy.cufile.render import PATH
 from gdsdeploy.host import checks
-from gdsdeploy.host.explain.explanation import as_document, explain
-from gdsdeploy.host.explain.text import render
+from gdsdeploy.host.explain import as_document, explain, render
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.libcufile.errors import lookup

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.explain.explanation import as_document, explain
-from gdsdeploy.host.explain.text import render, render_process
+from gdsdeploy.host.explain import as_document, explain, render, render_process
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.model import causes
 from gdsdeploy.host.subjects import programs, rdma, topology
