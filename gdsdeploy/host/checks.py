@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, Dict, List, Mapping, Sequence
 
-from . import subjects
 from .facts import HostFacts, UndecidedError
 from .facts.unknown import if_known
 from .io.wording import aligned, joined
-from .model.discovery import import_modules
 from .model.expectation import Expectation
 from .model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, WAIVED, WORDS, Finding, worst
 from .subjects.register import (
@@ -26,9 +24,6 @@ from .subjects.register import (
 from .subjects.stack import stack
 
 __all__ = ["Check", "listed", "run"]
-
-# Importing a page registers its checks.
-import_modules(subjects.__name__)
 
 #: Lines of evidence that one finding carries, and their length.
 EVIDENCE_LINES = 12

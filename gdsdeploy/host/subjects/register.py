@@ -50,9 +50,7 @@ def collector(name: str) -> Callable[[Collector], Collector]:
 
 def collectors() -> Dict[str, Collector]:
     """Every collector of the pages by its name, in their order."""
-    # Some aren't pages yet.
-    for package in ("subjects", "evidence"):
-        import_modules(f"{__package__.rpartition('.')[0]}.{package}")
+    import_modules(__package__)
     return {name: _COLLECTORS[name] for name in sorted(_COLLECTORS, key=_place)}
 
 
@@ -140,7 +138,8 @@ def check(
 
 
 def listed() -> Tuple[Check, ...]:
-    """All checks, in the order of a report."""
+    """All checks of the pages, in the order of a report."""
+    import_modules(__package__)
     return tuple(sorted(CHECKS.values(), key=lambda check: _place(check.id.partition(".")[0])))
 
 
