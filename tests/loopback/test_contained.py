@@ -72,6 +72,28 @@ def test_killed_run_leaves_nothing(tmp_path: Path, victim: str) -> None:
             run.kill()
 
 
+def test_status_of_the_command_is_kept() -> None:
+    argv = [sys.executable, "-m", "tests.contained", "sh", "-c", "exit 7"]
+    assert subprocess.run(argv, cwd=ROOT, check=False).returncode == 7
+
+
+def test_command_of_a_background_job_can_be_interrupted() -> None:
+    """A shell without job control ignores Ctrl-C in what it starts with &."""
+    show = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    line = f"{sys.executable} -m tests.contained {sys.executable} -c '{show}' & wait"
+    done = subprocess.run(["sh", "-c", line], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+
+
+@pytest.mark.parametrize("shard", ["5/4", "0/4", "four"])
+def test_shard_that_does_not_exist_is_one_error(shard: str) -> None:
+    argv = [sys.executable, "-m", "pytest", "--machines", shard, "--collect-only", "-q"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 4
+    assert f"{shard!r} names no share" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_each_machine_group_is_in_one_shard_and_has_modules() -> None:
     shards = [groups.shard(number, 4) for number in range(1, 5)]
     assert sorted(name for shard in shards for name in shard) == sorted(groups.MACHINES)
