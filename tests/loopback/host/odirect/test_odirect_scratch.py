@@ -12,16 +12,13 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gdsdeploy.host import __main__ as program
-from gdsdeploy.host import checks, evidence
+from gdsdeploy.host import evidence
 from gdsdeploy.host.evidence import EvidenceRequest
-from gdsdeploy.host.facts import facts_from
-from gdsdeploy.host.model.expectation import from_json
 from gdsdeploy.host.odirect import scratch, trials
 from gdsdeploy.host.process import TIMED_OUT, apart
 
@@ -164,9 +161,6 @@ def test_work_that_ignores_its_end_is_killed() -> None:
         os.waitpid(-1, os.WNOHANG)
 
 
-EXPECTATION = from_json((Path(__file__).parents[3] / "evidence" / "hosts" / "lab-vm.expectation.json").read_text())
-
-
 def test_text_says_what_was_tried_and_what_was_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(["odirect", str(tmp_path), "/nowhere"]) == program.OK
     lines = capsys.readouterr().out.splitlines()
@@ -223,19 +217,3 @@ def test_a_mount_that_may_not_be_written_to_is_not(tmp_path: Path, monkeypatch: 
     for tried in (("/",), (), (str(tmp_path),)):
         evidence.collect(EvidenceRequest(mounts=("/",), scratch=tried))
     assert paths == ["/"], "a folder that nothing is mounted on is not tried either"
-
-
-def test_what_was_not_tried_is_said(tmp_path: Path) -> None:
-    document = evidence.collect(EvidenceRequest(mounts=("/",)))
-    for settings, verdict, words in (
-        ({"path": "direct"}, "unknown", "/ was not tried"),
-        (
-            {"path": "direct", "scratch": "no"},
-            "not-applicable",
-            "not tried: the fleet file allows no scratch file on it",
-        ),
-        ({"path": "compat"}, "not-applicable", "not needed: the fleet accepts CPU memory here; not tried"),
-    ):
-        expectation = replace(EXPECTATION, storage=[{"mount": "/", **settings}])
-        (finding,) = [i for i in checks.run(facts_from(document), expectation) if i.check == "odirect.bypass:/"]
-        assert (finding.verdict, finding.found) == (verdict, words)
