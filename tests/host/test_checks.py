@@ -1,4 +1,4 @@
-"""Every check of the registry on every host; what is asserted is in gdsdeploy/host/checks, and nowhere else."""
+"""Every check of the registry on every host; what is asserted is in gdsdeploy/host/subjects, and nowhere else."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from ..paths import (
     SOURCES,
 )
 from . import quote
-from .condition import DIRECT_PATH, Condition, rule
+from .condition import DIRECT_PATH, Condition, listed_cause, rule
 from .kernel import NVIDIA as DRIVER
 from .kernel import check_messages
 from .modules import ModuleFacts, check_module_file, loaded
@@ -278,13 +278,14 @@ check_module_file(
     expects="not loaded, and forbidden",
     prevents="nouveau taking the GPUs before nvidia can",
 )
-def nouveau(facts: HostFacts, expectation: Expectation) -> Answer:
-    hint = "Provision again: it forbids nouveau in /etc/modprobe.d and rebuilds the initramfs; then reboot"
-    if expectation.own_kernel and "nouveau" in facts.kernel.modules:
-        return failed("nouveau is loaded", hint, quote.messages(facts, "nouveau"))
-    if "nouveau" in facts.boot.forbidden:
-        return passed("not loaded, and forbidden in modprobe.d or on the kernel's command line")
-    return failed("not loaded, but nothing keeps it out", hint)
+def nouveau(facts: HostFacts, expectation: Expectation) -> Steps:
+    if expectation.own_kernel:
+        evidence = quote.file(facts, "/proc/modules", r"^nouveau ")
+        cause = listed_cause("nvidia.nouveau", evidence, "nouveau is loaded")
+        yield Condition(lambda: "nouveau" not in facts.kernel.modules, cause)
+    cause = listed_cause("nvidia.nouveau", (), "not loaded, but nothing keeps it out")
+    yield Condition(lambda: "nouveau" in facts.boot.forbidden, cause)
+    yield passed("not loaded, and forbidden in modprobe.d or on the kernel's command line")
 
 
 check_messages(
