@@ -14,6 +14,7 @@ from gdsdeploy.builds.assign import BuildFacts, archive_of, want
 from gdsdeploy.converge.desired import RESOURCES, desired_states, plain
 from gdsdeploy.converge.inventory import inventory
 from gdsdeploy.converge.machine import Machine, RunFiles
+from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply import registry
 from gdsdeploy.host.apply.packages.dnf import render_repositories
@@ -131,6 +132,15 @@ def test_nvlsm_finds_its_module(fleet: Fleet, lock: Lock) -> None:
     assert host["gds_modules_names"] == ["nvidia", "nvidia-fs"], "the kernel has it: it isn't built"
 
 
+def test_a_host_without_a_kernel_of_its_own_is_not_booted_and_loads_nothing(fleet: Fleet, lock: Lock) -> None:
+    profile = fleet.profiles["gds"].model_copy(update={"own_kernel": False})
+    other = render(fleet.model_copy(update={"profiles": {"gds": profile}}), lock)["gpu1"]
+    usual = render(fleet, lock)["gpu1"]
+    assert (usual["gds_kernel_boot"], other["gds_kernel_boot"]) == (True, False)
+    different = {key for key in usual if usual[key] != other[key]}
+    assert different == {"gds_host_expectation", "gds_kernel_boot", "gds_preflight_unasked_kernel"}, "it gets all else"
+
+
 def test_what_depends_on_the_driver_moves_with_it(fleet: Fleet, lock: Lock) -> None:
     inventory = render(fleet, lock)
     assert {"gds-tools", "libcufile0"} <= {entry["package"] for entry in inventory["gpu1"]["gds_driver_dependents"]}
@@ -232,6 +242,15 @@ def test_the_lock_still_fits_the_fleet(fleet_path: Path) -> None:
     lock = lockfile.read(LAB / "gdsdeploy.lock")
     before = lockfile.status(load_fleet(LAB / "fleet.yml"), lock)
     assert lockfile.status(load_fleet(fleet_path), lock) == before
+
+
+@pytest.mark.parametrize(
+    "mirror", [{"uri": "ftp://x", "keyring": "k"}, {"uri": "http://x"}, {"uri": "http://x", "keyring": ""}]
+)
+def test_half_a_mirror_is_refused_with_its_place(mirror: dict[str, str], fleet_path: Path) -> None:
+    fleet_path.write_text(yaml.safe_dump({**yaml.safe_load(fleet_path.read_text()), "mirror": mirror}))
+    with pytest.raises(FleetInvalid, match=r"fleet\.yml:\d+:\d+: mirror"):
+        load_fleet(fleet_path)
 
 
 @pytest.mark.parametrize("named", ["gdsdeploy-mirror.gpg", "gdsdeploy-mirror.asc"])
