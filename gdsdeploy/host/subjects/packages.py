@@ -48,7 +48,13 @@ RPM_FORMAT = "%{NAME}\\t%|EPOCH?{%{EPOCH}:}:{}|%{VERSION}-%{RELEASE}\\t%{ARCH}\\
 
 @collector("packages")
 def collect_packages(recorder: Recorder, request: EvidenceRequest) -> None:
-    installed(recorder, request)
+    exact = "|".join(re.escape(name) for name in request.packages)
+    pattern = "^(?:{}{})".format(NAMES, rf"|(?:{exact})\t" if exact else "")
+    if reading.package_manager(recorder.root) == reading.DPKG:
+        argv = ["dpkg-query", "-W", "-f", DPKG_FORMAT]
+        recorder.command("dpkg-query", argv, timeout=30, env=ENVIRONMENT, pattern=pattern)
+    elif reading.package_manager(recorder.root) == reading.RPM:
+        recorder.command("rpm", ["rpm", "-qa", "--qf", RPM_FORMAT], timeout=30, pattern=pattern)
     if recorder.exists(DKMS):
         from ..kmod.packaged import dkms_status
 
@@ -58,17 +64,6 @@ def collect_packages(recorder: Recorder, request: EvidenceRequest) -> None:
         recorder.text(DKMS_SETTINGS)
         recorder.texts(DKMS_FRAGMENTS, recorder.names(DKMS_FRAGMENTS, "*.conf"))
     recorder.texts("/etc/apt/preferences.d", recorder.names("/etc/apt/preferences.d", "*gdsdeploy*"))
-
-
-def installed(recorder: Recorder, request: EvidenceRequest) -> None:
-    """The package manager's own list, of packages of interest."""
-    exact = "|".join(re.escape(name) for name in request.packages)
-    pattern = "^(?:{}{})".format(NAMES, rf"|(?:{exact})\t" if exact else "")
-    if reading.package_manager(recorder.root) == reading.DPKG:
-        argv = ["dpkg-query", "-W", "-f", DPKG_FORMAT]
-        recorder.command("dpkg-query", argv, timeout=30, env=ENVIRONMENT, pattern=pattern)
-    elif reading.package_manager(recorder.root) == reading.RPM:
-        recorder.command("rpm", ["rpm", "-qa", "--qf", RPM_FORMAT], timeout=30, pattern=pattern)
 
 
 #: Keyrings that apt's entries and dnf's sections name.  dnf replaces variables in the names.
