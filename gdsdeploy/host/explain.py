@@ -6,12 +6,13 @@ As one JSON object, and for a terminal: the verdict of each mount first, then it
 from __future__ import annotations
 
 import re
-import textwrap
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Dict, Iterator, List, Sequence, Set, Tuple
 
 from .facts import HostFacts, Maybe, Unknown, as_dict, require
 from .facts.unknown import if_known, known, or_else
+from .io import wording
 from .io.wording import joined, line
 from .libcufile.counters import route_words
 from .subjects import filesystem, foreign
@@ -154,6 +155,7 @@ def _path_row(path: Path) -> Dict[str, Any]:
 
 
 WIDTH = 88
+wrapped = partial(wording.wrapped, width=WIDTH)
 MEANS = {
     NVIDIA_FS: "straight between disk and GPU, through nvidia-fs",
     P2PDMA: "straight between disk and GPU, through PCI P2PDMA",
@@ -279,10 +281,3 @@ def render_process(explained: ExplainedProcess) -> str:
         lines += wrapped("nothing that was examined explains why it goes through CPU memory", "  ")
     lines += _causes(explained.causes, "", set())
     return joined(lines + [row for reason in explained.unseen for row in wrapped(f"not known: {reason}", "  ")])
-
-
-def wrapped(text: str, first: str) -> List[str]:
-    """Lines of at most WIDTH characters but for longer words: the first begins with ``first``, others with blanks."""
-    indent = " " * max(4, len(first))
-    wrapper = textwrap.TextWrapper(WIDTH, first, indent, break_long_words=False, break_on_hyphens=False)
-    return wrapper.wrap(line(text))

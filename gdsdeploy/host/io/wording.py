@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from typing import Any, Iterable, List, Sequence
 
 
@@ -97,3 +98,10 @@ def aligned(rows: Sequence[Sequence[str]], indent: str = "") -> List[str]:
     """A line for each row.  All rows have the same number of cells; ``indent`` is put before each line."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     return [(indent + "  ".join(c.ljust(w) for c, w in zip(row, widths))).rstrip() for row in rows]
+
+
+def wrapped(text: str, first: str, width: int) -> List[str]:
+    """Lines of at most ``width`` characters, but for longer words; blanks stand in later ones in place of ``first``."""
+    indent = " " * max(4, len(first))
+    wrapper = textwrap.TextWrapper(width, first, indent, break_long_words=False, break_on_hyphens=False)
+    return wrapper.wrap(line(text))

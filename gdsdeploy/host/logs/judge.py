@@ -15,15 +15,15 @@ import os
 import re
 import shlex
 import sys
-import textwrap
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..errors import UsageError
 from ..gdscheck import document
 from ..gdscheck.reader import BROKEN, COMPAT, DIRECT, REFUSED, UNKNOWN
 from ..io import reading
-from ..io.wording import joined
+from ..io.wording import joined, wrapped
 from ..io.wording import line as one_line
 from ..libcufile import errors as cufile_errors
 from ..model import causes, compat
@@ -153,6 +153,7 @@ def _quote_row(quote: Quote) -> Dict[str, Any]:
 
 
 WIDTH = 100
+_wrapped = partial(wrapped, width=WIDTH)
 #: Most characters quoted of a line.
 QUOTED = 300
 _PATHS = {
@@ -217,12 +218,6 @@ def _read(answer: Answer) -> Iterator[str]:
         f"{kind} ({number} line{'' if number == 1 else 's'})" for kind, number in kinds.items() if kind != OTHER
     )
     yield from _wrapped(counted or "no part of a known kind", "Read: ")
-
-
-def _wrapped(text: str, first: str) -> List[str]:
-    indent = " " * max(4, len(first))
-    wrapper = textwrap.TextWrapper(WIDTH, first, indent, break_long_words=False, break_on_hyphens=False)
-    return wrapper.wrap(one_line(text)) or [first.rstrip()]
 
 
 #: Most lines quoted for one cause, most harmless kinds of lines, and most unknown ones.
