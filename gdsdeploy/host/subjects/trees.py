@@ -1,4 +1,4 @@
-"""A PCIe topology as text, like ``nvidia-smi topo -m`` with rows for disks; as JSON; and held against a golden one.
+"""A PCIe topology as text, like ``nvidia-smi topo -m`` with rows for disks; as JSON; and compared with a golden one.
 
 A golden topology is the expected PCIe tree of one kind of machine, a JSON object: ``version`` (1), ``label`` (the kind
 of machine), ``devices`` (address → {label, part, numa_node, link, bridges, bar1}; ``link`` as ``32 GT/s x16`` or null),
