@@ -22,7 +22,7 @@ from ..odirect.trials import SECONDS, audit
 from ..paths import CUFILE, MOUNTINFO
 from ..subjects import storage
 from ..subjects.filesystem import Feature, features
-from ..subjects.odirect import NOT_PROVEN, Audit, audits, inside
+from ..subjects.odirect import NOT_PROVEN, inside
 from ..subjects.peermem import Registration, registrations
 from ..subjects.proof import REGISTRATION_TIMEOUT, TIMEOUT, Proof, proofs, prove, register_memory
 from ..subjects.storage import StorageFacts
@@ -47,9 +47,8 @@ def try_odirect(arguments: argparse.Namespace) -> int:
 def answer(paths: Sequence[str], as_json: bool, seconds: float = SECONDS) -> str:
     """Try each of ``paths``; returns the results as text or as one JSON object."""
     folders = [os.path.abspath(path) for path in paths]
-    document = Document(collect_evidence(folders, seconds))
-    facts, tried = StorageFacts(document), audits(document)
-    answers = [_described(document, facts, tried[folder], folder) for folder in folders]
+    facts = StorageFacts(Document(collect_evidence(folders, seconds)))
+    answers = [_described(facts, folder) for folder in folders]
     if as_json:
         return json.dumps({"version": VERSION, "paths": answers}, sort_keys=True)
     return joined(words for entry in answers for words in _odirect_text(entry)).rstrip("\n")
@@ -67,9 +66,8 @@ def collect_evidence(folders: Sequence[str], seconds: float) -> Dict[str, Any]:
     return recorder.finish()
 
 
-def _described(document: Document, facts: StorageFacts, trial: Any, folder: str) -> Dict[str, Any]:
-    raw = if_known(lambda: document.record("odirect", folder), None)
-    mount = if_known(lambda: facts.mount_of(folder), None)
+def _described(facts: StorageFacts, folder: str) -> Dict[str, Any]:
+    mount, audit = if_known(lambda: facts.mount_of(folder), None), facts.audits[folder]
     entry: Dict[str, Any] = {"path": folder, "mount": None, "trials": [], "conditions": []}
     if mount is not None:
         entry.update(
@@ -77,21 +75,19 @@ def _described(document: Document, facts: StorageFacts, trial: Any, folder: str)
             filesystem=mount.filesystem,
             source=mount.source,
             devices=[block.name for block in mount.devices],
-            conditions=[_condition(condition) for condition in features(document, facts, mount, folder)],
+            conditions=[_condition(feature) for feature in features(facts, mount, folder)],
         )
-    if isinstance(trial, Unknown):
-        return {**entry, "result": NOT_PROVEN, "reason": trial.reason}
-    assert isinstance(trial, Audit)
-    trials = [{"name": i.name, "result": i.result, "pages": i.pages, "error": i.error} for i in trial.trials]
-    if raw is not None:
-        entry.update((key, raw.get(key)) for key in ("seconds", "kept", "instrument", "alignment"))
-    return {**entry, "result": trial.summary, "reason": "", "trials": trials}
+    if isinstance(audit, Unknown):
+        return {**entry, "result": NOT_PROVEN, "reason": audit.reason}
+    record = facts.document.record("odirect", folder) or {}
+    entry.update((key, record.get(key)) for key in ("seconds", "kept", "instrument", "alignment"))
+    return {**entry, "result": audit.summary, "reason": "", "trials": as_dict(audit.trials)}
 
 
-def _condition(condition: Feature) -> Dict[str, Any]:
-    unknown = condition.state if isinstance(condition.state, Unknown) else None
-    state, reason = (None, unknown.reason) if unknown is not None else (condition.state, "")
-    return {"name": condition.name, "state": state, "reason": reason, "said": list(condition.evidence)}
+def _condition(feature: Feature) -> Dict[str, Any]:
+    reason = feature.state.reason if isinstance(feature.state, Unknown) else ""
+    state = None if isinstance(feature.state, Unknown) else feature.state
+    return {"name": feature.name, "state": state, "reason": reason, "said": list(feature.evidence)}
 
 
 def _odirect_text(entry: Dict[str, Any]) -> Iterator[str]:

@@ -136,9 +136,9 @@ def _alike(names: Iterable[str], state: Maybe[str], *evidence: str) -> Iterator[
     return (Feature(name, state, evidence) for name in names)
 
 
-def features(document: Document, facts: StorageFacts, mount: Mount, path: str) -> Tuple[Feature, ...]:
+def features(facts: StorageFacts, mount: Mount, path: str) -> Tuple[Feature, ...]:
     """Every feature of the mount that ``path`` lies on.  Of two with one name by its filesystem, the later counts."""
-    by_name = {feature.name: feature for feature in _of_filesystem(document, facts, mount, path)}
+    by_name = {feature.name: feature for feature in _of_filesystem(facts, mount, path)}
     for feature in _of_devices(mount):
         previous = by_name.get(feature.name)
         # An encrypted disk under a filesystem that does not encrypt: what is on counts.
@@ -148,11 +148,11 @@ def features(document: Document, facts: StorageFacts, mount: Mount, path: str) -
     return tuple(by_name[name] for name in names if name in by_name)
 
 
-def _of_filesystem(document: Document, facts: StorageFacts, mount: Mount, path: str) -> Iterator[Feature]:
+def _of_filesystem(facts: StorageFacts, mount: Mount, path: str) -> Iterator[Feature]:
     kind = mount.filesystem
     flags = facts.inodes[path] if path in facts.inodes else known(lambda: mount.flags)
     if kind in SERVED:
-        yield from _served(document, mount)
+        yield from _served(mount)
     elif kind == "overlay":
         upper = mount.option("upperdir") or "nothing that can be written to"
         yield from _alike(FIXES, Unknown(f"overlay hands I/O on to {upper}: ask there"))
@@ -160,15 +160,15 @@ def _of_filesystem(document: Document, facts: StorageFacts, mount: Mount, path: 
     elif kind in ("ext4", "ext3", "ext2"):
         yield from _ext4(mount, flags)
     elif kind == "xfs":
-        yield from _xfs(document, mount, path)
+        yield from _xfs(mount, path)
     elif kind == "btrfs":
-        yield from _btrfs(document, mount, path, flags if isinstance(flags, tuple) else ())
+        yield from _btrfs(mount, path, flags if isinstance(flags, tuple) else ())
     elif kind in ("tmpfs", "ramfs"):
         yield from _alike(FIXES, OFF, f"{kind} has none")
     else:
         yield from _alike(FIXES, Unknown(f"{kind} was not asked"))
     if kind == "zfs":
-        yield _feature(CACHE, lambda: _zfs_cache(document))
+        yield _feature(CACHE, lambda: _zfs_cache(mount.document))
     if kind in _PAGE_CACHE_ONLY:
         yield Feature(CACHE, OFF, (f"{kind} has only the page cache",))
 
@@ -179,14 +179,14 @@ def _zfs_cache(document: Document) -> Tuple[str, str]:
     return POSSIBLE if numbers(version) >= _ZFS_DIRECT else ON, f"{ZFS_VERSION}: {version}: ARC"
 
 
-def _served(document: Document, mount: Mount) -> Iterator[Feature]:
+def _served(mount: Mount) -> Iterator[Feature]:
     yield from _alike((*FIXES, RAID), Unknown(f"the servers of {mount.filesystem} decide it, and do not say"))
     yield _client_cache(mount)
-    yield from _lustre(document, mount)
+    yield from _lustre(mount)
     options = [
         option for option in mount.options if option.split("=")[0] in ("proto", "vers", "nconnect", "rdma", "port")
     ]
-    modules = if_known(lambda: document.text("/proc/modules"), None) or ""
+    modules = if_known(lambda: mount.document.text("/proc/modules"), None) or ""
     loaded = {line.split()[0] for line in modules.splitlines() if line.strip()}
     clients = SERVED[mount.filesystem]
     modules_line = ", ".join(name for name in clients if name in loaded) or "none of " + ", ".join(clients)
@@ -204,19 +204,19 @@ def _client_cache(mount: Mount) -> Feature:
     return Feature(CACHE, POSSIBLE if fscache else OFF, (f"{mount.words}: {'' if fscache else 'no '}fscache",))
 
 
-def _lustre(document: Document, mount: Mount) -> Iterator[Feature]:
+def _lustre(mount: Mount) -> Iterator[Feature]:
     """The client shows its checksums, and ``lfs`` the layout of new files, whose first part may lie with metadata."""
     if mount.filesystem != "lustre":
         return
-    paths = [f"{LUSTRE_OSC}/{name}/checksums" for name in document.existing(LUSTRE_OSC)]
-    values = {path: if_known(partial(document.line, path), None) for path in paths}
+    paths = [f"{LUSTRE_OSC}/{name}/checksums" for name in mount.document.existing(LUSTRE_OSC)]
+    values = {path: if_known(partial(mount.document.line, path), None) for path in paths}
     lines = tuple(f"{path}: {value}" for path, value in values.items() if value is not None)
     if lines and len(lines) == len(values):
         # Clients with GPUDirect leave checksums out for GPU memory (Lustre LU-14798), not in compat mode.
         yield Feature(CHECKSUMS, POSSIBLE if any(value == "1" for value in values.values()) else OFF, lines[:4])
 
     def layout() -> Tuple[str, str]:
-        run = document.ran(LFS + mount.mount_point)
+        run = mount.document.ran(LFS + mount.mount_point)
         if run.status != 0:
             raise UndecidedError("lfs getstripe: " + run.stderr.strip()[:120])
         on_metadata = re.search(r"pattern:\s*(\S*\bmdt\b\S*)", run.stdout)
@@ -273,10 +273,10 @@ def _device_of(mount: Mount) -> Device:
     return collected(if_known(lambda: mount.device, None), "its device is not known")
 
 
-def _xfs(document: Document, mount: Mount, path: str) -> Iterator[Feature]:
+def _xfs(mount: Mount, path: str) -> Iterator[Feature]:
     def sharing() -> Tuple[str, str]:
         """Extents are shared when a program asks for it, and copied when one of their files is written to."""
-        flags = (document.record("insides", path) or {}).get("geometry")
+        flags = (mount.document.record("insides", path) or {}).get("geometry")
         if not isinstance(flags, int):
             raise UndecidedError(f"XFS on {mount.mount_point} was not asked")
         reflink = bool(flags & _XFS_REFLINK)
@@ -286,12 +286,12 @@ def _xfs(document: Document, mount: Mount, path: str) -> Iterator[Feature]:
     yield from (_feature(name, sharing) for name in (DEDUPLICATION, COW))
 
 
-def _btrfs(document: Document, mount: Mount, path: str, flags: Tuple[str, ...]) -> Iterator[Feature]:
+def _btrfs(mount: Mount, path: str, flags: Tuple[str, ...]) -> Iterator[Feature]:
     line, options = mount.words, {option.split("=")[0] for option in mount.options}
     nocow = "nodatacow" in options or "nocow" in flags
-    fsid = (if_known(lambda: document.record("insides", path), None) or {}).get("fsid")
+    fsid = (if_known(lambda: mount.document.record("insides", path), None) or {}).get("fsid")
     folder = f"{BTRFS}/{fsid}"
-    checksum = if_known(lambda: document.line(folder + "/checksum"), None) if fsid else None
+    checksum = if_known(lambda: mount.document.line(folder + "/checksum"), None) if fsid else None
     evidence = (line, *([f"{folder}/checksum: {checksum}"] if checksum is not None else []))
     yield Feature(JOURNALLING, OFF, ("Btrfs has none",))
     yield Feature(INLINE, OFF if mount.option("max_inline") == "0" else POSSIBLE, (line,))
@@ -305,7 +305,7 @@ def _btrfs(document: Document, mount: Mount, path: str, flags: Tuple[str, ...]) 
     def profiles() -> Tuple[str, str]:
         if not fsid:
             raise UndecidedError("Btrfs was not asked")
-        names = collected(document.names(folder + "/allocation/data"), "Btrfs does not show its profiles")
+        names = collected(mount.document.names(folder + "/allocation/data"), "Btrfs does not show its profiles")
         shown = [name for name in names if name in ("single", "dup") or name.startswith("raid")]
         return ON if set(shown) - {"single"} else OFF, "{}/allocation/data: {}".format(folder, ", ".join(shown))
 
@@ -613,7 +613,7 @@ def _transforms(facts: HostFacts, point: str, is_compat: bool) -> Steps:
     if mount is None:
         yield not_applicable(NOT_MOUNTED)
         return
-    rows = [row for row in features(facts.document, facts.storage, mount, point) if row.name in FIXES]
+    rows = [row for row in features(facts.storage, mount, point) if row.name in FIXES]
     on, possible = ([row.name for row in rows if row.state == state] for state in (ON, POSSIBLE))
     evidence = [
         f"{row.name} {row.state}: {line}" for row in rows if row.state in (ON, POSSIBLE) for line in row.evidence

@@ -57,7 +57,7 @@ def _conditions(look: Look, expected: Mapping[str, Any]) -> dict[str, Any]:
     """Place → the conditions of direct I/O on its mount, by their names."""
     facts = facts_from(look.document)
     mounts = require(facts.storage.mounts)
-    states = {place: filesystem.features(facts.document, facts.storage, mounts[place], place) for place in expected}
+    states = {place: filesystem.features(facts.storage, mounts[place], place) for place in expected}
     return {place: {one.name: as_dict(one) for one in every} for place, every in states.items()}
 
 

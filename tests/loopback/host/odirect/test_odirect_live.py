@@ -82,7 +82,7 @@ def results(outcome: Audit, names: tuple[str, ...]) -> set[str]:
 
 def states(host: Any, facts: HostFacts, name: str) -> dict[str, Feature]:
     path = f"{host['folder']}/{name}"
-    return {state.name: state for state in features(facts.document, facts.storage, facts.storage.mounts[path], path)}
+    return {state.name: state for state in features(facts.storage, facts.storage.mounts[path], path)}
 
 
 def on(host: Any, facts: HostFacts, name: str, state: str = "on") -> set[str]:
