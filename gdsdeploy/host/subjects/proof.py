@@ -34,6 +34,7 @@ from ..odirect.scratch import PREFIX, ended_cleanly
 from ..paths import CUFILE, MOUNTINFO, NVFS, NVIDIA, PROOF, PROOF_COMPAT, REGISTRATION
 from ..process import PYTHON
 from .condition import BROKEN, COMPAT, NVIDIA_FS, P2PDMA
+from .cufile_json import merged, parse_config
 from .register import collector
 
 if TYPE_CHECKING:
@@ -57,15 +58,18 @@ def collect_proof(recorder: Recorder, request: EvidenceRequest) -> None:
 TIMEOUT = 20.0
 
 
-def prove(command: Callable[..., Any], folders: Sequence[str], config: Any, timeout: float = TIMEOUT) -> None:
+def prove(
+    command: Callable[..., Any], folders: Sequence[str], config: Mapping[str, Any], timeout: float = TIMEOUT
+) -> None:
     """Try both ways through ``command`` (Recorder.command); the second only where some I/O of the first failed.
 
     config: the host's configuration as a JSON object where it isn't /etc/cufile.json, else {}.
     """
     with tempfile.TemporaryDirectory(prefix="cufile-proof-") as work:
-        first = _try(command, PROOF, work, folders, _overlay(config, allow=False), timeout)
-        if not complete(first):
-            _try(command, PROOF_COMPAT, work, folders, _overlay(config, allow=True), timeout)
+        for run, allowed in ((PROOF, False), (PROOF_COMPAT, True)):
+            overlay = merged(config, {"properties": {"allow_compat_mode": allowed}})
+            if complete(_try(command, run, work, folders, overlay, timeout)):
+                break
 
 
 def complete(output: str) -> bool:
@@ -74,13 +78,6 @@ def complete(output: str) -> bool:
     pairs = [record for record in records if record.get("event") == "pair"]
     succeeded = all(is_done(pair) for pair in pairs)
     return bool(pairs) and succeeded and records[-1].get("event") == "end"
-
-
-def _overlay(config: Any, *, allow: bool) -> Dict[str, Any]:
-    overlay: Dict[str, Any] = dict(config) if isinstance(config, dict) else {}
-    properties = overlay.get("properties")
-    overlay["properties"] = {**(properties if isinstance(properties, dict) else {}), "allow_compat_mode": allow}
-    return overlay
 
 
 def _try(
@@ -118,17 +115,13 @@ def source() -> str:
     return data.decode("utf-8")
 
 
-def configuration(text: str, path: str) -> Any:
+def configuration(text: str, path: str) -> Mapping[str, Any]:
     """The configuration to put into the overlay: none where the library reads the file itself."""
-    if path == CUFILE:
-        return {}
-    from .cufile_json import parse_config
-
-    try:
-        return parse_config(text)
-    except (ValueError, RecursionError):
-        # The library and the check cufile.accepted report the error.
-        return {}
+    config = None
+    # The library and the check cufile.accepted report what is no configuration.
+    with contextlib.suppress(ValueError, RecursionError):
+        config = parse_config(text) if path != CUFILE else None
+    return config if isinstance(config, dict) else {}
 
 
 #: Seconds: CUDA alone may take several to start; a registration takes milliseconds.
