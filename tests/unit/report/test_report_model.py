@@ -58,6 +58,7 @@ def test_counts() -> None:
     assert BAD.verdict == FAIL
     assert [BAD.count(verdict) for verdict in (PASS, FAIL, UNKNOWN)] == [len(CHECKS) - 2, 1, 1]
     assert LOST.verdict == UNREACHABLE
+    assert LOST.trouble == Trouble("HostUnreachable", DOWN.message, str(DOWN.hint), 20)
     assert sentence(report()) == "1 of 4 hosts pass, 2 FAIL, 1 UNREACHABLE; 47 checked"
     assert sentence(Report("f", "d", "w", (GOOD,))) == "1 of 1 hosts pass; 16 checked"
 
