@@ -24,9 +24,23 @@ DEEPEST = 1000
 END_OF_TEXT = b"\xff"
 
 _BLANK = re.compile(r"[ \t\r\n]*")
-_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_NUMBER = re.compile(r"[-0-9][0-9]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]*)?")
-_LINE_COMMENT = re.compile(r"//[^\r\n]*(?:\r\n|\r|\n)?")
+#: The group that matches names the kind of a token.  A bad one is consumed as far as the library's parser does.
+_TOKEN = re.compile(
+    r"""[ \t\r\n]*(?:
+    (?P<mark>[{}\[\],:])
+    |(?P<text>"[^"\\]*(?:\\.[^"\\]*)*")
+    # The parser looks for the end of a comment no further than the last character, and takes a lone slash there.
+    |(?P<comment>//[^\r\n]*(?:\r\n|\r|\n)?|/\*.*?\*/|/\*.*/\Z)
+    |(?P<number>[-0-9][0-9]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]*)?)
+    |(?P<word>true|false|null)
+    # Its end of text is the character NUL, wherever that stands.
+    |(?P<end>\0|\Z)
+    |(?P<open>"|/\*).*
+    |(?P<error>/.?|.)
+    )""",
+    re.DOTALL | re.VERBOSE,
+)
+_OPEN = {'"': "this text has no closing quote", "/*": "this comment does not end"}
 _HEX = "[0-9A-Fa-f]"
 #: Both halves of a surrogate pair, another code, or a letter.
 _ESCAPE = re.compile(rf"\\u([dD][89abAB]{_HEX}{{2}})\\u({_HEX}{{4}})|\\u({_HEX}{{4}})|\\(.)", re.DOTALL)
@@ -110,33 +124,17 @@ def _place(lines: list[int], offset: int) -> Place:
     return Place(line, offset - lines[line - 1] + 1)
 
 
-def _blank_end(text: str, offset: int) -> int:
-    return _BLANK.match(text, offset).end()  # type: ignore[union-attr]  # it also matches nothing
-
-
-def _comment(text: str, offset: int) -> int | None:
-    """The end of the comment that begins here, or None: no comment, or an open one."""
-    if text.startswith("//", offset):
-        return _LINE_COMMENT.match(text, offset).end()  # type: ignore[union-attr]  # the condition above
-    if not text.startswith("/*", offset):
-        return None
-    end = text.find("*/", offset + 2)
-    if end >= 0:
-        return end + 2
-    # The parser looks no further than the last character, and takes a lone slash there.
-    return len(text) if len(text) > offset + 2 and text.endswith("/") else None
-
-
 class _Refused(Exception):
     """Message, offset, and whether the process aborts."""
 
 
 class _Token(NamedTuple):
-    #: one of ``{}[],:`` and "text", "number", "word", "comment", "end", "error"
+    #: one of ``{}[],:``, or the name of a group of _TOKEN
     kind: str
     start: int
     end: int
-    message: str = ""
+    #: of one that is bad in itself
+    message: str
 
 
 class _Reader:
@@ -158,35 +156,13 @@ class _Reader:
         return root
 
     def _token(self) -> _Token:
-        """The next token; a bad one is consumed as far as the library's parser does."""
-        text = self.text
-        start = _blank_end(text, self.offset)
-        self.offset = start
-        # Its end of text is the character NUL, wherever that stands.
-        letter = text[start] if start < len(text) else "\0"
-        kind, message = letter, ""
-        if letter in "{}[],:":
-            self.offset = start + 1
-        elif letter == '"':
-            match = _STRING.match(text, start)
-            kind = "text" if match else "error"
-            self.offset = match.end() if match else len(text)
-            message = "this text has no closing quote"
-        elif letter == "/":
-            after = _comment(text, start)
-            kind = "error" if after is None else "comment"
-            open_comment = text.startswith("/*", start)
-            bad_end = len(text) if open_comment else min(start + 2, len(text))
-            self.offset = bad_end if after is None else after
-            message = "this comment does not end" if open_comment else "expected a value"
-        elif letter in "-0123456789":
-            kind, self.offset = "number", _NUMBER.match(text, start).end()  # type: ignore[union-attr]  # by its first letter
-        elif letter in "tfn":
-            word = next((word for word in _WORDS if text.startswith(word, start)), None)
-            kind, self.offset = ("word", start + len(word)) if word else ("error", start + 1)
-        else:
-            kind, self.offset = ("end" if letter == "\0" else "error"), min(start + 1, len(text))
-        return _Token(kind, start, self.offset, message)
+        match = _TOKEN.match(self.text, self.offset)
+        assert match, "some alternative takes anything"
+        assert match.lastgroup, "each has its group"
+        kind, word, start = match.lastgroup, match[match.lastgroup], match.start(match.lastgroup)
+        self.offset = match.end()
+        message = _OPEN.get(word, "expected a value" if word.startswith("/") else "")
+        return _Token(word if kind == "mark" else kind, start, self.offset, message)
 
     def past_comments(self) -> _Token:
         token = self._token()
@@ -250,7 +226,7 @@ class _Reader:
                 self.open.pop()
                 return
         else:
-            self.offset = _blank_end(self.text, self.offset)
+            self.offset = _BLANK.match(self.text, self.offset).end()  # type: ignore[union-attr]  # it also matches nothing
             if self.text.startswith("]", self.offset):
                 self.offset += 1
                 self.open.pop()
@@ -259,7 +235,7 @@ class _Reader:
 
     def _unexpected(self, token: _Token, expected: str) -> str:
         """The problem with a token, and its usual cause."""
-        if token.message and token.kind == "error":
+        if token.message and token.kind in {"open", "error"}:
             return token.message
         if token.kind == "end":
             at_end = token.start >= len(self.text)
