@@ -62,6 +62,11 @@ class Condition:
         self.cause = cause if cause is None or isinstance(cause, Cause) else cause() if is_shown else None
 
 
+def suspicion(cause: Cause) -> Condition:
+    """One of which it's unknown whether it holds, because of what the cause says."""
+    return Condition(Unknown(cause.what), cause, suspect=True)
+
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 

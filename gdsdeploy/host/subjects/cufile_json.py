@@ -31,7 +31,7 @@ from ..model.expectation import Expectation
 from ..paths import CUFILE, CUFILE_OPEN
 from ..rootdir import inside
 from . import libcufile, quote, reference
-from .condition import DIRECT_PATH, NOTES, USABLE, Cause, Condition, condition, listed_cause, numbers, rule
+from .condition import DIRECT_PATH, NOTES, USABLE, Cause, Condition, condition, listed_cause, numbers, rule, suspicion
 from .environment import Variable
 from .register import Answer, check, failed, not_applicable, passed
 
@@ -346,7 +346,7 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
         if if_known(partial(facts.cufile.setting, "properties", mode, False), None) is True:
             what = f"cufile.json sets properties.{mode}; its effect on the direct path is unknown"
             cause = _by_setting(facts, "cufile.posix-io", mode, what, f"remove properties.{mode}")
-            yield Condition(Unknown(what), cause, suspect=True)
+            yield suspicion(cause)
     if mount is not None:
         devices = mount.devices
         yield _not_denied(facts, "filesystems", [mount.filesystem])

@@ -27,6 +27,7 @@ from .condition import (
     listed_cause,
     numbers,
     rule,
+    suspicion,
 )
 from .odirect import NOT_MOUNTED, NOT_NEEDED
 from .register import Answer, Steps, answer, capitalized, check, failed, not_applicable, passed
@@ -413,7 +414,7 @@ def _of_device(device: Device) -> Iterator[Condition]:
         evidence = (f"{device.place}/queue/logical_block_size: {size}",)
         fix = f"format the disk with blocks of {PAGE} bytes (this erases the disk)"
         cause = Cause("storage.block-size", what, fix, evidence, reference.REQUIREMENTS)
-        yield Condition(Unknown(what), cause, suspect=True)
+        yield suspicion(cause)
 
 
 @condition

@@ -26,6 +26,7 @@ from .condition import (
     Condition,
     distinct,
     needs,
+    suspicion,
     weigh,
 )
 from .driver import driver_runs
@@ -225,7 +226,7 @@ def _doubt(facts: HostFacts, client: Client, row: Row, ours: str) -> Condition:
         what = f"{reported}, but {ours}"
         fix = "compare both: the lines of libcufile below Userspace RDMA say what it found; gdscheck -p prints them"
         cause = Cause("cufile.other-row", what, fix, evidence, reference.USERSPACE_RDMA)
-    return Condition(Unknown(what), cause, suspect=True)
+    return suspicion(cause)
 
 
 def memory(facts: HostFacts) -> Iterator[Condition]:

@@ -6,12 +6,12 @@ import re
 from typing import TYPE_CHECKING, Iterator, Optional, Tuple
 
 from ..facts.document import Document
-from ..facts.unknown import Facts, UndecidedError, Unknown, fact, given, if_known
+from ..facts.unknown import Facts, UndecidedError, fact, given, if_known
 from ..kmod.flavour import has_nvme_hooks
 from ..model.expectation import Expectation
 from ..paths import NVFS, NVFS_DEVICE
 from . import quote, reference, storage
-from .condition import NVIDIA_FS, USABLE, Cause, Condition, condition, listed_cause, numbers, rule
+from .condition import NVIDIA_FS, USABLE, Cause, Condition, condition, listed_cause, numbers, rule, suspicion
 from .cufile_json import p2pdma_enabled
 from .filesystem import NETWORK, transport
 from .kernel import NVIDIA_FS as MODULE
@@ -151,7 +151,7 @@ def _no_p2pdma_attempt(facts: HostFacts, device: storage.Device) -> Condition:
     what = f"P2PDMA is on, and {device.name} is NVMe over {device.transport}"
     what += ": such transfers were seen to fail with EIO"
     evidence = (*quote.setting(facts, "properties", "use_pci_p2pdma"), f"/sys/class/nvme: {device.name}")
-    return Condition(Unknown(what), listed_cause("cufile.p2pdma-nvmeof", evidence, what), suspect=True)
+    return suspicion(listed_cause("cufile.p2pdma-nvmeof", evidence, what))
 
 
 @condition
@@ -247,7 +247,7 @@ def _minimum(facts: HostFacts) -> Condition:
     evidence = quote.file(facts, "/sys/module/nvidia_fs/version")
     fix = "install the nvidia-fs that belongs to this libcufile: gdsdeploy lock, then gdsdeploy provision"
     cause = Cause("nvidia-fs.below-minimum", what, fix, evidence, reference.SOFTWARE)
-    return Condition(Unknown(what), cause, suspect=True)
+    return suspicion(cause)
 
 
 def hooks(facts: HostFacts, stack_name: str) -> Iterator[Condition]:

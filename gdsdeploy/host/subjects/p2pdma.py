@@ -16,7 +16,7 @@ from ..paths import NVIDIA, PCI
 from ..subjects.driver import OPEN, registry
 from ..subjects.kernel import NVME_MULTIPATH
 from . import libcufile, quote, reference, storage
-from .condition import NOTES, P2PDMA, Cause, Condition, condition, listed_cause, numbers, rule
+from .condition import NOTES, P2PDMA, Cause, Condition, condition, listed_cause, numbers, rule, suspicion
 from .cufile_json import p2pdma_keys
 from .filesystem import storage_of, transport
 from .gpu import ARM, STATIC_BYTES, WHOLE, X86, bar1, grace
@@ -75,17 +75,13 @@ def of_host(facts: HostFacts, mount: Optional[Mount] = None) -> Iterator[Conditi
         what = f"NVIDIA's guide has this mode for x86 and for Grace, and this machine is another ({machine})"
         words = f"implementer {core[0]:#x}, part {core[1]:#x}" if core else "no implementer and part"
         evidence = (f"uname -m: {machine}", f"/proc/cpuinfo: {words}")
-        yield _suspicion(Cause("platform.not-grace", what, TRY, evidence, reference.P2PDMA_DRIVER))
+        yield suspicion(Cause("platform.not-grace", what, TRY, evidence, reference.P2PDMA_DRIVER))
     else:
         yield from _registry(facts)
         yield from bar1(facts, STATIC_BYTES, WHOLE)
     if mount is None:
         yield from multipath_off(facts)
         yield from iommu(facts, None, needs_it_off=True)
-
-
-def _suspicion(cause: Cause) -> Condition:
-    return Condition(Unknown(cause.what), cause, suspect=True)
 
 
 def _kernel(facts: HostFacts) -> Iterator[Condition]:
@@ -140,14 +136,14 @@ def _driver(facts: HostFacts) -> Iterator[Condition]:
     if version is not None and numbers(version)[:1] == (UNCOUNTED,) and numbers(release) >= COUNTING_KERNEL:
         what = f"driver {version} was seen to offer no P2PDMA on kernels newer than 6.16, such as {release}"
         evidence = (*evidence, f"uname -r: {release}")
-        yield _suspicion(listed_cause("driver.p2pdma-refcount", evidence, what + " (CUDA answers 801)"))
+        yield suspicion(listed_cause("driver.p2pdma-refcount", evidence, what + " (CUDA answers 801)"))
     for name, model in facts.driver.models.items():
         if isinstance(model, Unknown):
             yield Condition(model)
         elif not GPUS.search(model):
             what = f"NVIDIA's guide doesn't list {model} among the GPUs for this mode"
             evidence = quote.file(facts, f"{NVIDIA}/gpus/{name}/information", "^Model:")
-            yield _suspicion(Cause("gpu.no-p2pdma", what, TRY, evidence, reference.P2PDMA_GPUS))
+            yield suspicion(Cause("gpu.no-p2pdma", what, TRY, evidence, reference.P2PDMA_GPUS))
 
 
 def _registry(facts: HostFacts) -> Iterator[Condition]:
@@ -196,7 +192,7 @@ def _memory_mode(facts: HostFacts) -> Condition:
     fix = f"set the nvidia module's option NVreg_{COHERENT_MODE} to driver or numa, and reboot"
     evidence = quote.file(facts, NVIDIA + "/params", f"^{COHERENT_MODE}:")
     cause = Cause("gpu.memory-mode", what, fix, evidence, reference.P2PDMA_DRIVER)
-    return Condition(True) if mode in MODES else _suspicion(cause)
+    return Condition(True) if mode in MODES else suspicion(cause)
 
 
 def confirmed(row: Optional[Row]) -> Condition:
@@ -206,7 +202,7 @@ def confirmed(row: Optional[Row]) -> Condition:
     fix = "with both keys of cufile.json set, look for p2pdma or c2c in the storage's row: gdscheck -p"
     cause = Cause("cufile.unconfirmed", what, fix, quote.with_source("libcufile", lines), reference.P2PDMA_KERNEL)
     if row is None or not row.paths:
-        return _suspicion(cause)
+        return suspicion(cause)
     return Condition(any(token in row.paths for token in TOKENS), cause)
 
 
