@@ -97,7 +97,7 @@ DOCUMENTS = {
         "resources": [
             {
                 "resource": "restore",
-                "desired": {"manager": "apt", "step": "remove", "known": True, "installed": [], "held": []},
+                "desired": {"manager": "apt", "step": "remove", "has_record": True, "installed": [], "holds": []},
             }
         ],
     },

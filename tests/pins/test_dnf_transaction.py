@@ -289,7 +289,7 @@ def test_a_rollback_brings_back_what_the_locks_of_the_earlier_lock_keep_out(site
     """The earlier lock denies the package that was there beside it; nothing else moves for it."""
     earlier = document(site, "driver=3:1-1", "common=1-1", deny=["decode"], stream="drv:one")
     later = document(site, "driver=3:2-1", "common=2-1", removes=["decode"], deny=["decode"])
-    desired = {"manager": "dnf", "step": "remove", "known": True, "installed": [], "held": [], "removed": []}
+    desired = {"manager": "dnf", "step": "remove", "has_record": True, "installed": [], "holds": [], "removed": []}
     restore = {"version": 1, "resources": [{"resource": "restore", "desired": desired}]}
     script = f"uri={site.uri}\n{ROLLBACK}"
     first, second, third, checked, done, back, record = run(
