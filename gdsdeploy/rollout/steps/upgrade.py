@@ -247,8 +247,8 @@ PLAYBOOK = "rollout_{}"
 #: Step → its resources, as its playbook has them.  The boot default, loaded modules and the reboot have other steps.
 RESOURCES_OF_STEP: Mapping[str, frozenset[str]] = {
     "apply": frozenset({
-        "repositories", "pins", "program", "expectation", "driver_options", "guard", "cufile", "packages.driver",
-        "packages.kernel", "packages.cufile", "imex", "module_options", "boot_arguments",
+        "repositories", "pins", "removals", "program", "expectation", "driver_options", "guard", "cufile",
+        "packages.driver", "packages.kernel", "packages.cufile", "imex", "module_options", "boot_arguments",
     }),
     "modules": frozenset({"signing", "recipes", "packages.modules", "modules", "peermem", "gate", "watch"}),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What dnf resolves, as data: predicted changes, refusals, and what apply asks dnf to do; dnf is imitated."""
+"""Where dnf resolves nothing, nothing changes; and its list of locks; dnf is imitated, and real in tests/pins."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import process
-from gdsdeploy.host.apply import engine, registry
+from gdsdeploy.host.apply import engine
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.packages import managers, offers
 from gdsdeploy.host.apply.packages.dnf import LOCKS, Dnf, merge_locks
 from gdsdeploy.host.errors import ApplyError
 from gdsdeploy.host.process import Output
-from tests.unit.host.apply.apt_host import packages, short
+from tests.unit.host.apply.apt_host import packages
 
 
 @dataclass
 class DnfHost:
-    """``moves`` and ``erases``: what dnf resolves; ``answers``: what it prints in their place, in order."""
+    """``moves``: what dnf resolves; ``answers``: what it prints in their place, in order."""
 
     root: Path
     packages: dict[str, str] = field(default_factory=dict)
     moves: list[list[Any]] = field(default_factory=list)
-    erases: bool = False
     answers: list[Output] = field(default_factory=list)
     requests: list[dict[str, Any]] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
@@ -41,7 +40,7 @@ class DnfHost:
             return Output(0, "".join(rows), "")
         if words[1:3] == ["-I", "-c"]:
             self.requests.append(json.loads(words[-1]))
-            answer = json.dumps({"moves": self.moves, "erases": self.erases})
+            answer = json.dumps({"moves": self.moves, "erases": False})
             return self.answers.pop(0) if self.answers else Output(0, answer, "")
         if "repoquery" in words:
             return Output(0, "driver\n", "")
@@ -77,58 +76,6 @@ DRIVER = packages(manager="dnf", packages="driver=3:2-1")
 UPGRADE = ["upgrade", "driver", "3:1-1", "3:2-1", "", ""]
 
 
-def test_what_dnf_resolves_is_predicted_and_done(dnf: DnfHost) -> None:
-    dnf.packages = {"driver": "3:1-1", "common": "1-1", "old-name": "1-1"}
-    dnf.moves = [
-        ["remove", "old-name", "0:1-1", "", "replaced-by", "new-name"],
-        UPGRADE, ["upgrade", "common", "0:1-1", "0:2-1", "", ""],
-        ["install", "extra", "", "0:7-1", "", ""],
-    ]  # fmt: skip
-    predicted = short(dnf.check(DRIVER))
-    assert predicted == [
-        "remove old-name 1-1 replaced-by",
-        "upgrade driver 3:1-1>3:2-1 version",
-        "upgrade common 1-1>2-1 dependency",
-        "install extra 7-1 dependency",
-    ]
-    assert short(dnf.apply(DRIVER)) == predicted
-    (command,) = dnf.changed
-    assert command.endswith(" install -- driver-3:2-1"), "what is obsoleted leaves by itself"
-    assert (dnf.root / "var/lib/gdsdeploy/removed").read_text() == "driver=3:1-1 manual moved\nold-name=1-1 automatic\n"
-
-
-def test_what_nothing_replaces_is_refused_with_the_command_of_dnf(dnf: DnfHost) -> None:
-    dnf.packages = {"driver": "3:1-1", "decode": "1-1", "library1": "1-1"}
-    dnf.moves = [
-        ["remove", "decode", "0:1-1", "", "", ""],
-        ["remove", "library1", "0:1-1", "", "replaced-by", "other"],
-        UPGRADE,
-    ]
-    dnf.erases = True
-    (result,) = dnf.check(DRIVER)
-    (refusal,) = result.refusals
-    assert (refusal.id, refusal.message.rpartition(": ")[2]) == ("removals", "decode 1-1")
-    assert "gdsdeploy lock FLEET --adopt HOST" in refusal.hint
-    assert "removes: [decode]; or remove them on this host: dnf remove decode" in refusal.hint
-    with pytest.raises(ApplyError, match="doesn't replace: decode 1-1") as caught:
-        dnf.apply(DRIVER)
-    assert (caught.value.kind, dnf.changed) == ("refused", [])
-    dnf.packages.pop("decode")
-    dnf.moves.pop(0)
-    dnf.apply(DRIVER)
-    assert [" --allowerasing " in command for command in dnf.changed] == [True]
-
-
-def test_an_old_kernel_that_makes_room_is_no_loss_and_the_others_stay(dnf: DnfHost) -> None:
-    dnf.packages = {"kernel": "5-1 6-1"}
-    dnf.moves = [["remove", "kernel", "0:5-1", "", "replaced-by", "other"], ["install", "kernel", "", "0:7-1", "", ""]]
-    first = packages("kernel", manager="dnf", packages="kernel=7-1")
-    same = packages("again", manager="dnf", packages="kernel=7-1")
-    results = dnf.check(first, same)
-    assert short(results) == ["remove kernel 5-1 replaced-by", "upgrade kernel 6-1>7-1 version"]
-    assert [result.refusals for result in results] == [[], []]
-
-
 @pytest.mark.parametrize(
     ("answer", "kind"),
     [
@@ -162,16 +109,7 @@ def test_dnf_is_not_asked_where_it_would_wait_at_a_pipe(dnf: DnfHost) -> None:
 
 
 INDEX = {"repository": "x", "uri": "http://x", "suite": "", "components": [], "host_keyring": "/etc/pki/rpm-gpg/K"}
-KEY = {"dest": "/etc/pki/rpm-gpg/K", "content": "a2V5"}
 PINS = {"pins": [{"package": "driver", "version": "3:2-1"}], "indices": [INDEX]}
-
-
-def test_until_repositories_are_written_only_the_lock_is_known(dnf: DnfHost) -> None:
-    dnf.packages = {"driver": "3:1-1"}
-    sources = {"resource": "repositories", "desired": {"manager": "dnf", "indices": [INDEX], "keys": [KEY]}}
-    result = dnf.check(sources, DRIVER)[-1]
-    assert (short([result]), result.unknown, dnf.requests) == (["upgrade driver 3:1-1>3:2-1 version"], [], [])
-    assert result.report["removals"]["known"] is False
 
 
 def test_a_look_loads_nothing(dnf: DnfHost) -> None:
@@ -179,16 +117,6 @@ def test_a_look_loads_nothing(dnf: DnfHost) -> None:
     dnf.check(DRIVER)
     dnf.apply(DRIVER)
     assert [request["cached"] for request in dnf.requests] == [True, False]
-
-
-def test_a_removal_says_what_goes_along(dnf: DnfHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    dnf.packages = {"driver": "3:1-1", "decode": "1-1"}
-    dnf.moves = [["remove", "driver", "3:1-1", "", "", ""], ["remove", "decode", "0:1-1", "", "", ""]]
-    (dnf.root / "var/lib/gdsdeploy").mkdir()
-    (dnf.root / "var/lib/gdsdeploy/installed").write_text("driver\n")
-    changes = registry.resource("packages").revert(ManagedHost(check=True, root=str(dnf.root)))
-    assert [f"{change.kind} {change.subject}" for change in changes] == ["remove driver", "remove decode"]
-    assert dnf.requests[0]["remove"] == ["driver"]
 
 
 def test_problems_of_both_programs_have_the_same_names() -> None:
