@@ -252,6 +252,13 @@ def test_hosts_that_do_not_choose_their_kernel_choose_no_arguments() -> None:
     assert not expectation(Machine(fleet(own_kernel=False), lock(), "gpu1")).own_kernel
 
 
+def test_a_host_expects_them() -> None:
+    settings = {"preset": "auto", "module_options": {"nvme_core": {"io_timeout": "30"}}}
+    expected = expectation(Machine(fleet(boot=settings), lock(), "gpu1"))
+    assert (expected.boot_arguments, expected.module_parameters) == (NO_IOMMU, {"nvme_core.io_timeout": "30"})
+    assert from_json(expected.to_json()) == expected
+
+
 def test_fleet_file_and_hosts_refuse_the_same() -> None:
     assert model.FORBIDDEN_ARGUMENTS == arguments.FORBIDDEN
     assert model.FORBIDDEN_ARGUMENT_PREFIXES == arguments.FORBIDDEN_PREFIXES
