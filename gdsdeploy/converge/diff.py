@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any, Final, Literal, TypeVar
-
-from pydantic import TypeAdapter, ValidationError
+from typing import Any, Final, Literal
 
 from gdsdeploy.builds.assign import Supply
 from gdsdeploy.converge.desired import ROLES
@@ -19,10 +17,9 @@ from gdsdeploy.host.apply import registry
 from gdsdeploy.host.apply.model import Change, Refusal
 from gdsdeploy.host.io.wording import first_few
 from gdsdeploy.host.subjects.foreign import ForeignInstall, kinds
-from gdsdeploy.model.rollout import first_error
+from gdsdeploy.model.text import read
 from gdsdeploy.ssh.reply_schema import lines
 
-T = TypeVar("T")
 Disruption = Literal["none", "module reload", "reboot"]
 #: From the least to the most.
 DISRUPTIONS: Final[tuple[Disruption, ...]] = ("none", "module reload", "reboot")
@@ -180,30 +177,29 @@ def _waiting(result: Result) -> Result:
     return replace(result, changes=(*result.changes, coming), refusals=others)
 
 
-_VARIANTS, _CHANGE, _FOREIGN = TypeAdapter(dict[str, tuple[Result, ...]]), TypeAdapter(Change), TypeAdapter(Foreign)
-
-
 def variants(value: Any) -> dict[str, tuple[Result, ...]]:
     """The variants of a host's answer; raises ValueError that says what of it is malformed."""
-    answer = _read(_VARIANTS, value)
+    answer: dict[str, tuple[Result, ...]] = read(dict[str, tuple[Result, ...]], lines(value))
     for result in (result for results in answer.values() for result in results):
         for change in result.changes:
             _require_known(change)
-        if result.report.get("foreign") is not None:
-            foreign_of(result.report)
+        foreign_of(result.report)
     return answer
 
 
 def change(value: Any) -> Change:
     """A change from JSON; raises ValueError."""
-    change = _read(_CHANGE, value)
+    change = read(Change, lines(value))
     _require_known(change)
     return change
 
 
 def foreign_of(report: Mapping[str, Any]) -> Foreign:
     """What the report of the preflight says of others; raises ValueError."""
-    foreign = _read(_FOREIGN, report["foreign"], "foreign") if report.get("foreign") is not None else Foreign((), ())
+    try:
+        foreign = read(Foreign, report["foreign"]) if report.get("foreign") is not None else Foreign((), ())
+    except ValueError as error:
+        raise ValueError(f"foreign: {error}") from None
     if unknown := [install.kind for install in foreign.installs if install.kind not in kinds()]:
         raise ValueError(f"foreign: no kind of this version: {unknown[0][:40]!a}")
     return foreign
@@ -212,14 +208,6 @@ def foreign_of(report: Mapping[str, Any]) -> Foreign:
 def _require_known(change: Change) -> None:
     if change.kind not in registry.kinds() or change.disruption not in DISRUPTIONS:
         raise ValueError(f"unknown kind of change: {change.kind[:40]!a} ({change.disruption[:40]!a})")
-
-
-def _read(shape: TypeAdapter[T], value: Any, place: str = "") -> T:
-    """What a host says as the types of its own program have it; every text is one line."""
-    try:
-        return shape.validate_python(lines(value))
-    except ValidationError as error:
-        raise ValueError(f"{place}{'.' if place else ''}{first_error(error)}") from None
 
 
 #: Kinds whose neighbours share a line, and how many of them are named.

@@ -10,13 +10,12 @@ import enum
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, StrictBool, StrictFloat, StrictInt, ValidationError
+from pydantic import AfterValidator, StrictBool, StrictFloat, StrictInt
 
-from gdsdeploy.model.rollout import STRICT, JsonForm, Plan, adapter, first_error
-
-T = TypeVar("T")
+from gdsdeploy.model.rollout import STRICT, JsonForm, Plan
+from gdsdeploy.model.text import read
 
 
 class Kind(enum.StrEnum):
@@ -319,12 +318,3 @@ def plan_of(first: Event | None) -> Plan:
 def as_json(payload: Payload) -> dict[str, Any]:
     """The JSON object of a payload, without its fields that are None."""
     return {name: value for name, value in asdict(payload).items() if value is not None}
-
-
-def read(shape: type[T], value: Mapping[str, Any]) -> T:
-    """An instance of ``shape`` from a JSON object; other keys are ignored.  Raises ValueError with the place."""
-    try:
-        instance: T = adapter(shape).validate_python(value)
-    except ValidationError as error:
-        raise ValueError(first_error(error)) from None
-    return instance

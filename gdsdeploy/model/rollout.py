@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, ValidationError
+
+from gdsdeploy.model.text import adapter, first_error
 
 #: Version of a plan and its journal; no other one is read.
 VERSION = 1
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-_adapters: dict[Any, TypeAdapter[Any]] = {}
 
 
 class Step(enum.StrEnum):
@@ -100,20 +101,6 @@ class Outcome(enum.StrEnum):
 
 #: Outcomes that count against the threshold.
 FAILURES = frozenset({Outcome.ROLLED_BACK, Outcome.REFUSED, Outcome.KEPT, Outcome.LOST})
-
-
-def adapter(shape: Any) -> TypeAdapter[Any]:
-    """Pydantic's reader and writer of a dataclass, made once."""
-    if shape not in _adapters:
-        _adapters[shape] = TypeAdapter(shape)
-    return _adapters[shape]
-
-
-def first_error(error: ValidationError) -> str:
-    """What is wrong with a document, and where in it."""
-    first = error.errors(include_url=False)[0]
-    place = ".".join(map(str, first["loc"]))
-    return f"{place + ': ' if place else ''}{first['msg']}"
 
 
 class JsonForm:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, TypeAdapter, ValidationError
 from pydantic.config import JsonDict
+
+T = TypeVar("T")
 
 #: Marks a key in the schema (``json_schema_extra``): no error quotes its value, which may be a secret or hold one.
 SECRET: Final[JsonDict] = {"x-secret": True}
@@ -121,3 +123,29 @@ NetworkAddress = Annotated[
 SshFile = Annotated[
     str, matching(r'^[^"\x00-\x1f\x7f]+$', "write the name of a file, in one line and without double quotes")
 ]
+
+
+_adapters: dict[Any, TypeAdapter[Any]] = {}
+
+
+def adapter(shape: Any) -> TypeAdapter[Any]:
+    """Pydantic's reader and writer of a type, made once."""
+    if shape not in _adapters:
+        _adapters[shape] = TypeAdapter(shape)
+    return _adapters[shape]
+
+
+def read(shape: type[T], value: Any) -> T:
+    """A JSON value as a ``shape``; other keys are ignored.  Raises ValueError with the place."""
+    try:
+        instance: T = adapter(shape).validate_python(value)
+    except ValidationError as error:
+        raise ValueError(first_error(error)) from None
+    return instance
+
+
+def first_error(error: ValidationError) -> str:
+    """What is wrong with a document, and where in it."""
+    first = error.errors(include_url=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"{place + ': ' if place else ''}{first['msg']}"

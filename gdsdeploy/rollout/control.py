@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from gdsdeploy.errors import Busy, GdsError, JournalUnusable, RolloutRefused, error_named
-from gdsdeploy.model.events import PAYLOADS, Event, Kind, Payload, as_json, read
+from gdsdeploy.model.events import PAYLOADS, Event, Kind, Payload, as_json
+from gdsdeploy.model.text import read
 from gdsdeploy.rollout import journal
 from gdsdeploy.rollout.machine import Fold, fold
 

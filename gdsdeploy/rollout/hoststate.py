@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from gdsdeploy.model.events import Facts, StepDone, StepError, read
+from gdsdeploy.model.events import Facts, StepDone, StepError
 from gdsdeploy.model.rollout import Outcome, Standing, Step
+from gdsdeploy.model.text import read
 
 #: Times that a host is validated again because it had booted since or couldn't be returned, and times that it is
 #: drained again because it was found in work.

@@ -20,7 +20,7 @@ from gdsdeploy.host.facts import HostFacts, facts_from
 from gdsdeploy.host.facts.document import EvidenceFileError, one, read
 from gdsdeploy.host.gate.gate import Record
 from gdsdeploy.host.io.wording import line
-from gdsdeploy.model.rollout import adapter
+from gdsdeploy.model.text import adapter
 from gdsdeploy.ssh.endpoint import Answer, malformed
 
 #: Characters of a text and of a file's, entries of a list or object: more than any host has.

@@ -27,11 +27,12 @@ from gdsdeploy.errors import (
     RebootFailed,
 )
 from gdsdeploy.lock.releases import Release
-from gdsdeploy.model.events import Facts, read
+from gdsdeploy.model.events import Facts
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.model.rollout import Standing, Task
 from gdsdeploy.model.rollout_settings import Rollout
+from gdsdeploy.model.text import read
 from gdsdeploy.rollout.drain import Drainer, reason_of
 from gdsdeploy.rollout.steps import answers
 from gdsdeploy.rollout.steps.answers import Question, S, Status

@@ -18,10 +18,11 @@ from gdsdeploy.errors import FleetInvalid, LockInvalid
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.io.wording import HIDDEN
 from gdsdeploy.lock import lockfile
-from gdsdeploy.model.events import PAYLOADS, Kind, read
+from gdsdeploy.model.events import PAYLOADS, Kind
 from gdsdeploy.model.lock import Lock, RefusedChoice
 from gdsdeploy.model.rollout import Wave
 from gdsdeploy.model.rollout_settings import Notify
+from gdsdeploy.model.text import read
 from gdsdeploy.rollout import journal
 from gdsdeploy.rollout.notify import Notifier
 from tests import commandline
