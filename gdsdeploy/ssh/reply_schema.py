@@ -143,8 +143,10 @@ class GateShown:
 
 
 def lines(value: Any) -> Any:
-    """What a host says, in which every text is one line."""
+    """What a host says, in which every text is one line; raises ValueError for one that is longer than any host has."""
     if isinstance(value, str):
+        if len(value) > _LONG:
+            raise ValueError(f"a text of {len(value)} characters")
         return line(value)
     if isinstance(value, list):
         return [lines(inner) for inner in value]
@@ -152,11 +154,7 @@ def lines(value: Any) -> Any:
 
 
 def parse_reply(host: str, question: str, shape: type[S], document: Any) -> S:
-    """The document as a ``shape``, with texts of one line; raises HostUnfit that names the place of what is wrong."""
-    return _parse(host, question, shape, lines(document))
-
-
-def _parse(host: str, question: str, shape: type[S], document: Any) -> S:
+    """The document as a ``shape``; raises HostUnfit that names the place of what is wrong."""
     try:
         parsed: S = adapter(shape).validate_python(document)
     except ValidationError as error:
@@ -168,7 +166,7 @@ def _parse(host: str, question: str, shape: type[S], document: Any) -> S:
 
 def judge_reply(answer: Answer, question: str, shape: type[Shape], judge: Callable[[dict[str, Any]], T]) -> T:
     """What ``judge`` makes of a host's document, which is one of that shape; raises the host's error, or HostUnfit."""
-    document = _parse(answer.host, question, shape, answer.require_document())
+    document = parse_reply(answer.host, question, shape, answer.require_document())
     with unexpected_errors(answer.host):
         return judge(document.model_dump(exclude_unset=True))
 

@@ -90,7 +90,8 @@ GATE_FILES = Files(
 
 def gate_record_of_this_boot(answer: Answer) -> tuple[str, gate.Record | None, str]:
     """(id of the boot, its record or None, why there is none); raises the host's error, or HostUnfit."""
-    document = answer.require_document()
+    with reply_schema.unexpected_errors(answer.host):
+        document = reply_schema.lines(answer.require_document())
     shown = reply_schema.parse_reply(answer.host, GATE_QUESTION, reply_schema.GateShown, document)
     return shown.boot_id, *gate.of_boot(shown.boot_id, shown.record, shown.kept)
 

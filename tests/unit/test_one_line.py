@@ -326,9 +326,9 @@ def test_each_layer_keeps_it_alone(capsys: Captured) -> None:
     (result,) = diff.variants({"build": [{**ASKED["build"][0], "unknown": [said]}]})["build"]
     assert "\n" not in result.unknown[0]
     record = {**SHOWN["record"], "reason": said}
-    gate = reply_schema.parse_reply("gpu1", "gate", reply_schema.GateShown, {"boot_id": "", "record": record})
-    assert gate.record is not None
-    assert "\n" not in gate.record.reason
+    _, gate, _ = fleet_validation.gate_record_of_this_boot(Answer("gpu1", {**SHOWN, "record": record}, None, 0.5))
+    assert gate is not None
+    assert "\n" not in gate.reason
     assert "\n" not in progress.plain(said)
     # The name of a fleet file is no host's, and no model changes it.
     report = Report(said, said, "2026-11-22T08:00:00Z", (HONEST, HostReport("honest", "gds", HONEST.findings[:0])))

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from gdsdeploy.host.apply import written
 from gdsdeploy.ssh.reply_schema import (
+    MANY,
     PLAIN,
     Below,
     BootId,
@@ -26,6 +27,7 @@ from gdsdeploy.ssh.reply_schema import (
     Release,
     Shape,
     Size,
+    Text,
     Version,
     parse_reply,
 )
@@ -45,10 +47,10 @@ Path = Annotated[str, Field(pattern=f"^/{PLAIN}+$", max_length=4096), AfterValid
 
 class _Boot(Shape):
     default: MaybeRelease
-    default_entry: str
+    default_entry: Text
     next: MaybeRelease
-    next_entry: str
-    problem: str
+    next_entry: Text
+    problem: Text
 
 
 class _Package(Shape):
@@ -57,15 +59,15 @@ class _Package(Shape):
 
 
 class _Provision(Shape):
-    installed: list[Name]
-    held: list[Name]
+    installed: list[Name] = Field(max_length=MANY)
+    held: list[Name] = Field(max_length=MANY)
     #: packages that have left for the lock; None: an older snapshot doesn't say
-    removed: list[Name] | None = None
+    removed: list[Name] | None = Field(None, max_length=MANY)
 
 
 class _Modules(Shape):
-    files: dict[Below, Digest]
-    chosen: dict[Name, Below]
+    files: dict[Below, Digest] = Field(max_length=MANY)
+    chosen: dict[Name, Below] = Field(max_length=MANY)
 
 
 class _File(Shape):
@@ -80,16 +82,16 @@ class Snapshot(Shape):
 
     version: Literal[1]
     when: Plain
-    host: str
+    host: Text
     boot_id: BootId
     kernel: Release
     lock_digest: LockDigest
     boot: _Boot
     manager: Literal["dpkg", "rpm", ""]
-    packages: dict[Name, _Package]
+    packages: dict[Name, _Package] = Field(max_length=MANY)
     provision: _Provision
-    kernels: dict[Release, _Modules]
-    files: dict[Path, _File | None]
+    kernels: dict[Release, _Modules] = Field(max_length=MANY)
+    files: dict[Path, _File | None] = Field(max_length=MANY)
 
     @model_validator(mode="after")
     def _names(self) -> Self:
@@ -104,9 +106,9 @@ class Snapshot(Shape):
 class Difference(Shape):
     what: Literal["package", "hold", "boot", "kernel", "module", "chosen", "file", "provision"]
     name: Plain
-    was: str
-    now: str = Field(alias="is")
-    says: str
+    was: Text
+    now: Text = Field(alias="is")
+    says: Text
 
     @model_validator(mode="after")
     def _path(self) -> Self:
@@ -118,25 +120,25 @@ class Difference(Shape):
 class Comparison(Shape):
     """How a host differs from a snapshot."""
 
-    differences: list[Difference]
+    differences: list[Difference] = Field(max_length=MANY)
 
 
 class _Broken(Shape):
     package: Name
-    state: str
+    state: Text
 
 
 class _Lock(Shape):
-    path: str
+    path: Text
     pid: Id
-    program: str
+    program: Text
 
 
 class _Packages(Shape):
     manager: Literal["dpkg", "rpm", ""]
-    broken: list[_Broken]
+    broken: list[_Broken] = Field(max_length=MANY)
     interrupted: bool
-    locks: list[_Lock]
+    locks: list[_Lock] = Field(max_length=MANY)
 
 
 class _Once(Shape):
@@ -149,8 +151,8 @@ class _Free(Shape):
 
 
 class _Keeper(Shape):
-    run: str
-    who: str
+    run: Text
+    who: Text
     works: bool
 
 
@@ -170,20 +172,20 @@ class Status(Shape):
 
 class _Row(Shape):
     fits: bool
-    says: str
+    says: Text
 
 
 class Space(Shape):
     """Whether the new files fit."""
 
     fits: bool
-    filesystems: list[_Row]
+    filesystems: list[_Row] = Field(max_length=MANY)
 
 
 class KeptArchive(Shape):
     """Path of the archive with the host's modules; empty: it has none."""
 
-    archive: str
+    archive: Text
 
 
 class BootOnce(Shape):
@@ -197,14 +199,14 @@ class Verdict(Shape):
     """The audit of the modules for a kernel."""
 
     admitted: bool
-    reasons: list[str]
+    reasons: list[Text] = Field(max_length=MANY)
 
 
 class Needed(Shape):
     """What a reboot would change."""
 
     needed: bool
-    reasons: list[str]
+    reasons: list[Text] = Field(max_length=MANY)
     boot_id: BootId
     running: Release
     by_reload: bool = True
@@ -225,9 +227,9 @@ class Changed(Shape):
 class Gate(Shape):
     """The host's gate in one boot."""
 
-    state: str
+    state: Text
     boot_id: BootId
-    reason: str
+    reason: Text
 
 
 class Enrolment(Shape):
