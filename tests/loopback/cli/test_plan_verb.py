@@ -13,6 +13,7 @@ import pytest
 
 from gdsdeploy.converge import ansible, plan_fleet
 from gdsdeploy.converge.diff import HostPlan
+from gdsdeploy.converge.machine import RunFiles
 from gdsdeploy.errors import ChangesPending, ChecksUnknown, GdsError, HostUnfit, HostUnreachable
 from gdsdeploy.host.apply.model import Change, Refusal
 from gdsdeploy.host.paths import IMEX_NODES
@@ -129,7 +130,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         def play(command: list[str], *_: object, **__: object) -> None:
             raise GdsError(f"played {command[command.index('--limit') + 1]}")
 
-        fleet_plan = plan_fleet.FleetPlan(plans, {})
+        fleet_plan = plan_fleet.FleetPlan(plans, {}, RunFiles(program=Path(__file__)))
         monkeypatch.setattr("gdsdeploy.converge.provision.plan_fleet", lambda *_, **__: fleet_plan)
         monkeypatch.setattr(ansible, "play", play)
         monkeypatch.setattr("gdsdeploy.converge.provision.release", lambda *_: None)
