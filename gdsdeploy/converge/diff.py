@@ -195,7 +195,7 @@ def change(value: Any) -> Change:
 
 
 def foreign_of(report: Mapping[str, Any]) -> Foreign:
-    """What the report of the preflight says of others; raises ValueError."""
+    """What the preflight's report has about others; raises ValueError."""
     try:
         foreign = read(Foreign, report["foreign"]) if report.get("foreign") is not None else Foreign((), ())
     except ValueError as error:

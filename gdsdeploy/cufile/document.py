@@ -157,8 +157,9 @@ class _Reader:
 
     def _token(self) -> _Token:
         match = _TOKEN.match(self.text, self.offset)
-        assert match, "some alternative takes anything"
-        assert match.lastgroup, "each has its group"
+        # Some alternative takes anything, and each has its group.
+        assert match is not None
+        assert match.lastgroup is not None
         kind, word, start = match.lastgroup, match[match.lastgroup], match.start(match.lastgroup)
         self.offset = match.end()
         message = _OPEN.get(word, "expected a value" if word.startswith("/") else "")

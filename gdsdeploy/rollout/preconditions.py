@@ -258,17 +258,7 @@ def prepare(
     trials = tuple(_trials(fleet, lock, fleet_path, pending, previous, planned.supplies))
     reasons += _untried(trials, fleet_path)
     down = {**silent(fleet, fleet_path, list(participants.others)), **_drained(drains, list(fleet.hosts), reasons)}
-    candidates = [
-        Candidate(
-            name,
-            fleet.machine(name).labels,
-            kind=f"{fleet.machine(name).profile} {_hardware(states.get(name))}",
-            builder=name in fleet.builders,
-            satisfied=name in plans and plans[name].satisfied,
-            console=name in consoles,
-        )
-        for name in participants.names
-    ]
+    candidates = [_candidate(fleet, name, plans, states, consoles) for name in participants.names]
     layout = waves.layout(within(settings, fleet, participants), candidates)
     if len(down) >= layout.max_unavailable and set(pending) - set(down) - set(layout.skipped):
         names = ", ".join(sorted(down))
@@ -293,6 +283,24 @@ def prepare(
     left = machine.Status(plan).left() or 0.0
     opens = window_opens_at(settings, time.time())
     return RolloutPreview(plan, plans, trials, down, left, measured, opens, tuple(reasons))
+
+
+def _candidate(
+    fleet: Fleet,
+    name: str,
+    plans: Mapping[str, HostPlan],
+    states: Mapping[str, answers.Status],
+    consoles: Collection[str],
+) -> Candidate:
+    machine = fleet.machine(name)
+    return Candidate(
+        name,
+        machine.labels,
+        kind=f"{machine.profile} {_hardware(states.get(name))}",
+        builder=name in fleet.builders,
+        satisfied=name in plans and plans[name].satisfied,
+        console=name in consoles,
+    )
 
 
 def present_states(

@@ -546,7 +546,7 @@ def _add_backup(commands: Any) -> None:
 
 
 def _add_dkms(commands: Any) -> None:
-    """``kmod dkms``: what the resource ``modules`` does of itself."""
+    """``kmod dkms``: what the resource ``modules`` does, too."""
     text = "have DKMS build and install what is missing or stale, for every kernel with headers"
     parser = _add(commands, "dkms", _dkms, text)
     parser.add_argument("--kernel", required=True, metavar="REL", help="the kernel for which a failure is an error")
