@@ -290,7 +290,7 @@ def _candidate(
     name: str,
     plans: Mapping[str, HostPlan],
     states: Mapping[str, answers.Status],
-    consoles: Collection[str],
+    consoles: Sequence[str],
 ) -> Candidate:
     machine = fleet.machine(name)
     return Candidate(

@@ -41,7 +41,7 @@ def test_the_words_about_a_path_decide_nothing_of_a_cufile_json(
     profile = Profile.model_validate({"os": "debian-13", "fit": {}, "storage": [{"mount": "/"}]})
     host = fitting.FitTarget("gpu1", facts_from(rdma_host()))
     before = fitting.fit(profile, host, (1, 20))
-    said = paths.MountPath.description.fget
+    said = vars(paths.MountPath)["description"].fget
     monkeypatch.setattr(paths.MountPath, "description", property(lambda mount: spelling(said(mount))))
     assert fitting.fit(profile, host, (1, 20)) == before
 
