@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import shutil
 from pathlib import Path
 
 from gdsdeploy import paths
@@ -43,7 +44,18 @@ def collections() -> Path:
     folder = paths.cache() / "collections" / whose
     collection = folder / "ansible_collections" / "gdsdeploy" / "gds"
     collection.mkdir(parents=True, exist_ok=True)
+    if share() == _PACKAGE.parent:
+        _remove_bytecode()
     for target in (*(share() / name for name in COLLECTION), _PACKAGE):
         with contextlib.suppress(FileExistsError):
             (collection / target.name).symlink_to(target)
     return folder
+
+
+def _remove_bytecode() -> None:
+    """Remove folders of a checkout that have bytecode alone: Ansible would take one for the module of its name."""
+    for bytecode in [*_PACKAGE.glob("**/__pycache__")]:
+        # Another run may remove it, and this user may not be allowed to.
+        with contextlib.suppress(OSError):
+            if [*bytecode.parent.iterdir()] == [bytecode]:
+                shutil.rmtree(bytecode.parent)

@@ -10,7 +10,8 @@ import click
 
 from gdsdeploy import __version__, console
 from gdsdeploy.cli.verbs import Verbs, below, early, quiet_option
-from gdsdeploy.errors import GdsError, Interrupted
+from gdsdeploy.errors import ChecksUnknown, GdsError, Interrupted
+from gdsdeploy.host.errors import UndecidedError
 
 #: Verb → what it does, in the order of use.
 VERBS = {
@@ -81,6 +82,9 @@ def end_with(command: click.Command, name: str, argv: list[str] | None = None) -
         if error.message:
             console.error(error.message, error.hint)
         sys.exit(error.exit_code)
+    except UndecidedError as error:
+        console.error(f"could not tell: {error}", error.hint)
+        sys.exit(ChecksUnknown.exit_code)
     except click.ClickException as error:
         usage = io.StringIO()
         error.show(usage)

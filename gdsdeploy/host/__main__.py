@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence, Tuple
 
 from . import trail
-from .errors import UsageError
+from .errors import UndecidedError, UsageError
 from .io.wording import Printable
 from .paths import EXPECTATION
 
@@ -86,6 +86,9 @@ def _run(argv: Optional[Sequence[str]]) -> int:
     except UsageError as error:
         print(f"gdsdeploy-host: {error}", file=sys.stderr)
         return UNUSABLE
+    except UndecidedError as error:
+        print(f"gdsdeploy-host: could not tell: {error}" + (f"\n  {error.hint}" if error.hint else ""), file=sys.stderr)
+        return UNDECIDED
     except BrokenPipeError:
         # The reader of the output has gone; Python would complain once more while it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -146,7 +149,7 @@ def _parser(verb: str) -> argparse.ArgumentParser:
 
 def _topology(arguments: argparse.Namespace) -> int:
     from . import topology
-    from .facts import UndecidedError, facts_from
+    from .facts import facts_from
 
     evidence = topology.collect_topology() if arguments.evidence is None else _read_evidence(arguments.evidence)
     try:

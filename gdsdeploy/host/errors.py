@@ -14,6 +14,14 @@ class UsageError(Exception):
     """The caller's arguments or files cannot be used; the message says what and what to do."""
 
 
+class UndecidedError(Exception):
+    """A fact is not known; the message is the reason.  hint: the next step; empty: the caller's own."""
+
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.hint = hint
+
+
 class HostError(Exception):
     """A file, tree or kernel that cannot be used: one message and one next step."""
 

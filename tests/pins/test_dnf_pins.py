@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gdsdeploy.mirror.host_sources import HOST_KEY
 
 from gdsdeploy.host.apply.packages import dnf
 from gdsdeploy.host.apply.packages.managers import Index, Pin
+from gdsdeploy.mirror.host_sources import HOST_KEY
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.zipapp import hostapp
 from tests.pins.inplace import in_place

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -524,9 +524,9 @@ class RpmHost:
         keys["maker"].write_text(mirroring.site.key.armoured())
         brought = {target.indices[0].host_keyring: "maker"}
         wish = Mirror(uri=mirror.as_uri(), keyring="mirror/gdsdeploy-mirror.gpg")
-        (self.index,), keyrings = host_sources.of_mirror(wish, target, mirror.parent, brought)
+        (index,), keyrings = host_sources.of_mirror(wish, target, mirror.parent, brought)
         shutil.copy(next(iter(keyrings.values())), keys["mirror"])
-        self.index.host_keyring, self.index.package_keys = str(keys["mirror"]), [str(keys["maker"])]
+        self.index = replace(index, host_keyring=str(keys["mirror"]), package_keys=[str(keys["maker"])])
         self.write()
 
     def write(self) -> None:

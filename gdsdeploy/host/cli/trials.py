@@ -20,7 +20,7 @@ from ..facts.document import Document
 from ..facts.processes import Proof, proofs
 from ..facts.rdma import Registration, registrations
 from ..facts.storage import NOT_PROVEN, Audit, Condition, StorageFacts, audits, conditions
-from ..facts.unknown import Maybe, Unknown, if_known
+from ..facts.unknown import Maybe, Unknown, if_known, known
 from ..gdscheck.live import seconds
 from ..io.wording import aligned, joined
 from ..odirect.trials import SECONDS, audit
@@ -164,7 +164,8 @@ def try_registration(arguments: argparse.Namespace) -> int:
     """Print the results; 0 whatever they are, because ``validate`` is what fails."""
     recorder = Recorder()
     register_memory(recorder.command, arguments.timeout)
-    results = registrations(Document(recorder.finish()))
+    document = Document(recorder.finish())
+    results = known(lambda: registrations(document))
     if arguments.json:
         print(json.dumps({"version": VERSION, "registrations": as_dict(results)}, sort_keys=True))
     else:

@@ -10,6 +10,8 @@ import functools
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, TypeVar, Union, cast
 
+from ..errors import UndecidedError as UndecidedError
+
 if TYPE_CHECKING:
     from .document import Document
 
@@ -32,14 +34,6 @@ class Unknown:
 
 #: A fact that may not be known.
 Maybe = Union[Value, Unknown]
-
-
-class UndecidedError(Exception):
-    """A fact is not known; the message is the reason.  hint: the next step; empty: the check's own."""
-
-    def __init__(self, reason: str, hint: str = "") -> None:
-        super().__init__(reason)
-        self.hint = hint
 
 
 def known(function: Callable[[], Maybe[Value]]) -> Maybe[Value]:

@@ -75,6 +75,21 @@ def test_host_keys_are_checked_and_stray_configuration_is_ignored(tmp_path: Path
     assert "/elsewhere" not in result.stdout
 
 
+def test_bytecode_of_a_package_that_became_a_module_is_not_taken_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "gdsdeploy"
+    for name in ("gone/__pycache__/model.pyc", "kept/__pycache__/model.pyc", "kept/model.py", "gone.py"):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).touch()
+    monkeypatch.setattr(resources, "_PACKAGE", package)
+    monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
+    resources.collections()
+    assert sorted(str(path.relative_to(package)) for path in package.rglob("*")) == [
+        "gone.py", "kept", "kept/__pycache__", "kept/__pycache__/model.pyc", "kept/model.py",
+    ]  # fmt: skip
+
+
 def test_what_a_user_may_set_is_kept(tmp_path: Path) -> None:
     value = environment(tmp_path, {"ANSIBLE_FORKS": "3", "ANSIBLE_SSH_PIPELINING": "False"})
     assert value["ANSIBLE_FORKS"] == "3"

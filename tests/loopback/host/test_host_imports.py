@@ -11,9 +11,10 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 EVIDENCE = """
+import importlib
 from gdsdeploy.host import evidence
 for module in evidence.COLLECTORS.values():
-    __import__(evidence.__name__ + "." + module)
+    importlib.import_module("." + module, evidence.__name__)
 """
 HELLO = """
 from gdsdeploy.host.__main__ import main

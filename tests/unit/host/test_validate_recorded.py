@@ -13,6 +13,7 @@ from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.facts.pci import GPU
 from gdsdeploy.host.facts.rdma import registrations
+from gdsdeploy.host.facts.unknown import Unknown
 from gdsdeploy.host.model.expectation import from_json
 from gdsdeploy.host.topology import document
 from tests.unit.later_evidence import with_ended_programs
@@ -61,6 +62,7 @@ def test_its_driver_s_other_halves() -> None:
     facts = FACTS["h200"]
     libcuda = facts.userland.libraries["libcuda.so.1"]
     assert libcuda is not None
+    assert not isinstance(libcuda, Unknown)
     assert libcuda.version == facts.driver.version == "580.159.04"
     # Its kernel is told to look for firmware elsewhere than in /lib/firmware.
     assert facts.userland.firmware == {"580.159.04": ("gsp_ga10x.bin", "gsp_tu10x.bin")}

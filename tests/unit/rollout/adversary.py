@@ -562,7 +562,8 @@ def imagined_playbooks(play: Callable[..., Any]) -> dict[Any, dict[str, Any]]:
     return {
         upgrade: {
             "assign": assign, "look_at": lambda *_: look, "_look": lambda _: nullcontext((shelf, look)),
-            "render_inventory": lambda *_: {}, "variables": lambda _: defaultdict(lambda: ("", {})), "_play_once": once,
+            "inventory": lambda *_: {}, "run_files": lambda *_: None,
+            "variables": lambda _: defaultdict(lambda: ("", {})), "_play_once": once,
             "_keep_default": lambda _: None, "refuse": lambda *_: None, "packages_of": lambda *_, **__: (),
         },
         rollback: {

@@ -91,7 +91,7 @@ def test_the_fleets_own_rules_come_with_the_expectation() -> None:
 
 def test_explain_names_a_rule_of_the_fleet() -> None:
     own = Rule("ours", "Ours crash.", "measured", "here", refuses={"nvidia_fs": (">=2",)})
-    facts = replace(facts_from(hosts.named("capable")), rules=(own,))
+    facts = facts_from(hosts.named("capable")).but(rules=(own,))
     (mount,) = as_document(explain(facts, (), "/mnt/nvme"))["mounts"]
     assert [note["evidence"] for note in mount["notes"] if note["id"] == "stack.forbidden"] == [
         ["compatibility rule ours: here"]
