@@ -594,7 +594,7 @@ def test_dnf_refuses_what_was_changed_in_the_mirror(changed: str, words: str, rp
     assert rpm.run() == 0
     host = RpmHost(tmp_path / "host", rpm)
     if changed == "maker":
-        host.index.package_keys = []
+        host.index = replace(host.index, package_keys=[])
         host.write()
     else:
         (path,) = (p for p in rpm.folder.rglob(f"*{changed}*") if not p.name.endswith(".asc"))

@@ -40,9 +40,9 @@ GATE = resource(
 )
 WHOLE = document(
     resource("program"),
-    resource("expectation", content="{}"),
+    resource("expectation", expectation="{}"),
     resource("driver_options", kernel_release=RELEASE, modules=["nvidia"], rdma="peermem"),
-    resource("imex", nodes=["10.0.0.1", "fd00::2"]),
+    resource("imex", imex_nodes=["10.0.0.1", "fd00::2"]),
     resource("cufile", content=CUFILE),
     resource("peermem", rdma="peermem"),
     GATE,
