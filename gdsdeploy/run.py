@@ -155,13 +155,12 @@ def run(
     log: a file that receives stdout and stderr together instead of memory; the error quotes its end.
     Raises MissingProgram when the program does not exist.
     """
-    data = input.encode() if isinstance(input, str) else input
     with contextlib.ExitStack() as stack:
         with _starting(argv, doing, hint, cwd):
             sink = stack.enter_context(log.open("ab")) if log else None
             process = _popen(
                 argv,
-                stdin=subprocess.DEVNULL if data is None else subprocess.PIPE,
+                stdin=subprocess.DEVNULL if input is None else stack.enter_context(_file_of(input)),
                 stdout=sink or subprocess.PIPE,
                 stderr=subprocess.STDOUT if sink else subprocess.PIPE,
                 env=_environment(env),
@@ -171,7 +170,7 @@ def run(
             )
         stack.enter_context(process)
         try:
-            outputs = _outputs(process, data, timeout)
+            outputs = _outputs(process, timeout)
         except subprocess.TimeoutExpired as error:
             process.kill()
             command = shlex.join(map(str, argv))
@@ -187,15 +186,24 @@ def run(
     return done
 
 
-def _outputs(process: subprocess.Popen[bytes], data: bytes | None, timeout: float | None) -> Sequence[bytes | None]:
+@contextlib.contextmanager
+def _file_of(data: str | bytes) -> Iterator[IO[bytes]]:
+    """A program's standard input, from a file and no pipe: this process only reads, however slowly the program does."""
+    with tempfile.TemporaryFile() as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+        file.seek(0)
+        yield file
+
+
+def _outputs(process: subprocess.Popen[bytes], timeout: float | None) -> Sequence[bytes | None]:
     """Standard output and error of a program to its end; raises TimeoutExpired."""
     begin, ended = time.monotonic(), 0.0
     while True:
         left = _LOOK if timeout is None else min(_LOOK, begin + timeout - time.monotonic())
         try:
-            return process.communicate(data, max(0.0, left))
+            return process.communicate(timeout=max(0.0, left))
         except subprocess.TimeoutExpired as error:
-            data, now = None, time.monotonic()
+            now = time.monotonic()
             if process.poll() is None:
                 if timeout is not None and now >= begin + timeout:
                     raise
@@ -226,10 +234,7 @@ def stream(
     stop.check()
     settings: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "cwd": cwd}
     settings |= {"env": _environment(env), "start_new_session": True}
-    # A file, and no pipe, because this process only reads.
-    with _starting(argv, doing, cwd=cwd), tempfile.TemporaryFile() as stdin:
-        stdin.write(input)
-        stdin.seek(0)
+    with _starting(argv, doing, cwd=cwd), _file_of(input) as stdin:
         process = _popen(argv, stdin=stdin, **settings)
     try:
         if memory:

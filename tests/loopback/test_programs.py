@@ -130,6 +130,11 @@ def test_a_program_that_hears_no_signal_is_bounded(
     assert time.monotonic() - begin < 15
 
 
+def test_a_program_that_reads_late_gets_all_of_its_input() -> None:
+    data = b"x" * (1 << 20)
+    assert run.run(["sh", "-c", "sleep 0.5; wc -c"], doing="try it", input=data, timeout=20).stdout.strip() == "1048576"
+
+
 def test_a_proxy_that_hears_no_signal_is_killed_with_what_it_started(tmp_path: Path) -> None:
     dialled = run.dial(
         ["sh", "-c", f"trap '' TERM; sleep 60 & echo $! >{tmp_path}/pid; echo >&2 up; wait; wait"], doing="try"
