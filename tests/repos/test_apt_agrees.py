@@ -11,6 +11,7 @@ import os
 import random
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ VIRTUAL = "vw"
 PROVIDED = VIRTUAL + NAMES[:2]
 
 
+@dataclass
 class Everything:
     """All packages are of the stack, and none is the driver's."""
 

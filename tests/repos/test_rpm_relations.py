@@ -8,7 +8,6 @@ import random
 import re
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import cast
@@ -23,12 +22,12 @@ from gdsdeploy.platform import stack_platform_for, supported_systems, version_or
 from gdsdeploy.platform.base import Flavour, KernelImage
 from gdsdeploy.platform.rhel import Rhel
 from gdsdeploy.repo.fetch import Fetcher
-from gdsdeploy.repo.packages import DEB, RPM, RPM_RELATIONS, Candidate, Order
+from gdsdeploy.repo.packages import DEB, RPM, RPM_RELATIONS, Candidate
 from gdsdeploy.repo.repository import Repository
 from gdsdeploy.repo.rpm import MAX_DEPTH, read, rich_groups, rpm_relation
 from tests.repos.archive import Key
 from tests.repos.rpmarchive import Rpm, RpmArchive, build
-from tests.repos.test_apt_agrees import SEEDS
+from tests.repos.test_apt_agrees import SEEDS, Everything
 
 Meaning = Callable[[bool, bool, bool], bool]
 
@@ -162,25 +161,6 @@ print(json.dumps(answers))
 """
 
 
-@dataclass
-class Everything:
-    """A platform for which everything is in the stack, and nothing is of a driver."""
-
-    order: Order = RPM
-
-    def in_stack(self, candidate: Candidate) -> bool:
-        return True
-
-    def follows_driver(self, candidate: Candidate) -> bool:
-        return False
-
-    def of_driver(self, candidate: Candidate) -> bool:
-        return False
-
-    def upstream_version(self, version: str) -> str:
-        return version
-
-
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory, key: Key) -> RpmArchive:
     folder = tmp_path_factory.mktemp("relations") / "www"
@@ -208,7 +188,7 @@ def by_us(archive: RpmArchive, key: Key, names: list[str]) -> dict[str, list[str
             name, _, version = word.partition("=")
             driver = universe.named(name)[0]
             provider = Provider(
-                universe, Everything(), driver=driver, kernel_package="", excluded=(), preferred=frozenset()
+                universe, Everything(RPM), driver=driver, kernel_package="", excluded=(), preferred=frozenset()
             )
             exact = [exactly(each) for each in universe.named(name) if each.version == version]
             try:
