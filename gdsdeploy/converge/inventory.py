@@ -66,7 +66,9 @@ def _data(value: Any) -> Any:
 def inventory(fleet: Fleet, lock: Lock, sources: RunFiles, names: Collection[str] | None = None) -> dict[str, Any]:
     """The inventory, as Ansible's YAML inventory plugin reads it; names: its machines, without which it has all."""
     groups: dict[str, Any] = {HOSTS: {"hosts": {}}, BUILDERS: {"hosts": {}}}
-    for name in (name for name in fleet.everyone() if names is None or name in names):
+    for name in fleet.everyone():
+        if names is not None and name not in names:
+            continue
         values = connection(fleet, name, sources.fleet_dir) | variables(Machine(fleet, lock, name, sources))
         if sources.image is not None and name == sources.image.name:
             values |= sources.image.connection()
