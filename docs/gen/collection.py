@@ -123,7 +123,7 @@ def spec(role: Path) -> dict[str, Any]:
 
 
 def _literal(default: Any) -> Any:
-    """A default that still reads a variable's old name: what it is without that."""
+    """The default of a variable, without the expression that also reads the variable's old name."""
     old = re.fullmatch(r"\{\{ \w+ \| default\('(\w*)'\) \}\}", str(default))
     return old[1] if old else default
 

@@ -53,7 +53,7 @@ def expectation(machine: Machine) -> Expectation:
         module_parameters=boot.expected_parameters(profile) if profile.own_kernel else {},
         packaged=packaged_files(target),
         imex_nodes=list(fleet.imex_nodes(name)),
-        # Where a rule is on the controller is no matter of hosts.
+        # Hosts don't need to know which file of the controller has the rule.
         rules=[replace(rule, place="") for rule in fleet._own_rules],
     )
 

@@ -23,7 +23,7 @@ class Files:
         self._read: dict[str, bytes | None] = {}
 
     def content(self, path: str) -> bytes | None:
-        """The bytes of a file; None where there is none.  Raises FleetInvalid where it can't be read."""
+        """The bytes of a file, or None if the file doesn't exist.  Raises FleetInvalid where it can't be read."""
         if path not in self._read:
             try:
                 self._read[path] = reading.whole(path, LIMIT)

@@ -75,7 +75,9 @@ def inventory(
     names: its machines, without which it has all.  extra: what wins against a machine's own variables.
     """
     groups: dict[str, Any] = {HOSTS: {"hosts": {}}, BUILDERS: {"hosts": {}}}
-    for name in (name for name in fleet.everyone() if names is None or name in names):
+    for name in fleet.everyone():
+        if names is not None and name not in names:
+            continue
         values = connection(fleet, name, sources.fleet_dir) | variables(Machine(fleet, lock, name, sources))
         if sources.image is not None and name == sources.image.name:
             values |= sources.image.connection()
