@@ -28,8 +28,12 @@ SUBJECTS = (
     "conditions",
     "text",
 )
+#: What a case of a known truth has besides: where the evidence's format is from, and the fixes that may destroy.
+TRUTHS = ("source", "destroys")
 KEYS = ("host", "patch", "expectation", "afresh", *SUBJECTS)
-FOLDERS = ("checks", "explain", "facts")
+#: Cases of this folder say the whole verdict of a host.
+TRUTH = "truth"
+FOLDERS = ("checks", "explain", "facts", TRUTH)
 CAUSES = ("causes", "suspects", "notes")
 Document = dict[str, Any]
 
@@ -38,13 +42,15 @@ class CaseError(Exception):
     """A case that is written wrongly; the message says where."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Look:
     """A host as it is after a patch, and what has to be found: subject → what is expected of it."""
 
     document: Document
     expectation: dict[str, Any]
     expected: dict[str, Any]
+    #: fixes whose hints may destroy something, by their ids
+    destroys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ class Case:
         for number, step in enumerate(self.steps):
             document = self.change(hosts.named(self.host) if step.get("afresh") else document, number)
             expected = {subject: step[subject] for subject in SUBJECTS if subject in step}
-            yield Look(document, step.get("expectation", {}), expected)
+            yield Look(document, step.get("expectation", {}), expected, tuple(step.get("destroys", ())))
 
     def change(self, document: Document, number: int = 0) -> Document:
         """``document`` with this case's first patch, or a later one."""
@@ -115,10 +121,15 @@ def _content(name: str) -> Any:
 
 def _case(file: str, title: str, content: Any, entry: Any) -> Case:
     steps = entry if isinstance(entry, list) else [entry]
+    is_truth = file.startswith(TRUTH + "/")
     for step in steps:
-        wrong = sorted(set(step) - set(KEYS))
+        wrong = sorted(set(step) - {*KEYS, *(TRUTHS if is_truth else ())})
         if wrong or not any(step.get(key) not in (None, {}) for key in SUBJECTS):
             raise CaseError(f"{file}: {title}: {'unknown keys ' + ', '.join(wrong) if wrong else 'it expects nothing'}")
+        if is_truth and not _is_whole(step):
+            raise CaseError(
+                f"{file}: {title}: it lacks its source, or failing and undecided, or mounts with a path each"
+            )
     patches = tuple(step.get("patch") for step in steps)
     wanted, fleet = [], content.get("expectation", {})
     for step in steps:
@@ -126,6 +137,15 @@ def _case(file: str, title: str, content: Any, entry: Any) -> Case:
             fleet = {**content.get("expectation", {}), **step["expectation"]}
         wanted.append({**step, "expectation": fleet})
     return Case(file, title, steps[0].get("host", content.get("host", "")), patches, tuple(wanted))
+
+
+def _is_whole(step: Mapping[str, Any]) -> bool:
+    """Whether a case of a known truth names its source and says the whole verdict."""
+    mounts = step.get("mounts", {}).values()
+    paths = [one.get("path") if isinstance(one, Mapping) else one for one in mounts]
+    source = step.get("source")
+    has_verdict = {"failing", "undecided"} <= set(step) or (paths and all(isinstance(path, str) for path in paths))
+    return isinstance(source, str) and bool(source.strip()) and bool(has_verdict)
 
 
 def paths() -> list[Path]:

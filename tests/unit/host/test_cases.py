@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, UNKNOWN
 from gdsdeploy.host.subjects import filesystem, programs
 from gdsdeploy.host.subjects.stack import stack
-from tests.unit.host import cases, hosts
+from tests.unit.host import cases, destroying, hosts
 from tests.unit.host.cases import CaseError, Look
 from tests.unit.host.checks.changes import EXPECTATION
 from tests.unit.host.expect import differences
@@ -24,6 +25,7 @@ from tests.unit.host.patches import PatchError, patched
 FILES = sorted(path.relative_to(cases.FOLDER).with_suffix("").as_posix() for path in cases.paths())
 
 
+@lru_cache(maxsize=1)
 def _findings(look: Look) -> dict[str, Any]:
     wanted = patched(vars(EXPECTATION), look.expectation) if look.expectation else vars(EXPECTATION)
     return {one.check: one.as_dict() for one in checks.run(facts_from(look.document), Expectation(**wanted))}
@@ -35,8 +37,19 @@ def _with_verdict(*verdicts: str) -> Callable[[Look, Any], Any]:
 
 def _mounts(look: Look, expected: Mapping[str, Any]) -> dict[str, Any]:
     """Place → the explanation of its mount alone."""
-    facts = facts_from(look.document)
-    return {place: as_document(explain(facts, (), place))["mounts"][0] for place in expected}
+    return {place: _explained(look, place) for place in expected}
+
+
+@lru_cache(maxsize=8)
+def _explained(look: Look, place: str) -> Any:
+    return as_document(explain(facts_from(look.document), (), place))["mounts"][0]
+
+
+def _fixes(look: Look) -> set[str]:
+    """What the answers that a case is about tell the operator to do."""
+    hints = {one["hint"] for one in _findings(look).values()} if "failing" in look.expected else set()
+    mounts = [_explained(look, place) for place in look.expected.get("mounts", ())]
+    return hints | {cause["fix"] for mount in mounts for kind in cases.CAUSES for cause in mount[kind]}
 
 
 def _whole(look: Look, _: Any) -> Any:
@@ -88,6 +101,8 @@ def test_case(file: str, name: str) -> None:
         for subject, expected in look.expected.items():
             for difference in differences(expected, FOUND[subject](look, expected), subject):
                 pytest.fail(f"tests/cases/{file}.yml: {name}, look {number}: {difference}", pytrace=False)
+        if file.startswith(cases.TRUTH + "/"):
+            assert destroying.named(_fixes(look)) == set(look.destroys), f"tests/cases/{file}.yml: {name}"
 
 
 def test_a_patch_says_what_it_changes_and_fits_its_host() -> None:
@@ -128,6 +143,17 @@ def test_a_file_that_is_no_list_of_cases(text: str, tmp_path: Any, monkeypatch: 
     (tmp_path / "bad.yml").write_text(text)
     with pytest.raises(CaseError):
         cases.read("bad")
+
+
+@pytest.mark.parametrize(
+    "case", ["{failing: [], undecided: []}", "{source: s, failing: []}", "{source: s, mounts: {/a: {causes: []}}}"]
+)
+def test_a_truth_says_its_source_and_the_whole_verdict(case: str, tmp_path: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(cases, "FOLDER", tmp_path)
+    (tmp_path / "truth").mkdir()
+    (tmp_path / "truth/bad.yml").write_text(f"host: bare\ncases: {{a: {case}}}")
+    with pytest.raises(CaseError, match="it lacks its source"):
+        cases.read("truth/bad")
 
 
 def test_hosts_and_subjects_are_all_used() -> None:
