@@ -262,4 +262,4 @@ def _digest(content: bytes | Path) -> str | None:
 def _write(place: Path, content: bytes) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     if not (place.is_file() and place.read_bytes() == content):
-        atomic.write(place, content, mode=0o644)
+        atomic.write(place, content)

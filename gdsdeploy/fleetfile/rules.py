@@ -149,7 +149,7 @@ def write_own(fleet: Path, rules: Sequence[Block]) -> Path:
     content = {"rules": [_short(rule) for rule in sorted(rules, key=lambda rule: rule.id)]}
     text = _HEAD + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
     try:
-        atomic.write(path, text, mode=0o644)
+        atomic.write(path, text)
     except OSError as error:
         hint = f"Make {path.parent.resolve()} writable, or free some space"
         raise FleetInvalid(f"{path}: cannot be written: {error.strerror}", hint=hint) from error

@@ -95,7 +95,7 @@ def render(lock: Lock) -> str:
 def write(path: Path, lock: Lock) -> None:
     """Write the lock file in one step: a reader sees the old one or the new one; raises LockInvalid if it cannot."""
     try:
-        atomic.write(path, render(lock), mode=0o644)
+        atomic.write(path, render(lock))
     except OSError as error:
         hint = f"Make {path.parent.resolve()} writable, or free some space"
         raise LockInvalid(f"{path}: cannot be written: {error.strerror}", hint=hint) from error

@@ -13,6 +13,7 @@ from typing import Final
 
 from gdsdeploy import atomic, paths, run
 from gdsdeploy.errors import FleetInvalid, LockInvalid, MissingProgram, SignatureRefused, SigningKeyUnusable
+from gdsdeploy.files import yamlfile
 from gdsdeploy.host.io import reading
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
@@ -56,8 +57,9 @@ def sign(data: bytes, key: Path) -> bytes:
 def write(lock: Path, signature: bytes) -> Path:
     """Write the signature beside ``lock`` in one step, and return its file; raises LockInvalid if it cannot."""
     place = beside(lock)
+    yamlfile.require_no_way_out(place, LockInvalid)
     try:
-        atomic.write(place, signature, mode=0o644)
+        atomic.write(place, signature)
     except OSError as error:
         hint = f"Make {place.parent.resolve()} writable, or free some space"
         raise LockInvalid(f"{place}: cannot be written: {error.strerror}", hint=hint) from None

@@ -129,7 +129,7 @@ def keep(record: PreflightRecord) -> Path:
     """Write a record; raises OSError."""
     path = path_of(record)
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write(path, json.dumps(asdict(record), indent=2, sort_keys=True) + "\n", mode=0o644)
+    atomic.write(path, json.dumps(asdict(record), indent=2, sort_keys=True) + "\n")
     return path
 
 

@@ -2,7 +2,9 @@
 
 A reader meets the old content or the new one, and so does a boot after a power cut.  A path is walked part by part,
 each from the descriptor of its folder.  A new file gets a name that can't be guessed, and is then
-renamed in that folder.  Mode and owner are changed through descriptors only.
+renamed in that folder.  Mode and owner are changed through descriptors only.  A link or a pipe
+there is replaced, never followed or written to, because others may have left it; a device, which only root makes,
+is refused.
 
 Root refuses folders that others can change.  ``shared`` allows them, for what belongs to others anyway: links there
 aren't followed, so that whatever others put there, root writes to that folder or not at all.
@@ -57,6 +59,7 @@ def replacing(
     folder gives it.  Raises OSError, UnsafePathError; ``path`` is then as it was, and so it is when the block raises.
     """
     with _parent(path, make=make, shared=shared) as (folder, name):
+        _require_no_device(folder, name, path)
         temporary = _temporary(name)
         fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
         try:
@@ -152,6 +155,13 @@ def sweep(path: str, *, shared: bool = False) -> None:
         left = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{16}}{re.escape(_SUFFIX)}")
         for name_left in filter(left.fullmatch, os.listdir(folder)):
             os.unlink(name_left, dir_fd=folder)
+
+
+def _require_no_device(folder: int, name: str, path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+            raise OSError(errno.EEXIST, "this is a device, and no file replaces it", path)
 
 
 def _temporary(name: str) -> str:

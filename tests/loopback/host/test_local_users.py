@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -212,6 +213,16 @@ def test_what_lies_at_the_path_is_replaced_or_stays_and_is_never_written_to(host
         assert place.is_file()
         assert not place.is_symlink()
     assert hostile.untouched()
+
+
+def test_a_device_is_not_replaced(hostile: Hostile) -> None:
+    place = hostile.victim.parent / "null"
+    os.mknod(place, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    for write in (lambda: atomic.write(str(place), "new"), lambda: atomic.copy(str(hostile.victim), str(place))):
+        with pytest.raises(OSError, match="this is a device"):
+            write()
+    assert stat.S_ISCHR(place.stat().st_mode)
+    assert sorted(path.name for path in place.parent.iterdir()) == ["null", "victim"]
 
 
 @pytest.mark.parametrize("part", ["textfile", "above/textfile"])
