@@ -126,6 +126,8 @@ class Evidence(Shape):
     load: dict[Raw, _Record] = {}
     insides: dict[Raw, _Record] = {}
     acs: dict[Raw, Size | _Record] = {}
+    ports: dict[Raw, Size | _Record] = {}
+    vpd: dict[Raw, Raw | _Record] = {}
     space: dict[Raw, dict[Raw, Size] | _Record] = {}
     environment: dict[Raw, Raw] = {}
     configs: dict[Raw, _Record] = {}

@@ -15,30 +15,25 @@ from ..boot.present import expectation
 from ..errors import HostError
 from ..evidence.recorder import Recorder
 from ..facts.document import Document
-from ..io import reading
+from ..facts.unknown import if_known
 from ..kmod.flavour import flavour_of
 from ..kmod.kernel import Kernel
-from ..model.system import FABRIC, NVSWITCH, fits, services_of, system_of
+from ..model.system import FABRIC, NVLSM, fits, services_of, system_of
 from ..paths import IMAGE, IMEX_NODES, PCI
-from ..rootdir import LoopError, inside, list_folder
+from ..rootdir import LoopError, inside
 from ..subjects import foreign
 from ..subjects.foreign import ForeignInstall, Locked, findings
 from ..subjects.foreign_files import ForeignFacts, look
 from ..subjects.packages import Package
+from ..subjects.pci import PciFacts, identify
 from . import services
 from .host import ManagedHost
 from .model import Refusal, Resource
 from .packages.managers import Installed, manager
 
 IMEX = "nvidia-imex.service"
-NVLSM = "nvlsm"
 #: Fabric Manager and IMEX guides: both have to be of the driver's version; Debian's persistenced is of another one.
 _SAME = (FABRIC, IMEX)
-#: Fourth-generation NVSwitches are no PCI functions: ConnectX-7 functions with this word in their VPD lead to them.
-#: Fabric Manager's own start script looks for it; Bottlerocket's and Canonical's tools do too.
-_BRIDGE, _VPD_BYTES = b"SW_MNG", 4096
-#: Class of GPUs.
-_DISPLAY = "0x03"
 
 
 @dataclass(frozen=True)
@@ -61,16 +56,15 @@ class Look:
 
 def companions(host: ManagedHost, installed: Mapping[str, Installed]) -> Look:
     """Look at the host; installed: what the package manager has.  An image has no hardware of its own."""
-    functions = [] if host.exists(IMAGE) else list_folder(host.root, PCI)
-    kinds = {name: (_line(host, name, "vendor"), _line(host, name, "class")) for name in functions}
-    if not any(vendor == "0x10de" and kind.startswith(_DISPLAY) for vendor, kind in kinds.values()):
-        # As for the check driver.services.
-        kinds = {}
+    recorder = Recorder(_SECONDS, host.root)
+    for name in [] if host.exists(IMAGE) else recorder.names(PCI):
+        identify(recorder, name)
+    pci = PciFacts(Document(recorder.finish()))
+    # As for the check driver.services.
+    has_gpu = if_known(lambda: bool(pci.gpus), False)
     return Look(
-        switches=tuple(name for name, kind in kinds.items() if kind == ("0x10de", f"{NVSWITCH:#08x}")),
-        bridges=tuple(
-            name for name, kind in kinds.items() if kind == ("0x15b3", "0x020700") and _is_bridge(host, name)
-        ),
+        switches=pci.switches if has_gpu else (),
+        bridges=pci.switch_bridges if has_gpu else (),
         installed={n: p.versions for n, p in installed.items() if n == NVLSM or services_of([n])},
         enabled=tuple(unit for unit in _SAME if services.observe(host, unit).links),
         masked=tuple(unit for unit in _SAME if _is_masked(host, unit)),
@@ -122,23 +116,11 @@ def _is_of(version: str, driver: str) -> bool:
     return re.match(rf"(?:[0-9]+:)?{re.escape(driver)}(?![0-9]|\.[0-9])", version) is not None
 
 
-def _line(host: ManagedHost, function: str, name: str) -> str:
-    return host.text(f"{PCI}/{function}/{name}").strip()
-
-
 def _is_masked(host: ManagedHost, unit: str) -> bool:
     """Whether an administrator's link to /dev/null is in the unit's place."""
     try:
         return host.real(services.path(unit)) == "/dev/null"
     except LoopError:
-        return False
-
-
-def _is_bridge(host: ManagedHost, function: str) -> bool:
-    try:
-        return _BRIDGE in reading.beginning(inside(host.root, f"{PCI}/{function}/vpd"), _VPD_BYTES)
-    except OSError:
-        # Many functions have no VPD, or none that can be read.
         return False
 
 

@@ -28,6 +28,8 @@ The document (version 1)::
     load      mount point → the reading there under load, if requested: see host/odirect/load.py
     insides   path on Btrfs or XFS → {fsid, devices} or {geometry: flags} as the filesystem answers | {"error"}
     acs       PCI address of a bridge → control register of Access Control Services, -1 without one | {"error"}
+    ports     PCI address of a bridge → its type as PCI Express numbers them, -1 for one that isn't | {"error"}
+    vpd       PCI address of a ConnectX with InfiniBand → "SW_MNG" if it leads to NVSwitches, else "" | {"error"}
     environment  variable → value, in this program's environment: libcufile's variables
     configs   path of a configuration that CUFILE_ENV_PATH_JSON names → {config: its known sections} |
               {broken: why libcufile refuses it} | {"error"}; of a program in a container, below /proc/PID/root

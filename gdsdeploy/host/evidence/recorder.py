@@ -84,7 +84,7 @@ NAMES_LIMIT = 5000
 #: Sections of the document that map keys to records; the package's docstring describes them.
 SECTIONS = (
     "files", "binaries", "links", "listings", "excerpts", "commands", "modules", "trees", "audits", "inodes",
-    "features", "opens", "odirect", "load", "insides", "acs", "space", "configs",
+    "features", "opens", "odirect", "load", "insides", "acs", "ports", "vpd", "space", "configs",
     "processes", "dkms", "modulefiles", "owners", "excludes",
 )  # fmt: skip
 

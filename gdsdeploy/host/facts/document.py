@@ -173,6 +173,14 @@ class Document:
         """The control register of a bridge's Access Control Services; negative where it has none."""
         return self._read("acs", address, _number, name="the access control of " + address)
 
+    def port_type(self, bridge: str) -> Optional[int]:
+        """What PCI Express calls a bridge, as the evidence has it; negative where it isn't PCI Express."""
+        return self._read("ports", bridge, _number)
+
+    def switch_mark(self, address: str) -> Optional[str]:
+        """The mark of NVSwitches in a function's vital product data, or an empty text; None: it has no such data."""
+        return self._read("vpd", address, _text)
+
     def features(self, device: str) -> Optional[Dict[str, int]]:
         """The sets of features in the ext4 superblock of a block device."""
         return self._read("features", device, _numbers, name="the superblock of " + device)

@@ -51,8 +51,14 @@ _EXT4 = 0xEF53
 #: PCI Express: extended capabilities begin here; Access Control Services has this id, its control register this place.
 _EXTENDED, _ACS, _ACS_CONTROL = 0x100, 0x000D, 6
 _CONFIG_SIZE = 4096
-#: A function without Access Control Services.
-NO_ACS = -1
+#: The list of capabilities, and PCI Express' among them, which begins with the kind of the function (pci_regs.h).
+_CAPABILITIES, _EXPRESS, _EXPRESS_FLAGS = 0x34, 0x10, 2
+_VPD_SIZE = 4096
+#: A function without Access Control Services, and one that isn't PCI Express.
+NO_ACS, NO_TYPE = -1, -1
+#: In the VPD of ConnectX-7 functions that lead to NVSwitches of the fourth generation, which are no PCI functions
+#: themselves: Fabric Manager's own start script looks for it, and so does Bottlerocket's.
+SWITCH_MARK = "SW_MNG"
 
 
 def inode_flags(path: str) -> int:
@@ -88,10 +94,7 @@ def acs_control(config: str) -> int:
 
     Raises PermissionError where only the first 64 bytes are shown, as they are to all but root.
     """
-    with open(config, "rb") as file:
-        space = file.read(_CONFIG_SIZE)
-    if len(space) <= 64:
-        raise PermissionError(errno.EACCES, "only root sees it")
+    space = _config(config)
     at = _EXTENDED
     for _ in range(64):
         if not _EXTENDED <= at <= len(space) - 8:
@@ -101,6 +104,35 @@ def acs_control(config: str) -> int:
             return int(struct.unpack_from("<H", space, at + _ACS_CONTROL)[0])
         at = header >> 20
     return NO_ACS
+
+
+def port_type(config: str) -> int:
+    """What PCI Express calls a function: 4 a root port, 5 and 6 a switch's upstream and downstream port; or NO_TYPE.
+
+    Raises PermissionError as acs_control does.
+    """
+    space = _config(config)
+    at = space[_CAPABILITIES]
+    for _ in range(48):
+        if not 64 <= at <= len(space) - 4:
+            break
+        if space[at] == _EXPRESS:
+            return space[at + _EXPRESS_FLAGS] >> 4
+        at = space[at + 1] & ~3
+    return NO_TYPE
+
+
+def _config(path: str) -> bytes:
+    with open(path, "rb") as file:
+        space = file.read(_CONFIG_SIZE)
+    if len(space) <= 64:
+        raise PermissionError(errno.EACCES, "only root sees it")
+    return space
+
+
+def switch_mark(vpd: str) -> str:
+    """SWITCH_MARK where a function's vital product data has it, else nothing."""
+    return SWITCH_MARK if SWITCH_MARK.encode() in beginning(vpd, _VPD_SIZE) else ""
 
 
 def try_open(path: str) -> str:

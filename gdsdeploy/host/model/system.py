@@ -46,8 +46,8 @@ def family_of(release: Mapping[str, str]) -> str:
     return "rhel" if id in _RHEL or "rhel" in release.get("ID_LIKE", "").split() else _NAMES.get(id, id)
 
 
-#: Class code of NVSwitch: bridge, other.
-NVSWITCH = 0x068000
+#: What the fabric manager needs for NVSwitches of the fourth generation: a package, and the module that it sends by.
+NVLSM, UMAD = "nvlsm", "ib_umad"
 #: Pattern of a package's name in both repositories → its service.
 SERVICES = (
     (re.compile(r"nvidia-persistenced"), "nvidia-persistenced.service"),

@@ -14,7 +14,7 @@ from ..facts.document import Document, collected, group_of
 from ..facts.unknown import Facts, Maybe, UndecidedError, fact, given, if_known, known, require
 from ..io.reading import try_open
 from ..model.expectation import Expectation
-from ..model.system import FABRIC, NVSWITCH, services_of
+from ..model.system import FABRIC, NVLSM, UMAD, services_of
 from ..paths import (
     BUILD_ID,
     FIRMWARE,
@@ -34,8 +34,8 @@ from .condition import DIRECT_PATH, Condition, listed_cause, rule
 from .kernel import NVIDIA as DRIVER
 from .kernel import check_messages
 from .modules import ModuleFacts, check_module_file, loaded
-from .pci import NVIDIA_VENDOR
-from .register import Answer, Steps, check, collector, failed, not_applicable, passed
+from .pci import hidden_switches
+from .register import Answer, Steps, check, collector, failed, not_applicable, passed, unknown
 
 if TYPE_CHECKING:
     from ..evidence.recorder import EvidenceRequest, Recorder
@@ -338,6 +338,12 @@ def firmware(facts: HostFacts, expectation: Expectation) -> Answer:
     return failed(f"none for driver {version}; there is firmware for: {others}", hint)
 
 
+HIDDEN_HINT = (
+    "On an HGX board, add nvlink5 to the profile's companions, then lock and provision; in a virtual machine whose host"
+    " runs the fabric manager, waive this check"
+)
+
+
 @check(
     "driver.services",
     "the driver's services that the lock has or the hardware needs are running",
@@ -347,14 +353,29 @@ def firmware(facts: HostFacts, expectation: Expectation) -> Answer:
 )
 def services(facts: HostFacts, expectation: Expectation) -> Answer:
     services = services_of(expectation.packages)
-    switches = [
-        function.address
-        for function in facts.pci.functions
-        if (function.vendor, function.kind) == (NVIDIA_VENDOR, NVSWITCH)
-    ]
-    if switches and FABRIC not in services:
-        hint = "Add fabricmanager to the profile's companions, then lock and provision"
-        return failed(f"this host has {len(switches)} NVSwitches, and the lock holds no fabric manager", hint, switches)
+    units = if_known(lambda: facts.boot.units, {})
+    switches, bridges = facts.pci.switches, facts.pci.switch_bridges
+    fabric = (*switches, *bridges)
+    hidden = "" if fabric else hidden_switches(facts.pci, facts.driver)
+    if FABRIC not in services and units.get(FABRIC, {}).get("ActiveState") == "active":
+        services.append(FABRIC)
+    if fabric and FABRIC not in services:
+        hint = "Add {} to the profile's companions, then lock and provision".format(
+            "nvlink5" if bridges else "fabricmanager"
+        )
+        what = "NVSwitches" if switches else "ways to NVSwitches"
+        return failed(f"this host has {len(fabric)} {what}, and the lock holds no fabric manager", hint, fabric)
+    if bridges and NVLSM not in expectation.packages and NVLSM not in facts.packages.installed:
+        hint = "Add nvlink5 to the profile's companions, then lock and provision"
+        return failed(f"the NVSwitches need {NVLSM}, which isn't installed", hint, bridges)
+    if bridges and UMAD not in facts.kernel.modules and facts.kernel.option("INFINIBAND_USER_MAD") != "y":
+        hint = f"Load it, then start the fabric manager again: modprobe {UMAD} && systemctl restart {FABRIC}"
+        return failed(f"{NVLSM} reaches the NVSwitches through {UMAD}, which isn't loaded", hint, bridges)
+    if hidden and FABRIC not in services:
+        return unknown(
+            f"NVSwitches may connect these GPUs ({hidden}), which are no PCI devices, and no fabric manager runs",
+            HIDDEN_HINT,
+        )
     if not services:
         return not_applicable("the lock holds none, and there is no NVSwitch")
     units = facts.boot.units

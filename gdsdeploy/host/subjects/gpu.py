@@ -5,15 +5,17 @@ WSL, and some virtual machines, lack the PCI tree that libcufile expects; older 
 
 from __future__ import annotations
 
+import itertools
 import re
-from typing import TYPE_CHECKING, Iterator, Optional, Sequence, Tuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Iterable, Iterator, Optional, Sequence, Tuple
 
 from ..facts.unknown import UndecidedError, Unknown, if_known, known, require
 from ..gdscheck.reader import Gpu, Report
 from ..model.expectation import Expectation
 from ..paths import CUFILE, CUFILE_OPEN, NVFS, PCI
 from . import quote, reference
-from .condition import DIRECT_PATH, NOTES, USABLE, Cause, Condition, condition, listed_cause, rule
+from .condition import DIRECT_PATH, NOTES, USABLE, Cause, Condition, condition, listed_cause, rule, weigh
 from .pci import GPU, Function
 
 if TYPE_CHECKING:
@@ -55,7 +57,14 @@ def grace(facts: HostFacts) -> bool:
     return facts.os.core == GRACE_CORE and bool(facts.pci.gpus)
 
 
-def _with_bar1(facts: HostFacts) -> Tuple[Function, ...]:
+def of_all(gpus: Iterable[Iterable[Condition]]) -> Iterator[Condition]:
+    """What all GPUs lack, of the conditions of each; nothing where one has it all: a program on it takes the path."""
+    judged = [tuple(conditions) for conditions in gpus]
+    if not any(weigh(conditions).holds is True for conditions in judged):
+        yield from itertools.chain(*judged)
+
+
+def with_bar1(facts: HostFacts) -> Tuple[Function, ...]:
     """GPUs whose memory others reach through BAR1: on Grace NVLink-C2C does that."""
     return () if if_known(lambda: grace(facts), False) else if_known(lambda: facts.pci.gpus, ())
 
@@ -88,7 +97,7 @@ def direct(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Conditi
     """What either direct path requires of the GPUs; a host without a GPU passes."""
     if facts.pci.gpus:
         yield _class(facts)
-        yield from cached(facts)
+        yield from of_all(cached(facts, gpu) for gpu in with_bar1(facts))
 
 
 def report_of(facts: HostFacts) -> Report:
@@ -129,31 +138,31 @@ def _rows(gpus: Sequence[Gpu]) -> Tuple[str, ...]:
     return quote.with_source("libcufile", [f"GPU index {gpu.index} {gpu.name}: {gpu.reason}" for gpu in gpus])
 
 
-def cached(facts: HostFacts, refuses: bool = False) -> Iterator[Condition]:
-    """Every GPU has a BAR1, large enough for libcufile's bounce buffers."""
-    for gpu in _with_bar1(facts):
-        if not gpu.bars:
-            yield Condition(Unknown(f"the evidence doesn't show the BARs of the GPU {gpu.address}"))
-        elif gpu.bar1 is None:
-            what = f"the GPU {gpu.address} has no BAR1, through which other devices reach its memory"
-            evidence = quote.with_source(
-                f"{PCI}/{gpu.address}/resource", ["BARs of {} bytes".format(", ".join(map(str, gpu.bars.values())))]
-            )
-            yield Condition(False, listed_cause("gpu.no-bar1", evidence, what))
+def cached(facts: HostFacts, gpu: Function, refuses: bool = False) -> Iterator[Condition]:
+    """A GPU has a BAR1, large enough for libcufile's bounce buffers."""
+    if not gpu.bars:
+        yield Condition(Unknown(f"the evidence doesn't show the BARs of the GPU {gpu.address}"))
+    elif not gpu.bar1:
+        what = f"the GPU {gpu.address} has no BAR1, through which other devices reach its memory"
+        if gpu.bar1 == 0:
+            what = f"BAR1 of the GPU {gpu.address} has no address: neither firmware nor kernel found room for it"
+        evidence = quote.with_source(
+            f"{PCI}/{gpu.address}/resource", ["BARs of {} bytes".format(", ".join(map(str, gpu.bars.values())))]
+        )
+        yield Condition(False, listed_cause("gpu.no-bar1", evidence, what))
     size = if_known(lambda: facts.cufile.setting("properties", "max_device_cache_size_kb", CACHE_KIB), CACHE_KIB)
     needed = (size if isinstance(size, int) else CACHE_KIB) << 10
-    yield from bar1(facts, needed, f"less than the {needed >> 20} MiB of bounce buffers in {CUFILE}", refuses)
+    yield from bar1(gpu, needed, f"less than the {needed >> 20} MiB of bounce buffers in {CUFILE}", refuses)
 
 
-def bar1(facts: HostFacts, least: int, why: str, refuses: bool = True) -> Iterator[Condition]:
-    """Every BAR1 has at least ``least`` bytes.  refuses: whether a smaller one rules the path out, else it only may."""
-    for gpu in _with_bar1(facts):
-        size = gpu.bar1
-        if size is not None and size < least:
-            what = f"BAR1 of the GPU {gpu.address} has {size >> 20} MiB, {why}"
-            evidence = quote.with_source(f"{PCI}/{gpu.address}/resource", [f"BAR1 of {size} bytes"])
-            cause = listed_cause("gpu.small-bar1", evidence, what)
-            yield Condition(False if refuses else Unknown(what), cause, suspect=True)
+def bar1(gpu: Function, least: int, why: str, refuses: bool = True) -> Iterator[Condition]:
+    """BAR1 has at least ``least`` bytes.  refuses: whether a smaller one rules the path out, else it only may."""
+    size = gpu.bar1
+    if size and size < least:
+        what = f"BAR1 of the GPU {gpu.address} has {size >> 20} MiB, {why}"
+        evidence = quote.with_source(f"{PCI}/{gpu.address}/resource", [f"BAR1 of {size} bytes"])
+        cause = listed_cause("gpu.small-bar1", evidence, what)
+        yield Condition(False if refuses else Unknown(what), cause, suspect=True)
 
 
 @rule(NOTES, 35)
@@ -164,6 +173,18 @@ def class_notes(facts: HostFacts, _mount: Mount) -> Iterator[Cause]:
     if unsupported and len(unsupported) < len(gpus):
         what = "some GPUs take compat mode only: {}".format(", ".join(f"{gpu.index} {gpu.name}" for gpu in unsupported))
         yield Cause("gpu.class", what, "run this work on the other GPUs", _rows(unsupported), reference.HARDWARE)
+
+
+@rule(NOTES, 36)
+def bar1_notes(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Cause]:
+    """GPUs whose memory nothing reaches, beside others."""
+    verdicts = [weigh(cached(facts, gpu)) for gpu in with_bar1(facts)]
+    if any(verdict.holds is True for verdict in verdicts):
+        yield from (
+            replace(cause, fix=f"run this work on the other GPUs, or {cause.fix}")
+            for verdict in verdicts
+            for cause in verdict.shown
+        )
 
 
 @rule(NOTES, 45)

@@ -19,7 +19,7 @@ from . import libcufile, quote, reference, storage
 from .condition import NOTES, P2PDMA, Cause, Condition, condition, listed_cause, numbers, rule, suspicion
 from .cufile_json import p2pdma_keys
 from .filesystem import storage_of, transport
-from .gpu import ARM, STATIC_BYTES, WHOLE, X86, bar1, grace
+from .gpu import ARM, STATIC_BYTES, WHOLE, X86, bar1, grace, of_all, with_bar1
 from .pci import Function
 from .topology import disks, iommu, redirecting_bridges
 
@@ -78,7 +78,7 @@ def of_host(facts: HostFacts, mount: Optional[Mount] = None) -> Iterator[Conditi
         yield suspicion(Cause("platform.not-grace", what, TRY, evidence, reference.P2PDMA_DRIVER))
     else:
         yield from _registry(facts)
-        yield from bar1(facts, STATIC_BYTES, WHOLE)
+        yield from of_all(bar1(gpu, STATIC_BYTES, WHOLE) for gpu in with_bar1(facts))
     if mount is None:
         yield from multipath_off(facts)
         yield from iommu(facts, None, needs_it_off=True)

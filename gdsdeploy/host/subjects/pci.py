@@ -22,9 +22,10 @@ from ..facts.unknown import (
     given,
     if_known,
     known,
+    or_else,
     require,
 )
-from ..io.reading import acs_control
+from ..io.reading import acs_control, port_type, switch_mark
 from ..io.wording import first_few
 from ..model.expectation import Expectation
 from ..paths import INFINIBAND, INTERFACES, NODES, PCI
@@ -49,10 +50,8 @@ LIMIT = 2048
 @collector("pci")
 def collect_pci(recorder: Recorder, _request: EvidenceRequest) -> None:
     for name in recorder.names(PCI)[:LIMIT]:
-        folder = PCI + "/" + name
+        folder, kind = PCI + "/" + name, identify(recorder, name)
         recorder.link(folder)
-        kind = recorder.text(folder + "/class") or ""
-        recorder.texts(folder, ("vendor", "device"))
         if not kind.startswith(CLASSES):
             continue
         recorder.texts(folder, FILES)
@@ -61,6 +60,7 @@ def collect_pci(recorder: Recorder, _request: EvidenceRequest) -> None:
             recorder.text(folder + "/iommu_group/type")
         if kind.startswith("0x0604"):
             recorder.value("acs", name, acs_control, folder + "/config")
+            recorder.value("ports", name, port_type, folder + "/config")
         if kind.startswith(("0x03", "0x01", "0x12")):
             recorder.text(folder + "/resource")
         if not kind.startswith("0x06"):
@@ -77,7 +77,24 @@ def collect_pci(recorder: Recorder, _request: EvidenceRequest) -> None:
     recorder.names("/sys/kernel/iommu_groups")
 
 
+def identify(recorder: Recorder, name: str) -> str:
+    """Record what a function is; returns its class as sysfs shows it."""
+    folder = PCI + "/" + name
+    kind = recorder.text(folder + "/class") or ""
+    recorder.texts(folder, ("vendor", "device"))
+    if kind.startswith("0x0207") and recorder.document["files"][folder + "/vendor"] == "0x15b3\n":
+        recorder.value("vpd", name, switch_mark, folder + "/vpd")
+    return kind
+
+
 NVIDIA_VENDOR = 0x10DE
+#: Vendor and class of NVSwitches, up to the third generation, and of what leads to those of the fourth.
+NVSWITCH, SWITCH_BRIDGE = (NVIDIA_VENDOR, 0x068000), (0x15B3, 0x020700)
+#: What stands for a GPU's model where the driver doesn't say it.
+UNNAMED = "a model that the driver doesn't name"
+#: GPUs whose NVSwitches, if there are any, are PCI functions of the host: Hopper and older, and cards; and those of
+#: Grace, whose switches are machines of their own.
+OTHER_FABRICS = re.compile(r"\b(GeForce|TITAN|Quadro|RTX|NVS|GRID|Tesla|[KMPTVALH]\d+\w*|G[HB]\d+)\b")
 #: Class codes.  GPU_CLASSES: VGA and 3D controllers; a GPU's audio function has 0x0403, an NVSwitch 0x0680 (bridge).
 DISPLAY, NVME, BRIDGE = 0x03, 0x010802, 0x0604
 NETWORK, INFINIBAND_CLASS = 0x02, 0x0C06
@@ -92,6 +109,10 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
 _CODE = re.compile(r"0x[0-9a-f]{4,6}$")
 _GENERATION = re.compile(r"\d{1,3}(\.\d)?(?=$| GT/s)")
 _BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}$")
+#: The flag of a BAR that has no address: the firmware and the kernel found no room for it (linux/ioport.h).
+_UNSET = 0x20000000
+#: Types of bridges whose link the device below them reports: root ports, downstream ports of switches.
+_DOWNWARD = (4, 6)
 
 
 @dataclass(frozen=True)
@@ -109,20 +130,28 @@ class Link:
 
 @once_for_alike
 def addresses(path: str) -> Tuple[str, ...]:
-    """The PCI addresses in a path below /sys/devices, the root's side first."""
-    return tuple(part for part in path.split("/") if _ADDRESS.match(part))
+    """The PCI addresses in a path below /sys/devices, the root's side first.
+
+    A host bridge in the middle of it, as Intel's VMD makes one, begins a tree: the function before it is no bridge.
+    """
+    parts = path.split("/")
+    begin = max((place for place, part in enumerate(parts) if _BRIDGE.match(part)), default=0)
+    return tuple(part for part in parts[begin:] if _ADDRESS.match(part))
 
 
 @once_for_alike
 def _bars(text: str) -> Mapping[int, int]:
-    """Sizes from sysfs' ``resource``: one line ``begin end flags`` per BAR, zeros where there is none."""
+    """Sizes from sysfs' ``resource``: one line ``begin end flags`` per BAR, zeros where there is none.
+
+    The size of one without an address is 0.
+    """
     sizes = {}
     for index, line in enumerate(text.splitlines()[:6]):
         words = line.split()
         if len(words) == 3 and all(re.match(r"0x[0-9a-f]{1,16}$", word) for word in words):
-            begin, end = int(words[0], 16), int(words[1], 16)
+            begin, end, flags = (int(word, 16) for word in words)
             if end > begin:
-                sizes[index] = end - begin + 1
+                sizes[index] = 0 if flags & _UNSET else end - begin + 1
     return sizes
 
 
@@ -144,13 +173,14 @@ class Function(Facts):
     driver: str = follows(lambda self: self._link("/driver").rpartition("/")[2])
     #: behind an IOMMU
     iommu: bool = follows(lambda self: self.document.link(self._folder + "/iommu_group") is not None)
-    #: index of the BAR → bytes
+    #: index of the BAR → bytes, 0 for one without an address
     bars: Mapping[int, int] = follows(
         lambda self: _bars(if_known(lambda: self.document.text(self._folder + "/resource"), None) or "")
     )
     #: addresses of the bridges above it, the root's side first
     bridges: Tuple[str, ...] = follows(lambda self: addresses(self._link(""))[:-1])
-    #: the root that it hangs from, as the kernel names it, e.g. ``pci0000:00``; empty: the path names none
+    #: the root that it hangs from, as the kernel names it, e.g. ``pci0000:00``; empty: the path names none.  Behind
+    #: Intel's VMD it's the root of the VMD, which is part of the processor
     host_bridge: str = follows(lambda self: next(filter(_BRIDGE.match, self._link("").split("/")), ""))
     #: what tells parts of one kind apart: ``vendor:device rev revision`` of its subsystem, or empty
     subsystem: str = follows(lambda self: if_known(self._subsystem, ""))
@@ -158,6 +188,24 @@ class Function(Facts):
     virtual: bool = follows(lambda self: self._link("/physfn") != "")
     #: what the kernel calls it: network interfaces, RDMA devices, NVMe controllers
     names: Tuple[str, ...] = follows(lambda self: _names(self.document, self.address))
+
+    @fact
+    def is_switch_bridge(self) -> bool:
+        """Whether it leads to NVSwitches of the fourth generation, and isn't an adapter of the network."""
+        is_candidate = (self.vendor, self.kind) == SWITCH_BRIDGE
+        return is_candidate and bool(self.document.switch_mark(self.address))
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether it is a bridge whose link the plugged-in device reports.
+
+        Where its type isn't known: every second bridge.  Root ports have no bridge above them, upstream ports of
+        switches one, downstream ports two, and so on.
+        """
+        if self.kind >> 8 != BRIDGE:
+            return False
+        type_ = if_known(lambda: self.document.port_type(self.address), None)
+        return len(self.bridges) % 2 == 0 if type_ is None else type_ in _DOWNWARD
 
     @property
     def bar1(self) -> Optional[int]:
@@ -204,8 +252,15 @@ class PciFacts(Facts):
     """Known only if every function could be read."""
 
     functions = given(lambda document: tuple(Function(document, name) for name in document.names(PCI) or ()))
-    #: NVIDIA's display functions
-    gpus: Tuple[Function, ...] = follows(lambda self: tuple(filter(is_gpu, self.functions)))
+    #: NVIDIA's display functions, without virtual functions of SR-IOV
+    gpus: Tuple[Function, ...] = follows(lambda self: tuple(one for one in self.functions if kind_of(one) == GPU))
+    #: addresses of NVSwitches; and those that are known to lead to some
+    switches: Tuple[str, ...] = follows(
+        lambda self: tuple(one.address for one in self.functions if (one.vendor, one.kind) == NVSWITCH)
+    )
+    switch_bridges: Tuple[str, ...] = follows(
+        lambda self: tuple(one.address for one in self.functions if _is_known_bridge(one))
+    )
 
     @fact
     def acs(self) -> Mapping[str, Maybe[int]]:
@@ -239,19 +294,19 @@ def _acs(document: Document, address: str) -> int:
     return max(0, collected(document.acs_control(address), f"the bridge {address} is gone"))
 
 
+def _is_known_bridge(function: Function) -> bool:
+    return if_known(lambda: function.is_switch_bridge, False)
+
+
 def kind_of(function: Function) -> str:
     """What a function is among the devices of a topology; empty: none of them."""
-    if function.virtual:
+    if function.virtual or _is_known_bridge(function):
         return ""
-    if is_gpu(function):
+    if function.vendor == NVIDIA_VENDOR and function.kind >> 16 == DISPLAY:
         return GPU
     if function.kind >> 16 == NETWORK or function.kind >> 8 == INFINIBAND_CLASS:
         return NIC
     return DISK if function.kind == NVME else ""
-
-
-def is_gpu(function: Function) -> bool:
-    return function.vendor == NVIDIA_VENDOR and function.kind >> 16 == DISPLAY
 
 
 def _names(document: Document, name: str) -> Tuple[str, ...]:
@@ -314,15 +369,29 @@ class HardwareFacts(Facts):
         super().__init__(document)
         self._pci, self._driver = pci, driver
 
-    gpus: Tuple[Part, ...] = follows(lambda self: self._parts(lambda one: is_gpu(one) and one.kind >> 8 in GPU_CLASSES))
+    gpus: Tuple[Part, ...] = follows(
+        lambda self: self._parts(lambda one: kind_of(one) == GPU and one.kind >> 8 in GPU_CLASSES)
+    )
     #: a function for each port
-    nics: Tuple[Part, ...] = follows(lambda self: self._parts(lambda one: kind_of(one) == NIC))
+    nics: Tuple[Part, ...] = follows(lambda self: self._parts(self._is_adapter))
     nvme: Tuple[Part, ...] = follows(lambda self: self._parts(lambda one: kind_of(one) == DISK))
+
+    def _is_adapter(self, function: Function) -> bool:
+        """Raises UndecidedError where it may lead to NVSwitches instead."""
+        is_doubtful = hidden_switches(self._pci, self._driver) != ""
+        return kind_of(function) == NIC and not (is_doubtful and function.is_switch_bridge)
 
     def _parts(self, chosen: Callable[[Function], bool]) -> Tuple[Part, ...]:
         functions = list(filter(chosen, self._pci.functions))
         physical = [self.document.link(f"{PCI}/{function.address}/physfn") for function in functions]
         return tuple(Part(one, self._driver) for one, parent in zip(functions, physical) if parent is None)
+
+
+def hidden_switches(pci: PciFacts, driver: DriverFacts) -> str:
+    """The model of several GPUs that NVSwitches may connect which are no PCI functions; empty: there are none."""
+    models = [or_else(driver.models.get(gpu.address, UNNAMED), UNNAMED) for gpu in pci.gpus]
+    others = [model for model in models if not OTHER_FABRICS.search(model)]
+    return others[0] if len(others) > 1 else ""
 
 
 def _port_rate(document: Document, folder: str) -> float:

@@ -231,7 +231,8 @@ def peerdirect(facts: HostFacts) -> Iterator[Condition]:
     yield rdma.present(facts)
     yield gpu.present(facts)
     yield from iommu(facts, None, needs_it_off=False)
-    yield from gpu.bar1(facts, SMALL_BAR1 + 1, "and adapters can't register more than that at a time", refuses=False)
+    why = "and adapters can't register more than that at a time"
+    yield from gpu.of_all(gpu.bar1(one, SMALL_BAR1 + 1, why, refuses=False) for one in gpu.with_bar1(facts))
     yield from peer_memory(facts)
 
 

@@ -16,7 +16,7 @@ from ..model.expectation import Expectation
 from ..paths import NODES, NVFS, PCI
 from . import quote, reference
 from .condition import NOTES, Cause, Condition, condition, listed_cause, rule, weigh
-from .gpu import ARM, NO_GPU, STATIC_BYTES, WHOLE, X86, bar1, cached, grace, not_asked
+from .gpu import ARM, NO_GPU, STATIC_BYTES, WHOLE, X86, bar1, cached, grace, not_asked, of_all, with_bar1
 from .pci import BRIDGE, DISK, GPU, NIC, REDIRECTS, Function, Link, PciFacts, kind_of
 from .register import Answer, Steps, check, failed, not_applicable, passed
 from .storage import NVME
@@ -38,10 +38,14 @@ OFF, PASSTHROUGH, TRANSLATING = "off", "pt", "on"
 NO_WORD = "no word about an IOMMU"
 TURN_OFF = (
     "turn the IOMMU off on the kernel's command line: intel_iommu=off or amd_iommu=off, which boot: auto in the profile"
-    " sets"
+    " sets; more than 255 processors need it, so there use nvidia-fs with iommu=pt"
 )
-#: Speed that a GPU lowers its link to while it rests, in gigatransfers a second.
-RESTING = 2.5
+TRANSLATE = (
+    "remove iommu.passthrough=1 from the kernel's command line; without that word, enable the SMMU in the firmware"
+)
+IOMMU_WORDS = {OFF: "off", PASSTHROUGH: "pt: it passes addresses through", TRANSLATING: "on: it translates addresses"}
+#: Speed that a GPU lowers its link to while it rests, in gigatransfers a second: most to 2.5, some boards to 5.
+RESTING = 5.0
 
 
 @dataclass(frozen=True)
@@ -165,7 +169,7 @@ def topology_facts(document: Document, pci: PciFacts, driver: DriverFacts) -> To
         )
 
     def node(function: Function) -> Node:
-        kind, inside = kind_of(function) or PORT, _inside(function)
+        kind, inside = kind_of(function) or PORT, function.is_inside
         part = f"{function.vendor:04x}:{function.device:04x}"
         is_bridge = function.kind >> 8 == BRIDGE
         return Node(
@@ -229,14 +233,6 @@ def _labels(functions: Sequence[Function]) -> Dict[str, str]:
     return labels
 
 
-def _inside(function: Function) -> bool:
-    """Whether it is a port whose link the plugged-in device reports: every second bridge.
-
-    Root ports have no bridge above them, upstream ports of switches one, downstream ports two, and so on.
-    """
-    return function.kind >> 8 == BRIDGE and len(function.bridges) % 2 == 0
-
-
 def _pair(one: Function, other: Function, labels: Mapping[str, str], pci: PciFacts, nodes: Maybe[int]) -> Pair:
     shared = [name for name in one.bridges if name in other.bridges]
     up = [name for name in reversed(one.bridges) if name not in shared]
@@ -294,7 +290,7 @@ def _iommu_words(document: Document) -> Tuple[str, ...]:
 def degraded(node: Node) -> str:
     """How a link falls short of the limits of both ends, in words; empty: it doesn't.  Raises UndecidedError.
 
-    A GPU at rest may lower the speed of its link to 2.5 GT/s, never its width: that doesn't count.
+    A GPU at rest may lower the speed of its link, never its width: that doesn't count.
     """
     link, capable = require(node.link), require(node.capable)
     if link is None or capable is None:
@@ -328,32 +324,29 @@ def disks(facts: HostFacts, mount: Optional[Mount]) -> List[Function]:
 
 
 def iommu(facts: HostFacts, mount: Optional[Mount], needs_it_off: bool) -> Iterator[Condition]:
-    """On x86 a translating IOMMU may block traffic between peers; Grace needs one that translates.
+    """In another of its modes than those that let peers through, an IOMMU may block them."""
+    gpus = if_known(lambda: facts.pci.gpus, ())
+    judge = partial(_lets_through, facts, needs_it_off=needs_it_off)
+    yield from of_all([judge(gpu)] for gpu in gpus)
+    yield from map(judge, disks(facts, mount) if gpus else ())
 
-    NVIDIA documents no rule for other Arm machines: there it only may block.
+
+def _letting_through(facts: HostFacts, needs_it_off: bool) -> Tuple[str, ...]:
+    """Modes of the IOMMU in which peers reach each other; raises UndecidedError.
+
+    Grace needs one that translates (Best Practices Guide, 1.1).  NVIDIA documents no rule for other Arm machines:
+    there one that translates may block peers, as on x86.
     """
-    judge = _translates if if_known(lambda: grace(facts), False) else _lets_through
-    yield from (judge(facts, function, needs_it_off) for function in _endpoints(facts, mount))
-
-
-@condition
-def _translates(facts: HostFacts, function: Function, _needs_it_off: bool) -> Condition:
-    translates = known(lambda: function.iommu and function.iommu_domain != "identity")
-    cause = replace(
-        _iommu_cause(facts, function, False),
-        what=f"no IOMMU translates addresses for {function.address}, but NVIDIA's guide needs that on Grace",
-        fix="remove iommu.passthrough=1 from the kernel's command line",
-    )
-    return Condition(Unknown(cause.what) if translates is False else translates, cause, suspect=True)
+    return (TRANSLATING,) if grace(facts) else (OFF,) if needs_it_off else (OFF, PASSTHROUGH)
 
 
 @condition
 def _lets_through(facts: HostFacts, function: Function, needs_it_off: bool) -> Condition:
-    domain = _domain(function)
-    if not function.iommu or (domain == "identity" and not needs_it_off):
-        return Condition(True)
+    mode, allowed = known(lambda: _iommu(function)), _letting_through(facts, needs_it_off)
+    if mode in allowed or (isinstance(mode, Unknown) and TRANSLATING in allowed):
+        return Condition(mode if isinstance(mode, Unknown) else True)
     cause, machine = _iommu_cause(facts, function, needs_it_off), if_known(lambda: facts.os.machine, "")
-    refuses = machine in X86 and needs_it_off and domain != "identity"
+    refuses = machine in X86 and needs_it_off and mode != PASSTHROUGH
     return Condition(False if refuses else Unknown(cause.what), cause, suspect=True)
 
 
@@ -367,6 +360,9 @@ def _iommu_cause(facts: HostFacts, function: Function, needs_it_off: bool) -> Ca
     words = known(lambda: "/proc/cmdline: " + (" ".join(_iommu_words(facts.document)) or NO_WORD))
     told = words.reason if isinstance(words, Unknown) else words
     cause = listed_cause("platform.iommu", (f"{PCI}/{function.address}/iommu_group/type: {domain}", told), what)
+    if if_known(lambda: grace(facts), False):
+        what = f"no IOMMU translates addresses for {function.address}, but NVIDIA's guide needs that on Grace"
+        return replace(cause, what=what, fix=TRANSLATE)
     if if_known(lambda: facts.os.machine, "") == ARM:
         fix = "let the IOMMU pass addresses through: iommu.passthrough=1 on the kernel's command line"
         return replace(cause, fix=fix)
@@ -504,7 +500,7 @@ def acs(facts: HostFacts, _expectation: Expectation) -> Steps:
 @check(
     "topology.iommu",
     "the IOMMU does not slow down or break peer traffic of GPUs in this mode",
-    expects="on x86: off, or passing addresses through where the mode is not p2pdma",
+    expects="off, or passing addresses through where the mode is not p2pdma; on Grace: translating",
     prevents="direct I/O that is slow or corrupt because a firmware update enabled an IOMMU",
     unless=not_asked,
 )
@@ -512,14 +508,16 @@ def iommu_of_mode(facts: HostFacts, expectation: Expectation) -> Steps:
     topology = facts.topology
     words, mode = require(topology.iommu_words), require(topology.iommu)
     line = "/proc/cmdline: {}".format(" ".join(words) or NO_WORD)
-    if facts.os.machine == ARM:
-        yield passed(f"{mode}; this machine's GPUs expect it on", [line], expected="any mode: aarch64")
-        return
     is_p2pdma = expectation.mode == "p2pdma"
-    allowed = (OFF,) if is_p2pdma else (OFF, PASSTHROUGH)
-    behind = (facts.pci.find(device.address) for device in topology.devices if device.iommu not in allowed)
-    yield Condition(mode in allowed, lambda: _iommu_cause(facts, next(filter(None, behind)), is_p2pdma))
-    yield passed(mode if mode == OFF else "pt: it passes addresses through", [line])
+    allowed = _letting_through(facts, is_p2pdma)
+    others = [device for device in topology.devices if or_else(device.iommu, allowed[0]) not in allowed]
+    for function in filter(None, (facts.pci.find(device.address) for device in others[:1])):
+        cause = _iommu_cause(facts, function, is_p2pdma)
+        is_documented = facts.os.machine in X86 or allowed == (TRANSLATING,)
+        yield Condition(False if is_documented else Unknown(cause.what), cause, suspect=True)
+    for device in topology.devices:
+        require(device.iommu)
+    yield passed(IOMMU_WORDS[mode], [line])
 
 
 #: Linux, drivers/vfio/pci/nvgrace-gpu: the GPU has a BAR1 that isn't used once the link is up.
@@ -534,8 +532,9 @@ ON_GRACE = "not needed: NVLink-C2C reaches the memory of this machine's GPUs, no
     unless=lambda facts, fleet: not_asked(facts, fleet) or (ON_GRACE if if_known(lambda: grace(facts), False) else ""),
 )
 def large_enough(facts: HostFacts, expectation: Expectation) -> Steps:
-    conditions = list(cached(facts, refuses=True))
-    conditions += bar1(facts, STATIC_BYTES, WHOLE) if expectation.mode == "p2pdma" else ()
+    conditions = [one for gpu in with_bar1(facts) for one in cached(facts, gpu, refuses=True)]
+    if expectation.mode == "p2pdma":
+        conditions += [one for gpu in with_bar1(facts) for one in bar1(gpu, STATIC_BYTES, WHOLE)]
     # Where it isn't known whether this is a Grace, a small BAR1 may do.
     yield from conditions if weigh(conditions).holds is True or not grace(facts) else ()
     yield passed(", ".join(f"{gpu.label} {(gpu.bar1 or 0) >> 20} MiB" for gpu in facts.topology.of_kind(GPU)))

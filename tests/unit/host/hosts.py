@@ -28,31 +28,15 @@ def h100() -> Document:
     return complete(copy.deepcopy(rdma_host.H100))
 
 
-def eight_gpus() -> Document:
-    """Seven more GPUs like its own, and an NVSwitch, an audio and a virtual function."""
-    document, first = h100(), rdma_host.GPU
-    information = "/proc/driver/nvidia/gpus"
-    for address in (f"0000:{bus:02x}:00.0" for bus in range(0x10, 0x17)):
-        function(document, address, "0x030200")
-        document["listings"][information].append(address)
-        files = document["files"]
-        files[f"{information}/{address}/information"] = files[f"{information}/{first}/information"]
-    function(document, "0000:20:00.0", "0x068000")
-    function(document, "0000:10:00.1", "0x040300")
-    function(document, "0000:10:00.4", "0x030200", physical="0000:10:00.0")
+def gpu_server() -> Document:
+    """The provisioned host as if it had a GPU: what libcufile and gdscheck say with one, and no NVSwitch of the lab."""
+    document = patches.patched(changes.GOOD, {"$pci": {"6d5e:00:00.0": None}})
+    for name in ("cufile-open", "cufile-open-control"):
+        document["commands"][name] = copy.deepcopy(capable_host.H100["commands"][name])
+    folder = changes.HOSTS.parent / "gdscheck"
+    text = (folder / "gdscheck-p.libcufile-1.9.1.ngpu1.nvfs-2.28.open-driver.txt").read_text()
+    document["commands"]["gdscheck"].update(status=0, stderr="", stdout=text, log="")
     return document
-
-
-def function(document: Document, address: str, kind: str, physical: str = "") -> None:
-    """One more PCI function of NVIDIA's."""
-    folder, absent = f"/sys/bus/pci/devices/{address}", {"error": "ENOENT"}
-    document["listings"]["/sys/bus/pci/devices"].append(address)
-    document["files"].update({f"{folder}/{name}": absent for name in LINK})
-    document["files"].update({f"{folder}/class": f"{kind}\n", f"{folder}/vendor": "0x10de\n"})
-    document["files"][f"{folder}/device"] = "0x2330\n"
-    document["links"].update({f"{folder}/{name}": absent for name in ("driver", "iommu_group")})
-    document["links"][folder] = f"../../../devices/pci0000:00/{address}"
-    document["links"][f"{folder}/physfn"] = f"../{physical}" if physical else absent
 
 
 def topology(name: str) -> Document:
@@ -69,12 +53,11 @@ def switches(name: str) -> Document:
     return complete(document)
 
 
-LINK = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width")
 HOSTS: dict[str, Callable[[], Document]] = {
     "provisioned": lambda: changes.GOOD,
     "bare": lambda: changes.BARE,
     "h100": h100,
-    "eight GPUs": eight_gpus,
+    "composed": gpu_server,
     "capable": capable_host.capable,
     "capable, with a GPU": lambda: capable_host.with_gpu(capable_host.capable()),
     "bare, as recorded": lambda: capable_host.BARE,

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tests.unit.host import pci_functions
+
 OPERATOR = re.compile(r"\$[a-z]+")
 #: Host → its evidence, and the keys that lead to a place.
 Source = Callable[[str], Any]
@@ -53,6 +55,8 @@ def _operate(value: Any, operator: str, operand: Any, source: Source | None, pla
         return json.dumps(operand, indent=1)
     if operator == "$log":
         return _logged(value, operand)
+    if operator == "$pci":
+        return pci_functions.with_functions(value, operand)
     if operator == "$like" and operand in (parent or ()):
         return copy.deepcopy(parent[operand])
     if operator == "$from" and source:

@@ -280,6 +280,25 @@ def test_access_control_of_a_bridge(tmp_path: Path, config: bytes, control: int)
     assert reading.acs_control(str(tmp_path / "config")) == control
 
 
+@pytest.mark.parametrize(
+    ("capabilities", "type_"),
+    # As lspci -xxx shows a root port (01 power management, 10 PCI Express of version 2, type 4), a downstream port, an
+    # old PCI bridge, and a chain without an end.
+    [
+        ({0x34: [0x40], 0x40: [0x01, 0x60], 0x60: [0x10, 0x00, 0x42, 0x01]}, 4),
+        ({0x34: [0x80], 0x80: [0x10, 0x40, 0x62, 0x00]}, 6),
+        ({0x34: [0x40], 0x40: [0x0D, 0x00]}, reading.NO_TYPE),
+        ({0x34: [0x40], 0x40: [0x01, 0x40]}, reading.NO_TYPE),
+    ],
+)
+def test_type_of_a_bridge(tmp_path: Path, capabilities: dict[int, list[int]], type_: int) -> None:
+    config = bytearray(256)
+    for at, content in capabilities.items():
+        config[at : at + len(content)] = bytes(content)
+    (tmp_path / "config").write_bytes(config)
+    assert reading.port_type(str(tmp_path / "config")) == type_
+
+
 def test_access_control_is_for_root(tmp_path: Path) -> None:
     (tmp_path / "config").write_bytes(bytes(64))
     recorder = Recorder(root=str(tmp_path))

@@ -22,7 +22,7 @@ SWITCH, BRIDGE = ("0x10de", "0x068000"), ("0x15b3", "0x020700")
 def function(root: Path, address: str, kind: tuple[str, str], vpd: bytes | None = None) -> None:
     folder = root / "sys/bus/pci/devices" / address
     folder.mkdir(parents=True)
-    for name, value in zip(("vendor", "class"), kind, strict=True):
+    for name, value in (*zip(("vendor", "class"), kind, strict=True), ("device", "0x2901")):
         (folder / name).write_text(f"{value}\n")
     if vpd is not None:
         (folder / "vpd").write_bytes(vpd)
