@@ -29,6 +29,7 @@ from gdsdeploy.cufile.model import (
     EXAMINED_RELEASES,
     NEWEST,
     Key,
+    KeyPath,
     Limits,
     Release,
     Settings,
@@ -40,6 +41,7 @@ from gdsdeploy.cufile.model import (
 )
 from gdsdeploy.files import yamlfile
 from gdsdeploy.host.io import reading
+from gdsdeploy.host.subjects.cufile_json import LIST, TABLE, key_name
 
 #: The kind of a path on the machine where the library runs; "" means that nothing exists there.
 What = Literal["folder", "block", "other", ""]
@@ -153,13 +155,21 @@ def _value(node: Node, kind: str, bits: int) -> Any:
             return value % 2**bits if bits < 32 else value
         case (("texts" | "uints"), "array"):
             return [_value(element, "text" if kind == "texts" else "int", bits) for element in node.items]
-        # A mount table: folder → addresses.
         case "object", "object":
-            mounts = {member.name: member.value for member in node.members}
-            if all(mount.kind == "object" for mount in mounts.values()):
-                lists = {name: mount.last("rdma_dev_addr_list") for name, mount in mounts.items()}
-                return {name: _value(given.value, "texts", bits) if given else [] for name, given in lists.items()}
+            return _table(node, bits)
     raise _Refused
+
+
+def _table(node: Node, bits: int) -> dict[str, list[str]] | None:
+    """Folder → addresses, of the rows of a mount table that have a list; None where the library drops the table."""
+    rows = {member.name: member.value for member in node.members}
+    if any(row.kind != "object" for row in rows.values()):
+        raise _Refused
+    lists = {name: given.value for name, row in rows.items() if (given := row.last(LIST))}
+    table = {name: [] if given.kind == "null" else _value(given, "texts", bits) for name, given in lists.items()}
+    # The library reads the rows in this order, and takes the last list for the table's own.
+    last = max(rows, key=lambda name: name.encode("utf-8", "surrogatepass"), default="")
+    return None if table.get(last) == [] else table
 
 
 def _enforce(value: Any, key: Key, limits: Limits, look: Look) -> None:
@@ -173,7 +183,7 @@ def _enforce(value: Any, key: Key, limits: Limits, look: Look) -> None:
                 raise _Refused(f"{part} is not a multiple of {limits.multiple}")
         elif isinstance(part, str):
             _enforce_text(part, limits, look, folder=key.key == "logging.dir")
-    if isinstance(value, dict) and any(look(folder) != "folder" for folder, hosts in value.items() if hosts):
+    if isinstance(value, dict) and any(look(folder) != "folder" for folder in value):
         raise _Refused("one of its mount points isn't a folder")
 
 
@@ -322,7 +332,7 @@ def unreadable(release: Release, message: str) -> Report:
 
 
 def _findings(document: Document, places: _Places, release: Release, machine: MachineFacts | None) -> Iterator[Finding]:
-    plain = _plain(document.root, 0)
+    plain = _plain(document.root)
     assert isinstance(plain, dict)
     settings = model.settings_of(plain, release)
     # An older release accepts that one; the finding upgrade-trap reports it.
@@ -369,7 +379,7 @@ def _on(machine: MachineFacts, values: Mapping[str, Any]) -> Iterator[tuple[str,
             elif name.endswith("devices") and what != "block":
                 yield "not-a-block-device", name, f"{path} is not a block device"
     for name, value in values.items():
-        if name.endswith(".mount_table") and isinstance(value, dict):
+        if name.endswith(TABLE) and isinstance(value, dict):
             for path in value:
                 if machine.look(path) != "folder":
                     yield "missing-path", name, f"{path} is not a folder on this machine"
@@ -377,14 +387,14 @@ def _on(machine: MachineFacts, values: Mapping[str, Any]) -> Iterator[tuple[str,
             yield "no-p2pdma", name, "this machine's kernel has no PCI peer-to-peer DMA (CONFIG_PCI_P2PDMA)"
 
 
-def _members(node: Node, path: str = "") -> Iterator[tuple[str, Member, Member]]:
-    """Dotted name, member, and the member of that name that counts: of an object and of those in it that count."""
+def _members(node: Node, path: KeyPath = ()) -> Iterator[tuple[str, Member, Member]]:
+    """key_name, member, and the member of that name that counts: of an object and of those in it that count."""
     last = {member.name: member for member in node.members}
     for member in node.members:
-        name, counts = f"{path}{member.name}", last[member.name]
-        yield name, member, counts
-        if counts is member and member.value.kind == "object" and name.count(".") < _DEEP:
-            yield from _members(member.value, name + ".")
+        here, counts = (*path, member.name), last[member.name]
+        yield key_name(here), member, counts
+        if counts is member and member.value.kind == "object" and len(here) <= _DEEP:
+            yield from _members(member.value, here)
 
 
 def _ignored(document: Document) -> Iterator[Finding]:
@@ -397,25 +407,26 @@ def _ignored(document: Document) -> Iterator[Finding]:
             yield _finding("null-value", name, document.place(member.value.start), "null counts as a missing key")
 
 
-def _plain(node: Node, depth: int) -> Any:
-    """The values in Python; null members are left out, as in the library."""
-    if depth > _DEEP:
+def _plain(node: Node, path: KeyPath = ()) -> Any:
+    """The values in Python; null members are left out, as in the library, which doesn't take null for a table's row."""
+    if len(path) > _DEEP:
         return "…"
     if node.kind == "object":
-        values = {member.name: _plain(member.value, depth + 1) for member in node.members}
-        return {name: value for name, value in values.items() if value is not None}
-    return [_plain(element, depth + 1) for element in node.items] if node.kind == "array" else node.value
+        values = {member.name: _plain(member.value, (*path, member.name)) for member in node.members}
+        is_table = key_name(path) in known_keys()
+        return {name: value for name, value in values.items() if value is not None or is_table}
+    return [_plain(element, (*path, "")) for element in node.items] if node.kind == "array" else node.value
 
 
 class _Places:
-    """The places of every dotted name of a document and of its value; for a repeated name, the last."""
+    """The places of every key_name of a document and of its value; for a repeated name, the last."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
         self.offsets = {name: (member.start, member.value.start) for name, member, _ in _members(document.root)}
 
     def of(self, key: str, *, value: bool = False) -> Place:
-        """The place of a key, or of its value; for a key that the file doesn't have, the place of its section."""
+        """The place of a key, or of its value; for a known key that the file doesn't have, the place of its section."""
         section = key
         while section and section not in self.offsets:
             section = section.rpartition(".")[0]

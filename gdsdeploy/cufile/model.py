@@ -23,12 +23,14 @@ from pydantic import BaseModel, ConfigDict
 from gdsdeploy.errors import nearest
 from gdsdeploy.files import yamlfile
 from gdsdeploy.host.libcufile import p2pdma
-from gdsdeploy.host.subjects.cufile_json import SHOWN
+from gdsdeploy.host.subjects.cufile_json import LIST, SHOWN, TABLE, key_name, listed
 
 #: (major, minor) of a libcufile version
 Release = tuple[int, int]
 #: What cufile.json holds: sections, each an object of keys.
 Document = Mapping[str, Any]
+#: The names of a member and of the objects around it; `key_name` is its text.
+KeyPath = tuple[str, ...]
 
 OLDEST: Release = (1, 4)
 #: A newer library is judged as this one until its keys are known.
@@ -57,8 +59,8 @@ NVME_P2PDMA = "block.nvme.use_pci_p2pdma"
 #: One unsigned key above this aborts the process that reads the file.
 _UINT_MAX = 2**32 - 1
 
-#: A name in an address list; it begins with a letter, so that a mistyped address isn't one.
-_INTERFACE = re.compile(r"[A-Za-z][\w.:-]{0,63}", re.ASCII)
+#: An interface in an address list, as long as the kernel's IFNAMSIZ allows.  A mistyped address begins with no letter.
+_INTERFACE = re.compile(r"[A-Za-z][\w.:-]{0,14}", re.ASCII)
 
 _Kind = Literal["bool", "uint", "int", "text", "texts", "uints", "object"]
 _WORDS = {
@@ -74,7 +76,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Problem:
-    """A key of a document (dotted) and what is wrong with it."""
+    """A key of a document, by its key_name, and what is wrong with it."""
 
     key: str
     message: str
@@ -107,6 +109,7 @@ class Key(_Model):
     key: str
     names: dict[str, str] | None = None
     type: _Kind
+    rows: tuple[str, ...] = ()
     since: str = ""
     until: str | None = None
     unit: str = ""
@@ -191,14 +194,15 @@ def check(document: Document, release: Release) -> list[Problem]:
         return [Problem("", f"libcufile {shown} is older than {oldest}, the oldest one whose keys are known")]
     readable = keys(release)
     problems: list[Problem] = []
-    for name, value in _leaves(document, ()):
+    for path, value in _leaves(document, ()):
+        name = key_name(path)
         key = readable.get(name)
         if key is None:
-            problems.append(_unknown(name, value, release, guess=len(problems) < GUESSES))
+            problems.append(_unknown(path, value, release, guess=len(problems) < GUESSES))
         elif key.refused:
             problems.append(Problem(name, f"gdsdeploy does not write this key: {key.refused}", "not-written"))
         else:
-            problems += [Problem(name, message, kind) for kind, message in _judge(value, key, min(release, NEWEST))]
+            problems += _judge(path, value, key, min(release, NEWEST))
     wrong = {problem.key for problem in problems}
     contradictions = _contradictions(settings_of(document, release))
     return problems + [problem for problem in contradictions if problem.key not in wrong]
@@ -219,20 +223,23 @@ def _latest(values: Mapping[str, Any], release: Release) -> Any:
     return values[max((r for r in values if release_of(r) <= release), key=release_of)]
 
 
-def _leaves(value: object, path: tuple[str, ...]) -> Iterator[tuple[str, object]]:
-    """Dotted name and value of everything except objects on the way to a known key."""
-    name = ".".join(path)
-    is_section = not path or any(key.startswith(name + ".") for key in known_keys())
+def _leaves(value: object, path: KeyPath) -> Iterator[tuple[KeyPath, object]]:
+    """Path and value of everything except objects on the way to a known key."""
+    is_section = not path or any(key.startswith(key_name(path) + ".") for key in known_keys())
     # An unknown section is entered too: its keys show better than its name which section was intended.
     if isinstance(value, Mapping) and (is_section or (len(path) == 1 and value)):
         for part, member in value.items():
             yield from _leaves(member, (*path, str(part)))
     else:
-        yield name, value
+        yield path, value
 
 
-def _unknown(name: str, value: object, release: Release, *, guess: bool) -> Problem:
-    every = known_keys()
+def _unknown(path: KeyPath, value: object, release: Release, *, guess: bool) -> Problem:
+    every, name, joined = known_keys(), key_name(path), ".".join(path)
+    if joined != name and joined in every:
+        section, _, last = joined.rpartition(".")
+        message = f"unknown key, which libcufile would ignore: a dot isn't a path (did you mean {last} in {section}?)"
+        return Problem(name, message, "unknown-key")
     if any(candidate.startswith(name + ".") for candidate in every):
         return Problem(name, f"expected an object (found {shown(value)})", "wrong-type")
     key = every.get(name)
@@ -255,11 +262,11 @@ def _unknown(name: str, value: object, release: Release, *, guess: bool) -> Prob
             return Problem(
                 name, f"libcufile no longer reads this key; it is {candidate.key} now", "renamed-key", candidate.key
             )
-    section = name.rpartition(".")[2]
+    section = key_name(path[-1:])
     if any(candidate.startswith(section + ".") for candidate in every):
         message = f"unknown key, which libcufile would ignore: {section} is a section at the top of the file"
         return Problem(name, message, "unknown-key", section)
-    near = _nearest(name, keys(release)) if guess else None
+    near = _nearest(path, keys(release)) if guess else None
     message = "unknown key, which libcufile would ignore" + (f" (did you mean {near}?)" if near else "")
     return Problem(name, message, "unknown-key", near)
 
@@ -270,27 +277,54 @@ def other_name(key: Key, release: Release) -> str | None:
     return next((other.key for other in same if other.read_by(release)), None)
 
 
-def _nearest(name: str, candidates: Mapping[str, Key]) -> str | None:
+def _nearest(path: KeyPath, candidates: Mapping[str, Key]) -> str | None:
     """By the whole name first; then by the last part, for a key in the wrong section."""
-    near = nearest(name, candidates, cutoff=0.75)
+    near = nearest(".".join(path), candidates, cutoff=0.75)
     if near:
         return near
     last = {key.rsplit(".", 1)[-1]: key for key in reversed(list(candidates))}
-    near = nearest(name.rsplit(".", 1)[-1], last, cutoff=0.8)
+    near = nearest(path[-1], last, cutoff=0.8)
     return last[near] if near else None
 
 
-def _judge(value: object, key: Key, release: Release) -> Iterator[tuple[str, str]]:
-    """(kind, message) of each problem of a value."""
+def _judge(path: KeyPath, value: object, key: Key, release: Release) -> Iterator[Problem]:
+    """Each problem of a value, and of what is in a table."""
+    name, limits = key_name(path), key.limits_for(release)
     if not _is(value, key.type):
-        yield "wrong-type", f"expected {_WORDS[key.type]} (found {shown(value)})"
-        return
-    limits = key.limits_for(release)
-    for part in value if isinstance(value, (list, tuple)) else (value,):
-        if isinstance(part, int) and not isinstance(part, bool):
-            yield from _judge_number(part, key, limits)
-        elif isinstance(part, str):
-            yield from _judge_text(part, limits)
+        yield Problem(name, f"expected {_WORDS[key.type]} (found {shown(value)})", "wrong-type")
+    elif isinstance(value, Mapping):
+        yield from _judge_table(path, value, key, release)
+    else:
+        for part in value if isinstance(value, (list, tuple)) else (value,):
+            problems: Iterator[tuple[str, str]] = iter(())
+            if isinstance(part, int) and not isinstance(part, bool):
+                problems = _judge_number(part, key, limits)
+            elif isinstance(part, str):
+                problems = _judge_text(part, limits)
+            yield from (Problem(name, message, kind) for kind, message in problems)
+
+
+def _judge_table(path: KeyPath, table: Mapping[str, object], key: Key, release: Release) -> Iterator[Problem]:
+    for folder, row in table.items():
+        at = (*path, folder)
+        yield from (Problem(key_name(at), message, kind) for kind, message in _judge_text(folder, Limits(form="path")))
+        if not isinstance(row, Mapping):
+            yield Problem(key_name(at), f"expected an object (found {shown(row)})", "wrong-type")
+            continue
+        for name, value in row.items():
+            if name in key.rows:
+                inside = known_keys()[key_name((*path[:-1], name))]
+                yield from _judge((*at, name), value, inside, release)
+            else:
+                near = nearest(name, key.rows)
+                message = "unknown key, which libcufile would ignore" + (f" (did you mean {near}?)" if near else "")
+                yield Problem(key_name((*at, name)), message, "unknown-key", near)
+    addresses = listed(table)
+    # The library reads the rows in this order.
+    last = max(table, key=lambda folder: folder.encode("utf-8", "surrogatepass"), default="")
+    if any(addresses.values()) and not addresses[last]:
+        message = "has no addresses; for an empty list in the last row, libcufile drops the whole table"
+        yield Problem(key_name((*path, last)), message, "empty-row")
 
 
 _TYPES: Mapping[_Kind, type] = {"bool": bool, "uint": int, "int": int, "text": str, "object": Mapping}
@@ -352,10 +386,7 @@ class Settings:
 
     def addresses(self, name: str) -> list[str]:
         """The addresses of a list or of a mount table; empty if the value has another type."""
-        value = self.values.get(name)
-        tables = value.values() if isinstance(value, dict) else [{_LIST[1:]: value}]
-        lists = [table.get(_LIST[1:]) if isinstance(table, dict) else None for table in tables]
-        return [one for each in lists if isinstance(each, list) for one in each if isinstance(one, str)]
+        return [address for addresses in listed(self.values.get(name)).values() for address in addresses]
 
 
 def settings_of(document: Document, release: Release) -> Settings:
@@ -410,7 +441,6 @@ def shown(value: object) -> str:
 
 
 _ROUTING = "properties.rdma_dynamic_routing"
-_LIST, _TABLE = ".rdma_dev_addr_list", ".mount_table"
 
 
 def relations(settings: Settings, wrong: Collection[str] = ()) -> Iterator[tuple[str, str, str]]:
@@ -459,11 +489,11 @@ def _needs(name: str, value: Any, settings: Settings) -> _Relations:
 
 
 def _addresses(name: str, value: Any, settings: Settings) -> _Relations:
-    lists = [one for one in settings.values if one.endswith((_LIST, _TABLE))]
+    lists = [one for one in settings.values if one.endswith((LIST, TABLE))]
     if name == _ROUTING and value is True and not any(map(settings.addresses, lists)):
         yield "no-effect", "does nothing without addresses, in an rdma_dev_addr_list or a mount_table"
     addresses = settings.addresses(name) if name in lists else []
-    if addresses and name.endswith(_TABLE) and settings.addresses(name.removesuffix(_TABLE) + _LIST):
+    if addresses and name.endswith(TABLE) and settings.addresses(name.removesuffix(TABLE) + LIST):
         message = "gives addresses by mount, and this file system's rdma_dev_addr_list gives them for all mounts"
         yield "two-address-lists", message
     if any(is_address(address, 6) for address in addresses):

@@ -22,9 +22,12 @@ from gdsdeploy.cufile.model import (
     BATCH,
     BUFFER,
     CACHE,
+    GPU_COUNTS,
+    GPU_SIZES,
     SLAB_COUNTS,
     SLAB_SIZES,
     Key,
+    KeyPath,
     Release,
     check,
     get,
@@ -35,7 +38,7 @@ from gdsdeploy.errors import FleetInvalid, HostUnfit
 from gdsdeploy.host.facts import HostFacts, UndecidedError, Unknown
 from gdsdeploy.host.facts.unknown import if_known, known
 from gdsdeploy.host.libcufile import p2pdma
-from gdsdeploy.host.subjects.cufile_json import given_keys
+from gdsdeploy.host.subjects.cufile_json import given_keys, key_name
 from gdsdeploy.host.subjects.path import MountPath, storage_paths
 from gdsdeploy.host.subjects.pci import Function
 from gdsdeploy.host.subjects.rdma import Address, RdmaInterface
@@ -202,18 +205,17 @@ def _pool_size(sizes: Sequence[int], counts: Sequence[int]) -> int:
 
 def _gpu_pool(profile: Profile, facts: HostFacts, release: Release) -> _Rows:
     """Limit pinned memory to the smallest BAR1, through which other devices reach a GPU's memory."""
-    gpus = if_known(lambda: facts.pci.gpus, ())
-    windows = [sorted(gpu.bars.items())[1][1] >> 10 for gpu in gpus if len(gpu.bars) > 1]
-    if profile.mode == "compat" or not windows:
+    smallest = _smallest_bar1(facts)
+    if profile.mode == "compat" or smallest is None:
         return
-    smallest = min(windows)
     source = f"BAR1 of {smallest >> 10} MiB"
     release_keys = keys(release)
     if get(profile.cufile, _PINNED) is None:
         yield _PINNED, smallest, source
-    cache, buffer, batch = (
-        get(profile.cufile, name) or release_keys[name].default_for(release) for name in (CACHE, BUFFER, BATCH)
-    )
+    if _slabs(profile, release):
+        return
+    cache, batch = (get(profile.cufile, name) or release_keys[name].default_for(release) for name in (CACHE, BATCH))
+    buffer = get(profile.cufile, BUFFER) or _request_and_buffer(profile, release)[1]
     share = smallest // _CACHE_SHARE // 64 * 64
     if isinstance(cache, int) and cache > share >= 64 and get(profile.cufile, CACHE) is None:
         yield CACHE, share, f"a quarter of the {source}"
@@ -223,8 +225,27 @@ def _gpu_pool(profile: Profile, facts: HostFacts, release: Release) -> _Rows:
             yield BUFFER, each, f"max_device_cache_size_kb for {batch} requests of a batch, for the {source}"
 
 
-def _notes(profile: Profile, host: FitTarget) -> Iterator[str]:
-    """Why compat mode stays allowed, and what the library would refuse on this host."""
+def _smallest_bar1(facts: HostFacts) -> int | None:
+    """In KiB; None: no GPU shows one."""
+    gpus = if_known(lambda: facts.pci.gpus, ())
+    return min((sorted(gpu.bars.items())[1][1] >> 10 for gpu in gpus if len(gpu.bars) > 1), default=None)
+
+
+def _slabs(profile: Profile, release: Release) -> int:
+    """KiB of each GPU for the profile's slabs of bounce buffers, which replace the cache and its one size; 0: none."""
+    sizes, counts = (get(profile.cufile, name) for name in (GPU_SIZES, GPU_COUNTS))
+    whole = GPU_SIZES in keys(release) and all(
+        isinstance(one, list) and all(isinstance(number, int) for number in one) for one in (sizes, counts)
+    )
+    return _pool_size(sizes, counts) if whole and len(sizes) == len(counts) else 0
+
+
+def _notes(profile: Profile, host: FitTarget, release: Release) -> Iterator[str]:
+    """Why compat mode stays allowed, what doesn't fit a GPU, and what the library would refuse on this host."""
+    slabs, bar1 = _slabs(profile, release), _smallest_bar1(host.facts)
+    if bar1 is not None and slabs > bar1 // _CACHE_SHARE and profile.mode != "compat":
+        much = f"takes {slabs >> 10} MiB of each GPU, and a quarter of the BAR1 of {host.name} is"
+        yield f"{GPU_SIZES.rpartition('.')[0]} {much} {bar1 // _CACHE_SHARE >> 10} MiB"
     for key, allowed, _ in _fit_compat(profile, host):
         paths = [path for path in _paths(profile, host.facts) if path.satisfies is not True]
         lacking = [f"{p.mount} takes {p.description}" + (f" {p.how}" if p.proven else "") for p in paths]
@@ -288,12 +309,10 @@ def render_profile(
             hint="Pin a newer libcufile and run `gdsdeploy lock`",
         )
     values = _defaults(profile, libcufile, release)
-    notes: tuple[str, ...] = ()
     if profile.fit is not None:
         if host is None:
             raise FleetInvalid(f"profiles.{name}.fit: this file differs between hosts, and no host is named")
         values |= fit(profile, host, release)
-        notes = tuple(_notes(profile, host))
     result = _overlay(_nest({key: value for key, (value, _) in values.items()}), profile.cufile)
     sources = {key: source for key, (_, source) in values.items()}
     sources |= {key: f"the fleet file, profile {name}" for key, _ in given_keys(profile.cufile)}
@@ -301,7 +320,8 @@ def render_profile(
         result["logging"]["dir"], sources["logging.dir"] = "/tmp", "a folder that every image has"  # noqa: S108 # nosec B108
     text, problems = _file(json.dumps(result), json.dumps(sources), tuple(usage(profile, variant)), release)
     _refuse(name, profile, libcufile, release, problems)
-    return Rendered(text, result, sources, notes)
+    notes = _notes(profile, host, release) if profile.fit is not None and host is not None else ()
+    return Rendered(text, result, sources, tuple(notes))
 
 
 @functools.lru_cache(maxsize=KINDS)
@@ -316,7 +336,7 @@ def _file(
     problems = tuple((f"cufile.{problem.key}".rstrip("."), problem.message) for problem in check(document, release))
     if problems:
         return "", problems
-    entries = _entries(document, "", keys(release), json.loads(sources))
+    entries = _entries(document, (), keys(release), json.loads(sources))
     return _template().render(entries=entries, usage=head), ()
 
 
@@ -364,11 +384,7 @@ def log_dir(profile: Profile) -> str:
 def _defaults(profile: Profile, libcufile: str, release: Release) -> _Values:
     """The values for keys that the fleet file doesn't set, and their origins."""
     release_keys = keys(release)
-    largest = get(profile.cufile, model.LARGEST) or release_keys[model.LARGEST].default_for(release)
-    buffer = release_keys[model.BUFFER].default_for(release)
-    if isinstance(largest, int) and largest >= 64:
-        # From 1.13 on a buffer larger than a request is fatal, and the library's own default may be larger.
-        buffer = min(buffer, largest)
+    largest, buffer = _request_and_buffer(profile, release)
     own, mode = f"the default of libcufile {libcufile}", f"the mode {profile.mode}"
     values: _Values = {
         "logging.dir": (log_dir(profile), "gdsdeploy's own folder"),
@@ -388,6 +404,15 @@ def _defaults(profile: Profile, libcufile: str, release: Release) -> _Values:
     if profile.rdma != "none":
         values["properties.rdma_peer_type"] = (_PEER_TYPE[profile.rdma], f"rdma: {profile.rdma}")
     return values
+
+
+def _request_and_buffer(profile: Profile, release: Release) -> tuple[Any, int]:
+    """max_direct_io_size_kb, and the buffer for it where the profile sets none."""
+    release_keys = keys(release)
+    largest = get(profile.cufile, model.LARGEST) or release_keys[model.LARGEST].default_for(release)
+    buffer: int = release_keys[model.BUFFER].default_for(release)
+    # From 1.13 on a buffer larger than a request is fatal, and the library's own default may be larger.
+    return largest, min(buffer, largest) if isinstance(largest, int) and largest >= 64 else buffer
 
 
 def _compat(profile: Profile) -> tuple[bool, str]:
@@ -450,19 +475,20 @@ def _overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, An
 
 
 def _entries(
-    content: Mapping[str, Any], path: str, release_keys: Mapping[str, Key], sources: Mapping[str, str]
+    content: Mapping[str, Any], path: KeyPath, release_keys: Mapping[str, Key], sources: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     """One object for the template, in the order of keys.yml: values as JSON, sections as entries."""
 
     def place(name: str) -> int:
-        places = (at for at, key in enumerate(release_keys) if f"{key}.".startswith(f"{path}{name}."))
+        places = (at for at, key in enumerate(release_keys) if f"{key}.".startswith(key_name((*path, name)) + "."))
         return next(places, len(release_keys))
 
     result: list[dict[str, Any]] = []
     for name in sorted(content, key=place):
-        value, key = content[name], release_keys.get(path + name)
+        value, full_name = content[name], key_name((*path, name))
+        key = release_keys.get(full_name)
         section = key is None and isinstance(value, Mapping)
-        inner = _entries(value, f"{path}{name}.", release_keys, sources) if section else None
+        inner = _entries(value, (*path, name), release_keys, sources) if section else None
         if inner == []:
             continue
         unit = f"[{key.unit}] " if key and key.unit else ""
@@ -473,7 +499,7 @@ def _entries(
                 "entries": inner,
                 "meaning": unit + key.meaning if key else None,
                 # A host's facts may contain line ends, after which the rest would not be a comment.
-                "source": " ".join(sources.get(path + name, "").split()),
+                "source": " ".join(sources.get(full_name, "").split()),
             }
         )
     return result

@@ -28,7 +28,8 @@ ODD = (
     "[]", "{}", '[""]', '["x"]', "[1]", "[4]", "[64]", "[4,8]", "[8,4]", "[4,4]", "[0]", "[-1]", "[true]", "[null]",
     "[1.0]", "[2147483648]", '["192.0.2.1"]', '["2001:db8::1","x y"]', '["/tmp"]', '["/nonexistent"]', '["P2P"]',
     '["GPU_MEM","SYS_MEM"]', "[[]]", "[{}]", '{"a":1}', '{"/tmp":{}}', '{"/tmp":3}',
-    '{"/tmp":{"rdma_dev_addr_list":3}}',
+    '{"/tmp":{"rdma_dev_addr_list":3}}', '{"/tmp":null}', '{"/tmp":["192.0.2.1"]}',
+    '{"/tmp":{"rdma_dev_addr_list":null}}',
     '{"/tmp":{"rdma_dev_addr_list":["192.0.2.1"]}}', '{"/nonexistent":{"rdma_dev_addr_list":["192.0.2.1"]}}',
 )  # fmt: skip
 #: What texts are broken with.
@@ -105,11 +106,17 @@ def document(random_: random.Random, release: Release) -> bytes:
     if kind == "odd":
         for key in random_.sample(sorted(known_keys()), random_.choice((1, 1, 1, 2, 4))):
             values[key] = Raw(random_.choice(ODD))
+    if random_.random() < 0.2:
+        values[f"fs.{random_.choice(('lustre', 'nfs'))}.mount_table"] = _table(random_)
     if kind == "section":
         values[random_.choice(("properties", "fs", "fs.lustre", "logging", "denylist", "sparse", "x"))] = Raw(
             random_.choice(("3", "[]", "null", '"x"', "true"))
         )
-    text = _write(random_, nest(values))
+    nested = nest(values)
+    if random_.random() < 0.1:
+        # A dotted name at the top is no key.
+        nested |= {name: value for name, value in values.items() if random_.random() < 0.5}
+    text = _write(random_, nested)
     if kind == "hostile":
         letters = list(text)
         for _ in range(random_.randint(1, 4)):
@@ -120,6 +127,16 @@ def document(random_: random.Random, release: Release) -> bytes:
                 letters.insert(place, random_.choice(PIECES))
         text = "".join(letters)
     return text.encode("utf-8", "surrogateescape")
+
+
+def _table(random_: random.Random) -> dict[str, Any]:
+    """A mount table whose rows have and lack addresses."""
+    rows: tuple[Any, ...] = (["192.0.2.1"], ["192.0.2.2", "192.0.2.1"], [], None)
+    names = random_.sample(("/tmp", "/usr", "/proc", "/nonexistent", "tmp"), random_.randint(1, 3))
+    table: dict[str, Any] = {name: {"rdma_dev_addr_list": random_.choice(rows)} for name in names}
+    if random_.random() < 0.3:
+        table[names[0]] = random_.choice(({}, {"rdma_dev_addr_lst": ["192.0.2.1"]}, ["192.0.2.1"], None))
+    return table
 
 
 def _valid(random_: random.Random, key: Key, release: Release) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from gdsdeploy.cufile import document
 from gdsdeploy.cufile.model import NEWEST, Release, half_set_p2pdma, keys, release_of
-from gdsdeploy.host.subjects.cufile_json import SHOWN, as_logged, logged, same
+from gdsdeploy.host.subjects.cufile_json import SHOWN, TABLE, as_logged, key_name, logged, same
 from tests.cufile.library import Answer, Library
 
 #: set: as intended; differs: the library uses another value; ignored: this release doesn't know the key; not logged: it
@@ -106,15 +106,15 @@ def values_of(content: bytes, answer: Answer, defaults: Mapping[str, str], relea
 
 
 def keys_of(content: bytes) -> Iterator[tuple[str, Any]]:
-    """Dotted name and value of each key that counts; of a repeated key, the last."""
-    open_: list[tuple[str, document.Node]] = [("", document.read(content).root)]
+    """key_name and value of each key that counts; of a repeated key, the last."""
+    open_: list[tuple[tuple[str, ...], document.Node]] = [((), document.read(content).root)]
     while open_:
         path, node = open_.pop()
-        if node.kind == "object" and not path.endswith(".mount_table"):
+        if node.kind == "object" and path[-1:] != (TABLE,):
             inside = {member.name: member.value for member in node.members}
-            open_ += [(f"{path}.{name}" if path else name, value) for name, value in reversed(inside.items())]
+            open_ += [((*path, name), value) for name, value in reversed(inside.items())]
         elif path and node.kind != "null":
-            yield path, plain(node)
+            yield key_name(path), plain(node)
 
 
 def plain(node: document.Node) -> Any:

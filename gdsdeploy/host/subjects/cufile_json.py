@@ -171,7 +171,8 @@ SHOWN = {
     "properties.gpu_bounce_buffer_slab_config.slab_size_kb": "properties.gpu_bounce_buffer_slab_size_kb",
     "properties.gpu_bounce_buffer_slab_config.slab_count": "properties.gpu_bounce_buffer_slab_count",
 }
-_TABLE = ".mount_table"
+#: Of a file system: the addresses for all mounts, and a table of mounts, whose rows have the same list.
+LIST, TABLE = "rdma_dev_addr_list", "mount_table"
 
 
 class Difference(NamedTuple):
@@ -182,14 +183,33 @@ class Difference(NamedTuple):
     effective: str
 
 
-def given_keys(config: Mapping[str, Any], path: str = "") -> Iterator[Tuple[str, Any]]:
+def key_name(path: Tuple[str, ...]) -> str:
+    """The name of a key by its path in a document: dotted, and a different one for each path.
+
+    A member whose own name has a dot is quoted, so that it never counts as a path.
+    """
+    odd = (not part or "." in part or part.startswith('"') for part in path)
+    return ".".join(json.dumps(part, ensure_ascii=False) if quoted else part for part, quoted in zip(path, odd))
+
+
+def given_keys(config: Mapping[str, Any], path: Tuple[str, ...] = ()) -> Iterator[Tuple[str, Any]]:
     """Dotted name and value of every key that a configuration gives."""
     for name, value in config.items():
-        key = path + str(name)
-        if isinstance(value, Mapping) and not key.endswith(_TABLE):
-            yield from given_keys(value, key + ".")
+        if isinstance(value, Mapping) and name != TABLE:
+            yield from given_keys(value, (*path, name))
         else:
-            yield key, value
+            yield key_name((*path, name)), value
+
+
+def listed(value: Any) -> Dict[str, List[str]]:
+    """Mount point → its addresses, of a mount table; of a list, all are for the mount point ``""``."""
+    lists = {"": value}
+    if isinstance(value, Mapping):
+        lists = {mount: row.get(LIST) if isinstance(row, Mapping) else None for mount, row in value.items()}
+    return {
+        mount: [text for text in addresses if isinstance(text, str) and text] if isinstance(addresses, list) else []
+        for mount, addresses in lists.items()
+    }
 
 
 def as_logged(value: Any) -> str:
@@ -199,13 +219,8 @@ def as_logged(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return " ".join(as_logged(entry) for entry in value)
     if isinstance(value, Mapping):
-        rows = (f"{path}: {as_logged(_addresses(row))}" for path, row in value.items())
-        return "; ".join(sorted(rows))
+        return "; ".join(sorted(f"{mount}: {' '.join(addresses)}" for mount, addresses in listed(value).items()))
     return str(value)
-
-
-def _addresses(row: Any) -> Any:
-    return row.get("rdma_dev_addr_list", []) if isinstance(row, Mapping) else row
 
 
 def same(value: Any, effective: str) -> bool:
@@ -214,8 +229,22 @@ def same(value: Any, effective: str) -> bool:
         # libcufile logs one switch as a number, and takes a switch as the number of an unsigned key.
         return effective in (("true", "1") if value else ("false", "0"))
     if isinstance(value, Mapping):
-        return as_logged(value) == "; ".join(sorted(effective.split("; ")))
+        return _is_same_table(listed(value), effective)
     return as_logged(value).split() == effective.split()
+
+
+def _is_same_table(table: Dict[str, List[str]], effective: str) -> bool:
+    """Whether the logged rows have a mount table's addresses.
+
+    A logged row is of one filesystem: the names of all its mounts, then the addresses of all of them, each once.
+    """
+    left = {mount: set(" ".join(addresses).split()) for mount, addresses in table.items()}
+    for row in effective.split("; "):
+        names, _, addresses = row.partition(": ")
+        mounts = [mount for mount in left if f" {mount} " in f" {names} "]
+        if set().union(*map(left.pop, mounts)) != set(addresses.split()):
+            return False
+    return not any(left.values())
 
 
 def logged(key: str, values: Mapping[str, str]) -> Optional[str]:

@@ -20,7 +20,7 @@ from ..model.expectation import Expectation
 from ..paths import CUFILE, INFINIBAND
 from . import quote, reference
 from .condition import NOTES, Cause, Condition, listed_cause, rule
-from .cufile_json import given_keys
+from .cufile_json import LIST, TABLE, given_keys, listed
 from .gpu import NO_GPU
 from .pci import GPU, NIC
 from .pci import addresses as pci_addresses
@@ -153,7 +153,6 @@ def _usable(row: Mapping[str, Any]) -> List[Address]:
     return sorted(usable, key=lambda address: address.version)
 
 
-LIST, TABLE = "rdma_dev_addr_list", "mount_table"
 POLICY = "rdma_load_balancing_policy"
 #: Policies that use several adapters of a host well.
 SPREADING = ("RoundRobinMaxMin", "MaxMinFit")
@@ -201,13 +200,9 @@ def _shown(interfaces: Collection[RdmaInterface]) -> Tuple[str, ...]:
 def _lists(config: Optional[Mapping[str, Any]]) -> Iterator[Tuple[str, str, Tuple[str, ...]]]:
     """(key, mount point, addresses) of every list with an address; the mount point is that of a mount table's row."""
     for key, value in given_keys(config or {}):
-        rows = {"": value} if key.endswith(LIST) else {}
-        if key.endswith(TABLE) and isinstance(value, Mapping):
-            rows = {mount: row.get(LIST) if isinstance(row, Mapping) else row for mount, row in value.items()}
-        for mount, row in rows.items():
-            addresses = tuple(text for text in row if isinstance(text, str) and text) if isinstance(row, list) else ()
+        for mount, addresses in listed(value).items() if key.endswith((LIST, TABLE)) else ():
             if addresses:
-                yield key, mount, addresses
+                yield key, mount, tuple(addresses)
 
 
 def listed_addresses(
@@ -218,9 +213,11 @@ def listed_addresses(
     Without a mount, all addresses of the client's lists; without a client, those of every list.  Raises UndecidedError.
     """
     places = ("properties.", f"fs.{client.section}.") if client is not None else ("properties.", "fs.")
-    points = ("", mount.mount_point) if mount is not None else None
     rows = [row for row in _lists(facts.cufile.config) if row[0].startswith(places)]
-    rows = [row for row in rows if points is None or row[1] in points]
+    if mount is not None:
+        # libcufile goes by the filesystem of a row's folder (seen in 1.4 to 1.20), which may lie below the mount point.
+        at = {row[1]: facts.storage.mount_of(row[1] or mount.mount_point) for row in rows}
+        rows = [row for row in rows if at[row[1]] == facts.storage.mount_of(mount.mount_point)]
     rows.sort(key=lambda row: (not row[1], row[0].startswith("properties.")))
     return tuple(dict.fromkeys(address for *_, addresses in rows[: 1 if mount else None] for address in addresses))
 

@@ -123,6 +123,16 @@ def test_pools_fit_bar1() -> None:
     nested = {"properties": {name.partition(".")[2]: value for name, value in values.items() if "cache" in name}}
     assert [finding.id for finding in check(json.dumps(nested).encode(), (1, 20)).findings] == []
     assert fitted(host(bar1=2), profile())["properties.per_buffer_cache_size_kb"] == 64
+    requests = profile(cufile={"properties": {"max_direct_io_size_kb": 256}})
+    rendering = render_profile("gds", requests, "1.20.0.107", FitTarget("gpu1", facts_from(host(bar1=256))))
+    assert get(rendering.document, "properties.per_buffer_cache_size_kb") == 256, "no buffer is larger than a request"
+    slabs = {"properties": {"gpu_bounce_buffer_slab_config": {"slab_size_kb": [64, 1024], "slab_count": [64, 64]}}}
+    assert fitted(host(bar1=256), profile(cufile=slabs)).keys() == {"properties.max_device_pinned_mem_size_kb"}
+    words = (
+        "properties.gpu_bounce_buffer_slab_config takes 68 MiB of each GPU, and a quarter of the BAR1 of gpu1 is 64 MiB"
+    )
+    assert notes(host(bar1=256), profile(cufile=slabs)) == (words,)
+    assert notes(host(bar1=512), profile(cufile=slabs)) == ()
     large = fitted(host(), profile())
     assert large["properties.max_device_pinned_mem_size_kb"] == 128 << 20
     assert "properties.max_device_cache_size_kb" not in large
@@ -160,6 +170,8 @@ def test_mounts_that_the_library_would_miss_are_named() -> None:
     said = notes(host(), profile(cufile={"denylist": {"mounts": ["/nowhere", "/"]}}))
     assert [note for note in said if "/nowhere is not mounted on gpu1" in note]
     assert not [note for note in said if ": / is" in note]
+    with pytest.raises(FleetInvalid, match=r"denylist\.mounts: expected a list of texts"):
+        notes(host(), profile(cufile={"denylist": {"mounts": 5}}))
 
 
 def test_without_a_host_it_cannot_be_fitted() -> None:

@@ -53,6 +53,16 @@ def _defaults() -> list[dict[str, str]]:
         ([4, 64], "64 4", False),
         (["P2P"], "P2P", True),
         ("RoundRobin", "roundrobin", False),
+        ({"/a": {"rdma_dev_addr_list": ["192.0.2.2", "192.0.2.1", "192.0.2.2"]}}, "/a: 192.0.2.1 192.0.2.2", True),
+        # So 1.4 to 1.20 log two mounts of one filesystem, and an empty row.
+        (
+            {"/a": {"rdma_dev_addr_list": ["1.2.3.4"]}, "/b": {"rdma_dev_addr_list": ["1.2.3.5"]}},
+            "/a /b: 1.2.3.4 1.2.3.5",
+            True,
+        ),
+        ({"/a": {"rdma_dev_addr_list": ["1.2.3.4"]}, "/b": {"rdma_dev_addr_list": []}}, "/b: ; /a: 1.2.3.4", True),
+        ({"/a": {"rdma_dev_addr_list": ["1.2.3.4"]}, "/b": {"rdma_dev_addr_list": ["1.2.3.5"]}}, "/a: 1.2.3.4", False),
+        ({"/a": {"rdma_dev_addr_list": ["1.2.3.4"]}}, "/a: 1.2.3.5", False),
     ],
 )
 def test_values_are_compared_as_they_are_logged(value: object, logged: str, equal: bool) -> None:

@@ -208,6 +208,17 @@ def test_every_problem_names_the_profile_and_the_key() -> None:
         ("1.9.1", {"mode": "compat", "cufile": {"properties": {"allow_compat_mode": False}}}, "contradicts allow"),
         ("1.9.1", {"cufile": {"properties": {"per_buffer_cache_size_kb": 2048}}}, "may not exceed"),
         ("1.9.1", {"cufile": {"properties": {"max_direct_io_size_kb": "big"}}}, "expected a whole number (found 'big'"),
+        (
+            "1.20.0",
+            {"cufile": {"fs": {"lustre": {"mount_table": {"/tmp": ["192.0.2.1"]}}}}},
+            ".gds.cufile.fs.lustre.mount_table./tmp: expected an object (found ['192.0.2.1'])",
+        ),
+        (
+            "1.20.0",
+            {"cufile": {"fs": {"nfs": {"mount_table": {"/tmp": {"rdma_dev_addr_list": "192.0.2.1"}}}}}},
+            ".fs.nfs.mount_table./tmp.rdma_dev_addr_list: expected a list of texts (found '192.0.2.1')",
+        ),
+        ("1.20.0", {"cufile": {"fs": {"lustre.posix_gds_min_kb": 64}}}, '.fs."lustre.posix_gds_min_kb": unknown key'),
         ("1.3.0", {}, "profiles.gds.libcufile: 1.3.0 is older than 1.4"),
     ],
 )
