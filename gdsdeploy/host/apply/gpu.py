@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, Sequence
 
+from ..io.mounts import Mounts
+from ..paths import MOUNTINFO
 from ..rootdir import inside, list_folder, read_text
 from .packages.state import program
 
@@ -83,14 +85,11 @@ def mounts(root: str = "/") -> List[Dict[str, str]]:
     lines = read_text(root, "/proc/driver/nvidia-fs/modules").splitlines()
     registered = {line.split()[0].rstrip(":") for line in lines if line.strip()}
     rows = []
-    for line in read_text(root, "/proc/self/mountinfo").splitlines():
-        first, _, last = line.partition(" - ")
-        fields, kind = first.split(), last.split()
-        if len(fields) < 5 or len(kind) < 2:
-            continue
+    for row in Mounts(read_text(root, MOUNTINFO)).by_id.values():
+        kind, source = row.filesystem, row.source
         rows += [
-            {"module": name, "target": fields[4], "source": kind[1], "fstype": kind[0]}
+            {"module": name, "target": row.point, "source": source, "fstype": kind}
             for name in sorted(registered)
-            if kind[0] in _FILESYSTEMS.get(name, ()) or (name in _DISKS and kind[1].startswith("/dev/" + name))
+            if kind in _FILESYSTEMS.get(name, ()) or (name in _DISKS and source.startswith("/dev/" + name))
         ]
     return rows

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from .. import process
 from ..errors import RolloutError
 from ..io import atomic
-from ..paths import GRUB2_FILES
+from ..io.mounts import Mounts
+from ..paths import GRUB2_FILES, MOUNTINFO
 from ..rootdir import inside, list_folder, read_text
 from . import bls
 from .bls import ENTRIES, ENVIRONMENT, BlsEntry, MenuEntry, environment, menu_choice, menu_entries, of_this_system
@@ -33,13 +34,6 @@ _TIMEOUT = 600.0
 FILESYSTEMS = ("ext2", "ext3", "ext4", "xfs", "vfat", "msdos")
 SIZE = 1024
 _HEADER = "# GRUB Environment Block\n"
-
-
-class _Mount(NamedTuple):
-    point: str
-    device: str
-    kind: str
-    options: List[str]
 
 
 class _Grub(Loader):
@@ -320,23 +314,23 @@ def _file(root: str, path: str) -> List[str]:
 
 
 def _place(root: str, path: str) -> List[str]:
-    mount = _mount(root, path)
+    mount = Mounts(read_text(root, MOUNTINFO)).at("/" + os.path.relpath(inside(root, path), root))
     if mount is None:
         return [f"the filesystem of {path} is unknown"]
-    if mount.kind not in FILESYSTEMS:
-        return [f"{path} is on {mount.kind}, where GRUB can't write its environment"]
+    if mount.filesystem not in FILESYSTEMS:
+        return [f"{path} is on {mount.filesystem}, where GRUB can't write its environment"]
     reasons = []
     if "ro" in mount.options:
         reasons.append(f"{mount.point}, which has {path}, is mounted read-only")
     if "data=journal" in mount.options:
         reasons.append(f"{path} is on ext4 with data=journal: replaying the journal undoes what GRUB writes")
-    return reasons + _disk(root, mount, path)
+    return reasons + _disk(root, mount.number, path)
 
 
-def _disk(root: str, mount: _Mount, path: str) -> List[str]:
-    folder = "/sys/dev/block/" + mount.device
+def _disk(root: str, number: str, path: str) -> List[str]:
+    folder = "/sys/dev/block/" + number
     if not os.path.isdir(inside(root, folder)):
-        return [f"{path} is on no disk that the kernel shows ({mount.device})"]
+        return [f"{path} is on no disk that the kernel shows ({number})"]
     uuid = read_text(root, folder + "/dm/uuid").strip()
     kinds = {"dm": "the device mapper", "md": "software RAID", "bcache": "bcache", "loop": "a loop"}
     disk = next((kind for name, kind in kinds.items() if os.path.isdir(inside(root, f"{folder}/{name}"))), "")
@@ -348,18 +342,3 @@ def _disk(root: str, mount: _Mount, path: str) -> List[str]:
     elif os.path.exists(inside(root, folder + "/partition")) and "md" in list_folder(root, folder + "/.."):
         disk = disk or kinds["md"]
     return [f"{path} is on {disk}, through which GRUB can't write"] if disk else []
-
-
-def _mount(root: str, path: str) -> Optional[_Mount]:
-    """The mount that has ``path``; the last one of several on one folder."""
-    place = "/" + os.path.relpath(inside(root, path), root)
-    best: Optional[_Mount] = None
-    for line in read_text(root, "/proc/self/mountinfo").splitlines():
-        first, _, last = line.partition(" - ")
-        fields, rest = first.split(), last.split()
-        if len(fields) < 6 or len(rest) < 3:
-            continue
-        point = re.sub(r"\\(\d{3})", lambda match: chr(int(match.group(1), 8)), fields[4])
-        if place.startswith(point.rstrip("/") + "/") and (best is None or len(point) >= len(best.point)):
-            best = _Mount(point, fields[2], rest[0], (fields[5] + "," + rest[2]).split(","))
-    return best

@@ -19,7 +19,8 @@ from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional
 from .. import trail
 from ..errors import DesiredError, HostError, UsageError
 from ..io import jsontext
-from ..io.reading import plain_name, whole
+from ..io.mounts import Mounts
+from ..io.reading import whole
 from ..model import schema
 from ..model.expectation import Expectation, from_json
 from ..paths import EXPECTATION, MOUNTINFO
@@ -155,9 +156,7 @@ def _mount_point(path: str) -> None:
 
     Root would open any other path for its flags, and what it opens there would be up to the caller.
     """
-    rows = (line.split() for line in read_file(MOUNTINFO).splitlines())
-    points = {plain_name(row[4]) for row in rows if len(row) > 4}
-    if path not in points:
+    if path not in Mounts(read_file(MOUNTINFO)).visible:
         raise RefusedError(
             f"nothing is mounted at {path[:200]!r}, and the installed program looks at whole mounts only",
             "Name the mount point; for a file, ask as a user who may become root, without ssh.read_only",

@@ -19,7 +19,7 @@ from ..facts.unknown import Maybe, Unknown, if_known, known
 from ..gdscheck.live import seconds
 from ..io.wording import aligned, joined
 from ..odirect.trials import SECONDS, audit
-from ..paths import CUFILE, MOUNTINFO
+from ..paths import CUFILE, NVIDIA
 from ..subjects import storage
 from ..subjects.filesystem import Feature, features
 from ..subjects.odirect import NOT_PROVEN, inside
@@ -58,11 +58,11 @@ def collect_evidence(folders: Sequence[str], seconds: float) -> Dict[str, Any]:
     """Only the evidence that the answer needs."""
     recorder = Recorder()
     storage.collect_storage(recorder, EvidenceRequest(mounts=tuple(folders)))
-    text = recorder.text(MOUNTINFO, limit=1024 * 1024) or ""
     for folder in folders:
-        recorder.document["odirect"][folder] = audit(folder, seconds)
+        mount = recorder.mounts().at(folder)
+        recorder.document["odirect"][folder] = audit(folder, seconds, mount.id if mount is not None else "")
         if "trials" in recorder.document["odirect"][folder]:
-            inside(recorder, folder, text)
+            inside(recorder, folder)
     return recorder.finish()
 
 
@@ -131,7 +131,10 @@ def try_paths(folders: Sequence[str], seconds: float = TIMEOUT) -> Mapping[str, 
     """What a read on each of ``folders`` proves, by folder and with each GPU; at most two tries of ``seconds``."""
     recorder = Recorder()
     recorder.text(CUFILE, limit=256 * 1024)
-    prove(recorder.command, folders, {}, seconds)
+    recorder.names(NVIDIA + "/gpus")
+    mounts = {folder: recorder.mounts().at(folder) for folder in folders}
+    ids = {folder: mount.id if mount is not None else "" for folder, mount in mounts.items()}
+    prove(recorder.command, ids, {}, seconds)
     return proofs(Document(recorder.finish()))
 
 

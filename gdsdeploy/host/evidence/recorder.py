@@ -22,9 +22,10 @@ from typing import IO, Any, Callable, Dict, Iterator, List, Optional, Sequence, 
 from .. import process
 from ..errors import HostError
 from ..io import cache
+from ..io.mounts import Mounts, mounts_in
 from ..model.expectation import Expectation
 from ..odirect.scratch import LONGEST, SECONDS
-from ..paths import CUFILE
+from ..paths import CUFILE, MOUNTINFO
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,12 @@ class Recorder:
     def texts(self, folder: str, names: Sequence[str]) -> None:
         for name in names:
             self.text(folder + "/" + name)
+
+    def mounts(self, again: bool = False) -> Mounts:
+        """Record the mounts of this program once, or ``again``; returns them."""
+        if again:
+            self.document["files"].pop(MOUNTINFO, None)
+        return mounts_in(self.text(MOUNTINFO, limit=1024 * 1024) or "")
 
     def binary(self, path: str, limit: int = 4096) -> None:
         self.value("binaries", path, lambda place: _bytes(place, limit).hex())

@@ -1,4 +1,4 @@
-"""Reads files of others, inodes, superblocks, configuration spaces, and names as the kernel escapes them.
+"""Reads files of others, inodes, superblocks and configuration spaces.
 
 Reading a file neither waits for a writer nor takes more than a bound.  Nothing here changes anything.
 
@@ -10,11 +10,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import re
 import shlex
 import stat
 import struct
-from typing import Dict, List, Tuple
+from typing import Dict
 
 from ..rootdir import inside, open_file
 
@@ -139,27 +138,6 @@ def try_open(path: str) -> str:
     """``ok`` if the file at ``path`` can be opened for reading."""
     os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     return "ok"
-
-
-_ESCAPE = re.compile(r"\\([0-7]{3})")
-
-
-def plain_name(text: str) -> str:
-    """A name as the kernel escapes it in /proc: spaces and the like in octal."""
-    return _ESCAPE.sub(lambda match: chr(int(match.group(1), 8)), text) if "\\" in text else text
-
-
-def mount_rows(mountinfo: str) -> List[Tuple[str, str, str]]:
-    """(device number, mount point, filesystem) of each mount"""
-    halves = [line.partition(" - ") for line in mountinfo.splitlines()]
-    rows = [(left.split(), right.split()) for left, _, right in halves]
-    return [(left[2], plain_name(left[4]), right[0]) for left, right in rows if len(left) > 4 and right]
-
-
-def mount_of(path: str, mountinfo: str) -> str:
-    """The mount point that ``path`` lies on, empty if there is none; by name only, without touching the filesystem."""
-    points = [point for _, point, _ in mount_rows(mountinfo)]
-    return max((point for point in points if (path + "/").startswith(point.rstrip("/") + "/")), key=len, default="")
 
 
 DPKG, RPM = "dpkg", "rpm"

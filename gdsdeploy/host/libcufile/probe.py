@@ -21,6 +21,8 @@ from ..process import PYTHON, is_roots
 #: Seconds for one child; with a GPU, cuInit alone can take several.
 TIMEOUT = 20.0
 LOG_LIMIT = 64 * 1024
+#: GPUs that it doesn't name don't exist for CUDA (CUDA C++ Programming Guide: CUDA Environment Variables).
+HIDING = "CUDA_VISIBLE_DEVICES"
 #: Unclosed: every release refuses it.
 BROKEN = '{"properties": {\n'
 #: The SONAME, which the loader resolves, then where NVIDIA's packages put it.
@@ -134,8 +136,9 @@ def child(names: List[str], log: str, overlay: str = "") -> List[str]:
 
 
 def without_cufile() -> List[str]:
-    """env(1) without the caller's CUFILE_ variables, which would override the files."""
-    return ["env"] + [word for name in sorted(os.environ) if name.startswith("CUFILE_") for word in ("-u", name)]
+    """env(1) without the caller's variables that override the files (CUFILE_…), or that hide GPUs."""
+    names = [name for name in sorted(os.environ) if name.startswith("CUFILE_") or name == HIDING]
+    return ["env", *(word for name in names for word in ("-u", name))]
 
 
 def tail(path: str, limit: int) -> str:

@@ -24,7 +24,7 @@ from typing import Any, Dict, List
 
 from ..io.wording import line
 from .scratch import FILLING, LONGEST, SECONDS, longest, reopened, scratch
-from .trials import cache_of, in_process
+from .trials import cache_of, in_process, require_whole
 
 MIB = 1024 * 1024
 #: One read.  Large enough for the full rate of an array, small enough for its latency to mean something.
@@ -69,13 +69,17 @@ def _run(arguments: argparse.Namespace) -> int:
     return 31 if any("error" in result for result in results.values()) else 0
 
 
-def measured(folder: str, seconds: float = SECONDS, largest: int = 0) -> Dict[str, Any]:
+def measured(folder: str, seconds: float = SECONDS, largest: int = 0, mount: str = "") -> Dict[str, Any]:
     """Read in ``folder`` for ``seconds``, from a file of ``largest`` bytes at most.  Never raises OSError.
 
     Either {"error": why there is no rate}, or {"rate": bytes/s, "bytes", "seconds": of the reading, "size": of the
-    file, "block": of one read, "readers", "latency": {"p50", "p99", "max"} in seconds}.
+    file, "block": of one read, "readers", "latency": {"p50", "p99", "max"} in seconds}.  mount: as for in_process.
     """
-    return in_process(lambda: _measure(folder, seconds, largest or LARGEST), folder, longest(seconds), "the reading")
+
+    def work(place: str) -> Dict[str, Any]:
+        return _measure(place, seconds, largest or LARGEST)
+
+    return in_process(work, folder, longest(seconds), "the reading", mount)
 
 
 def _measure(folder: str, seconds: float, largest: int) -> Dict[str, Any]:
@@ -97,7 +101,7 @@ def _measure_file(plain: int, length: int, seconds: float) -> Dict[str, Any]:
         return {"error": "its filesystem takes no direct I/O, so that memory would be measured"}
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, direct)
-        os.pwrite(plain, os.urandom(_PROBE), 0)
+        require_whole(os.pwrite(plain, os.urandom(_PROBE), 0), _PROBE)
         cache = cache_of(plain, _PROBE)
         if cache is None:
             return {"error": "nothing shows there whether reads go through memory, which would be measured"}

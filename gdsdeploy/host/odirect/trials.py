@@ -36,6 +36,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any, Callable, Dict, Iterator, Optional
 
+from ..io.mounts import id_of
 from ..io.reading import flags_of
 from ..process import TIMED_OUT, apart
 from .scratch import reopened, scratch
@@ -229,9 +230,11 @@ def read(desk: Desk, name: str, offset: int, length: int, expected: bytes, shift
         except OSError as error:
             desk.refuse(name, error)
             return
-        right = bytes(memory[:size]) == expected
+        right = bytes(memory[:size]) == expected[:size]
     if not right:
         desk.record(name, WRONG)
+    elif size < len(expected):
+        desk.record(name, NOT_PROVEN, error=f"{size} of {len(expected)} bytes came back")
     elif desk.cache is None:
         desk.record(name, NOT_PROVEN)
     else:
@@ -258,6 +261,7 @@ def write(desk: Desk, name: str, offset: int, length: int, shift: int = 0) -> No
                 raise
             desk.refuse(name, error)
             return
+        require_whole(done, length)
         desk.size = max(desk.size, offset + done)
         stayed = desk.cache.pages(anchor, 1) if desk.cache is not None else 0
         end = offset + length
@@ -275,11 +279,17 @@ def write(desk: Desk, name: str, offset: int, length: int, shift: int = 0) -> No
         desk.record(name, BUFFERED if rest else FELL_BACK if stayed else BYPASSED, pages=pages)
 
 
+def require_whole(done: int, length: int) -> None:
+    """Raise OSError after a short write: without an error, it is that of a filesystem that filled up within it."""
+    if done < length:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 @contextmanager
 def desk_in(folder: str, content: bytes) -> Iterator[Desk]:
     """A scratch file that holds ``content``, with its cache.  Raises OSError and NoDirectError."""
     with scratch(folder) as (plain, naming):
-        os.pwrite(plain, content, 0)
+        require_whole(os.pwrite(plain, content, 0), len(content))
         drop(plain)
         try:
             direct = reopened(plain, os.O_DIRECT)
@@ -355,15 +365,27 @@ WORDS = {
 }
 
 
-def audit(folder: str, seconds: float = SECONDS) -> Dict[str, Any]:
-    """Try direct I/O in ``folder`` for at most ``seconds``; the module describes the result.  Never raises OSError."""
+#: Where a mount was covered, unmounted or mounted since the mounts were read.
+ANOTHER_MOUNT = "another mount is there now"
+
+
+def audit(folder: str, seconds: float = SECONDS, mount: str = "") -> Dict[str, Any]:
+    """Try direct I/O in ``folder`` for at most ``seconds``; the module describes the result.  Never raises OSError.
+
+    mount: as for in_process.
+    """
     begin = time.monotonic()
-    result = in_process(lambda: _audit(folder), folder, seconds, "the trial")
+    result = in_process(_audit, folder, seconds, "the trial", mount)
     return {"folder": folder, "seconds": round(time.monotonic() - begin, 3), **result}
 
 
-def in_process(work: Callable[[], Dict[str, Any]], folder: str, seconds: float, what: str) -> Dict[str, Any]:
-    """The result of ``work`` in its own process, or {"error": why it has none}.  ``what``: its name in that error."""
+def in_process(
+    work: Callable[[str], Dict[str, Any]], folder: str, seconds: float, what: str, mount: str = ""
+) -> Dict[str, Any]:
+    """The result of ``work`` with ``folder`` in its own process, or {"error": why it has none}.
+
+    what: its name in that error.  mount: the id of the mount that the folder has to lie on, empty for any.
+    """
 
     def run() -> str:
         try:
@@ -371,7 +393,11 @@ def in_process(work: Callable[[], Dict[str, Any]], folder: str, seconds: float, 
                 return json.dumps(
                     {"error": "it isn't a folder" if os.path.exists(folder) else "there is no such folder"}
                 )
-            return json.dumps(work())
+            # What is mounted over it from here on doesn't matter.
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            if mount and id_of(descriptor) != mount:
+                return json.dumps({"error": ANOTHER_MOUNT})
+            return json.dumps(work(f"/proc/self/fd/{descriptor}"))
         except OSError as error:
             name = errno.errorcode.get(error.errno or 0, str(error))
             return json.dumps({"error": f"{WORDS[name]} ({name})" if name in WORDS else name})

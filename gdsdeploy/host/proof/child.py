@@ -4,8 +4,8 @@ Each line of its output is a JSON object with its kind in ``event``, written bef
 It needs only the standard library and loads the libraries by name.
 
 With an argument it reads and writes through cuFile, for each mount and GPU.  The argument is a JSON object:
-``libraries`` (names or paths of libcufile), ``mounts`` (folders), ``stats`` (the counters of nvidia-fs), ``log``
-(libcufile's log file), ``name`` (of the scratch file).  Nothing stays behind.
+``libraries`` (names or paths of libcufile), ``mounts`` (folder → id of its mount, or empty), ``stats`` (the counters of
+nvidia-fs), ``log`` (libcufile's log file), ``name`` (of the scratch file).  Nothing stays behind.
 Its scratch file loses its name after it is registered: libcufile then opens it again by name, and returns 5031 if it
 has none (seen in 1.15.1 and 1.20.0).  If that call doesn't return, proof.py removes the file.
 
@@ -93,7 +93,7 @@ def gpus(cuda: Any) -> List[Tuple[str, ctypes.c_void_p]]:
     for name, arguments in (("cuInit", (0,)), ("cuDeviceGetCount", (ctypes.byref(count),))):
         status = getattr(cuda, name)(*arguments)
         if status:
-            say("no GPU", call=name, status=status)
+            say("no GPU", call=name, status=cuda_error(cuda, status))
             raise SystemExit(4)
     for number in range(min(count.value, GPUS)):
         device, context, address = ctypes.c_int(), ctypes.c_void_p(), ctypes.create_string_buffer(32)
@@ -101,10 +101,18 @@ def gpus(cuda: Any) -> List[Tuple[str, ctypes.c_void_p]]:
         cuda.cuDeviceGetPCIBusId(address, 32, device)
         status = cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
         if status:
-            say("no context", gpu=address.value.decode().lower(), status=status)
+            say("no context", gpu=address.value.decode().lower(), status=cuda_error(cuda, status))
         else:
             devices.append((address.value.decode().lower(), context))
     return devices
+
+
+def cuda_error(cuda: Any, status: int) -> str:
+    """An error of CUDA by its number, and its name where libcuda has one."""
+    name = ctypes.c_char_p()
+    if hasattr(cuda, "cuGetErrorName"):
+        cuda.cuGetErrorName(status, ctypes.byref(name))
+    return f"{status} ({name.value.decode()})" if name.value else str(status)
 
 
 def scratch(path: str) -> Tuple[int, bool]:
@@ -121,17 +129,28 @@ def scratch(path: str) -> Tuple[int, bool]:
 
 
 def remove(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
+    # Nothing that happens to one mount may end the tries on the others.
+    with contextlib.suppress(OSError):
         os.unlink(path)
+
+
+def require_mount(fd: int, ident: str) -> None:
+    """Raise OSError where a file lies on another mount than the one with this id, as where that was covered."""
+    with open(f"/proc/self/fdinfo/{fd}") as file:
+        if ident and f"mnt_id:\t{ident}\n" not in file.readlines():
+            raise OSError(errno.EXDEV, "another mount is there now")
 
 
 def fill(fd: int, direct: bool, data: bytes) -> None:
     if direct:
         with mmap.mmap(-1, len(data)) as memory:
             memory[:] = data
-            os.pwrite(fd, memory, 0)
+            done = os.pwrite(fd, memory, 0)
     else:
-        os.pwrite(fd, data, 0)
+        done = os.pwrite(fd, data, 0)
+    if done < len(data):
+        # The filesystem filled up within it.
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     os.fsync(fd)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -165,6 +184,7 @@ def pair(request: Dict[str, Any], cuda: Any, cufile: Any, folder: str, gpu: Tupl
         return
     begin = length_of(request["log"])
     try:
+        require_mount(fd, request["mounts"][folder])
         fill(fd, record["direct"], data)
         transfer(request, cuda, cufile, (fd, path), gpu[1], data, record)
     except OSError as error:
@@ -272,7 +292,7 @@ def prove(request: Dict[str, Any]) -> None:
     libc.unshare(CLONE_NEWIPC)
     for stream in ("stdout", "stderr"):
         libc.setvbuf(ctypes.c_void_p.in_dll(libc, stream), None, 2, 0)
-    say("start", mounts=request["mounts"], operations=OPERATIONS)
+    say("start", mounts=list(request["mounts"]), operations=OPERATIONS)
     cuda, cufile = loaded(["libcuda.so.1"]), loaded(request["libraries"])
     for name in ("cuFileDriverOpen", "cuFileHandleRegister", "cuFileBufRegister", "cuFileBufDeregister"):
         getattr(cufile, name).restype = Status

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ..facts.document import Document, collected, recorded_lines, there
 from ..facts.unknown import Facts, Maybe, Unknown, fact, given, if_known, known, require
+from ..io.mounts import mounts_in
 from ..model.expectation import Expectation
 from ..paths import (
     CGROUP,
@@ -160,9 +161,8 @@ def _layered(document: Document) -> bool:
     A virtual machine that was made from a container's image keeps its files, and isn't a container (seen on one with a
     GPU, whose /run/systemd/container says docker).
     """
-    text = there(document.text(MOUNTINFO), MOUNTINFO)
-    root_mounts = [line.split() for line in text.splitlines() if line.split()[4:5] == ["/"]]
-    return bool(root_mounts) and (root_mounts[-1][2].startswith("0:") or root_mounts[-1][3] != "/")
+    root = mounts_in(there(document.text(MOUNTINFO), MOUNTINFO)).at("/")
+    return root is not None and (not root.has_disk or root.root != "/")
 
 
 def _variable_files(document: Document) -> List[str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Callable, Dict, Iterable, Iterator, List, Name
 from .. import data
 from ..facts.document import Document, collected, there
 from ..facts.unknown import Maybe, UndecidedError, Unknown, if_known, known, or_else, require
+from ..io.mounts import AUTOFS
 from ..model.expectation import Expectation
 from ..paths import BTRFS, LFS, LUSTRE_OSC, ZFS_VERSION
 from . import libcufile, quote, reference, storage
@@ -495,6 +496,8 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
         protocol = mount.option("proto")
         what = f"{mount.mount_point} is mounted with proto={protocol}"
         yield Condition(protocol == "rdma", listed_cause("nfs.not-rdma", quote.mount(mount), what))
+    elif name == AUTOFS:
+        yield Condition(Unknown(storage.idle(mount)))
     elif name == PANFS:
         yield _panfs(facts)
     elif name not in NATIVE:
@@ -610,7 +613,7 @@ def untransformed(facts: HostFacts, expectation: Expectation) -> Iterator[Answer
 
 
 def _transforms(facts: HostFacts, point: str, is_compat: bool) -> Steps:
-    mount = facts.storage.mounts.get(point)
+    mount = facts.storage.exactly(point)
     if mount is None:
         yield not_applicable(NOT_MOUNTED)
         return

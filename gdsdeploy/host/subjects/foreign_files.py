@@ -16,6 +16,7 @@ from ..errors import ElfError, HostError
 from ..facts.document import ABSENT, Document, collected, recorded_lines
 from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, given, known
 from ..io import reading
+from ..io.mounts import mounts_in
 from ..kmod.module import read_once
 from ..paths import (
     APT_PARTS,
@@ -489,7 +490,7 @@ class ForeignFacts(Facts):
     def driver_root(self) -> bool:
         """Whether a container shows its root folder as the driver's."""
         text = collected(self.document.text(MOUNTINFO), f"{MOUNTINFO} is missing")
-        return any(line.split()[4:5] == [DRIVER_ROOT] for line in text.splitlines())
+        return DRIVER_ROOT in mounts_in(text).visible
 
     @fact
     def nvidia_loaded(self) -> bool:

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any, Iterator, List, Mapping
 
 from ..facts.document import Document, collected
 from ..facts.unknown import Maybe, UndecidedError, Unknown, known, require
-from ..io.reading import mount_of
 from ..model.expectation import Expectation
-from ..paths import MOUNTINFO
 from .register import Answer, answer, check, collector, failed, not_applicable, passed
 
 if TYPE_CHECKING:
@@ -26,12 +24,12 @@ UNREAD_HINT = "Remove the reason above, and validate again with --load; see docs
 
 @collector("load")
 def collect_load(recorder: Recorder, request: EvidenceRequest) -> None:
-    text = recorder.text(MOUNTINFO, limit=1024 * 1024) or "" if request.load else ""
     audits, section = recorder.document["odirect"], recorder.document["load"]
     # These stay where the time runs out.
     section.update({path: {"error": "no time was left to read from it"} for path, _ in request.load})
     for path, seconds in request.load:
-        if mount_of(path, text) != path:
+        mount = recorder.mounts().visible.get(path)
+        if mount is None:
             # The scratch file would lie on the filesystem below.
             section[path] = {"error": "nothing is mounted there"}
         elif "error" in audits.get(path, {}):
@@ -40,7 +38,7 @@ def collect_load(recorder: Recorder, request: EvidenceRequest) -> None:
         else:
             from ..odirect.load import measured
 
-            section[path] = measured(path, seconds)
+            section[path] = measured(path, seconds, mount=mount.id)
 
 
 @dataclass(frozen=True)

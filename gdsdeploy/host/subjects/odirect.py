@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, 
 
 from ..facts.document import Document, collected
 from ..facts.unknown import Maybe, UndecidedError, Unknown, known, require
-from ..io.reading import inode_flags, mount_of, mount_rows
+from ..io.mounts import AUTOFS
+from ..io.reading import inode_flags
 from ..model.expectation import Expectation
-from ..paths import BTRFS, MOUNTINFO
+from ..paths import BTRFS
 from .register import Answer, Steps, answer, check, collector, failed, not_applicable, passed
 
 if TYPE_CHECKING:
@@ -30,23 +31,23 @@ _XFS_GEOMETRY, _XFS_FLAGS = 0x8100587E, 92
 
 @collector("odirect")
 def collect_odirect(recorder: Recorder, request: EvidenceRequest) -> None:
-    text = recorder.text(MOUNTINFO, limit=1024 * 1024) or ""
+    mounts = recorder.mounts()
     for path in request.mounts:
-        inside(recorder, path, text)
+        inside(recorder, path)
     for path in request.scratch:
         # Where nothing is mounted yet, the trial would test the filesystem below.
-        if mount_of(path, text) == path:
+        mount = mounts.visible.get(path)
+        if mount is not None and mount.filesystem != AUTOFS:
             # Its modules cost some milliseconds, and many hosts need none of them.
             from ..odirect.trials import audit
 
-            recorder.document["odirect"][path] = audit(path, SECONDS)
+            recorder.document["odirect"][path] = audit(path, SECONDS, mount.id)
 
 
-def inside(recorder: Recorder, path: str, mountinfo: str) -> None:
+def inside(recorder: Recorder, path: str) -> None:
     """Ask the filesystem that ``path`` lies on, if it is of a kind that answers at once."""
-    # Where mounts lie over each other, the one on top.
-    kinds = {point: kind for _, point, kind in mount_rows(mountinfo)}
-    read = {"btrfs": btrfs_inside, "xfs": xfs_inside}.get(kinds.get(mount_of(path, mountinfo), ""))
+    mount = recorder.mounts().at(path)
+    read = {"btrfs": btrfs_inside, "xfs": xfs_inside}.get(mount.filesystem if mount is not None else "")
     if read is None:
         return
     record = recorder.value("insides", path, read)
@@ -227,7 +228,7 @@ def _judge(audit: Audit, may_buffer: bool) -> Answer:
         return failed(bad[0].words() + more, HINTS.get(bad[0].result, BUFFERED_HINT), evidence)
     for trial in audit.of(("read", "overwrite", "extending write")):
         if trial.result == NOT_PROVEN:
-            reason = f"{trial.name}: its pages could not be followed in the page cache"
+            reason = f"{trial.name}: {trial.error or 'its pages could not be followed in the page cache'}"
             raise UndecidedError(reason, "Stop the programs that use the mount, and validate again")
     return passed(audit.summary, evidence)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Callable, Iterable, Iterator, List, Optional, 
 
 from ..facts.unknown import Maybe, Unknown, any_of, if_known, known
 from ..gdscheck.reader import SINCE
+from ..io.mounts import Mounts
 from ..libcufile.counters import NOT_COUNTED, Observed, route, route_words
 from ..model.expectation import Expectation
 from . import cufile_json, filesystem, libcufile, mechanisms, nvidia_fs, storage
@@ -179,6 +180,8 @@ class MountPath:
     mounted: Maybe[Optional[Mount]]
     #: of what is mounted
     path: Optional[Path] = None
+    #: what covers a mount there, so that no program reaches it
+    cover: Optional[Mount] = None
 
     @property
     def proven(self) -> bool:
@@ -209,7 +212,7 @@ class MountPath:
         if isinstance(name, Unknown):
             return name.reason
         if self.path is None:
-            return "nothing is mounted there"
+            return f"it is covered: {self.cover.words}" if self.cover else "nothing is mounted there"
         if isinstance(self.satisfies, Unknown):
             return f"{name} is expected, and not proven: {self.satisfies.reason}"
         if name not in (COMPAT, BROKEN) or not causes:
@@ -236,9 +239,10 @@ class MountPath:
 def storage_paths(facts: HostFacts, requirements: Iterable[Tuple[str, str]]) -> Iterator[MountPath]:
     """Judge mounts, in their order.  requirements: (mount point, what the fleet requires)."""
     for mount, requirement in requirements:
-        mounted = known(lambda: facts.storage.mounts.get(mount))  # noqa: B023
+        mounted = known(partial(facts.storage.exactly, mount))
         path = path_of(facts, mounted) if isinstance(mounted, Mount) else None
-        yield MountPath(mount, requirement, mounted, path)
+        cover = if_known(partial(facts.storage.cover, mount), None) if path is None else None
+        yield MountPath(mount, requirement, mounted, path, cover)
 
 
 RDMA = "Userspace RDMA"
@@ -338,7 +342,8 @@ def _kind_path(facts: HostFacts, label: str) -> Path:
     name = FILESYSTEMS[label]
     if name in CLIENTS:
         return _best(facts, usable, mechanisms.attempts(facts, CLIENTS[name], None))
-    mount = Mount(facts.document, f"0 0 0:0 / / ro - {name} {name}")
+    (row,) = Mounts(f"0 0 0:0 / / ro - {name} {name}").by_id.values()
+    mount = Mount(facts.document, row)
     return path_of(facts, mount.but(mount_point="a mount", line=f"any mount of {name}", options=()))
 
 
@@ -350,6 +355,8 @@ def _best(facts: HostFacts, usable: Iterator[Condition], attempts: Sequence[Tupl
 
 
 UNPROVEN_HINT = "Validate again while no other program reads or writes; docs/proof.md lists what a proof needs"
+MOUNT_HINT = "Mount it, and have it mounted at boot (/etc/fstab); then validate again"
+COVERED_HINT = "Mount it after what covers it: systemd does where both are in /etc/fstab; then validate again"
 #: Lines of evidence of one proof.
 PROOF_LINES = 2
 #: Steps named in one hint; the evidence has them all.
@@ -394,7 +401,7 @@ def _answer(result: MountPath) -> Answer:
     if isinstance(mounted, Unknown):
         return unknown(found, UNKNOWN_HINT)
     if result.path is None or mounted is None:
-        return failed(found, "Mount it, and have it mounted at boot (/etc/fstab); then validate again")
+        return failed(found, COVERED_HINT if result.cover else MOUNT_HINT)
     if isinstance(result.path_name, Unknown):
         fixes = "; ".join(dict.fromkeys(cause.fix for cause in result.path.suspects)) or UNKNOWN_HINT
         return unknown(found, f"{capitalized(fixes)}; or see all of it: gdsdeploy explain")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Iterator, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..facts.document import TIMED_OUT, Document, Ran, there
 from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, follows, given, if_known, known
@@ -18,7 +18,7 @@ from .condition import DMABUF, PEERMEM, Cause, Condition, condition, numbers
 from .driver import OPEN
 from .kernel import KernelFacts, check_messages
 from .modules import ModuleFacts, loaded
-from .proof import events, register_memory
+from .proof import events, given_gpus, not_given, refused, register_memory, served
 from .rdma import no_rdma
 from .register import Answer, Steps, check, collector, failed, passed, unknown
 from .topology import iommu
@@ -145,31 +145,27 @@ def registrations(document: Document) -> Tuple[Registration, ...]:
     """
     run = if_known(lambda: document.attempted(REGISTRATION), None)
     # A trial is made only where the host has both, and the fleet uses RDMA.
-    return _Trial(run).results() if run is not None else ()
+    return _Trial(run, served(document)).results() if run is not None else ()
 
 
 class _Trial:
     """The record of proof/child.py."""
 
-    def __init__(self, run: Ran) -> None:
-        self._run, self._events = run, events(run.stdout)
+    def __init__(self, run: Ran, served: Sequence[str]) -> None:
+        self._run, self._served, self._events = run, served, events(run.stdout)
 
     def results(self) -> Tuple[Registration, ...]:
-        gpus, adapters = self._named("gpus", "no context", "gpu"), self._named("adapters", "no adapter", "adapter")
-        pairs = itertools.product(gpus, adapters, (PEERMEM, DMABUF))
+        gpus, adapters = given_gpus(self._events), self._event("adapters").get("adapters")
+        if gpus is None or not isinstance(adapters, list):
+            raise UndecidedError(self._ending())
+        closed = [event.get("adapter") for event in self._events if event.get("event") == "no adapter"]
+        every = dict.fromkeys([*gpus, *refused(self._events), *self._served])
+        pairs = itertools.product(every, map(str, [*adapters, *closed]), (PEERMEM, DMABUF))
         return tuple(Registration(*pair, *self._result(*pair)) for pair in pairs)
 
     def _event(self, kind: str, **where: str) -> Mapping[str, Any]:
         expected = {"event": kind, **where}
         return next((event for event in self._events if expected.items() <= event.items()), {})
-
-    def _named(self, kind: str, without: str, key: str) -> List[str]:
-        """The usable ones, then those that gave no context."""
-        names = self._event(kind).get(kind)
-        if not isinstance(names, list):
-            raise UndecidedError(self._ending())
-        refused = [event for event in self._events if event.get("event") == without and key in event]
-        return [str(name) for name in (*names, *(event[key] for event in refused))]
 
     def _result(self, gpu: str, adapter: str, way: str) -> Tuple[Maybe[bool], str]:
         """Whether it succeeded, and the failure."""
@@ -194,11 +190,11 @@ class _Trial:
         control = self._event("registration", adapter=adapter, by=HOST)
         if control.get("ok") is False:
             return f"{adapter} doesn't register memory of the host either: {control.get('errno')}"
-        reasons = {"no context": "CUDA has no context for it", "no memory": "no memory could be allocated"}
-        for kind, words in reasons.items():
-            event = self._event(kind, gpu=gpu)
-            if event:
-                return f"GPU {gpu}: {words}: CUDA error {event.get('status')}"
+        if gpu not in (given_gpus(self._events) or ()):
+            return not_given(self._events, gpu)
+        memory = self._event("no memory", gpu=gpu)
+        if memory:
+            return f"GPU {gpu}: no memory could be allocated: CUDA error {memory.get('status')}"
         return self._ending()
 
     def _ending(self) -> str:

@@ -32,7 +32,7 @@ from typing import (
 from ..evidence.recorder import matching_lines, read_all
 from ..facts.document import Document, collected
 from ..facts.unknown import Facts, Maybe, UndecidedError, fact, if_known, known
-from ..io.reading import plain_name
+from ..io.mounts import Mounts, Row
 from ..libcufile import counters
 from ..libcufile.counters import Counters, Segment
 from ..paths import CUFILE, PROCESSES
@@ -171,20 +171,13 @@ def open_files(folder: str) -> Dict[str, Any]:
         if len(numbers) > 1 and not STANDARD.issuperset(numbers)
         if path.startswith("/") and not path.startswith(("/dev/", "/proc/", "/sys/"))
     ]
-    mounts = _mounts(folder) if twice else {}
+    mounts = Mounts(_if_readable(lambda: _read(folder + "/mountinfo", 4 << 20)) or "").by_id if twice else {}
     rows = [[path, *_mount(folder, targets[path], mounts)] for path in sorted(twice)[:FILES_LIMIT]]
     complete = is_open or len(names) <= DESCRIPTORS_LIMIT
     return {"nvidia_fs": is_open if complete else None, "files": [row for row in rows if row[1]]}
 
 
-def _mounts(folder: str) -> Dict[str, Tuple[str, str]]:
-    """Id of each mount that the process sees → (mount point, filesystem)."""
-    text = _if_readable(lambda: _read(folder + "/mountinfo", 4 << 20)) or ""
-    rows = [(left.split(), right.split()) for left, _, right in (line.partition(" - ") for line in text.split("\n"))]
-    return {left[0]: (plain_name(left[4]), right[0]) for left, right in rows if len(left) > 4 and right}
-
-
-def _mount(folder: str, descriptors: Sequence[str], mounts: Dict[str, Tuple[str, str]]) -> List[Any]:
+def _mount(folder: str, descriptors: Sequence[str], mounts: Mapping[str, Row]) -> List[Any]:
     """[mount point, filesystem, whether one descriptor is for direct I/O]"""
     point, direct = ("", ""), False
     for name in descriptors[:FILES_LIMIT]:
@@ -195,7 +188,8 @@ def _mount(folder: str, descriptors: Sequence[str], mounts: Dict[str, Tuple[str,
         except (OSError, ValueError):
             continue
         direct = direct or bool(flags & os.O_DIRECT)
-        point = mounts.get(words.get("mnt_id:", "").strip(), point)
+        row = mounts.get(words.get("mnt_id:", "").strip())
+        point = (row.point, row.filesystem) if row is not None else point
     return [*point, direct]
 
 

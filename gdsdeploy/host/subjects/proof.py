@@ -28,13 +28,13 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple
 
 from ..facts.document import NOT_FOUND, TIMED_OUT, Document, Ran
 from ..facts.unknown import Maybe, Unknown, if_known
-from ..io.reading import mount_of
 from ..libcufile.probe import libraries, without_cufile
 from ..odirect.scratch import PREFIX, ended_cleanly
-from ..paths import CUFILE, MOUNTINFO, NVFS, NVIDIA, PROOF, PROOF_COMPAT, REGISTRATION
-from ..process import PYTHON
+from ..paths import CUFILE, NVFS, NVIDIA, PROOF, PROOF_COMPAT, REGISTRATION
+from ..process import PYTHON, apart
 from .condition import BROKEN, COMPAT, NVIDIA_FS, P2PDMA
 from .cufile_json import merged, parse_config
+from .pci import PciFacts
 from .register import collector
 
 if TYPE_CHECKING:
@@ -45,24 +45,26 @@ if TYPE_CHECKING:
 def collect_proof(recorder: Recorder, request: EvidenceRequest) -> None:
     if not request.scratch:
         return
-    text = recorder.text(MOUNTINFO, limit=1024 * 1024) or ""
+    mounts = recorder.mounts().visible
     # Where direct I/O couldn't even be tried, the server may be gone: don't wait for it twice.
     audits = recorder.document["odirect"]
-    folders = [path for path in request.scratch if mount_of(path, text) == path and "trials" in audits.get(path, {})]
-    if folders and recorder.names(NVIDIA + "/gpus"):
+    ids = {path: mounts[path].id for path in request.scratch if path in mounts and "trials" in audits.get(path, {})}
+    if ids and recorder.names(NVIDIA + "/gpus"):
         config = recorder.text(request.cufile_path, limit=256 * 1024) or ""
-        prove(recorder.command, folders, configuration(config, request.cufile_path))
+        prove(recorder.command, ids, configuration(config, request.cufile_path))
 
 
 #: Seconds for one try: CUDA alone may take several to start, and each mount and GPU has its own operations.
 TIMEOUT = 20.0
+UNLINK_SECONDS = 5.0
 
 
 def prove(
-    command: Callable[..., Any], folders: Sequence[str], config: Mapping[str, Any], timeout: float = TIMEOUT
+    command: Callable[..., Any], folders: Mapping[str, str], config: Mapping[str, Any], timeout: float = TIMEOUT
 ) -> None:
     """Try both ways through ``command`` (Recorder.command); the second only where some I/O of the first failed.
 
+    folders: mount point → the id of the mount that is meant, or empty for what is there.
     config: the host's configuration as a JSON object where it isn't /etc/cufile.json, else {}.
     """
     with tempfile.TemporaryDirectory(prefix="cufile-proof-") as work:
@@ -81,24 +83,33 @@ def complete(output: str) -> bool:
 
 
 def _try(
-    command: Callable[..., Any], run: str, work: str, folders: Sequence[str], overlay: Dict[str, Any], timeout: float
+    command: Callable[..., Any],
+    run: str,
+    work: str,
+    folders: Mapping[str, str],
+    overlay: Dict[str, Any],
+    timeout: float,
 ) -> str:
     folder = os.path.join(work, run)
     os.mkdir(folder)
     path = _written(folder, "cufile.json", json.dumps(overlay))
     log, program = os.path.join(folder, "cufile.log"), _written(folder, "proof.py", source())
     name = PREFIX + secrets.token_hex(8)
-    request = {"libraries": libraries(), "mounts": list(folders), "stats": NVFS + "/stats", "log": log, "name": name}
+    request = {"libraries": libraries(), "mounts": dict(folders), "stats": NVFS + "/stats", "log": log, "name": name}
     argv = [*without_cufile(), "CUFILE_ENV_PATH_JSON=" + path, "CUFILE_LOGFILE_PATH=" + log]
     argv += ["CUFILE_LOGGING_LEVEL=TRACE", *PYTHON, program, json.dumps(request)]
     with ended_cleanly():
         try:
             return str(command(run, argv, timeout=timeout, cwd=folder).stdout)
         finally:
-            # A crash or a kill of the library leaves the file behind.
+            # A crash or a kill of the library leaves the file behind.  Its server may be gone; an error is its own.
             for mount in folders:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.join(mount, name))
+                apart(partial(_remove, os.path.join(mount, name)), UNLINK_SECONDS)
+
+
+def _remove(path: str) -> str:
+    os.unlink(path)
+    return ""
 
 
 def _written(folder: str, name: str, text: str) -> str:
@@ -131,7 +142,7 @@ REGISTRATION_TIMEOUT = 30.0
 def register_memory(command: Callable[..., Any], timeout: float = REGISTRATION_TIMEOUT) -> None:
     """Try every GPU with every adapter through ``command`` (Recorder.command)."""
     with tempfile.TemporaryDirectory(prefix="rdma-") as work:
-        command(REGISTRATION, [*PYTHON, _written(work, "rdma.py", source())], timeout=timeout)
+        command(REGISTRATION, [*without_cufile(), *PYTHON, _written(work, "rdma.py", source())], timeout=timeout)
 
 
 #: What is tried, in this order; recordings made before writes were tried name no operations.
@@ -146,6 +157,8 @@ _HANDLE = re.compile(r"Compatibility Mode: (\d|true|false) ")
 _TRUE = ("1", "true")
 #: Operation → the counter of nvidia-fs that rises with it; MAPPED rises with both.
 _COUNTED, MAPPED = {READ: "Reads", WRITE: "Writes"}, "Bar1-map"
+#: One operation of 1 MiB may be counted in pieces of 64 KiB or more: the least max_direct_io_size_kb.
+PIECES = 16
 _COUNTER = re.compile(rf"^(Reads|Writes|{MAPPED})\s*: n=\d+ ok=(\d{{1,18}})", re.MULTILINE)
 
 
@@ -223,7 +236,8 @@ def proofs(document: Document) -> Mapping[str, Tuple[Proof, ...]]:
     runs = [if_known(partial(document.attempted, name), None) for name in (PROOF, PROOF_COMPAT)]
     if runs[0] is None:
         return {}
-    first, second = _Try(runs[0]), _Try(runs[1]) if runs[1] is not None else None
+    here = served(document)
+    first, second = _Try(runs[0], here), _Try(runs[1], here) if runs[1] is not None else None
     proofs: Dict[str, Tuple[Proof, ...]] = {}
     for mount, gpu in first.requests() or (second.requests() if second else ()):
         results = [
@@ -244,10 +258,10 @@ def _joined(results: List[Proof]) -> List[Proof]:
 
 
 class _Try:
-    """One run of the child, of any shape."""
+    """One run of the child, of any shape.  served: GPUs that CUDA should have given it."""
 
-    def __init__(self, run: Ran) -> None:
-        self._run = run
+    def __init__(self, run: Ran, served: Sequence[str]) -> None:
+        self._run, self._served = run, served
         self._events = events(run.stdout)
 
     def _event(self, name: str) -> Dict[str, Any]:
@@ -256,8 +270,9 @@ class _Try:
     def requests(self) -> Tuple[Tuple[str, str], ...]:
         """Every (mount, GPU) to try, from the child's lists: it may have stopped before some of them."""
         mounts = [mount for mount in _list(self._event("start"), "mounts") if isinstance(mount, str)]
-        gpus = [gpu for gpu in _list(self._event("gpus"), "gpus") if isinstance(gpu, str)]
-        return tuple((mount, gpu) for mount in mounts for gpu in gpus or [""])
+        gpus = given_gpus(self._events)
+        every = dict.fromkeys([*gpus, *refused(self._events), *self._served] if gpus is not None else ())
+        return tuple((mount, gpu) for mount in mounts for gpu in every or [""])
 
     def operations(self) -> Tuple[str, ...]:
         """What the child tries; one that stopped before it said so was going to try both."""
@@ -271,10 +286,13 @@ class _Try:
                 if shown == (name, mount, gpu) and _operation(event) == operation:
                     ending = None if name == "pair" else self._end(f"during the {operation}")
                     return _Pair(operation, event, ending)
-        return _Pair(operation, {"log": _list(self._event("open"), "log")}, self._before(operation))
+        return _Pair(operation, {"log": _list(self._event("open"), "log")}, self._before(gpu, operation))
 
-    def _before(self, operation: str) -> _Ending:
-        """Why the child stopped before an operation."""
+    def _before(self, gpu: str, operation: str) -> _Ending:
+        """Why the child stopped before an operation, or had no GPU for it."""
+        gpus = given_gpus(self._events)
+        if gpus is not None and gpu not in gpus:
+            return _Ending(not_given(self._events, gpu), tried=False)
         for name, words in (
             ("not loaded", "libcufile or libcuda was not loaded: {reason}"),
             ("no GPU", "CUDA gives no GPU: {call} returned {status}"),
@@ -308,6 +326,32 @@ def events(output: str) -> List[Dict[str, Any]]:
             event = json.loads(line)
             records += [event] if event and isinstance(event, dict) else []
     return records
+
+
+def served(document: Document) -> List[str]:
+    """GPUs that programs should get: those of the driver, and those on PCI that no other driver has."""
+    functions = if_known(lambda: PciFacts(document).gpus, ())
+    on_pci = [one.address for one in functions if not one.virtual and one.driver in ("", "nvidia")]
+    return [*on_pci, *document.existing(NVIDIA + "/gpus")]
+
+
+def given_gpus(records: Sequence[Mapping[str, Any]]) -> Optional[List[str]]:
+    """The GPUs that CUDA gave a child; None: it ended before it knew them."""
+    event = next((record for record in records if record.get("event") == "gpus"), None)
+    return None if event is None else [gpu for gpu in _list(event, "gpus") if isinstance(gpu, str)]
+
+
+def refused(records: Sequence[Mapping[str, Any]]) -> Dict[str, str]:
+    """GPUs that CUDA lists, but gave the child no context of → its error."""
+    events = [record for record in records if record.get("event") == "no context" and "gpu" in record]
+    return {str(event["gpu"]): str(event.get("status")) for event in events}
+
+
+def not_given(records: Sequence[Mapping[str, Any]], gpu: str) -> str:
+    """Why a child had no use of a GPU."""
+    error = refused(records).get(gpu)
+    words = f"CUDA has no context for it: CUDA error {error}" if error else "CUDA doesn't list it"
+    return f"GPU {gpu}: {words}" if gpu else "CUDA lists no GPU"
 
 
 def _list(values: Mapping[str, Any], key: str) -> List[Any]:
@@ -354,7 +398,7 @@ def _direct(pair: _Pair) -> Tuple[Maybe[str], str, Tuple[str, ...]]:
     difference = after.get(name, 0) - before.get(name, 0)
     shown = f"{name} ok: {before.get(name)} → {after.get(name)}"
     evidence = ("/proc/driver/nvidia-fs/stats: " + shown,)
-    others = before.get(name, 0) != idle.get(name, 0) or difference > (1 if counted else 2)
+    others = before.get(name, 0) != idle.get(name, 0) or difference > PIECES + (0 if counted else 1)
     if difference <= 0:
         off = "" if counted else " (its I/O counters are off: rw_stats_enabled=0)"
         return Unknown(f"{done}, but the counters of nvidia-fs did not move" + off), "", evidence

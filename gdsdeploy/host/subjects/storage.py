@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
+import os
 import posixpath
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Collection, Dict, List, Mapping, Optional, Tuple, cast
+from typing import TYPE_CHECKING, List, Mapping, Optional, Sequence, Tuple, cast
 
 from ..facts.document import Document, collected, there
 from ..facts.unknown import Facts, Maybe, UndecidedError, fact, given, if_known, known
-from ..io.reading import ext4_features, inode_flags, mount_of, mount_rows, plain_name
+from ..io.mounts import AUTOFS, Mounts, Row, mounts_in
+from ..io.reading import ext4_features, inode_flags
 from ..paths import DMSETUP, LFS, LUSTRE_OSC, MOUNTINFO, ZFS_VERSION
+from ..process import apart
 from .load import loads
 from .odirect import audits
 from .pci import addresses
@@ -28,6 +30,8 @@ FILES = (
     *("device/transport", "device/model"),
 )
 CONTROLLERS, CONTROLLER_FILES = "/sys/class/nvme", ("transport", "address", "model", "firmware_rev", "subsysnqn")
+#: Of a client of one of Lustre's servers; the second has the server's address, as ``10.0.0.2@o2ib``.
+OSC_FILES = ("checksums", "ost_conn_uuid")
 #: Mounts described beyond those that are wanted, and block devices in all.
 MOUNTS_LIMIT, DEVICES_LIMIT = 64, 512
 #: Seconds for a question to a filesystem whose servers may be gone.
@@ -36,36 +40,49 @@ SECONDS = 5.0
 
 @collector("storage")
 def collect_storage(recorder: Recorder, request: EvidenceRequest) -> None:
-    text = recorder.text(MOUNTINFO, limit=1024 * 1024) or ""
-    # Mounts on block devices: anonymous devices have the major number 0.
-    entries = [(number, point) for number, point, _ in mount_rows(text) if re.match(r"[1-9][0-9]*:[0-9]+$", number)]
-    points = {mount_of(path, text) for path in request.mounts}
-    first = [entry for entry in entries if entry[1] in points]
+    mounts = recorder.mounts()
+    idle = [path for path in request.mounts if _is_idle(mounts.at(path))]
+    for path in idle:
+        # As any program that opens a file there: the mount point alone says nothing about what it will be.
+        apart(partial(_visit, recorder.at(path)), SECONDS)
+    mounts = recorder.mounts(again=bool(idle))
+    wanted = [row for row in map(mounts.at, request.mounts) if row is not None]
+    local = [row for row in mounts.visible.values() if row.has_disk]
+    first = [row for row in local if row in wanted]
     visited: List[str] = []
-    for number, point in (first + entries)[: MOUNTS_LIMIT + len(first)]:
-        _collect_device(recorder, number, visited)
+    for row in (first + local)[: MOUNTS_LIMIT + len(first)]:
+        _collect_device(recorder, row.number, visited)
         # Only filesystems on this host's disks: others may make a reader wait forever.
-        recorder.value("inodes", point, inode_flags)
-    local = {point for _, point in entries}
+        recorder.value("inodes", row.point, inode_flags)
     for path in request.mounts:
-        if mount_of(path, text) in local:
+        if mounts.at(path) in local:
             recorder.value("inodes", path, inode_flags)
-    _collect_layers(recorder, points, text)
+    _collect_layers(recorder, wanted, mounts)
     for name in recorder.names(CONTROLLERS):
         recorder.link(f"{CONTROLLERS}/{name}")
         recorder.texts(f"{CONTROLLERS}/{name}", CONTROLLER_FILES)
 
 
-def _collect_layers(recorder: Recorder, points: Collection[str], text: str) -> None:
-    """What device mapper, Lustre and ZFS do with the data.  points: mount points that the caller asks for."""
+def _is_idle(row: Optional[Row]) -> bool:
+    return row is not None and row.filesystem == AUTOFS
+
+
+def _visit(path: str) -> str:
+    os.close(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    return ""
+
+
+def _collect_layers(recorder: Recorder, wanted: Sequence[Row], mounts: Mounts) -> None:
+    """What device mapper, Lustre and ZFS do with the data.  wanted: the mounts that the caller asks for."""
     if any(name.startswith("dm-") for name in recorder.names("/sys/block")):
         recorder.command(DMSETUP, ["dmsetup", "table"])
-    kinds = {point: kind for _, point, kind in mount_rows(text)}
-    if "lustre" in kinds.values():
-        recorder.texts(LUSTRE_OSC, [name + "/checksums" for name in recorder.names(LUSTRE_OSC)])
-    if "zfs" in kinds.values():
+    kinds = {row.filesystem for row in mounts.visible.values()}
+    if "lustre" in kinds:
+        for name in recorder.names(LUSTRE_OSC):
+            recorder.texts(f"{LUSTRE_OSC}/{name}", OSC_FILES)
+    if "zfs" in kinds:
         recorder.text(ZFS_VERSION)
-    for point in sorted(point for point in points if kinds.get(point) == "lustre"):
+    for point in sorted({row.point for row in wanted if row.filesystem == "lustre"}):
         recorder.command(LFS + point, ["lfs", "getstripe", "-d", point], timeout=SECONDS)
 
 
@@ -214,22 +231,15 @@ class Device(Facts):
 
 
 class Mount(Facts):
-    """What one line of mountinfo says, and what is under it.
+    """What one line of mountinfo says, and what is under it."""
 
-    See proc(5): id, parent, major:minor, root, mount point, options, optional fields, "-", type, source, options.
-    """
-
-    def __init__(self, document: Document, line: str) -> None:
-        """Raises ValueError for a line of another form."""
+    def __init__(self, document: Document, row: Row) -> None:
         super().__init__(document)
-        left, _, right = line.partition(" - ")
-        fields, (self.filesystem, source, *more) = left.split(), right.split()
-        _, _, number, _, point, options, *_ = fields
-        self.mount_point, self.source, self.line = plain_name(point), plain_name(source), line
+        self.filesystem, self.mount_point, self.source, self.line = row.filesystem, row.point, row.source, row.line
         #: per-mount and per-superblock options
-        self.options = tuple(dict.fromkeys(",".join([options, *more[:1]]).split(",")))
+        self.options = row.options
         #: of its block device; empty for filesystems without one of their own
-        self._number = "" if number.startswith("0:") else number
+        self._number = "" if row.number.startswith("0:") else row.number
 
     @fact
     def device(self) -> Optional[Device]:
@@ -262,18 +272,18 @@ class Mount(Facts):
         return below(device) if device is not None else ()
 
 
+def idle(mount: Mount) -> str:
+    """Why nothing is known of what an automount will be."""
+    return f"{mount.mount_point} is an automount, and nothing answered there: see what ls {mount.mount_point} says"
+
+
 class StorageFacts(Facts):
     """Mounts, and what was tried on them."""
 
     @fact
     def mounts(self) -> Mapping[str, Mount]:
-        """By mount point; where mounts lie over each other, the one on top."""
-        mounts: Dict[str, Mount] = {}
-        for line in there(self.document.text(MOUNTINFO), MOUNTINFO).splitlines():
-            with contextlib.suppress(ValueError):
-                mount = Mount(self.document, line)
-                mounts[mount.mount_point] = mount
-        return mounts
+        """By mount point, those that programs reach: no later mount covers them."""
+        return {point: Mount(self.document, row) for point, row in self._table().visible.items()}
 
     @fact
     def controllers(self) -> Mapping[str, Maybe[str]]:
@@ -294,10 +304,24 @@ class StorageFacts(Facts):
     #: mount point → reading under load, where requested
     loads = given(loads)
 
+    def _table(self) -> Mounts:
+        return mounts_in(there(self.document.text(MOUNTINFO), MOUNTINFO))
+
     def mount_of(self, path: str) -> Optional[Mount]:
         """The mount that ``path`` lies on, by its name."""
-        above = [point for point in self.mounts if path == point or path.startswith(point.rstrip("/") + "/")]
-        return self.mounts[max(above, key=len)] if above else None
+        row = self._table().at(path)
+        return self.mounts[row.point] if row is not None else None
+
+    def exactly(self, point: str) -> Optional[Mount]:
+        """What is mounted at ``point``; None: nothing.  Raises UndecidedError where an automount will say so."""
+        mount = self.mount_of(point)
+        if mount is not None and mount.filesystem == AUTOFS:
+            raise UndecidedError(idle(mount))
+        return mount if mount is not None and mount.mount_point == point else None
+
+    def cover(self, point: str) -> Optional[Mount]:
+        """The later mount that covers the one at ``point``; None: nothing does, or nothing is mounted there."""
+        return self.mount_of(point) if self._table().is_hidden(point) else None
 
 
 def _flags(document: Document, path: str) -> Optional[Tuple[str, ...]]:

@@ -6,6 +6,7 @@ pread, so that everything else is real: the scratch file, the children, their li
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import time
@@ -26,10 +27,14 @@ CUDA = """
 #include <string.h>
 #include <stdint.h>
 int cuInit(unsigned flags) { return 0; }
-int cuDeviceGetCount(int *count) { *count = 2; return 0; }
+int cuDeviceGetCount(int *count) { *count = getenv("CUDA_VISIBLE_DEVICES") ? 0 : 2; return 0; }
+int cuGetErrorName(int error, const char **to) { *to = "CUDA_ERROR_DEVICES_UNAVAILABLE"; return 0; }
 int cuDeviceGet(int *device, int number) { *device = number; return 0; }
 int cuDeviceGetPCIBusId(char *to, int length, int device) { strcpy(to, device ? "0000:1B:00.0" : "0000:1A:00.0"); return 0; }
-int cuDevicePrimaryCtxRetain(void **context, int device) { *context = (void *)(intptr_t)(device + 1); return 0; }
+int cuDevicePrimaryCtxRetain(void **context, int device) {
+    *context = (void *)(intptr_t)(device + 1);
+    return device && getenv("REFUSES") ? 46 : 0;
+}
 int cuCtxSetCurrent(void *context) { return 0; }
 int cuMemAlloc_v2(uint64_t *to, size_t size) { return posix_memalign((void **)to, 4096, size); }
 int cuMemFree_v2(uint64_t at) { free((void *)at); return 0; }
@@ -117,7 +122,7 @@ def tried(
     """The runs, and what they prove for the one mount."""
     monkeypatch.setattr(probe, "LIBRARIES", (compiled(mount.parent, "libcufile.so.1.2.3", source),))
     recorder = Recorder()
-    proof.prove(recorder.command, [str(mount)], {}, timeout)
+    proof.prove(recorder.command, {str(mount): ""}, {}, timeout)
     assert list(mount.iterdir()) == [], "the scratch file is gone"
     commands = recorder.document["commands"]
     return commands, proofs(Document({"commands": commands}))[str(mount)]
@@ -138,6 +143,15 @@ def test_one_that_succeeds_without_anything_to_show_for_it_is_not_proven(
     assert list(commands) == ["cufile-proof"], "no second try where the first did"
     assert isinstance(results[0].path, Unknown)
     assert "nvidia-fs shows no counters" in results[0].path.reason
+
+
+def test_a_gpu_that_cuda_refuses_is_not_proven_and_none_is_hidden(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    monkeypatch.setenv("REFUSES", "1")
+    _, (first, second) = tried(monkeypatch, HEAD + REFUSES + READS, mount)
+    assert (first.path, second.gpu) == (COMPAT, "0000:1b:00.0")
+    assert isinstance(second.path, Unknown)
+    assert "CUDA error 46 (CUDA_ERROR_DEVICES_UNAVAILABLE)" in second.path.reason
 
 
 #: What goes wrong → libcufile's source, the paths of the first results, and words of how each is known.
@@ -192,17 +206,40 @@ def test_a_library_that_never_returns_is_ended(mount: Path, monkeypatch: pytest.
 def test_a_mount_that_cannot_be_written_to_is_not_proven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "LIBRARIES", (compiled(tmp_path, "libcufile.so.1.2.3", HEAD + OPENS + READS),))
     recorder = Recorder()
-    proof.prove(recorder.command, ["/proc"], {})
+    proof.prove(recorder.command, {"/proc": ""}, {})
     results = proofs(Document({"commands": recorder.document["commands"]}))["/proc"]
     assert isinstance(results[0].path, Unknown)
     assert "no scratch file could be made" in results[0].path.reason
+
+
+def test_a_mount_that_is_gone_neither_ends_nor_holds_the_tries(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder becomes a file while the library has it, and its server never answers to the removal."""
+    (mount.parent / "other").mkdir()
+    gone = f'if (!strncmp(name, "{mount}/", strlen("{mount}/"))) system("mv {mount} {mount}.gone; touch {mount}");'
+    source = (HEAD + OPENS + READS).replace("*handle = ", gone + "*handle = ")
+    monkeypatch.setattr(probe, "LIBRARIES", (compiled(mount.parent, "libcufile.so.1.2.3", source),))
+    monkeypatch.setattr(proof, "UNLINK_SECONDS", 0.3)
+    real = os.unlink
+
+    def unlink(path: str, **more: Any) -> None:
+        time.sleep(60 if str(path).startswith(str(mount)) else 0)
+        real(path, **more)
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    recorder, begin = Recorder(), time.monotonic()
+    proof.prove(recorder.command, {str(mount): "", str(mount.parent / "other"): ""}, {})
+    commands = recorder.document["commands"]
+    results = proofs(Document({"commands": commands}))
+    assert commands["cufile-proof"]["status"] == 0
+    assert [one.path for one in results[str(mount.parent / "other")]] == [COMPAT, COMPAT]
+    assert time.monotonic() - begin < 15
 
 
 def test_without_libraries_nothing_is_proven(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
     recorder = Recorder()
     monkeypatch.setattr(probe, "LIBRARIES", ("/nowhere/libcufile.so.0",))
-    proof.prove(recorder.command, [str(mount)], {})
+    proof.prove(recorder.command, {str(mount): ""}, {})
     (result,) = proofs(Document({"commands": recorder.document["commands"]}))[str(mount)]
     assert isinstance(result.path, Unknown)
     assert result.path.reason.startswith("libcufile or libcuda was not loaded")
@@ -216,7 +253,7 @@ def test_a_configuration_elsewhere_is_laid_over_whole(mount: Path, monkeypatch: 
     copy = mount.parent / "copy.json"
     monkeypatch.setenv("COPY", str(copy))
     monkeypatch.setattr(probe, "LIBRARIES", (compiled(mount.parent, "libcufile.so.1", HEAD + source + READS),))
-    proof.prove(lambda *words, **more: Recorder().command(*words, **more), [str(mount)], config)
+    proof.prove(lambda *words, **more: Recorder().command(*words, **more), {str(mount): ""}, config)
     expected = '{"properties": {"allow_compat_mode": true, "io_batchsize": 64}, "denylist": {"drivers": []}}'
     assert copy.read_text() == expected, "the second try allows compat mode, and the rest is the host's"
 

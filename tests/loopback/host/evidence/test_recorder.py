@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from gdsdeploy.host.evidence.recorder import Recorder, TimeLimitError, _busy, matching_lines, time_limit
 from gdsdeploy.host.io import reading
-from gdsdeploy.host.io.reading import mount_of
+from gdsdeploy.host.io.mounts import Mounts, id_of
 
 
 @pytest.fixture
@@ -320,10 +320,46 @@ def test_who_may_open(tmp_path: Path) -> None:
     assert recorder.document["opens"] == {"/there": "ok", "/gone": {"error": "ENOENT"}}
 
 
+ROOT = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n"
+NVME = "2 1 259:0 / /mnt/a\\040b rw - ext4 /dev/nvme0n1 rw\n"
+COVER = "3 1 0:61 / /mnt rw - nfs4 server:/home rw,proto=tcp\n"
+
+
 @pytest.mark.parametrize(
-    ("path", "mount"),
-    [("/", "/"), ("/mnt/a b", "/mnt/a b"), ("/mnt/a b/c", "/mnt/a b"), ("/mnt/a bc", "/"), ("/mntx", "/"), ("x", "")],
+    ("text", "path", "ident"),
+    [
+        *((ROOT + NVME + "odd\n", path, "1") for path in ("/", "/mnt/a bc", "/mntx", "//mnt//a")),
+        *((ROOT + NVME, path, "2") for path in ("/mnt/a b", "/mnt/a b/c", "/mnt/a b/")),
+        (ROOT + NVME, "x", None),
+        # A later mount above it covers it; one on top of it does, too; one that the later mount has itself doesn't.
+        (ROOT + NVME + COVER, "/mnt/a b", "3"),
+        (COVER + NVME + ROOT, "/mnt/a b/c", "3"),
+        (ROOT + NVME + "3 2 0:61 / /mnt/a\\040b rw - tmpfs tmpfs rw\n", "/mnt/a b", "3"),
+        (ROOT + COVER + NVME.replace("2 1", "2 3"), "/mnt/a b", "2"),
+        (ROOT + "9 1 0:9 / / rw - tmpfs tmpfs rw\n" + NVME, "/mnt/a b", "9"),
+        # A process whose root is a folder, an initramfs that is its own parent, and what no kernel prints.
+        (NVME, "/mnt/a b", "2"),
+        (NVME, "/", None),
+        ("1 1 0:2 / / rw - rootfs rootfs rw\n" + NVME, "/mnt/a b", "2"),
+        ("1 2 8:1 / / rw - ext4 a rw\n2 1 8:1 / / rw - ext4 a rw\n1 2 8:1 / / rw - ext4 a rw\n", "/", None),
+        ("", "/", None),
+    ],
 )
-def test_the_mount_of_a_path(path: str, mount: str) -> None:
-    text = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 8:2 / /mnt/a\\040b rw - ext4 /dev/sda2 rw\nodd\n"
-    assert mount_of(path, text) == mount
+def test_the_mount_of_a_path(text: str, path: str, ident: str | None) -> None:
+    row = Mounts(text).at(path)
+    assert (row.id if row else None) == ident
+
+
+def test_a_covered_mount_is_told_from_none() -> None:
+    mounts = Mounts(ROOT + NVME + COVER)
+    assert sorted(mounts.visible) == ["/", "/mnt"]
+    assert (mounts.is_hidden("/mnt/a b"), mounts.is_hidden("/srv")) == (True, False)
+
+
+def test_every_mount_of_this_machine_is_the_one_that_the_kernel_finds() -> None:
+    mounts = Mounts(Path("/proc/self/mountinfo").read_text())
+    for point, row in mounts.visible.items():
+        if row.filesystem != "autofs":
+            descriptor = os.open(point, os.O_PATH)
+            assert id_of(descriptor) == row.id
+            os.close(descriptor)

@@ -209,7 +209,7 @@ def test_a_mount_that_may_not_be_written_to_is_not(tmp_path: Path, monkeypatch: 
     """The audit is made on mount points of the expectation, and on none that it forbids."""
     paths: list[str] = []
 
-    def audited(path: str, _seconds: float) -> dict[str, object]:
+    def audited(path: str, _seconds: float, mount: str) -> dict[str, object]:
         paths.append(path)
         return {}
 

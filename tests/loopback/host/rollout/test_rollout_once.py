@@ -18,13 +18,13 @@ EVIDENCE = Path(__file__).parents[3] / "evidence" / "kmod" / "grub"
 NEW, OLD = "6.12.94+deb13-amd64", "6.1.0-50-amd64"
 ENTRY = f"gnulinux-advanced-/dev/vda>gnulinux-{NEW}-advanced-/dev/vda"
 FIRST, SECOND = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
-MOUNT = "29 1 254:1 / {point} {options} - {kind} /dev/vda1 {more}\n"
+MOUNT = "{ids} 254:1 / {point} {options} - {kind} /dev/vda1 {more}\n"
 
 
 def mounted(root: Path, kind: str = "ext4", options: str = "rw,relatime", more: str = "rw", point: str = "/") -> None:
     """What /proc says of the filesystem with GRUB's files; a partition of a plain disk in /sys."""
     (root / "proc/self").mkdir(parents=True, exist_ok=True)
-    line = MOUNT.format(point=point, options=options, kind=kind, more=more)
+    line = MOUNT.format(ids="29 1" if point == "/" else "30 29", point=point, options=options, kind=kind, more=more)
     (root / "proc/self/mountinfo").write_text(line)
 
 
@@ -185,7 +185,8 @@ def separate_boot(root: Path) -> None:
     """The root filesystem is as good as any; /boot is what counts."""
     mounted(root, "btrfs", point="/boot")
     text = (root / "proc/self/mountinfo").read_text()
-    (root / "proc/self/mountinfo").write_text(MOUNT.format(point="/", options="rw", kind="ext4", more="rw") + text)
+    mounted(root)
+    (root / "proc/self/mountinfo").write_text((root / "proc/self/mountinfo").read_text() + text)
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,9 @@ EXPECTATION = from_json((EVIDENCE / "hosts" / "lab-vm.expectation.json").read_te
 DONE = "TRACE  cufio_core:3005 read : Updating stats devPtr: 0x7f p2p mode: {} compat: {} size: 1048576"
 
 
+GPU = "0000:1a:00.0"
+
+
 def mapped(count: int) -> str:
     before = "Bar1-map			: n=0 ok=0"
     assert before in STATS
@@ -92,6 +95,9 @@ DIRECT_READ = (DONE.format(0, 0),)
         # Reads are counted where the host has that on.
         (done(counted(1, 1), counted(1, 1), counted(2, 2)), NVIDIA_FS, ""),
         (done(counted(1, 1), counted(1, 1), counted(1, 2)), None, "did not move"),
+        # Of one operation of 1 MiB there may be 16 pieces of 64 KiB.
+        (done(counted(1, 1), counted(1, 1), counted(17, 18)), NVIDIA_FS, "Reads ok: 1 → 17"),
+        (done(counted(1, 1), counted(1, 1), counted(18, 18)), None, OTHERS),
         (done(mapped(7), mapped(7), mapped(7)), None, OFF),
         # What others move proves nothing by itself.
         (done(mapped(5), mapped(7), mapped(8)), None, OTHERS),
@@ -176,6 +182,34 @@ def test_anything_else_is_no_proof(stdout: str, status: int) -> None:
         assert {entry.path for entry in entries} <= {BROKEN}
 
 
+@pytest.mark.parametrize(
+    ("given", "refused", "listed", "unproven"),
+    [
+        ([GPU], ["0000:1b:00.0"], [], {"0000:1b:00.0": "CUDA has no context for it: CUDA error 46 (CUDA_ERROR_"}),
+        ([GPU], [], [GPU, "0000:1b:00.0"], {"0000:1b:00.0": "GPU 0000:1b:00.0: CUDA doesn't list it"}),
+        ([], [GPU], [], {GPU: "CUDA has no context for it"}),
+        ([], [], [GPU], {GPU: "CUDA doesn't list it"}),
+        ([], [], [], {"": "CUDA lists no GPU"}),
+    ],
+)
+def test_a_gpu_that_cuda_gives_to_nobody_is_not_proven(
+    given: list[str], refused: list[str], listed: list[str], unproven: dict[str, str]
+) -> None:
+    record = run(done(mapped(7), mapped(7), mapped(8)) if given else None)
+    lines = [json.loads(line) for line in record["stdout"].splitlines()]
+    status = "46 (CUDA_ERROR_DEVICES_UNAVAILABLE)"
+    lines[1:2] = [{"event": "no context", "gpu": gpu, "status": status} for gpu in refused]
+    lines.insert(1, {"event": "gpus", "gpus": given})
+    record["stdout"] = "\n".join(map(json.dumps, lines))
+    commands = {"cufile-proof": record, "cufile-proof-compat": record}
+    (results,) = proofs(Document({"commands": commands, "listings": {"/proc/driver/nvidia/gpus": listed}})).values()
+    assert {one.gpu: one.path for one in results if one.gpu not in unproven} == dict.fromkeys(given, NVIDIA_FS)
+    for one in results:
+        if one.gpu in unproven:
+            assert isinstance(one.path, Unknown)
+            assert unproven[one.gpu] in one.path.reason
+
+
 def gpu_host(name: str) -> Any:
     return json.loads((GPUS / name / "proof.json").read_text())
 
@@ -251,6 +285,7 @@ def test_an_expected_direct_path_that_was_tried_and_not_proven_is_no_pass() -> N
     assert judge().verdict == PASS
     for after, verdict, words in ((7, UNKNOWN, "nvidia-fs is expected, and not proven: "), (8, PASS, PROVEN)):
         tried = json.dumps(run(done(mapped(7), mapped(7), mapped(after)))).replace("/mnt", MOUNT)
+        tried = tried.replace(GPU, "0000:00:06.0")
         document["commands"]["cufile-proof"] = json.loads(tried)
         assert (judge().verdict, judge().found.startswith(words)) == (verdict, True)
 
