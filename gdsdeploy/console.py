@@ -6,13 +6,13 @@ control codes but this module's styles.  Colour never carries meaning alone; ric
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from json import dumps
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
@@ -25,9 +25,20 @@ from gdsdeploy.host.io.wording import joined, line, printable, span
 from gdsdeploy.report import model
 from gdsdeploy.report.model import FEW
 
+#: Columns of a terminal: fewer are no width of one.
+LEAST = 20
+
 
 class _Terminal(Console):
     """Everything that is drawn passes through ``render``; control codes of rich's own are no text."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        # COLUMNS=0 is no width: rich would print nothing at all.
+        if self.width < LEAST:
+            self.width = 80
+        if not self.height:
+            self.height = 25
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -80,28 +91,22 @@ def usage(text: str) -> None:
 
 def data(text: str) -> None:
     """Results to stdout, without buffering.  JSON stays the same document."""
-    _print(printable(text) + "\n")
+    stream([text + "\n"])
 
 
 def stream(parts: Iterable[str]) -> None:
     """Results to stdout as they come, with the line ends that they have; printable as ``data``."""
     for part in parts:
-        _print(printable(part))
+        print(printable(part), end="", flush=True)  # noqa: T201 - this is the place that may
 
 
 def file(text: str) -> None:
-    """The text of a file to stdout: as it is where stdout is redirected, as ``data`` on a terminal."""
-    _print((printable(text) if sys.stdout.isatty() else text) + "\n")
-
-
-def _print(text: str) -> None:
-    """Print the text now; if nothing reads it any more (``| head``), end as a program that SIGPIPE ends."""
-    try:
-        print(text, end="", flush=True)  # noqa: T201 - this is the place that may
-    except BrokenPipeError:
-        # Python writes what is left when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+    """The text of a file to stdout: as it is, in UTF-8, where stdout is redirected, as ``data`` on a terminal."""
+    if sys.stdout.isatty():
+        data(text)
+        return
+    sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+    print(text, flush=True)  # noqa: T201
 
 
 def table(rows: Table) -> None:

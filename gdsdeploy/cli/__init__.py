@@ -12,6 +12,7 @@ from gdsdeploy import __version__, console
 from gdsdeploy.cli.verbs import Verbs, below, early, quiet_option
 from gdsdeploy.errors import ChecksUnknown, GdsError, Interrupted
 from gdsdeploy.host.errors import UndecidedError
+from gdsdeploy.host.io import streams
 
 #: Verb → what it does, in the order of use.
 VERBS = {
@@ -76,21 +77,26 @@ def main(argv: list[str] | None = None) -> None:
 
 def end_with(command: click.Command, name: str, argv: list[str] | None = None) -> NoReturn:
     """Run a command line, the program ``name``, and end the process with its exit code."""
+    with streams.guarded():
+        sys.exit(streams.end(_run(command, name, argv)))
+
+
+def _run(command: click.Command, name: str, argv: list[str] | None) -> int:
     try:
         status = command.main(args=argv, prog_name=name, standalone_mode=False)
     except GdsError as error:
         if error.message:
             console.error(error.message, error.hint)
-        sys.exit(error.exit_code)
+        return error.exit_code
     except UndecidedError as error:
         console.error(f"could not tell: {error}", error.hint)
-        sys.exit(ChecksUnknown.exit_code)
+        return ChecksUnknown.exit_code
     except click.ClickException as error:
         usage = io.StringIO()
         error.show(usage)
         console.usage(usage.getvalue().rstrip("\n"))
-        sys.exit(error.exit_code)
+        return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         console.error("interrupted", "Run the same command again: it resumes after the finished work")
-        sys.exit(Interrupted.exit_code)
-    sys.exit(status if isinstance(status, int) else 0)
+        return Interrupted.exit_code
+    return status if isinstance(status, int) else 0

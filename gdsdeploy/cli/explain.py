@@ -267,9 +267,9 @@ def parse(files: tuple[Path, ...], exit_status: int | None, require: str | None,
 
 def _bytes(file: Path) -> bytes:
     """The beginning of a file: up to one byte more than is parsed."""
-    if str(file) == STDIN:
-        return sys.stdin.buffer.read(reader.LIMIT + 1)
     try:
+        if str(file) == STDIN:
+            return sys.stdin.buffer.read(reader.LIMIT + 1)
         return reading.beginning(str(file), reader.LIMIT)
     except OSError as error:
         raise click.FileError(str(file), hint=error.strerror or str(error)) from None

@@ -12,7 +12,7 @@ import click
 
 from gdsdeploy import console, paths
 from gdsdeploy.cli import options
-from gdsdeploy.errors import ChecksUnknown, LockInvalid, LockStale, RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.errors import ChecksUnknown, GdsError, LockInvalid, LockStale, RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import CONFINED, Reading, confined, is_folder_elsewhere, load_fleet
 from gdsdeploy.host.io.wording import aligned, first_few, joined
@@ -134,9 +134,17 @@ def lock_fleet(
     else:
         hosts = (adopt, timeout) if adopt is not None else None
         moved = Upgrade(everything=upgrade and not what, what=frozenset(what))
-        _lock(fleet, mode, moved, hosts, tries if prove else 0, as_json)
-    if sign is not None:
-        _sign(fleet, mode, sign)
+        _lock(fleet, mode, moved, hosts, tries if prove else 0, sign, as_json)
+
+
+def _signed(fleet: Path, mode: Reading, key: Path | None) -> GdsError | None:
+    """Sign the lock beside ``fleet`` with the key, if there is one; returns why it isn't signed."""
+    try:
+        if key is not None:
+            _sign(fleet, mode, key)
+    except GdsError as error:
+        return error
+    return None
 
 
 def _sign(fleet: Path, mode: Reading, key: Path) -> None:
@@ -154,9 +162,18 @@ def _sign(fleet: Path, mode: Reading, key: Path) -> None:
 
 
 def _lock(
-    fleet: Path, mode: Reading, upgrade: Upgrade, hosts: tuple[str, float] | None, tries: int, as_json: bool
+    fleet: Path,
+    mode: Reading,
+    upgrade: Upgrade,
+    hosts: tuple[str, float] | None,
+    tries: int,
+    key: Path | None,
+    as_json: bool,
 ) -> None:
-    """hosts: those to adopt from, and the seconds for each.  tries: stacks that may fail; 0: none is built."""
+    """hosts: those to adopt from, and the seconds for each.  tries: stacks that may fail; 0: none is built.
+
+    key: to sign the lock with; None: it isn't signed.
+    """
     intent = load_fleet(fleet, mode)
     path = lockfile.beside(fleet)
     old = lockfile.previous(path)
@@ -170,6 +187,7 @@ def _lock(
     if not same:
         resolved = replace(resolved, lock=lockfile.successor(resolved.lock, intent, old))
         lockfile.write(path, resolved.lock)
+    errors = [_undecided(proven), _signed(fleet, mode, key)]
     for profile, verdict in resolved.warnings:
         console.warn(f"profile {profile}: [{verdict.rule}] {verdict.words}")
     for change in changes:
@@ -179,7 +197,7 @@ def _lock(
             console.warn(f"profile {change.profile}: {lockfile.consequences(change)}")
     if as_json:
         console.json(_document(path, old, resolved, changes, attempts, same=same))
-        _require_decided(proven)
+        options.end_with(errors)
         return
     if old is not None and changes:
         _show(changes)
@@ -195,7 +213,7 @@ def _lock(
     else:
         console.say(f"Wrote {path}: review it and commit it")
         console.say(f"Next: gdsdeploy provision {fleet}")
-    _require_decided(proven)
+    options.end_with(errors)
 
 
 def _fetcher(intent: Fleet, fleet: Path, mode: Reading) -> Fetcher:
@@ -261,11 +279,12 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
     return {"profile": attempt.profile, **values, "kept": attempt.is_earlier, "rule": attempt.rule or None}
 
 
-def _require_decided(proven: Proven | None) -> None:
-    """Raise ChecksUnknown, once the lock is written, for stacks that no build can prove."""
-    if proven is not None and proven.undecided:
-        lines = [f"profile {e.profile}: {e.label} has no proof: {e.record.error}" for e in proven.undecided]
-        raise ChecksUnknown(joined(lines), hint="The lock is written. Hosts audit the modules that they build")
+def _undecided(proven: Proven | None) -> GdsError | None:
+    """What the command ends in where no build can prove a stack that is locked."""
+    if proven is None or not proven.undecided:
+        return None
+    lines = [f"profile {e.profile}: {e.label} has no proof: {e.record.error}" for e in proven.undecided]
+    return ChecksUnknown(joined(lines), hint="The lock is written. Hosts audit the modules that they build")
 
 
 def _ask(intent: Fleet, fleet: Path, adopt: str, timeout: float) -> Pieces:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -217,8 +217,15 @@ def require(holds: bool, problem: str) -> None:
 def raise_last(failures: dict[str, GdsError], fleet: Path) -> None:
     """Print every failure once, with its hosts; the last one ends the command with its exit code."""
     errors = model.errors_alike(failures)
-    for error in errors[:-1]:
+    for error in errors:
         error.name_fleet(fleet)
+    end_with(errors)
+
+
+def end_with(errors: Sequence[GdsError | None]) -> None:
+    """Print the errors that there are; the last one ends the command with its exit code."""
+    there = [error for error in errors if error is not None]
+    for error in there[:-1]:
         console.error(error.message, error.hint)
-    if errors:
-        raise errors[-1]
+    for error in there[-1:]:
+        raise error

@@ -13,12 +13,14 @@ import click
 from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.cli.verbs import Verbs, below
-from gdsdeploy.errors import Interrupted
+from gdsdeploy.errors import GdsError, Interrupted
+from gdsdeploy.host.io import streams
 from gdsdeploy.host.io.wording import aligned, joined, span
 from gdsdeploy.model.events import RolloutPaused
 from gdsdeploy.rollout import control, display, journal, machine, page, progress
 from gdsdeploy.rollout.display import Watch
-from gdsdeploy.validate.output import require_folder, write
+from gdsdeploy.rollout.machine import Status
+from gdsdeploy.validate.output import require_folder, write_each
 
 #: Verb → what it does, in the order of use.
 VERBS = {
@@ -91,15 +93,20 @@ def show(fleet: Path, name: str | None, watch: bool, as_json: bool, html: Path |
         with view.shown():
             live = _follow(path, summary.id, view)
     assert view.status is not None
+    unwritten = write_report(view.status, html, live=live)
     if not as_json:
         console.data(joined(view.lines(live=live, whole=True)))
     elif not watch:
         console.data(page.to_json(view.status, live=live))
-    if html is not None:
-        write(html, page.stream(view.status, live=live))
+    options.end_with([*unwritten, display.final_error(view.status) if watch else None])
+
+
+def write_report(status: Status, html: Path | None, *, live: bool) -> list[GdsError]:
+    """Write the page about a rollout, if it has a file; returns the error if it can't be written."""
+    unwritten = write_each([(html, lambda: page.stream(status, live=live))])
+    if html is not None and not unwritten:
         console.say(f"The report is in {html}")
-    if watch and (error := display.final_error(view.status)) is not None:
-        raise error
+    return [*unwritten.values()]
 
 
 def _follow(path: Path, rollout: str, view: Watch) -> bool:
@@ -123,7 +130,7 @@ def _show_new(book: journal.Journal, path: Path, rollout: str, view: Watch) -> b
     assert view.status is not None
     for event in book.events(rollout, after=view.status.number):
         view.observe(event)
-    return live and not view.status.finished
+    return live and not view.status.finished and not streams.lost()
 
 
 @click.command("history")

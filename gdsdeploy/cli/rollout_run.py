@@ -14,6 +14,7 @@ import click
 from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.cli.provision import say_plans
+from gdsdeploy.cli.rollout import write_report
 from gdsdeploy.converge.plan_fleet import PLAN_TIMEOUT
 from gdsdeploy.errors import Busy, Interrupted, RolloutFailed, RolloutRefused
 from gdsdeploy.fleetfile.load import TRUSTED
@@ -26,7 +27,7 @@ from gdsdeploy.rollout.display import Watch
 from gdsdeploy.rollout.driver import Effects
 from gdsdeploy.rollout.machine import Status
 from gdsdeploy.rollout.preconditions import RolloutPreview, choose_participants, newest_rollout
-from gdsdeploy.validate.output import require_folder, write
+from gdsdeploy.validate.output import require_folder
 
 
 @click.command()
@@ -150,14 +151,11 @@ def _run(outlook: RolloutPreview, fleet: Path, *, as_json: bool) -> Status:
 
 def finish(ended: Status, *, html: Path | None, as_json: bool) -> None:
     """Write a rollout's report and print its end; raise the error that the command ends in, if there is one."""
-    if html is not None:
-        write(html, page.stream(ended, live=False))
-        console.say(f"The report is in {html}")
+    unwritten = write_report(ended, html, live=False)
     error = display.final_error(ended)
-    if error is not None:
-        raise error
-    if not as_json:
+    if error is None and not as_json:
         console.data(page.sentence(ended))
+    options.end_with([*unwritten, error])
 
 
 @click.command()

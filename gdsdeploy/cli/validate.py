@@ -122,11 +122,10 @@ def validate(
     else:
         assert fleet is not None
         report = _validate_hosts(fleet, limit, request, timeout=timeout, since_boot=since_boot)
+    # First, because a reader of the words may go before their end.
+    unwritten = _write(report, junit=junit, html=html, metrics=metrics).values()
     _show(report, as_json=as_json, verbose=verbose)
-    _write(report, junit=junit, html=html, metrics=metrics)
-    error = outcome(report)
-    if error is not None:
-        raise error
+    options.end_with([*unwritten, outcome(report)])
 
 
 def _show(report: Report, *, as_json: bool, verbose: bool) -> None:
@@ -141,18 +140,19 @@ def _show(report: Report, *, as_json: bool, verbose: bool) -> None:
         console.data(f"\n{details}")
 
 
-def _write(report: Report, *, junit: Path | None, html: Path | None, metrics: Path | None) -> None:
+def _write(report: Report, *, junit: Path | None, html: Path | None, metrics: Path | None) -> dict[Path, GdsError]:
+    """As write_each."""
     from gdsdeploy.report import formats
-    from gdsdeploy.validate.output import write
+    from gdsdeploy.report.html import stream
+    from gdsdeploy.validate.output import write_each
 
-    if junit is not None:
-        write(junit, formats.junit_xml(report))
-    if html is not None:
-        from gdsdeploy.report.html import stream
-
-        write(html, stream(report))
-    if metrics is not None:
-        write(metrics, formats.metrics(report))
+    return write_each(
+        [
+            (junit, lambda: formats.junit_xml(report)),
+            (html, lambda: stream(report)),
+            (metrics, lambda: formats.metrics(report)),
+        ]
+    )
 
 
 def _validate_hosts(

@@ -13,10 +13,11 @@ import click
 from gdsdeploy import console, resources
 from gdsdeploy.cli import options
 from gdsdeploy.cli.verbs import Verbs
-from gdsdeploy.errors import ChecksFailed, GdsError, Interrupted
+from gdsdeploy.errors import ChecksFailed, ChecksUnknown, GdsError, Interrupted
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import TRUSTED, load_fleet
 from gdsdeploy.host.facts.document import UNNAMED
+from gdsdeploy.host.io import streams
 from gdsdeploy.host.io.wording import joined, line
 from gdsdeploy.host.subjects import trees as view
 from gdsdeploy.host.subjects.topology import Topology
@@ -126,11 +127,11 @@ class _Rounds:
         self._answers: dict[str, dict[str, Any] | GdsError] = {}
 
     def run(self) -> None:
-        """Until Ctrl-C."""
+        """Until Ctrl-C, or until nothing reads them."""
         redraw = console.is_live() and not self._as_json
         try:
             with console.live(self._lines, lambda: "", redraw=redraw, transient=True):
-                while True:
+                while not streams.lost():
                     begin = time.monotonic()
                     self._answers = self._ask()
                     if not redraw:
@@ -178,6 +179,7 @@ def topology(
     Exit code, the first of these that applies:
       20, 21, 22    a host did not answer
       30            --golden check: a host differs
+      31            --golden check: no profile of the hosts names a golden topology
       0             otherwise
 
     \b
@@ -205,8 +207,10 @@ def topology(
     shapes, errors = reply_schema.judge_each(facts, require_topology)
     if golden == "write":
         options.raise_last(errors, fleet)
-        for path, hosts in write_golden(intent, fleet, shapes).items():
+        written, unwritten = write_golden(intent, fleet, shapes)
+        for path, hosts in written.items():
             console.say(f"{path}: the topology of {hostnames.words(hosts)}")
+        options.end_with([*unwritten.values()])
     elif golden == "check":
         _check(intent, shapes, as_json, errors)
     else:
@@ -239,6 +243,9 @@ def _check(fleet: Fleet, shapes: dict[str, Topology], as_json: bool, errors: Map
         each = ((name, None if lines is None else tuple(lines)) for name, lines in differences.items())
         for key, hosts in hostnames.grouped(each).items():
             console.data(joined(f"{hostnames.words(hosts)}: {line}" for line in words.get(key) or key or ()))
+    if not errors and differences and all(lines is None for lines in differences.values()):
+        hint = "Name one in a profile (topology: {golden: FILE}), and write it: gdsdeploy topology FLEET --golden write"
+        raise ChecksUnknown("no profile of these hosts names a golden topology", hint=hint)
     moved = [name for name, lines in differences.items() if lines]
     if moved and not errors:
         raise ChecksFailed(

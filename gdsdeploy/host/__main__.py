@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence, Tuple
 
 from . import trail
 from .errors import UndecidedError, UsageError
-from .io.wording import Printable
+from .io import streams
+from .io.streams import Printable
 from .paths import EXPECTATION
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     argv: None: those of this process, whose run is recorded in the audit trail.
     """
     _drop_folders_of_others()
-    with contextlib.redirect_stdout(Printable(sys.stdout)), contextlib.redirect_stderr(Printable(sys.stderr)):
+    with streams.guarded(Printable):
         return trail.record(sys.argv[1:], partial(_run, None)) if argv is None else _run(argv)
 
 
@@ -81,8 +82,7 @@ def _run(argv: Optional[Sequence[str]]) -> int:
         parser.print_help(sys.stderr)
         return UNUSABLE
     try:
-        status: int = run(arguments)
-        sys.stdout.flush()
+        return streams.end(run(arguments))
     except UsageError as error:
         print(f"gdsdeploy-host: {error}", file=sys.stderr)
         return UNUSABLE
@@ -90,12 +90,9 @@ def _run(argv: Optional[Sequence[str]]) -> int:
         print(f"gdsdeploy-host: could not tell: {error}" + (f"\n  {error.hint}" if error.hint else ""), file=sys.stderr)
         return UNDECIDED
     except BrokenPipeError:
-        # The reader of the output has gone; Python would complain once more while it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 1
+        return streams.UNREAD
     except KeyboardInterrupt:
         return 130
-    return status
 
 
 def _parser(verb: str) -> argparse.ArgumentParser:

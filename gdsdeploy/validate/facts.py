@@ -24,7 +24,7 @@ from gdsdeploy.paths import DEFAULT_FLEET
 from gdsdeploy.ssh import reply_schema
 from gdsdeploy.ssh.endpoint import TIMEOUT
 from gdsdeploy.ssh.transport import ask
-from gdsdeploy.validate.output import write
+from gdsdeploy.validate.output import write_each
 
 
 def facts_of_this_machine(mount: str) -> HostFacts:
@@ -94,10 +94,13 @@ def require_topology(name: str, facts: HostFacts | GdsError) -> Topology:
         raise ChecksUnknown(f"{name}: its PCI functions are not known: {error}") from None
 
 
-def write_golden(fleet: Fleet, fleet_file: Path, topologies: Mapping[str, Topology]) -> dict[Path, list[str]]:
-    """Write the golden file of each profile from its hosts, which have to agree; returns file → hosts.
+def write_golden(
+    fleet: Fleet, fleet_file: Path, topologies: Mapping[str, Topology]
+) -> tuple[dict[Path, list[str]], dict[Path, GdsError]]:
+    """Write the golden file of each profile from its hosts, which have to agree.
 
-    Raises FleetInvalid where a profile names no file, ChecksFailed where its hosts differ; nothing is written then.
+    Returns file → hosts, and the errors of the files that can't be written.  Raises FleetInvalid where a profile names
+    no file, ChecksFailed where its hosts differ; nothing is written then.
     """
     documents: dict[str, dict[str, Any]] = {}
     hosts: dict[str, list[str]] = {}
@@ -113,12 +116,11 @@ def write_golden(fleet: Fleet, fleet_file: Path, topologies: Mapping[str, Topolo
             words = f"{hosts[profile][0]} and {name} have the profile {profile} and differ: " + "; ".join(differ)
             raise ChecksFailed(words, hint="Name a correct one with --limit; give other machines another profile")
         hosts.setdefault(profile, []).append(name)
-    files: dict[Path, list[str]] = {}
-    for profile, document in documents.items():
-        file = paths.locate(fleet_file.parent, str(fleet.profiles[profile].topology.golden))
-        write(file, to_json(document))
-        files[file] = hosts[profile]
-    return files
+    files = {
+        paths.locate(fleet_file.parent, str(fleet.profiles[profile].topology.golden)): profile for profile in documents
+    }
+    errors = write_each((file, partial(to_json, documents[profile])) for file, profile in files.items())
+    return {file: hosts[profile] for file, profile in files.items() if file not in errors}, errors
 
 
 def golden_differences(fleet: Fleet, name: str, topology: Topology) -> list[str] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from gdsdeploy import atomic
@@ -21,3 +21,15 @@ def write(file: Path, text: str | bytes | Iterable[str], *, mode: int | None = N
         atomic.write(file, text, mode=mode)
     except OSError as caught:
         raise GdsError(f"{file}: cannot be written: {caught.strerror}") from None
+
+
+def write_each(reports: Iterable[tuple[Path | None, Callable[[], str | Iterable[str]]]]) -> dict[Path, GdsError]:
+    """Write the text of every report that has a file; returns the errors of the files that can't be written."""
+    errors = {}
+    for file, text in reports:
+        if file is not None:
+            try:
+                write(file, text())
+            except GdsError as error:
+                errors[file] = error
+    return errors

@@ -10,10 +10,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gdsdeploy.errors import FleetInvalid, GdsError, MissingProgram, SignatureRefused, SigningKeyUnusable
+from gdsdeploy.cli import lock as cli_lock
+from gdsdeploy.errors import ChecksUnknown, FleetInvalid, GdsError, MissingProgram, SignatureRefused, SigningKeyUnusable
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile, releases, signatures
+from gdsdeploy.lock.resolve_fleet import Resolved
 from gdsdeploy.model.rollout import Plan
+from gdsdeploy.preflight import Answer, PreflightRecord
+from gdsdeploy.preflight.prove import Attempt, Proven
 from gdsdeploy.rollout.session import RealEffects
 from tests import commandline
 from tests.loopback.loopback_fleet import LoopbackFleet
@@ -153,6 +157,24 @@ def test_a_key_that_cannot_sign_leaves_the_lock_as_it_is(
         assert f"{name}: no key of OpenSSH" in commandline.plain(capsys.readouterr().err)
         assert (path.read_bytes(), signatures.beside(path).read_bytes()) == before
     assert commandline.run("lock", "--check", "--sign", tmp_path / "alice", fleet.path) == 2
+
+
+def test_a_lock_is_signed_whatever_else_the_command_ends_in(
+    fleet: LoopbackFleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = lockfile.beside(fleet.path)
+    resolved = Resolved(lockfile.read(path), ())
+    record = PreflightRecord("1", "2", "open", "", "x", Answer.UNKNOWN, Answer.UNKNOWN, (), 1.0, "", "")
+    proven = Proven(resolved, (Attempt("right", "its stack", record, is_earlier=False),))
+    monkeypatch.setattr(cli_lock, "_resolve", lambda *_: (resolved, proven))
+    signatures.beside(path).unlink()
+    command = ("lock", "--prove", fleet.path, "--sign")
+    assert commandline.run(*command, tmp_path / "alice") == ChecksUnknown.exit_code
+    lockfile.fleet_and_lock(fleet.path)
+    assert commandline.run(*command, tmp_path / "bob") == SignatureRefused.exit_code
+    out, err = capsys.readouterr()
+    assert out.count("packages") == 2, "what is locked is shown all the same"
+    assert err.count("its stack has no proof") == 2
 
 
 def test_each_new_lock_has_the_fleet_and_the_next_serial(fleet: LoopbackFleet) -> None:

@@ -125,7 +125,7 @@ def test_the_controller_writes_to_the_terminal_through_the_console() -> None:
 
 
 def test_the_host_program_prints_through_what_makes_text_printable() -> None:
-    assert users_of("gdsdeploy.host.io.wording.Printable") == {"host/__main__.py"}
+    assert users_of("gdsdeploy.host.io.streams.Printable") == {"host/__main__.py"}
     for path in (p for p in MODULES if relative(p).startswith("host/")):
         text = path.read_text()
         assert not any(word in text for word in ("stdout.buffer", "stderr.buffer", "sys.__std")), path

@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from ..errors import UsageError
+from ..io import streams
 from ..io.wording import joined
 from ..subjects.processes import collect_statistics
 from ..watch.document import VERSION, document, lines, total
@@ -69,7 +70,7 @@ def command(arguments: argparse.Namespace) -> int:
     while True:
         time.sleep(arguments.every or EVERY)
         _print(document(watcher.look(), arguments.job), arguments.json, last=arguments.once)
-        if arguments.once:
+        if arguments.once or streams.lost():
             return 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from typing import Any, Iterable, List, Sequence
+from typing import Iterable, List, Sequence
 
 
 def first_few(words: Sequence[str], most: int, separator: str = ", ") -> str:
@@ -46,8 +46,8 @@ def printable(text: str) -> str:
     """``text`` with what is hidden or a command as JSON writes it (``\\u001b``): JSON stays the same document."""
     if text.isascii() and text.isprintable() and "::" not in text and "##" not in text:
         return text
-    shown = HIDDEN.sub(lambda match: _escaped(match[0]), text)
-    return _COMMAND.sub(lambda match: (match[1] or "") + _escaped(match[2] or match[3]), shown)
+    shown = HIDDEN.sub(lambda match: escaped(match[0]), text)
+    return _COMMAND.sub(lambda match: (match[1] or "") + escaped(match[2] or match[3]), shown)
 
 
 def line(text: str) -> str:
@@ -69,29 +69,10 @@ def quoted(text: str) -> str:
 _MARKED = re.compile("  [|-] ")
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """``text`` with every character as JSON can escape it."""
     units = text.encode("utf-16-be", "surrogatepass").hex()
     return "".join("\\u" + units[at : at + 4] for at in range(0, len(units), 4))
-
-
-class Printable:
-    """A text stream on which everything that is written is printable; for the rest, the stream that it wraps."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        """Write ``text``; returns the number of characters that it had."""
-        self._stream.write(printable(text))
-        return len(text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        """Write each of ``lines``."""
-        for text in lines:
-            self.write(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
 
 def aligned(rows: Sequence[Sequence[str]], indent: str = "") -> List[str]:

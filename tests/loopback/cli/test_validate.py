@@ -6,6 +6,8 @@ import importlib.resources
 import json
 import re
 import socket
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -63,6 +65,25 @@ def test_a_failed_check_with_everything_written(make_fleet: Make, run: Run, tmp_
     assert "0.0.0-none" in page.read_text()
     assert ET.parse(xml).getroot().get("failures") == "1"
     assert list(tmp_path.glob(".*.part")) == []
+
+
+def test_every_report_that_can_be_written_is_and_the_verdict_stays(make_fleet: Make, run: Run, tmp_path: Path) -> None:
+    """Also where nothing can be printed."""
+    fleet = make_fleet(gpu1=RIGHT, gpu2=WRONG)
+    page, numbers, full = tmp_path / "report.html", tmp_path / "metrics.prom", Path("/dev/full")
+    words = (*KERNEL, "--junit", full, "--html", page, "--metrics", numbers)
+    code, out, err = run("validate", fleet.path, *words)
+    assert (code, "✗ kernel.running (FAIL) on gpu2" in out) == (30, True)
+    assert err.index("error: /dev/full: cannot be written: No space left") < err.index("error: checks failed on gpu2")
+    assert "0.0.0-none" in page.read_text()
+    assert "gdsdeploy_" in numbers.read_text()
+    code, _, err = run("validate", fleet.path, *words, "--limit", "gpu1")
+    assert (code, err.count("No space left")) == (1, 1), "a pass that nobody can read"
+    page.write_text("earlier")
+    command = [Path(sys.executable).parent / "gdsdeploy", "validate", fleet.path, *KERNEL, "--html", page]
+    with full.open("w") as output:
+        done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, "checks failed on gpu2" in done.stderr, page.read_text()[:5]) == (30, True, "<!DOC")
 
 
 def test_json_is_all_that_is_on_standard_output(make_fleet: Make, run: Run) -> None:
