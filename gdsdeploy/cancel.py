@@ -1,16 +1,35 @@
-"""Ends what this process waits for, from another thread: programs, connections, pauses.
+"""Ends what this process waits for: programs, connections, pauses; and the process itself, as a signal asks for it.
 
 Long work runs within :meth:`Stop.scope`; ``run`` and ``transport`` then end early when another thread asks for it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import os
+import signal
+import sys
 import threading
+import time
+import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, Final
 
 from gdsdeploy.errors import Interrupted
+
+#: Ctrl-C, the request of a supervisor, a terminal that is gone.
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: Seconds that a second signal leaves to what ends; then it is killed.
+HURRY = 5.0
+#: Seconds in which what was killed has to be gone.
+_GONE = 3.0
+#: PR_SET_CHILD_SUBREAPER of prctl(2)
+_ADOPT = 36
 
 
 class Stop:
@@ -78,10 +97,146 @@ _NEVER = Stop()
 
 
 def current() -> Stop:
-    """The stop of this thread's scope; outside of one, a stop that is never requested."""
-    return _CURRENT.get() or _NEVER
+    """The stop of this thread's scope; outside of one, of other threads than the main one: a signal requests it.
+
+    The main thread gets a KeyboardInterrupt instead, and cleans up with programs and connections that nothing ends.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    return _CURRENT.get() or (_NEVER if main else _ending.stop)
 
 
 def possible() -> bool:
     """Whether this thread is in a scope."""
     return _CURRENT.get() is not None
+
+
+# -- Signals
+
+
+class _Ending:
+    """What signals have asked of this process.  Handlers run in the main thread, between any two instructions of it."""
+
+    def __init__(self) -> None:
+        #: number of the first one
+        self.first = 0
+        self.whole = False
+        self.stop = Stop()
+        self.interrupted = self.hurried = False
+
+    def note(self, number: int) -> None:
+        """Take note of a signal, whatever it does here."""
+        if not self.first:
+            self.first = number
+            # What Ansible's processes leave behind can be found then.
+            _adopt(self.whole)
+
+    def interrupt(self, _number: int) -> None:
+        """The first time: KeyboardInterrupt here, an end for other threads.  Later: HURRY seconds, then SIGKILL."""
+        if not self.interrupted:
+            self.interrupted = True
+            self.stop.request()
+            raise KeyboardInterrupt
+        if not self.hurried:
+            self.hurried = True
+            signal.signal(signal.SIGALRM, self._run_out)
+            signal.setitimer(signal.ITIMER_REAL, HURRY, 1.0)
+
+    def _run_out(self, *_: object) -> None:
+        kill(os.getpid())
+        raise KeyboardInterrupt
+
+
+_ending = _Ending()
+#: Processes that outlive this one: started to do so.
+detached: set[int] = set()
+
+
+@contextmanager
+def signals(action: Callable[[int], None] | None = None) -> Iterator[None]:
+    """Have ``action`` get the number of each signal during the block; ignored signals stay ignored.
+
+    None: interrupt the main thread.
+    """
+    before: dict[signal.Signals, Any] = {}
+
+    def handle(number: int, _frame: object) -> None:
+        _ending.note(number)
+        (action or _ending.interrupt)(number)
+
+    if threading.current_thread() is threading.main_thread():
+        for number in SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)
+
+
+@contextmanager
+def whole_process() -> Iterator[None]:
+    """The block is all that this process does: if a signal ends it, what it started is ended, too.
+
+    The process then dies by that signal.  A block that a signal ended is left by KeyboardInterrupt, or by SystemExit
+    with the code of Interrupted.
+    """
+    global _ending
+    _ending = ending = _Ending()
+    ending.whole = True
+    code: object = 0
+    with signals():
+        try:
+            yield
+        except SystemExit as error:
+            code = error.code
+            raise
+        except BaseException as error:
+            code = 1
+            if ending.interrupted and not isinstance(error, KeyboardInterrupt):
+                traceback.print_exc()
+            raise
+        finally:
+            if ending.first and (code == Interrupted.exit_code or (ending.interrupted and code)):
+                _die(ending.first)
+            _adopt(False)
+            _ending = _Ending()
+
+
+def _adopt(whether: bool) -> None:
+    """Whether orphans below this process become its children."""
+    ctypes.CDLL(None).prctl(_ADOPT, int(whether), 0, 0, 0)
+
+
+def _die(number: int) -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    end = time.monotonic() + _GONE
+    while kill(os.getpid()) and time.monotonic() < end:
+        time.sleep(0.02)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def kill(process: int) -> bool:
+    """SIGKILL to all that the process started and that still runs, but for what is detached; whether there was any."""
+    children = defaultdict(list)
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # The second field, the program's name in parentheses, may contain spaces and parentheses.
+            state, parent = entry.read_text(errors="replace").rpartition(")")[2].split()[:2]
+            if state not in "ZX":
+                children[int(parent)].append(int(entry.parent.name))
+    found, waiting = False, [process]
+    while waiting:
+        for child in children[waiting.pop()]:
+            if child not in detached:
+                waiting.append(child)
+                with contextlib.suppress(OSError):
+                    os.kill(child, signal.SIGKILL)
+                    found = True
+    return found

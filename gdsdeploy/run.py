@@ -153,7 +153,8 @@ def run(
     env: variables added to (not replacing) the current environment; None removes one.
     timeout: seconds; past it the program is killed and ProgramFailed raised.
     log: a file that receives stdout and stderr together instead of memory; the error quotes its end.
-    Raises MissingProgram when the program does not exist.
+    Raises MissingProgram when the program does not exist, Interrupted after a request to stop (``cancel``): what begins
+    after it cleans up, and comes to its end.
     """
     with contextlib.ExitStack() as stack:
         with _starting(argv, doing, hint, cwd):
@@ -172,11 +173,11 @@ def run(
         try:
             outputs = _outputs(process, timeout)
         except subprocess.TimeoutExpired as error:
-            process.kill()
+            _kill(process)
             command = shlex.join(map(str, argv))
             raise ProgramFailed(f"cannot {doing}: no end after {timeout:.0f} s\n  $ {command}", hint=hint) from error
         except BaseException:
-            process.kill()
+            _kill(process)
             raise
     stdout, stderr = ((text or b"").decode(errors="replace") for text in outputs)
     done = Completed(tuple(map(str, argv)), process.returncode, stdout, stderr)
@@ -196,8 +197,9 @@ def _file_of(data: str | bytes) -> Iterator[IO[bytes]]:
 
 
 def _outputs(process: subprocess.Popen[bytes], timeout: float | None) -> Sequence[bytes | None]:
-    """Standard output and error of a program to its end; raises TimeoutExpired."""
-    begin, ended = time.monotonic(), 0.0
+    """Standard output and error of a program to its end; raises TimeoutExpired, and Interrupted as :func:`run` does."""
+    begin, ended, stop = time.monotonic(), 0.0, cancel.current()
+    stops = not stop.event.is_set()
     while True:
         left = _LOOK if timeout is None else min(_LOOK, begin + timeout - time.monotonic())
         try:
@@ -205,6 +207,8 @@ def _outputs(process: subprocess.Popen[bytes], timeout: float | None) -> Sequenc
         except subprocess.TimeoutExpired as error:
             now = time.monotonic()
             if process.poll() is None:
+                if stops:
+                    stop.check()
                 if timeout is not None and now >= begin + timeout:
                     raise
             elif (ended := ended or now) + LINGER <= now:
@@ -227,8 +231,8 @@ def stream(
     env: variables added to the current environment; None removes one.  input: its standard input.
     memory: most bytes of address space and of each file, for the program and its children; 0: as for this process.
     timeout: seconds; past it the program is ended as by a request to stop, and ProgramFailed raised.
-    Ctrl-C is passed on to the program, which can clean up, and then raised again.  A request to stop (``cancel``) ends
-    the program in the same way and raises Interrupted.
+    KeyboardInterrupt ends the program, which can clean up, and is raised again.  A request to stop (``cancel``) ends
+    it, too, and raises Interrupted.
     """
     stop = cancel.current()
     stop.check()
@@ -240,7 +244,7 @@ def stream(
         if memory:
             # It doesn't talk to anything yet: Python itself is still starting.
             _limit(process.pid, memory)
-        with stop.ending(lambda: _end(process)):
+        with stop.ending(lambda: _end(process, cancel.HURRY)):
             for text in _lines(process, None if timeout is None else time.monotonic() + timeout):
                 line(text)
             status = process.wait()
@@ -291,14 +295,26 @@ def _limit(process: int, memory: int) -> None:
             resource.prlimit(process, kind, (limit, most))
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], seconds: float | None = None) -> None:
     """Ask a program and its children to end; kill them if they don't."""
-    # A background job of a shell ignores SIGINT, outlives the shell, and keeps its output open.
-    for number, seconds in ((signal.SIGINT, TO_END), (signal.SIGKILL, None)):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=seconds)
+    # A background job of a shell ignores SIGINT, and so does what it starts.
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM if ignored else signal.SIGINT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=TO_END if seconds is None else seconds)
+    _kill(process)
+    # Such a job also outlives the shell, and keeps its output open.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a program, and what it started: Ansible's processes for hosts have sessions of their own."""
+    if process.poll() is None:
+        cancel.kill(process.pid)
+        process.kill()
 
 
 def spawn(
@@ -315,7 +331,9 @@ def spawn(
     """
     with _starting(argv, doing, cwd=cwd), log.open("ab") as sink:
         settings: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": sink, "stderr": subprocess.STDOUT}
-        return _popen(argv, start_new_session=True, cwd=cwd, env=_environment(env), **settings).pid
+        pid = _popen(argv, start_new_session=True, cwd=cwd, env=_environment(env), **settings).pid
+        cancel.detached.add(pid)
+        return pid
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import click
 
-from gdsdeploy import __version__, console
+from gdsdeploy import __version__, cancel, console
 from gdsdeploy.cli.verbs import Verbs, below, early, quiet_option
 from gdsdeploy.errors import ChecksUnknown, GdsError, Interrupted
 from gdsdeploy.host.errors import UndecidedError
@@ -75,8 +75,9 @@ def main(argv: list[str] | None = None) -> None:
     end_with(group, "gdsdeploy", argv)
 
 
+@cancel.whole_process()
 def end_with(command: click.Command, name: str, argv: list[str] | None = None) -> NoReturn:
-    """Run a command line, the program ``name``, and end the process with its exit code."""
+    """Run the command line of ``name``; end the process with its exit code, or die by the signal that ended it."""
     with streams.guarded():
         sys.exit(streams.end(_run(command, name, argv)))
 

@@ -6,8 +6,10 @@ import contextlib
 import json
 import os
 import secrets
+import signal
+import tempfile
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -53,6 +55,8 @@ KINDS: Mapping[str, type[GdsError]] = {
 }
 #: Ansible's whole message about a command that failed.
 _ENDED = "non-zero return code"
+#: Its exit statuses at the end of a playbook: the bits of failed hosts, silent hosts, and a play that was cut short.
+_RECAPPED = range(0, 10, 2)
 #: Destinations of ansible-playbook's flags that change neither what is run nor with which variables.
 _CONVERGE = frozenset({"verbosity", "forks", "timeout", "subset"})
 #: Prints, as JSON, how ansible-playbook's own parser reads the arguments, or why it refuses them, and all its flags.
@@ -93,6 +97,8 @@ class HostResult:
     """What a run did on one host: ``changed`` holds "role: task" of every task that changed something, in order."""
 
     changed: list[str] = field(default_factory=list)
+    #: whether Ansible said that it was through with the host
+    ended: bool = False
     #: every change that a module made, as data
     changes: list[Change] = field(default_factory=list)
     failure: GdsError | None = None
@@ -167,6 +173,20 @@ def environment(
     }
 
 
+@contextlib.contextmanager
+def control_folder() -> Iterator[Path]:
+    """A folder for OpenSSH's sockets.  At the end, it is removed, and connections that are kept by them are closed."""
+    with tempfile.TemporaryDirectory(prefix="gds-") as folder:
+        try:
+            yield Path(folder)
+        finally:
+            # ssh has left its session and its parent to keep a connection; its title names the socket.
+            for entry in Path("/proc").glob("[0-9]*/cmdline"):
+                with contextlib.suppress(OSError):
+                    if entry.read_bytes().startswith(f"ssh: {folder}/".encode()):
+                        os.kill(int(entry.parent.name), signal.SIGTERM)
+
+
 def flags(words: Sequence[str]) -> Flags:
     """The flags ``words``; raises FlagsRefused for what neither ansible-playbook nor gdsdeploy takes."""
     if not words:
@@ -219,13 +239,18 @@ def play(
     if outcome.status != 0 and not any(result.failure for result in outcome.hosts.values()):
         words = "\n".join([f"ansible-playbook ended with status {outcome.status}", *tail])
         raise ConvergeFailed(words, hint=f"Whole output: {log}")
+    for name, result in outcome.hosts.items():
+        # A failure ends the play of its host alone.
+        if result.failure is None and not (result.ended and outcome.status in _RECAPPED):
+            words = f"{name}: ansible-playbook ended with status {outcome.status} before it was through with this host"
+            result.failure = ConvergeFailed(words, hint=f"Whole output: {log}")
     return outcome
 
 
 class _Event(BaseModel):
     """A line of callbacks/gds_events.py."""
 
-    event: Literal["play", "long", "result"]
+    event: Literal["play", "long", "result", "recap"]
     name: str = ""
     host: str = ""
     role: str = ""
@@ -233,6 +258,7 @@ class _Event(BaseModel):
     status: str = ""
     seconds: Annotated[float, Field(allow_inf_nan=False)] = 0.0
     changed: bool = False
+    hosts: list[str] = []
     #: JSON of a _HostPart
     said: str = ""
 
@@ -270,6 +296,9 @@ def _event(text: str, mark: str, outcome: Outcome, says: tuple[Say, Say], log: P
     elif event.event == "long":
         console.board.begin(event.host, f"{event.role}: {event.task}", ago=LONG)
         says[1](f"{place} …")
+    elif event.event == "recap":
+        for name in outcome.hosts.keys() & event.hosts:
+            outcome.hosts[name].ended = True
     else:
         console.board.end(event.host, done=event.status == "ok")
         _take(event, place, outcome.hosts.setdefault(event.host, HostResult()), says[1], log)

@@ -8,7 +8,6 @@ import json
 import os
 import secrets
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -98,6 +97,10 @@ def provision(
             progress(f"  {words(hosts)}: {what}")
         for line in origins(planned.supplies):
             progress(f"  {line}")
+        kept = release if flags.converges else None
+        if kept is not None:
+            # What is known is on record also where the run is interrupted.
+            releases.record_hosts(kept, satisfied)
         play = _Play(fleet, lock, fleet_path, playbook, flags, identity, planned.files, satisfied)
         try:
             run = _play(play, names, refused, progress)
@@ -108,9 +111,9 @@ def provision(
             for name, key in shelf.first_keys().items():
                 progress(f"  {name}: signs its modules with the key {key}, now on record")
         explained = _explained(run, planned.supplies, shelf.folder)
-        if release is not None and flags.converges:
-            failed = explained.failures()
-            releases.record_hosts(release, [name for name in names if name not in failed])
+        if kept is not None:
+            done = set(names) - explained.failures().keys() - set(satisfied)
+            releases.record_hosts(kept, sorted(done))
         return explained
 
 
@@ -176,8 +179,8 @@ def _play(
     command = ansible.argv(play.playbook, path, limit=reachable, extra=play.flags.words)
     try:
         # Connections are kept by the hosts' names, which another fleet may have, too.
-        with tempfile.TemporaryDirectory(prefix="gds-") as control:
-            environment = ansible.environment(control_dir=Path(control), program=run_files.program)
+        with ansible.control_folder() as control:
+            environment = ansible.environment(control_dir=control, program=run_files.program)
             outcome = ansible.play(
                 command, environment, log=log, progress=progress, each=console.say_each(len(reachable)),
                 inventory=path.stat().st_size,

@@ -17,11 +17,12 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
+from gdsdeploy import cancel
 from gdsdeploy.errors import MEMORY, ControllerUnfit, GdsError, Interrupted, JournalUnusable
 from gdsdeploy.model.events import (
     Draft,
@@ -130,8 +131,6 @@ LOOK: Final = 5.0
 MINUTE: Final = 60.0
 #: Seconds in which stopped steps have to end.
 GRACE: Final = 30.0
-#: The first one pauses, the second one stops.
-SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ENDS: Final = frozenset({Kind.END, Kind.FAIL})
 
 
@@ -199,7 +198,8 @@ def drive(
     the journal can't be written.  ControllerUnfit, and an error that is a bug, pause it and are raised at the end.
     """
     driver = _Driver(writer, rollout, effects, hooks or Hooks(), clock or Clock())
-    with driver.signals():
+    # The first one pauses, the second one stops.
+    with cancel.signals(driver._signalled):
         return driver.run()
 
 
@@ -499,21 +499,7 @@ class _Driver:
 
     # -- the end
 
-    @contextlib.contextmanager
-    def signals(self) -> Iterator[None]:
-        """Count signals during the block; ignored signals stay ignored."""
-        before: dict[signal.Signals, Any] = {}
-        if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
-                if signal.getsignal(number) is not signal.SIG_IGN:
-                    before[number] = signal.signal(number, self._signalled)
-        try:
-            yield
-        finally:
-            for number, action in before.items():
-                signal.signal(number, action)
-
-    def _signalled(self, number: int, _frame: object) -> None:
+    def _signalled(self, number: int) -> None:
         self._signals += 1
         self._signal = signal.Signals(number).name
         self._inbox.put(None)

@@ -262,8 +262,8 @@ def fan_out(
     stdin: what the program reads on standard input, the same for all or by host.
     read_only: the question only reads: a host with ``reads_installed`` has its installed program answer it.
     workers: hosts that are talked to at the same time; None: as ``connections`` has it.
-    Ctrl-C and a request to stop (``cancel``) close every connection and raise Interrupted; closing the iterator closes
-    the connections, too.
+    KeyboardInterrupt, a request to stop (``cancel``), which raises Interrupted, and closing the iterator close every
+    connection.
     """
     stop = cancel.current()
     stop.check()
@@ -308,8 +308,6 @@ def fan_out(
                 if isinstance(answer, Exception):
                     raise answer
                 yield answer
-    except KeyboardInterrupt:
-        raise Interrupted("interrupted while hosts were being asked; nothing was changed on them") from None
     finally:
         opened.close()
 

@@ -32,7 +32,7 @@ MOST = 2 * 1024 * 1024
 
 
 class CallbackModule(CallbackBase):  # type: ignore[misc]
-    """Turns Ansible's callbacks into events: play, long (a task that takes its time), result."""
+    """Turns Ansible's callbacks into events: play, long (a task that takes its time), result, recap (of what ended)."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "aggregate"
@@ -50,6 +50,9 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
         self._emit(event="play", name=play.get_name())
+
+    def v2_playbook_on_stats(self, stats: Any) -> None:
+        self._emit(event="recap", hosts=sorted(stats.processed))
 
     def v2_runner_on_start(self, host: Any, task: Any) -> None:
         event = {"event": "long", "host": host.get_name(), **self._task(task)}

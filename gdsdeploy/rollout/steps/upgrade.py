@@ -7,7 +7,6 @@ default stays until every check has passed in the boot of the new kernel.  A per
 from __future__ import annotations
 
 import json
-import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -328,10 +327,10 @@ def _play_once(work: Work, step: str, document: Mapping[str, Any]) -> ansible.Ho
     path, log = work.logs / f"{stem}.yml", work.logs / f"{stem}.log"
     path.write_text(dump(document), encoding="utf-8")
     # One folder for each start: an open connection must not outlive the host's reboot.
-    with tempfile.TemporaryDirectory(prefix="gds-") as control:
+    with ansible.control_folder() as control:
         command = ansible.argv(PLAYBOOK.format(step), path, limit=[work.name], extra=[])
         program = hostapp.keep(paths.cache() / "program")
-        environment = ansible.environment(control_dir=Path(control), program=program)
+        environment = ansible.environment(control_dir=control, program=program)
         outcome = ansible.play(command, environment, log=log, progress=work.say)
     result = outcome.hosts.get(work.name)
     if result is None:

@@ -169,12 +169,13 @@ def test_changes_and_log_are_kept(tmp_path: Path) -> None:
         {"event": "long", "host": "gpu1", "role": "gds_repo", "task": "Pin the stack"},
         result("ok", "gds_repo", "Pin the stack", changed=True, changes=[WRITE.to_json(), {"kind": "x"}, 7]),
         result("ok", "gds_repo", "Ask apt"),
+        {"event": "recap", "hosts": ["gpu1", "gpu2"]},
     ]
     lines: list[str] = []
     log = tmp_path / "log" / "run.log"
     outcome = ansible.play(fake_playbook(tmp_path, events, 0), {}, log=log, progress=lines.append)
     assert outcome.hosts["gpu1"].changed == ["gds_repo: Pin the stack"]
-    assert outcome.changes() == 1
+    assert (outcome.changes(), outcome.hosts.keys()) == (1, {"gpu1"})
     assert outcome.hosts["gpu1"].changes == [WRITE], "what is no change is left out"
     assert log.read_text() == "human text\n"
     assert lines[0] == "▸ Prepare"
@@ -247,6 +248,44 @@ def test_the_kind_of_an_error_decides(tmp_path: Path, role: str, kind: str, erro
 def test_a_playbook_that_dies_without_a_word_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConvergeFailed, match="status 4"):
         ansible.play(fake_playbook(tmp_path, [], 4), {}, log=tmp_path / "l", progress=lambda _: None)
+
+
+#: gpu1 fails, and then the kernel ends Ansible, as for want of memory, while gpu2 and gpu3 are at work.
+KILLED = """
+- hosts: all
+  gather_facts: false
+  strategy: free
+  tasks:
+    - name: Begin
+      ansible.builtin.command: "true"
+    - name: Fail
+      ansible.builtin.command: "false"
+      when: inventory_hostname == "gpu1"
+    - name: Wait for it
+      ansible.builtin.command: sleep 2
+    - name: Kill
+      ansible.builtin.command: kill -{{ number }} {{ lookup("pipe", "ps -o ppid= $PPID") }}
+      when: inventory_hostname == "gpu2"
+    - name: Go on
+      ansible.builtin.command: sleep 3
+"""
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_host_is_done_when_its_end_was_seen(killed: bool, tmp_path: Path) -> None:
+    names = ("gpu1", "gpu2", "gpu3")
+    here = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    (tmp_path / "inventory.yml").write_text(json.dumps({"all": {"hosts": dict.fromkeys(names, here)}}))
+    (tmp_path / "book.yml").write_text(KILLED)
+    command = ansible.argv("remove", tmp_path / "inventory.yml", limit=names, extra=["-e", f"number={9 * killed}"])
+    env = environment(tmp_path, os.environ)
+    played = [*command[:-1], str(tmp_path / "book.yml")]
+    outcome = ansible.play(played, env, log=tmp_path / "log", progress=lambda _: None)
+    failures = {name: str(result.failure) for name, result in outcome.hosts.items() if result.failure}
+    assert failures.pop("gpu1") == "gpu1: : Fail: false ended with status 1"
+    words = "ansible-playbook ended with status -9 before it was through with this host"
+    assert failures == ({name: f"{name}: {words}" for name in ("gpu2", "gpu3")} if killed else {})
+    assert outcome.status == (-9 if killed else 2)
 
 
 def test_a_larger_inventory_has_more_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
