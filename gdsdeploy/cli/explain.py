@@ -26,7 +26,19 @@ if TYPE_CHECKING:
 # What an answer needs is imported by the function that gives it: --error prints a table and asks no host.
 
 
+def _is_host(given: options.Given) -> bool:
+    """Whether the first word is neither a path nor a process of this machine."""
+    first = str(given.get("HOST", "/"))
+    return not first.startswith("/") and ("MOUNT" in given or not first.isdecimal())
+
+
 @click.command()
+@options.combined(
+    options.alone("--log", "--json"),
+    options.alone("--error", "--json"),
+    options.alone("--evidence", "--json"),
+    options.needs("HOST", "--fleet", "--timeout", "--run-inventory", holds=_is_host),
+)
 @click.argument("host", required=False, shell_complete=options.complete_host_or_file)
 @click.argument("mount", required=False, metavar="[MOUNT | PID]")
 @click.argument("more", nargs=-1, metavar="")
@@ -84,14 +96,12 @@ def explain(
       gdsdeploy explain --log cufile.log dmesg.txt   # the causes that pasted text shows: docs/logs.md
       dmesg | gdsdeploy explain --log
     """
-    answering = evidence is None and error is None
     if logs:
-        options.require(answering, "--log FILE... goes with --json only")
         _logs([*logs, *(name for name in (host, mount) if name is not None), *more], as_json)
         return
     options.require(not more, f"no third argument is expected: {' '.join(more)}")
     if error is not None:
-        options.require(host is None and evidence is None, "--error CODE doesn't go with HOST or --evidence")
+        options.require(host is None, f"{host} is not expected beside --error CODE")
         _print(as_json, *_error(error))
         return
     if host is not None and host.startswith("/"):

@@ -36,6 +36,7 @@ _KEYS = "keys"
 
 
 @click.command()
+@options.combined(options.needs("--inventory", "--keep-inventory", "--run-inventory", "--limit"))
 @click.argument("hosts", metavar="[HOST]...", nargs=-1)
 @click.option(
     "--inventory", type=options.PATH, metavar="FILE", help="Ask the hosts of this Ansible inventory: INI, YAML, plugin."
@@ -91,10 +92,6 @@ def command(
       gdsdeploy init gpu1 -o - --json | jq .fleet.profiles
     """
     options.require(bool(hosts) != (inventory is not None), "name hosts, or an inventory with --inventory FILE")
-    options.require(
-        inventory is not None or not (keep_inventory or run_inventory or limit),
-        "this option goes with --inventory only",
-    )
     if output != _STDOUT and os.path.lexists(output):
         hint = "Name another file with --output FILE, or print it: --output -"
         raise GdsError(f"{output}: this file exists, and init overwrites none", hint=hint)

@@ -23,9 +23,9 @@ from gdsdeploy.repo.fetch import Fetcher
 
 @click.command()
 @options.fleet
-@click.option("--kernel", "kernels", metavar="NEXT[,…]", help="Release, version or branch. Default: the lock's.")
-@click.option("--driver", "drivers", metavar="NEXT[,…]", help="Version or branch. Default: the lock's.")
-@click.option("--nvidia-fs", metavar="NEXT[,…]", help="Version or branch. Default: the lock's.")
+@options.listed("--kernel", "Release, version or branch. Default: the lock's.", "NEXT[,…]", "kernels")
+@options.listed("--driver", "Version or branch. Default: the lock's.", "NEXT[,…]", "drivers")
+@options.listed("--nvidia-fs", "Version or branch. Default: the lock's.", "NEXT[,…]")
 @click.option("--profile", "profiles", metavar="NAME", multiple=True, help="Only this profile of FLEET; repeatable.")
 @click.option("--again", is_flag=True, help="Also build what an earlier preflight has answered.")
 @options.as_json()

@@ -41,13 +41,20 @@ _SHOWN = 4
 _UNTRUSTED = (Difference.INDEX_REFUSED, Difference.INDEX_OLDER)
 
 
+_READING = ("--run-inventory", "--allow-file-repositories", "--json")
+
+
 @click.command()
+@options.combined(
+    options.alone("--check", *_READING),
+    options.alone("--explain", *_READING),
+    options.needs("--adopt", "--timeout", "--connections"),
+    options.needs("--prove", "--tries"),
+)
 @options.fleet
 @click.argument("what", nargs=-1)
 @click.option("--upgrade", is_flag=True, help="Move everything, or only WHAT, to the newest admitted version.")
-@click.option(
-    "--adopt", metavar="HOST[,HOST…]", help="Also lock what these hosts have of their driver; shell patterns work."
-)
+@options.listed("--adopt", "Also lock what these hosts have of their driver; shell patterns work.")
 @options.timeout(TIMEOUT, "Seconds for each host that --adopt asks.")
 @options.at_once
 @click.option("--check", is_flag=True, help="Write nothing; fail if the lock doesn't fit FLEET or its repositories.")
@@ -113,17 +120,7 @@ def lock_fleet(
       gdsdeploy lock --explain kernel fleet.yml
       gdsdeploy lock --sign ~/.ssh/id_ed25519 fleet.yml   # for fleets whose file names signers; see docs/lock.md
     """
-    options.require(
-        sum((upgrade, check, explain is not None)) <= 1, "--upgrade, --check and --explain exclude each other"
-    )
     options.require(upgrade or not what, f"{' '.join(what)}: only --upgrade takes names of what to move")
-    options.require(
-        adopt is None or not (check or explain is not None), "--adopt goes with neither --check nor --explain"
-    )
-    options.require(not prove or not (check or explain is not None), "--prove goes with neither --check nor --explain")
-    options.require(
-        sign is None or not (check or explain is not None), "--sign goes with neither --check nor --explain"
-    )
     if sign is not None:
         signatures.require_key(sign)
     mode = confined(run_inventory=run_inventory, file_repositories=allow_file_repositories)

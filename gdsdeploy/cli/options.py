@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from gdsdeploy import console, paths
-from gdsdeploy.cli.verbs import or_early
+from gdsdeploy.cli.verbs import early_flags, or_early
 from gdsdeploy.errors import GdsError
 from gdsdeploy.report import model
 from gdsdeploy.ssh import endpoint
@@ -124,18 +126,20 @@ def _names(context: click.Context) -> list[str]:
     return []
 
 
-limit = click.option(
-    "--limit",
-    metavar="HOST[,HOST…]",
-    shell_complete=complete_hosts,
-    help="Only these hosts; shell patterns and node[1-3,7] work.",
-)
-limit_with_builders = click.option(
-    "--limit",
-    metavar="HOST[,HOST…]",
-    shell_complete=complete_hosts,
-    help="Only these hosts or builders; shell patterns and node[1-3,7] work.",
-)
+def listed(name: str, text: str, metavar: str = "HOST[,HOST…]", *more: str) -> Decorator:
+    """An option that is a list with commas; given twice, both lists count."""
+
+    def join(_context: click.Context, _option: click.Parameter, lists: tuple[str, ...]) -> str | None:
+        return ",".join(lists) if lists else None
+
+    completion = complete_hosts if metavar.startswith("HOST") else None
+    return click.option(
+        name, *more, metavar=metavar, multiple=True, callback=join, shell_complete=completion, help=text
+    )
+
+
+limit = listed("--limit", "Only these hosts; shell patterns and node[1-3,7] work.")
+limit_with_builders = listed("--limit", "Only these hosts or builders; shell patterns and node[1-3,7] work.")
 run_inventory = click.option(
     "--run-inventory", is_flag=True, help="Run an inventory that is a program or a plugin; the others are read anyway."
 )
@@ -205,7 +209,78 @@ def output(text: str, *names: str, required: bool = False) -> Decorator:
     return click.option(*names, "--output", type=FILE, metavar="FILE", required=required, help=text)
 
 
-EVIDENCE_ALONE = "--evidence FILE goes with no other option than --json"
+#: Options, and arguments as OPTIONS, of a command line → their values.
+Given = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which options do nothing where ``holds`` is true of a command line, and so are refused."""
+
+    #: as a user writes it
+    mode: str
+    holds: Callable[[Given], bool]
+    refuses: Callable[[str], bool]
+    #: {} is the refused option
+    words: str
+
+
+def alone(mode: str, *takes: str, hint: str = "") -> Rule:
+    """With ``mode``, an option or an option with a value, only the options ``takes`` do something."""
+    allowed = {mode.split()[0], "--quiet", *takes}
+    return Rule(mode, _has(mode), lambda name: name not in allowed, f"{{}} does not go with {mode}{hint}")
+
+
+def without(mode: str, *options: str, holds: Callable[[Given], bool] | None = None) -> Rule:
+    """With ``mode``, which ``holds`` finds where it is no option, ``options`` do nothing."""
+    return Rule(mode, holds or _has(mode), options.__contains__, f"{{}} does not go with {mode}")
+
+
+def needs(mode: str, *options: str, holds: Callable[[Given], bool] | None = None) -> Rule:
+    """``options`` do something only with ``mode``, which ``holds`` finds where it is no option."""
+    has = holds or _has(mode)
+    return Rule(mode, lambda given: not has(given), options.__contains__, f"{{}} needs {mode}")
+
+
+def _has(mode: str) -> Callable[[Given], bool]:
+    name, _, value = mode.partition(" ")
+    return lambda given: name in given and value in ("", given[name])
+
+
+def combined(*rules: Rule) -> Decorator:
+    """End with a usage error for an option that does nothing beside the others, before the command begins."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def run(*arguments: Any, **options: Any) -> Any:
+            given = _given(click.get_current_context())
+            for rule in rules:
+                if rule.holds(given):
+                    for name in filter(rule.refuses, (name for name in given if name.startswith("--"))):
+                        raise click.UsageError(rule.words.format(name))
+            return command(*arguments, **options)
+
+        run.rules = rules  # type: ignore[attr-defined] # for the test of all of them
+        return run
+
+    return decorate
+
+
+def _given(context: click.Context) -> Given:
+    def is_given(parameter: click.Parameter) -> bool:
+        source = context.get_parameter_source(str(parameter.name))
+        return source is ParameterSource.COMMANDLINE or bool({*parameter.opts} & {*early_flags(context)})
+
+    return {
+        long_name(parameter): context.params.get(str(parameter.name))
+        for parameter in context.command.params
+        if is_given(parameter)
+    }
+
+
+def long_name(parameter: click.Parameter) -> str:
+    """``--timeout`` of an option, ``HOST`` of an argument."""
+    return next((name for name in parameter.opts if name.startswith("--")), str(parameter.name).upper())
 
 
 def require(holds: bool, problem: str) -> None:

@@ -73,6 +73,7 @@ def left_out(image: Image | None, lock: Lock) -> str:
 
 
 @click.command()
+@options.combined(options.alone("--root", "--limit", "--verbose", "--json"))
 @options.fleet
 @options.limit_with_builders
 @options.root
@@ -146,6 +147,7 @@ def plan_outcome(result: FleetPlan) -> GdsError | None:
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
+@options.combined(options.alone("--root", "--limit", "--allow-older-lock", "--json"))
 @options.fleet_argument(before="ansible")
 @click.argument("ansible", nargs=-1, type=click.UNPROCESSED)
 @options.limit_with_builders
@@ -232,14 +234,10 @@ def require_flags(words: tuple[str, ...], limit: str | None, root: Path | None) 
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
+@options.combined(options.alone("--root", "--limit", "--allow-older-lock", "--json"))
 @options.fleet_argument(before="ansible")
 @click.argument("ansible", nargs=-1, type=click.UNPROCESSED)
-@click.option(
-    "--limit",
-    metavar="HOST[,HOST…]",
-    shell_complete=options.complete_hosts,
-    help="These hosts or builders, and never all by default; shell patterns and node[1-3,7] work.",
-)
+@options.listed("--limit", "These hosts or builders, and never all by default; shell patterns and node[1-3,7] work.")
 @options.root
 @options.allow_older_lock
 @options.as_json("Print one JSON object with every host's changes.")

@@ -31,9 +31,10 @@ from gdsdeploy.validate.output import require_folder
 
 
 @click.command()
+@options.combined(options.without("--dry-run", "--html"))
 @options.fleet
 @options.limit
-@click.option("--exclude", metavar="HOST[,HOST…]", help="All but these hosts; shell patterns and node[1-3,7] work.")
+@options.listed("--exclude", "All but these hosts; shell patterns and node[1-3,7] work.")
 @click.option(
     "--from", "since", type=options.FILE, metavar="LOCK", help="The hosts' current lock, if it isn't kept here."
 )

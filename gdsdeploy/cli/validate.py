@@ -23,7 +23,17 @@ if TYPE_CHECKING:
     from gdsdeploy.validate.fleet_validation import ValidateOptions
 
 
+#: Of its options, those that say what is judged and what is printed.
+_JUDGING = ("--check", "--waive", "--until", "--reason", "--verbose", "--json", "--junit", "--html", "--metrics")
+
+
 @click.command(context_settings={"ignore_unknown_options": False})
+@options.combined(
+    options.alone("--pytest", "--limit", hint="; pytest has -k and --junitxml"),
+    options.alone("--evidence", *_JUDGING),
+    options.alone("--since-boot", "--limit", "--timeout", "--connections", *_JUDGING),
+    options.needs("--waive", "--until", "--reason"),
+)
 @options.fleet_argument(before="pytest_args", alone="source")
 @click.argument("pytest_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- PYTEST_ARGS…]")
 @options.limit
@@ -97,13 +107,8 @@ def validate(
       gdsdeploy validate --evidence case-4711.tar.gz
       gdsdeploy validate fleet.yml --pytest -- --junitxml=gpus.xml -k storage
     """
-    _require_combination(fleet, source, since_boot=since_boot, limit=limit, load=load)
+    options.require((fleet is None) != (source is None), "name a fleet file, or a support bundle with --evidence")
     if as_pytest:
-        others = {"--since-boot": since_boot, "--load": load, "--check": only, "--waive": waive, "--json": as_json,
-                 "--evidence": source, "--junit": junit, "--html": html, "--metrics": metrics,
-                 "--verbose": verbose}  # fmt: skip
-        if refused := [name for name, value in others.items() if value]:
-            raise click.UsageError(f"--pytest does not go with {refused[0]}; pytest has -k and --junitxml")
         assert fleet is not None
         _as_pytest(fleet, limit, pytest_args)
         return
@@ -198,21 +203,11 @@ def _as_pytest(fleet: Path, limit: str | None, argv: tuple[str, ...]) -> None:
     pytest_suite.run_suite(intent, fleet, names, argv, line=console.data)
 
 
-def _require_combination(
-    fleet: Path | None, source: Path | None, *, since_boot: bool, limit: str | None, load: bool
-) -> None:
-    options.require((fleet is None) != (source is None), "name a fleet file, or a support bundle with --evidence")
-    other = "--since-boot" if since_boot else "--limit" if limit else ""
-    options.require(source is None or not other, f"--evidence does not go with {other}")
-    only_now = "--load reads from mounts now: it goes with neither --evidence nor --since-boot"
-    options.require(not load or not (source or since_boot), only_now)
-
-
 def _waivers(checks: tuple[str, ...], until: str | None, reason: str | None) -> list[Waiver]:
-    if not checks and not until and not reason:
+    if not checks:
         return []
-    if not checks or not until or not (reason or "").strip():
-        raise click.UsageError("--waive, --until and --reason go together")
+    if not until or not (reason or "").strip():
+        raise click.UsageError("--waive needs --until and --reason")
     try:
         day = dt.date.fromisoformat(until)
     except ValueError:

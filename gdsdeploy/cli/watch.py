@@ -30,7 +30,22 @@ from gdsdeploy.validate import watch
 from gdsdeploy.validate.facts import ask_facts, golden_differences, require_topology, write_golden
 
 
+def _is_fleet(targets: Sequence[str]) -> bool:
+    return len(targets) == 1 and (Path(targets[0]).is_file() or targets[0].endswith((".yml", ".yaml")))
+
+
+def _names_fleet(given: options.Given) -> bool:
+    return _is_fleet(given.get("TARGETS", ()))
+
+
+def _names_hosts(given: options.Given) -> bool:
+    return "TARGETS" in given and not _names_fleet(given)
+
+
 @click.command()
+@options.combined(
+    options.without("FLEET", "--fleet", holds=_names_fleet), options.without("HOST", "--limit", holds=_names_hosts)
+)
 @click.argument("targets", nargs=-1, metavar="[HOST... | FLEET]", shell_complete=options.complete_host_or_file)
 @options.fleet_of_host
 @options.limit
@@ -98,14 +113,10 @@ def watch_hosts(
 
 def _selected(targets: Sequence[str], fleet: Path, limit: str | None) -> tuple[Path, list[str], Any]:
     """The fleet file, the hosts, and the fleet; a single argument that is a file is the fleet file."""
-    if not targets:
+    if not targets or _is_fleet(targets):
+        fleet = Path(targets[0]) if targets else fleet
         intent = load_fleet(fleet, TRUSTED)
         return fleet, selection.select(limit, list(intent.hosts), fleet), intent
-    if len(targets) == 1 and (Path(targets[0]).is_file() or targets[0].endswith((".yml", ".yaml"))):
-        fleet = Path(targets[0])
-        intent = load_fleet(fleet, TRUSTED)
-        return fleet, selection.select(limit, list(intent.hosts), fleet), intent
-    options.require(limit is None, "--limit goes with FLEET; HOST... already names the hosts")
     intent = load_fleet(fleet, TRUSTED)
     return fleet, selection.select(",".join(targets), list(intent.hosts), fleet, option="HOST"), intent
 
@@ -151,6 +162,9 @@ class _Rounds:
 
 
 @click.command()
+@options.combined(
+    options.alone("--evidence", "--json"), options.alone("--golden write", "--limit", "--timeout", "--connections")
+)
 @options.fleet_argument(alone="file")
 @options.limit
 @options.saved_evidence
@@ -191,7 +205,7 @@ def topology(
       gdsdeploy topology fleet.yml --golden check
     """
     if file is not None:
-        options.require(not any((fleet, limit, golden)), options.EVIDENCE_ALONE)
+        options.require(fleet is None, f"{fleet} is not expected beside --evidence FILE")
         saved = reply_schema.saved_facts(file)
         shapes = {
             name: require_topology(f"{file}: {name}" if name else str(file), facts) for name, facts in saved.items()

@@ -125,15 +125,16 @@ def test_json_stays_the_same_document(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii", "utf-8"])
 def test_no_encoding_of_a_stream_is_too_small(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     value = {"é": "✓ \U0001f600"}
-    for stream in ("stdout", "stderr"):
-        monkeypatch.setattr(sys, stream, io.TextIOWrapper(io.BytesIO(), encoding=encoding, write_through=True))
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding, write_through=True))
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
     with streams.guarded():
         console.json(value)
         console.table(Table("✓"))
         console.say("✓")
-        shown = sys.stdout.buffer.getvalue().decode()  # type: ignore[attr-defined]
+        shown = written.getvalue().decode()
         console.file("✓")
-        assert sys.stdout.buffer.getvalue().decode() == shown + "✓\n"  # type: ignore[attr-defined]
+        assert written.getvalue().decode() == shown + "✓\n"
         assert streams.end(0) == 0
     assert json.JSONDecoder().raw_decode(shown)[0] == value
     assert shown.isascii() == (encoding != "utf-8")
@@ -143,9 +144,10 @@ def test_no_encoding_of_a_stream_is_too_small(encoding: str, monkeypatch: pytest
 def test_a_terminal_without_a_size_shows_errors(columns: str, lines: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setenv("LINES", lines)
-    monkeypatch.setattr(console, "_talk", console._Terminal(file=io.StringIO(), soft_wrap=True))
+    written = io.StringIO()
+    monkeypatch.setattr(console, "_talk", console._Terminal(file=written, soft_wrap=True))
     console.error("this is wrong", "do that")
-    assert console._talk.file.getvalue() == "error: this is wrong\nhint: do that\n"
+    assert written.getvalue() == "error: this is wrong\nhint: do that\n"
 
 
 def test_a_file_is_exact_where_it_is_redirected_and_printable_on_a_terminal(

@@ -103,7 +103,7 @@ def test_an_error_that_there_is_not(run: Run) -> None:
         (("/mnt", "/data"), "/mnt is a path, so no second argument is expected"),
         (("gpu1", "data"), "MOUNT is an absolute path, and 'data' isn't"),
         (("gpu1", "--evidence", SAVED), "--evidence FILE replaces HOST"),
-        (("gpu1", "--error", "5027"), "--error CODE doesn't go with HOST"),
+        (("gpu1", "--error", "5027"), "gpu1 is not expected beside --error CODE"),
         (("gpu1", "/data", "more"), "no third argument is expected: more"),
     ],
 )

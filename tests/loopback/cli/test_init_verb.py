@@ -157,7 +157,7 @@ def test_keys_that_this_machine_lacks_come_from_the_hosts(sshd: Callable[..., Ss
     [
         ((), "name hosts, or an inventory"),
         (("gpu1", "--inventory", "x"), "name hosts, or an inventory"),
-        (("gpu1", "--limit", "x"), "goes with --inventory only"),
+        (("gpu1", "--limit", "x"), "--limit needs --inventory"),
         (("-x",), "No such option"),
         (("a b",), "HOST is a name"),
         (("--", "-oProxyCommand=touch x"), "HOST is a name"),

@@ -32,7 +32,7 @@ def test_saved_evidence_as_text_and_as_json(run: Run) -> None:
     ("words", "text", "status", "message"),
     [
         ([], None, 2, "Missing argument 'FLEET'"),
-        (["fleet.yml", "--from", "x.json"], None, 2, "--evidence FILE goes with no other option than --json"),
+        (["fleet.yml", "--from", "x.json"], None, 2, "fleet.yml is not expected beside --evidence FILE"),
         (["--evidence", "x.json"], None, 1, "cannot be read: No such file"),
         *((["--evidence", "x.json"], text, 1, "not evidence") for text in ("", "{", "[1]", "{}", '{"files": []}')),
     ],

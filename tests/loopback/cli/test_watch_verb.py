@@ -95,9 +95,9 @@ def test_hosts_that_do_not_answer(make_fleet: Make, run: Run) -> None:
     ("words", "status", "message"),
     [
         (["gpu9"], 2, "has no host 'gpu9'"),
-        (["gpu1", "--limit", "gpu1"], 2, "--limit goes with FLEET"),
+        (["gpu1", "--limit", "gpu1"], 2, "--limit does not go with HOST"),
         (["gpu1", "--every", "0"], 2, "0.2<=x<=3600"),
-        (["nothing.yml"], 10, "no such file"),
+        (["nothing.yml"], 2, "--fleet does not go with FLEET"),
     ],
 )
 def test_what_cannot_be_used_is_said(make_fleet: Make, run: Run, words: list[str], status: int, message: str) -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 from docs.gen import cli
 from gdsdeploy import console
-from gdsdeploy.cli import SECTIONS, VERBS, group, provision
+from gdsdeploy.cli import SECTIONS, VERBS, group, kmod, options, provision
 from gdsdeploy.converge import ansible
 from gdsdeploy.errors import HostUnfit
 
@@ -96,6 +97,63 @@ def test_options_of_the_verb_stand_before_it_too() -> None:
     refused = invoke("--json", "help")
     assert (refused.exit_code, "No such option: --json: help doesn't have it" in refused.output) == (2, True)
     assert "No such option: --verbose: lock doesn't have it" in invoke("-v", "lock").output
+
+
+#: The host program's parser judges the other verbs of kmod, and gdslab has its own.
+OPTIONS = yaml.safe_load((Path(__file__).parents[2] / "cases" / "options.yml").read_text())
+OURS = [c for c in LEAVES if not isinstance(c.command, kmod._Mirror) and " lab " not in c.command_path]
+#: What names a mode, where it is an argument.
+ARGUMENTS = {"FLEET": ["fleet.yml"], "HOST": ["gpu1"]}
+
+
+def rules(context: click.Context) -> tuple[options.Rule, ...]:
+    return getattr(context.command.callback, "rules", ())
+
+
+def named(context: click.Context) -> dict[str, click.Option]:
+    found = (option for option in context.command.params if isinstance(option, click.Option))
+    return {options.long_name(option): option for option in found if "--quiet" not in option.opts}
+
+
+def value(option: click.Option) -> list[str]:
+    if option.is_flag:
+        return []
+    return [option.type.choices[0] if isinstance(option.type, click.Choice) else "5"]
+
+
+def useless() -> Iterator[tuple[str, list[str], str, str]]:
+    """Verb, words that choose a mode, the mode, and each option that does nothing with it, or without it."""
+    for context in OURS:
+        own = named(context)
+        for rule in rules(context):
+            mode, *chosen = ARGUMENTS.get(rule.mode) or rule.mode.split()
+            words = [] if rule.holds({}) else [mode, *(chosen or (value(own[mode]) if mode in own else []))]
+            for name in filter(rule.refuses, own):
+                yield context.command_path, words, rule.mode, name
+
+
+@pytest.mark.parametrize("context", OURS, ids=lambda context: context.command_path)
+def test_every_option_does_something_or_has_a_rule(context: click.Context) -> None:
+    own = set(named(context))
+    needing = {name for rule in rules(context) if rule.holds({}) for name in own if rule.refuses(name)}
+    assert own - needing == set(OPTIONS[context.command_path.partition(" ")[2]])
+    modes = {rule.mode.split()[0] for rule in rules(context)} - set(ARGUMENTS)
+    assert modes <= own
+
+
+@pytest.mark.parametrize(("verb", "words", "mode", "option"), list(useless()), ids=lambda value: str(value))
+def test_an_option_that_does_nothing_is_refused(verb: str, words: list[str], mode: str, option: str) -> None:
+    (context,) = (context for context in OURS if context.command_path == verb)
+    done = invoke(*verb.split()[1:], *words, option, *value(named(context)[option]))
+    refusal = done.output.splitlines()[-1]
+    assert (done.exit_code, option in refusal, mode.split()[0] in refusal) == (2, True, True), done.output
+    assert re.search("does not go with|needs", refusal)
+
+
+def test_lists_of_hosts_are_joined(folder: Path) -> None:
+    (folder / "fleet.yml").write_text(FLEET)
+    assert "has no host 'gpu8'" in str(invoke("topology", "--limit", "gpu1", "--limit", "gpu8").exception)
+    assert "has no host 'gpu8'" in str(invoke("topology", "--limit", "gpu8", "--limit", "gpu1").exception)
 
 
 FLEETS = [
