@@ -27,6 +27,7 @@ from gdsdeploy.proposal.propose import Source, propose, yaml_comment, yaml_text
 from gdsdeploy.ssh import reply_schema
 from gdsdeploy.ssh.endpoint import TIMEOUT
 from gdsdeploy.validate.facts import ask_facts
+from gdsdeploy.validate.output import require_folder, write
 
 _STDOUT = Path("-")
 #: What says nothing of whether a host is fit.
@@ -92,9 +93,7 @@ def command(
       gdsdeploy init gpu1 -o - --json | jq .fleet.profiles
     """
     options.require(bool(hosts) != (inventory is not None), "name hosts, or an inventory with --inventory FILE")
-    if output != _STDOUT and os.path.lexists(output):
-        hint = "Name another file with --output FILE, or print it: --output -"
-        raise GdsError(f"{output}: this file exists, and init overwrites none", hint=hint)
+    _require_free(output)
     source, errors = _source(hosts, inventory, limit, output, run_inventory=run_inventory)
     if ssh_config is not None:
         options.require(ssh_config.is_file(), f"--ssh-config: {ssh_config} doesn't exist")
@@ -177,8 +176,10 @@ def _write(proposal: Proposal, output: Path, as_json: bool) -> None:
     text = yaml_text(proposal.nodes)
     if output == _STDOUT:
         if not as_json:
-            console.data(text)
+            console.file(text.rstrip("\n"))
         return
+    # Another program had all the time that the hosts took.
+    _require_free(output)
     folder = _folder(output) / _KEYS
     for name, content in proposal.keys.items():
         path = folder / name
@@ -188,12 +189,21 @@ def _write(proposal: Proposal, output: Path, as_json: bool) -> None:
     try:
         if proposal.keys:
             folder.mkdir(exist_ok=True)
-        for name, content in proposal.keys.items():
-            (folder / name).write_bytes(content)
-        with output.open("x", encoding="utf-8") as file:
-            file.write(text)
     except OSError as error:
-        raise GdsError(f"{error.filename or output}: cannot be written: {error.strerror}") from None
+        raise GdsError(f"{folder}: cannot be made: {error.strerror}") from None
+    for name, content in proposal.keys.items():
+        write(folder / name, content)
+    write(output, text)
+
+
+def _require_free(output: Path) -> None:
+    """Raise GdsError where the fleet file is there, or cannot be written."""
+    if output == _STDOUT:
+        return
+    if os.path.lexists(output):
+        hint = "Name another file with --output FILE, or print it: --output -"
+        raise GdsError(f"{output}: this file exists, and init overwrites none", hint=hint)
+    require_folder(output)
 
 
 def _show(

@@ -10,13 +10,13 @@ import tarfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
 from gdsdeploy.converge import expectation
 from gdsdeploy.converge.machine import Machine
-from gdsdeploy.errors import GdsError, did_you_mean
+from gdsdeploy.errors import GdsError, NameUnknown, did_you_mean
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import TRUSTED
 from gdsdeploy.host.model import finding
@@ -165,7 +165,7 @@ class Gds:
         if isinstance(host, str):
             if host not in self.names:
                 words = f"{self._path} has no host {host!r}{did_you_mean(host, self.names)}"
-                raise pytest.UsageError(f"{words}; it has {', '.join(self.names)}")
+                fail(NameUnknown(f"{words}; it has {', '.join(self.names)}"))
             return self._hosts[host]
         key = str(host.backend.get_pytest_id())
         if key not in self._others:
@@ -178,7 +178,7 @@ class Gds:
         try:
             return selection.select(self._limit, list(self._intent[0].hosts), self._path, option="--gds-limit")
         except GdsError as error:
-            raise usage_error(error) from None
+            fail(error)
 
     @cached_property
     def report(self) -> Report:
@@ -190,7 +190,7 @@ class Gds:
                 progress=lambda _: None,
             )  # fmt: skip
         except GdsError as error:
-            raise usage_error(error) from None
+            fail(error)
 
     @cached_property
     def _hosts(self) -> dict[str, GdsHost]:
@@ -204,7 +204,7 @@ class Gds:
         try:
             return lockfile.fleet_and_lock(self._path, TRUSTED, signed=False)
         except GdsError as error:
-            raise usage_error(error) from None
+            fail(error)
 
     def _carried(self, host: Host) -> GdsHost:
         """Of a host that the fleet file has by this name, what that expects; of others, what provision left there."""
@@ -219,6 +219,6 @@ class Gds:
         return GdsHost(name, tuple(finding.apply(findings, accepted, finding.today())))
 
 
-def usage_error(error: GdsError) -> pytest.UsageError:
-    """The error that ends pytest with the words of ``error``."""
-    return pytest.UsageError(f"{error.message}\n{error.hint or ''}".rstrip())
+def fail(error: GdsError) -> NoReturn:
+    """Fail the test, or the collection of its file, with the words of ``error`` alone."""
+    pytest.fail(f"{error.message}\n{error.hint or ''}".rstrip(), pytrace=False)

@@ -1,7 +1,8 @@
-"""The file of a report: its folder is checked before hosts are asked, and a reader meets the whole text or none."""
+"""Files that verbs write: a folder is checked before hosts are asked, and a reader meets the whole text or none."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -10,9 +11,11 @@ from gdsdeploy.errors import GdsError
 
 
 def require_folder(file: Path | None) -> None:
-    """Raise GdsError if the folder of ``file`` is missing: better before the hosts are asked."""
+    """Raise GdsError if the folder of ``file`` is missing, or isn't this user's: better before the hosts are asked."""
     if file is not None and not file.absolute().parent.is_dir():
         raise GdsError(f"{file}: the folder {file.parent} does not exist", hint=f"Try: mkdir -p {file.parent}")
+    if file is not None and not file.exists() and not os.access(file.absolute().parent, os.W_OK):
+        raise GdsError(f"{file}: you may not write to the folder {file.parent}", hint=f"Try: ls -ld {file.parent}")
 
 
 def write(file: Path, text: str | bytes | Iterable[str], *, mode: int | None = None) -> None:

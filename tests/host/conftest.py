@@ -17,14 +17,14 @@ from testinfra.host import Host
 
 from gdsdeploy.converge import expectation as expect
 from gdsdeploy.converge.machine import Machine
-from gdsdeploy.errors import GdsError
+from gdsdeploy.errors import GdsError, NameUnknown
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import TRUSTED, load_fleet
 from gdsdeploy.host.model import finding
 from gdsdeploy.host.model.finding import Finding
 from gdsdeploy.lock import lockfile
 from gdsdeploy.testing import hosts
-from gdsdeploy.testing.hosts import NoFindingsError, usage_error
+from gdsdeploy.testing.hosts import NoFindingsError, fail
 
 USAGE = "say which hosts: pytest tests/host --hosts=ssh://HOST[,ssh://HOST…] [--ssh-config FILE] [--fleet fleet.yml]"
 
@@ -77,7 +77,7 @@ def _expectation(fleet_file: Path, name: str) -> str:
     try:
         fleet, lock = lockfile.fleet_and_lock(fleet_file, TRUSTED)
         if name not in fleet.hosts:
-            raise pytest.UsageError(f"{fleet_file} has no host {name!r}; it has {', '.join(fleet.hosts)}")
+            raise NameUnknown(f"{fleet_file} has no host {name!r}; it has {', '.join(fleet.hosts)}")
         return expect.expectation(Machine(fleet, lock, name)).to_json()
     except GdsError as error:
-        raise usage_error(error) from None
+        fail(error)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import platform
 from collections.abc import Callable
 from pathlib import Path
@@ -53,7 +55,9 @@ def test_hosts_become_a_fleet_file_with_one_profile_for_each_kind(
     assert "Check first:" in out
 
 
-def test_a_second_run_overwrites_nothing_and_asks_nobody(sshd: Callable[..., Sshd], run: Run, tmp_path: Path) -> None:
+def test_a_second_run_overwrites_nothing_and_asks_nobody(
+    sshd: Callable[..., Sshd], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = sshd()
     config = write_config(tmp_path, server, "gpu1")
     (tmp_path / "fleet.yml").write_text("mine")
@@ -61,7 +65,14 @@ def test_a_second_run_overwrites_nothing_and_asks_nobody(sshd: Callable[..., Ssh
     assert code == GdsError.exit_code
     assert "overwrites none" in err
     assert (tmp_path / "fleet.yml").read_text() == "mine"
+    code, _, err = run("init", "gpu1", "--ssh-config", config, "-o", "none/fleet.yml")
+    assert (code, "none/fleet.yml: the folder none does not exist" in err) == (1, True)
     assert "Starting session" not in (server.folder / "log").read_text()
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+        code, _, err = run("init", "gpu1", "--ssh-config", config, "-o", "other.yml")
+    assert (code, "other.yml: cannot be written: No space left" in err) == (1, True)
+    assert not list(tmp_path.glob("*other*")), "nothing is left that init would not overwrite"
     assert run("init", "gpu1", "--ssh-config", config, "-o", "other.yml")[0] == 0
 
 

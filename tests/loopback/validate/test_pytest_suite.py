@@ -101,6 +101,8 @@ def test_a_lock_that_does_not_fit(fleet: LoopbackFleet, tmp_path: Path) -> None:
 # --- the fixtures in a site's own suite ------------------------------------------------------------------------------
 
 SITE = """
+import pytest
+
 def test_one(gds):
     assert gds("gpu1").check("kernel.running").verdict == "pass"
     assert gds("gpu1").mount("/mnt/nvme").path in ("compat", "none", "")
@@ -113,6 +115,13 @@ def test_all(gds_report):
 
 def test_typing_errors(gds):
     gds("gpu1").check("kernel.runing")
+
+@pytest.mark.parametrize(("gds_host", "verdict"), [("gpu2", "fail"), ("gpu9", "pass")], indirect=["gds_host"])
+def test_named(gds_host, verdict):
+    assert gds_host.check("kernel.running").verdict == verdict
+
+def test_of_another_kind():
+    pass
 """
 BY_TESTINFRA = """
 def test_it(host, gds):
@@ -137,14 +146,18 @@ def test_hosts_checks_and_mounts_of_the_fleet(fleet: LoopbackFleet, tmp_path: Pa
     assert f"gpu2: kernel.running: FAIL: {RUNNING}; expected: 0.0.0-none." in out
     assert "PASSED suite/test_site.py::test_all" in out
     assert "gpu1 has no finding 'kernel.runing'; did you mean 'kernel.running'?" in out
+    assert "PASSED suite/test_site.py::test_named[gpu2-fail]" in out
+    assert "it has gpu1, gpu2\n" in out
     assert fleet.sessions() == 2, "each host is asked once for all tests"
 
 
 def test_without_the_fleet_file_it_says_so(tmp_path: Path) -> None:
     out = site_suite(tmp_path, SITE, "--gds-fleet", tmp_path / "none.yml")
-    assert "none.yml" in out
+    assert out.count(f"{tmp_path}/none.yml: no such file") == 2 * 6, "each of them, and in the summary"
     assert "Traceback" not in out
-    assert "passed" not in out
+    assert "_intent" not in out, "nothing of gdsdeploy's own code"
+    assert "PASSED suite/test_site.py::test_of_another_kind" in out
+    assert "1 passed" in out
 
 
 def test_hosts_of_testinfra(fleet: LoopbackFleet, tmp_path: Path) -> None:
