@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 from ..errors import ApplyError
+from ..io.reading import kernel_number, kernel_switch
 from ..rootdir import read_text
 from . import bls
 
@@ -159,16 +160,9 @@ def parameters(arguments: Sequence[str]) -> Dict[str, str]:
 
 def same_value(shown: str, value: str) -> bool:
     """Whether a parameter that sysfs shows as ``shown`` has ``value``; the kernel shows booleans as Y and N."""
-    if shown in ("Y", "N") and value:
-        return (shown == "Y") == (value[0] in "yYtT1" or value.lower() == "on")
-    return shown == value or _number(shown) == _number(value) is not None
-
-
-def _number(text: str) -> Optional[int]:
-    try:
-        return int(text, 0)
-    except ValueError:
-        return None
+    if shown in ("Y", "N") and kernel_switch(value) is not None:
+        return kernel_switch(shown) == kernel_switch(value)
+    return shown == value or kernel_number(shown) == kernel_number(value) is not None
 
 
 # A text is an entry of the Boot Loader Specification, with lines ``options …``, or /etc/kernel/cmdline.

@@ -1,4 +1,4 @@
-"""Reads files of others, inodes, superblocks and configuration spaces.
+"""Reads files of others, inodes, superblocks and configuration spaces; numbers and switches as the kernel does.
 
 Reading a file neither waits for a writer nor takes more than a bound.  Nothing here changes anything.
 
@@ -10,10 +10,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import shlex
 import stat
 import struct
-from typing import Dict
+from typing import Dict, Optional
 
 from ..rootdir import inside, open_file
 
@@ -155,3 +156,31 @@ def package_manager(root: str = "/") -> str:
     if os.path.exists(status) and (os.path.getsize(status) or not is_rpm):
         return DPKG
     return RPM if is_rpm else ""
+
+
+#: As _parse_integer_fixup_radix() and _parse_integer() in lib/kstrtox.c take base 0: no blanks, underscores, 0b or 0o.
+_NUMBER = re.compile(r"([+-]?)(?:0[xX]([0-9a-fA-F]{1,16})|(0[0-7]{0,22})|([1-9][0-9]{0,19}))")
+
+
+def kernel_number(text: str, *, begins: bool = False) -> Optional[int]:
+    """The number that the kernel reads: hexadecimal after 0x, octal after 0, else decimal; None where it refuses.
+
+    begins: as C's strtoul does, whatever follows the number.
+    """
+    match = _NUMBER.match(text) if begins else _NUMBER.fullmatch(text)
+    if not match:
+        return None
+    sign, hexadecimal, octal, decimal = match.groups()
+    value = int(hexadecimal, 16) if hexadecimal else int(octal, 8) if octal else int(decimal)
+    return -value if sign == "-" else value
+
+
+def kernel_switch(text: str) -> Optional[bool]:
+    """The boolean that the kernel reads (kstrtobool in lib/kstrtox.c); None where it refuses.
+
+    It looks at the first letter, and the second after an o.  Newer kernels know ``enabled`` and ``disabled``, too.
+    """
+    word = text.lower()
+    if word[:1] in ("y", "t", "1", "e") or word[:2] == "on":
+        return True
+    return False if word[:1] in ("n", "f", "0", "d") or word[:2] == "of" else None

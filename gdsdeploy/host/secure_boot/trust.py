@@ -28,6 +28,7 @@ from typing import (
 )
 
 from ..errors import HostError
+from ..io.reading import kernel_switch
 from ..kmod.files import CHUNK, open_plain
 from ..kmod.kernel import Kernel
 from ..paths import ENTRY_FOLDERS, GRUB2_FILES, GRUB_ENVIRONMENTS, GRUB_FILES
@@ -111,8 +112,6 @@ def path_of(folder: str, boot: str, release: str) -> str:
 
 
 T = TypeVar("T")
-#: As the kernel reads a boolean (kstrtobool in lib/kstrtox.c); newer ones know ``enabled``, too.
-_ON = re.compile(r"[yYtT1eE]|[oO][nN]")
 _LOCKS = ("integrity", "confidentiality")
 #: Folders of unified kernel images, and files of a menu, besides the boot loader's entries.
 _UNIFIED = tuple(f"{partition}/EFI/Linux" for partition in ("/boot", "/efi", "/boot/efi"))
@@ -244,7 +243,7 @@ def _enforced_because(kernel: Kernel, secure_boot: Optional[bool], unread: List[
             return f"this kernel is always locked down ({lock})"
     # Neither can be taken back: a later and weaker value changes nothing.
     for key, sign, value in _command_line(kernel, unread):
-        if key == "module.sig_enforce" and (not sign or _ON.match(value)):
+        if key == "module.sig_enforce" and (not sign or kernel_switch(value)):
             return "module.sig_enforce is on the kernel's command line"
         if key == "lockdown" and value in _LOCKS:
             return f"lockdown={value} is on the kernel's command line"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ..facts.document import Document, collected, group_of
 from ..facts.unknown import Facts, Maybe, UndecidedError, fact, given, if_known, known, require
-from ..io.reading import try_open
+from ..io.reading import kernel_number, try_open
 from ..model.expectation import Expectation
 from ..model.system import FABRIC, NVLSM, UMAD, services_of
 from ..paths import (
@@ -179,16 +179,7 @@ def registry(text: str) -> Mapping[str, int]:
     The driver removes spaces, ignores what isn't one pair, and reads a value like C's strtoul with base 0.
     """
     pairs = [part.split("=") for part in text.replace(" ", "").split(";")]
-    return {pair[0].lower(): _strtoul(pair[1]) for pair in pairs if len(pair) == 2 and all(pair)}
-
-
-def _strtoul(text: str) -> int:
-    """The number at the start of ``text``, 0 without one: hexadecimal after 0x, octal after 0, else decimal."""
-    match = re.match(r"0[xX]([0-9a-fA-F]{1,16})|(0[0-7]{0,20})|([1-9][0-9]{0,18})", text)
-    if not match:
-        return 0
-    hexadecimal, octal, decimal = match.groups()
-    return int(hexadecimal, 16) if hexadecimal else int(octal, 8) if octal else int(decimal)
+    return {pair[0].lower(): kernel_number(pair[1], begins=True) or 0 for pair in pairs if len(pair) == 2 and all(pair)}
 
 
 @dataclass(frozen=True)
@@ -437,7 +428,7 @@ def _pairs(text: str) -> Iterator[Tuple[str, str]]:
 
 def _is_equal(value: str, shown: str) -> bool:
     """The driver shows all numbers as unsigned 32 bits."""
-    try:
-        return int(value, 0) & 0xFFFFFFFF == int(shown, 0) & 0xFFFFFFFF
-    except ValueError:
+    numbers = [kernel_number(text) for text in (value, shown)]
+    if None in numbers:
         return value.strip('"') == shown
+    return len({each & 0xFFFFFFFF for each in numbers if each is not None}) == 1
