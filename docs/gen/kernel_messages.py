@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from docs.gen import table_row
 from gdsdeploy.host.subjects.kernel import NVIDIA, NVIDIA_FS, PEERMEM, Meaning, meanings
 
@@ -11,16 +13,23 @@ HEAD = """\
 The checks `driver.errors`, `nvidia-fs.errors` and `peermem.errors` look for these messages since the boot, in both
 `journalctl -k -b` and `dmesg`. `gdsdeploy explain` shows them beside a direct path.
 
-*Fault* means that the host needs attention, and the check fails. An Xid without a row is a fault, too. The other
-messages are a program's own error, or have no effect. A check that finds only these passes and lists them.
+*Fault* means that the host needs attention, and the check fails. The other messages are a program's own error, or have
+no effect. A check that finds only these passes and lists them. An Xid counts by what NVIDIA's catalog says to do about
+its number. Of a number without a row, the check answers "could not tell".
 
 A log is complete if it begins with the kernel's first message (`Linux version …`). If neither log is complete and
 neither shows a fault, the check answers "could not tell".
 
-Messages of nvidia-fs count since it was last loaded. Failures to load nvidia-peermem don't count once it is loaded.
+A fault that was mended is over:
+
+- An Xid, once the driver says that its GPU needs nothing: by an Xid 154 "to 0x0 (None)", or as `GPU Recovery Action` of
+  `nvidia-smi -q`, from driver 565 on. After a reset the driver prints no Xid 154, so the check asks nvidia-smi.
+- Other messages of the driver and of nvidia-fs, once the module is loaded again. Failures to load nvidia-peermem, once
+  it is loaded.
+- What the table marks with *boot*, at the next boot.
 """
 TITLES = {NVIDIA: "The driver", NVIDIA_FS: "nvidia-fs", PEERMEM: "nvidia-peermem"}
-COLUMNS = "\n| message | fault | cause | what happened | what to do |\n| --- | --- | --- | --- | --- |\n"
+COLUMNS = "\n| message | fault | cause | what happened | what to do | over | source |\n" + "| --- " * 7 + "|\n"
 
 
 def page() -> str:
@@ -33,5 +42,6 @@ def page() -> str:
 
 
 def _row(row: Meaning) -> str:
-    name = row.id.replace("xid-", "Xid ") if row.id.startswith("xid-") else f"`{row.id}`"
-    return table_row(name, "yes" if row.fault else "no", row.cause, row.what, row.fix)
+    numbers = re.findall(r"\d+", row.pattern.partition("): ")[2].partition(r"\b")[0])
+    name = f"Xid {', '.join(numbers)}" if row.id.startswith("xid-") and numbers else f"`{row.id}`"
+    return table_row(name, "yes" if row.fault else "no", row.cause, row.what, row.fix, row.over, row.source)

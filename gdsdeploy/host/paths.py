@@ -62,8 +62,12 @@ VARIABLE_FOLDERS = ("/etc/profile.d", "/etc/environment.d", "/etc/systemd/system
 VARIABLE_NAMES = ("KUBERNETES_SERVICE_HOST", "APPTAINER_NAME", "SINGULARITY_NAME")
 #: Beginning of the variables in every container of Enroot.
 ENROOT = "ENROOT_"
-#: Folders of the entries of the Boot Loader Specification, and the lines in them that decide about arguments.
-ENTRY_FOLDERS = ("/boot/loader/entries", "/efi/loader/entries", "/boot/efi/loader/entries")
+#: The boot partition, and the EFI system partition at its usual places.
+PARTITIONS = ("/boot", "/efi", "/boot/efi")
+#: Folders of unified kernel images, and of the entries of the Boot Loader Specification; and the lines in these that
+#: decide about arguments.
+UNIFIED_FOLDERS = tuple(f"{partition}/EFI/Linux" for partition in PARTITIONS)
+ENTRY_FOLDERS = tuple(f"{partition}/loader/entries" for partition in PARTITIONS)
 ENTRY_LINES = r"^(title|linux|version|options)[ \t]"
 GRUB_FILES = ("/boot/grub/grub.cfg", "/boot/grub2/grub.cfg")
 #: The menu's script on the RHEL family: of EL 9 and newer, then as links, of which the EFI system partition has EL 8's.
@@ -91,6 +95,8 @@ FIRMWARE_PATH = "/sys/module/firmware_class/parameters/path"
 FIRMWARE = "/lib/firmware"
 #: Names of program runs.
 GDSCHECK = "gdscheck"
+#: What the driver says that each GPU needs.
+RECOVERY = "nvidia-smi-recovery"
 CUFILE_OPEN = "cufile-open"
 CUFILE_CONTROL = "cufile-open-control"
 #: What programs ask the loader for; also the key of the listing of such files, where no program looks for it.

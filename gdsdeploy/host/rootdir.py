@@ -94,5 +94,28 @@ def list_names(place: str) -> List[str]:
     return sorted(os.listdir(place))
 
 
+class Files:
+    """What is read of the host below ``root``; what isn't there is empty.  A record of a host may stand for it."""
+
+    def __init__(self, root: str = "/") -> None:
+        self._root = root
+
+    def text(self, path: str) -> str:
+        """The text of a file."""
+        return read_text(self._root, path)
+
+    def content(self, path: str) -> bytes:
+        """The bytes of a small file."""
+        return read_bytes(self._root, path)
+
+    def names(self, folder: str) -> List[str]:
+        """The sorted names in a folder."""
+        return list_folder(self._root, folder)
+
+    def exists(self, path: str) -> bool:
+        """Whether a file is there."""
+        return os.path.exists(inside(self._root, path))
+
+
 def _without_waiting(path: str, _flags: int) -> int:
     return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

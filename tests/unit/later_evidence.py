@@ -124,6 +124,11 @@ def _kernel_log(document: dict[str, Any]) -> None:
         "seconds": 0.1,
     }
     document["commands"].setdefault("journal", none)
+    release = document["host"]["uname"]["release"]
+    nouveau = f"insmod /lib/modules/{release}/kernel/drivers/gpu/drm/nouveau/nouveau.ko.xz \n"
+    document["commands"].setdefault(
+        "modprobe:nouveau", {**none, "argv": [], "status": 0, "stdout": nouveau, "stderr": ""}
+    )
 
 
 def _version(document: dict[str, Any]) -> str:

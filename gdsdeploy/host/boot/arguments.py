@@ -129,7 +129,8 @@ def same(word: str, other: str) -> bool:
 
 
 def holds(words: Sequence[str], argument: str) -> bool:
-    """Whether a kernel with this command line has ``argument`` in effect."""
+    """Whether a kernel with this command line has ``argument`` in effect.  What stands after ``--`` is init's."""
+    words = words[: words.index("--")] if "--" in words else words
     if name(argument) in REPEATABLE:
         return any(same(word, argument) for word in words)
     values = [word for word in words if name(word) == name(argument)]

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..paths import GRUB2_FILES
-from ..rootdir import list_folder, read_text
+from ..rootdir import Files, read_text
 
 _KERNEL_FILE = re.compile(r"(?:vmlinuz|vmlinux|linux|kernel|Image)-(\S+)")
 #: Words of a command line with which a person gets a shell in place of the system.
@@ -171,15 +171,15 @@ class BlsEntry(NamedTuple):
     words: Tuple[str, ...] = ()
 
 
-def config(root: str = "/") -> str:
+def config(files: Files) -> str:
     """The text of grub.cfg; empty where it can't be read."""
-    texts = (read_text(root, path) for path in GRUB2_FILES)
+    texts = map(files.text, GRUB2_FILES)
     return next((text for text in texts if text), "")
 
 
-def entries(root: str = "/") -> List[BlsEntry]:
+def entries(files: Files, folder: str = ENTRIES) -> List[BlsEntry]:
     """Every entry that starts a kernel other than the rescue image, newest first as GRUB sorts them."""
-    return parse((name, read_text(root, f"{ENTRIES}/{name}")) for name in list_folder(root, ENTRIES))
+    return parse((name, files.text(f"{folder}/{name}")) for name in files.names(folder))
 
 
 def parse(texts: Iterable[Tuple[str, str]]) -> List[BlsEntry]:

@@ -46,7 +46,7 @@ class _Grub(Loader):
 
     def variables(self) -> Dict[str, str]:
         """GRUB's environment."""
-        return environment(read_text(self.root, self.environment))
+        return environment(self.files.text(self.environment))
 
     def stored(self) -> str:
         return self.variables().get("saved_entry", "")
@@ -96,27 +96,27 @@ class EntriesGrub(_Grub):
     environment = ENVIRONMENT
     place = ENVIRONMENT + " (saved_entry={})"
 
-    @classmethod
-    def present(cls, root: str = "/") -> bool:
+    def present(self) -> bool:
         """Whether this machine has such entries, and GRUB reads them.
 
         GRUB's editor makes an environment that isn't there yet.
         """
-        is_grub = os.path.exists(inside(root, ENVIRONMENT)) or "blscfg" in bls.config(root)
-        return is_grub and bool(bls.entries(root))
+        is_grub = self.files.exists(ENVIRONMENT) or "blscfg" in self.config
+        return is_grub and bool(bls.entries(self.files))
 
     @property
     def config(self) -> str:  # type: ignore[override]
-        return bls.config(self.root)
+        return bls.config(self.files)
 
     def boots(self) -> Tuple[Optional[Entry], Optional[Entry]]:
-        entries, variables, fixed = bls.entries(self.root), self.variables(), self._fixed()
-        default = bls.resolve(entries, variables.get("saved_entry", "") if fixed is None else fixed)
+        entries, variables, fixed = bls.entries(self.files), self.variables(), self._fixed()
+        choice = variables.get("saved_entry", "") if fixed is None else fixed
+        default = bls.resolve(entries, choice) if _is_told(choice) else None
         following = bls.resolve(entries, variables["next_entry"]) if variables.get("next_entry") else default
         return _of(default), _of(following)
 
     def entry_of(self, release: str) -> Entry:
-        listed = bls.entries(self.root)
+        listed = bls.entries(self.files)
         entry = _of(bls.best(listed, release, self.root))
         if entry is None:
             others = ", ".join(entry.release for entry in listed) or "none"
@@ -125,7 +125,7 @@ class EntriesGrub(_Grub):
         return entry
 
     def kept(self, release: str) -> Optional[Entry]:
-        return _of(bls.kept(bls.entries(self.root), self.kernels()["default_entry"], release))
+        return _of(bls.kept(bls.entries(self.files), self.kernels()["default_entry"], release))
 
     def store(self, entry: str) -> None:
         self.change(["set", f"saved_entry={entry}"] if entry else ["unset", "saved_entry"])
@@ -136,7 +136,7 @@ class EntriesGrub(_Grub):
         if fixed is not None and self.kernels()["default"] != entry.release:
             hint = "set GRUB_DEFAULT=saved in /etc/default/grub, then run grub2-mkconfig -o /boot/grub2/grub.cfg"
             raise BootError(f"grub.cfg always boots the entry {fixed!r}, whatever saved_entry is", hint)
-        titles = [one.title for one in bls.entries(self.root) if one.ident == entry.ident]
+        titles = [one.title for one in bls.entries(self.files) if one.ident == entry.ident]
         return [] if before and before in (entry.ident, *titles) else [self.place.format(entry.ident)]
 
     def _fixed(self) -> Optional[str]:
@@ -156,6 +156,11 @@ def _of(entry: Optional[BlsEntry]) -> Optional[Entry]:
     return Entry(entry.ident, entry.ident, entry.release) if entry is not None else None
 
 
+def _is_told(choice: str) -> bool:
+    """Whether grub.cfg says what it starts, rather than a variable that is set while it boots."""
+    return "$" not in choice
+
+
 class MenuGrub(_Grub):
     """GRUB as Debian and Ubuntu have it: update-grub writes the menu in grub.cfg."""
 
@@ -164,7 +169,7 @@ class MenuGrub(_Grub):
 
     @property
     def config(self) -> str:  # type: ignore[override]
-        return read_text(self.root, GRUB_CFG)
+        return self.files.text(GRUB_CFG)
 
     def menu(self) -> List[MenuEntry]:
         """Its entries; raises BootError without a grub.cfg."""
@@ -180,7 +185,7 @@ class MenuGrub(_Grub):
         fixed = next((choice for choice in reversed(choices) if choice != "${next_entry}"), "0")
         choice = variables.get("saved_entry", "0") if fixed == _SAVED else fixed
         # GRUB takes the first entry if the choice matches none.
-        default = menu_choice(menu, choice) or (menu[0] if menu else None)
+        default = menu_choice(menu, choice) or (menu[0] if menu and _is_told(choice) else None)
         once = menu_choice(menu, variables["next_entry"]) if variables.get("next_entry") else None
         return _in_menu(default), _in_menu(once or default)
 
@@ -285,6 +290,35 @@ class MenuGrub(_Grub):
         if done.status != 0:
             lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.status}"]
             raise BootError(f"{argv[0]} failed: {lines[-1]}", "the kernel that boots by default is as before")
+
+
+#: Of MenuGrub2.
+_OTHERS = f"the menu in {GRUB2_FILES[0]} is of grub2-mkconfig, which gdsdeploy doesn't run"
+
+
+class MenuGrub2(MenuGrub):
+    """GRUB as SUSE has it, and RHEL without entries: grub2-mkconfig writes the menu.  It is read, and never changed."""
+
+    environment = ENVIRONMENT
+
+    @property
+    def config(self) -> str:  # type: ignore[override]
+        return bls.config(self.files)
+
+    def present(self) -> bool:
+        """Whether its menu starts kernels."""
+        return not self.files.exists(GRUB_CFG) and any(entry.release for entry in menu_entries(self.config))
+
+    def default(self, release: str, *, check: bool = False) -> Dict[str, Any]:  # noqa: ARG002 - it changes nothing
+        answer = self.answer([])
+        if answer["kernel"] != release:
+            raise BootError(
+                _OTHERS, "set the default yourself: grub2-set-default; or switch to entries: grub2-switch-to-blscfg"
+            )
+        return answer
+
+    def arguments(self) -> Arguments:
+        return Arguments(UNKNOWN, (), _OTHERS, "set the arguments yourself, and leave boot out of the profile")
 
 
 def _in_menu(entry: Optional[MenuEntry]) -> Optional[Entry]:

@@ -9,11 +9,11 @@ import json
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Dict, List, NamedTuple, Optional, Tuple, Type
+from typing import Any, ClassVar, Dict, List, NamedTuple, Optional, Tuple
 
 from ..errors import HostError
 from ..io import atomic
-from ..rootdir import inside, list_folder, read_text
+from ..rootdir import Files, inside, list_folder, read_text
 
 #: What was the default before it was first set here, and everything that was set: {"before": ENTRY, "set": [ENTRY]}.
 RECORD = "/var/lib/gdsdeploy/boot-default.json"
@@ -49,15 +49,18 @@ class Arguments:
 
 
 class Loader(ABC):
-    """The boot loader of the host below ``root``.  Methods raise BootError where it can't be asked or changed."""
+    """The boot loader of the host below ``root``.  Methods raise BootError where it can't be asked or changed.
+
+    files: what it reads there; evidence has a record of it.  What changes the host is done to ``root``.
+    """
 
     #: for people; where the default is stored, with ``{}`` for it; and where another setting may win
     name: ClassVar[str]
     place: ClassVar[str]
     where: ClassVar[str]
 
-    def __init__(self, root: str = "/") -> None:
-        self.root = root
+    def __init__(self, root: str = "/", files: Optional[Files] = None) -> None:
+        self.root, self.files = root, files or Files(root)
 
     @abstractmethod
     def boots(self) -> Tuple[Optional[Entry], Optional[Entry]]:
@@ -141,13 +144,13 @@ class Loader(ABC):
         return {"changed": bool(changes), "changes": changes, "kernel": now["default"], "entry": now["default_entry"]}
 
 
-def loader(root: str = "/") -> Loader:
+def loader(root: str = "/", files: Optional[Files] = None) -> Loader:
     """What starts the kernels of this host; GRUB with a grub.cfg where nothing else is recognised."""
-    from .grub import EntriesGrub, MenuGrub
+    from .grub import EntriesGrub, MenuGrub, MenuGrub2
     from .sdboot import SystemdBoot
 
-    kinds: Tuple[Type[Any], ...] = (SystemdBoot, EntriesGrub)
-    return next((kind(root) for kind in kinds if kind.present(root)), MenuGrub(root))
+    known = (SystemdBoot(root, files), EntriesGrub(root, files), MenuGrub2(root, files))
+    return next((one for one in known if one.present()), MenuGrub(root, files))
 
 
 def entry_arguments(root: str, folder: str) -> Arguments:

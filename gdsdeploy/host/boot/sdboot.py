@@ -12,14 +12,13 @@ from typing import List, NamedTuple, Optional, Tuple
 
 from .. import process
 from ..errors import RolloutError
-from ..rootdir import list_folder, read_bytes, read_text
-from .bls import BlsEntry, best, kept, parse
+from ..paths import EFI, PARTITIONS
+from ..rootdir import Files, list_folder, read_text
+from .bls import BlsEntry, best, entries, kept
 from .loader import UNKNOWN, Arguments, BootError, Entry, Loader, entry_arguments, kernels_in
 
-#: The boot partition, and the EFI system partition at its usual places.
-PARTITIONS = ("/boot", "/efi", "/boot/efi")
-_EFIVARS = "/sys/firmware/efi/efivars"
-_VENDOR = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
+#: Names of its variables that decide what boots.
+VARIABLES = ("LoaderInfo", "LoaderEntryDefault", "LoaderEntryOneShot")
 #: EFI_LOADER_FEATURE_ENTRY_DEFAULT and _ONESHOT.
 _HAS_DEFAULT, _HAS_ONE_SHOT = 1 << 2, 1 << 3
 #: Names of entries may count attempts: NAME+LEFT-DONE.
@@ -34,13 +33,12 @@ class Menu(NamedTuple):
     entries: List[BlsEntry]
 
 
-def menu(root: str = "/") -> Menu:
+def menu(files: Files) -> Menu:
     """The entries that start a kernel."""
     for partition in PARTITIONS:
-        folder = f"{partition}/loader/entries"
-        entries = parse((name, read_text(root, f"{folder}/{name}")) for name in list_folder(root, folder))
-        if entries:
-            return Menu(partition, [entry._replace(ident=_COUNTED.sub("", entry.ident)) for entry in entries])
+        listed = entries(files, f"{partition}/loader/entries")
+        if listed:
+            return Menu(partition, [entry._replace(ident=_COUNTED.sub("", entry.ident)) for entry in listed])
     return Menu("", [])
 
 
@@ -51,19 +49,18 @@ class SystemdBoot(Loader):
     place = "LoaderEntryDefault (as it was)"
     where = "look at: bootctl list"
 
-    @classmethod
-    def present(cls, root: str = "/") -> bool:
+    def present(self) -> bool:
         """Whether systemd-boot started this boot."""
-        return _text(root, "LoaderInfo").startswith("systemd-boot") and bool(menu(root).entries)
+        return _text(self.files, "LoaderInfo").startswith("systemd-boot") and bool(menu(self.files).entries)
 
     def boots(self) -> Tuple[Optional[Entry], Optional[Entry]]:
-        listed = menu(self.root)
-        default = _default(listed, self.root)
-        following = _named(listed.entries, _text(self.root, "LoaderEntryOneShot")) or default
+        listed = menu(self.files)
+        default = _default(listed, self.files)
+        following = _named(listed.entries, _text(self.files, "LoaderEntryOneShot")) or default
         return _entry(default), _entry(following)
 
     def entry_of(self, release: str) -> Entry:
-        listed = menu(self.root)
+        listed = menu(self.files)
         entry = _entry(best(listed.entries, release, self.root))
         if entry is None:
             others = ", ".join(entry.release for entry in listed.entries) or "none"
@@ -72,10 +69,10 @@ class SystemdBoot(Loader):
         return entry
 
     def kept(self, release: str) -> Optional[Entry]:
-        return _entry(kept(menu(self.root).entries, _without_suffix(self.stored()), release))
+        return _entry(kept(menu(self.files).entries, _without_suffix(self.stored()), release))
 
     def stored(self) -> str:
-        return _text(self.root, "LoaderEntryDefault")
+        return _text(self.files, "LoaderEntryDefault")
 
     def store(self, entry: str) -> None:
         _bootctl(["set-default", entry], self.root)
@@ -84,12 +81,12 @@ class SystemdBoot(Loader):
         return [] if _without_suffix(self.stored()) == entry.ident else [f"LoaderEntryDefault ({entry.stored})"]
 
     def obstacles(self) -> List[str]:
-        features = int.from_bytes(_variable(self.root, "LoaderFeatures"), "little")
+        features = int.from_bytes(_variable(self.files, "LoaderFeatures"), "little")
         needed = _HAS_DEFAULT | _HAS_ONE_SHOT
         return [] if features & needed == needed else ["this systemd-boot can't boot an entry once and forget it"]
 
     def next_entry(self) -> str:
-        return _without_suffix(_text(self.root, "LoaderEntryOneShot"))
+        return _without_suffix(_text(self.files, "LoaderEntryOneShot"))
 
     def once(self, entry: str) -> None:
         try:
@@ -120,14 +117,17 @@ def _entry(entry: Optional[BlsEntry]) -> Optional[Entry]:
     return Entry(entry.ident, f"{entry.ident}.conf", entry.release) if entry is not None else None
 
 
-def _default(listed: Menu, root: str) -> Optional[BlsEntry]:
-    """systemd-boot takes the variable, then loader.conf, then the newest entry."""
-    named = _named(listed.entries, _text(root, "LoaderEntryDefault"))
+def _default(listed: Menu, files: Files) -> Optional[BlsEntry]:
+    """systemd-boot takes the variable, then loader.conf, then the newest entry; None where the boot before decides."""
+    named = _named(listed.entries, _text(files, "LoaderEntryDefault"))
     if named is not None:
         return named
-    lines = read_text(root, f"{listed.folder}/loader/loader.conf").splitlines()
+    lines = files.text(f"{listed.folder}/loader/loader.conf").splitlines()
     patterns = [line.split()[1] for line in lines if line.startswith("default") and len(line.split()) == 2]
     for pattern in patterns[-1:]:
+        if pattern.startswith("@"):
+            # The one that booted last, as it was chosen in the menu.
+            return None
         for entry in listed.entries:
             if fnmatch.fnmatchcase(f"{entry.ident}.conf".lower(), pattern.lower()):
                 return entry
@@ -142,14 +142,19 @@ def _without_suffix(name: str) -> str:
     return _COUNTED.sub("", name[: -len(".conf")] if name.endswith(".conf") else name)
 
 
-def _text(root: str, name: str) -> str:
+def _text(files: Files, name: str) -> str:
     """The text in a variable; empty where it isn't set."""
-    return _variable(root, name).decode("utf-16-le", "replace").partition("\0")[0]
+    return _variable(files, name).decode("utf-16-le", "replace").partition("\0")[0]
 
 
-def _variable(root: str, name: str) -> bytes:
+def variable(name: str) -> str:
+    """The path of a variable of the Boot Loader Interface."""
+    return f"{EFI}/efivars/{name}-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
+
+
+def _variable(files: Files, name: str) -> bytes:
     """The content of a variable, after four bytes of attributes."""
-    return read_bytes(root, f"{_EFIVARS}/{name}-{_VENDOR}")[4:]
+    return files.content(variable(name))[4:]
 
 
 def _bootctl(words: List[str], root: str) -> None:

@@ -196,6 +196,10 @@ class Document:
     def space(self, path: str) -> Dict[str, int]:
         return collected(_numbers(self._section("space").get(path)), f"the free space of {path} was not recorded")
 
+    def recorded(self, section: str, key: str) -> bool:
+        """Whether the collector looked at an entry of a section, whatever it found."""
+        return key in self._section(section)
+
     def has(self, section: str) -> bool:
         """Whether the document has the section, empty or not."""
         return section in self._sections

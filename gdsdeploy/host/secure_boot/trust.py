@@ -31,7 +31,7 @@ from ..errors import HostError
 from ..io.reading import kernel_switch
 from ..kmod.files import CHUNK, open_plain
 from ..kmod.kernel import Kernel
-from ..paths import ENTRY_FOLDERS, GRUB2_FILES, GRUB_ENVIRONMENTS, GRUB_FILES
+from ..paths import ENTRY_FOLDERS, GRUB2_FILES, GRUB_ENVIRONMENTS, GRUB_FILES, UNIFIED_FOLDERS
 from ..rootdir import LoopError, inside, list_names, open_file, read_file, read_text
 from .certificate import Certificate, read_certificate
 from .firmware import Firmware, firmware
@@ -113,10 +113,9 @@ def path_of(folder: str, boot: str, release: str) -> str:
 
 T = TypeVar("T")
 _LOCKS = ("integrity", "confidentiality")
-#: Folders of unified kernel images, and files of a menu, besides the boot loader's entries.
-_UNIFIED = tuple(f"{partition}/EFI/Linux" for partition in ("/boot", "/efi", "/boot/efi"))
 #: Bytes for the headers of such an image, and for its arguments.
 _HEAD = 16 << 10
+#: Files of a menu, besides the boot loader's entries.
 _MENUS = dict.fromkeys((*GRUB_FILES, *GRUB2_FILES))
 _SHOWN_LOCKED = re.compile(r"\[(integrity|confidentiality)\]")
 
@@ -294,7 +293,7 @@ def _command_line(kernel: Kernel, unread: List[str]) -> List[Tuple[str, str, str
     entries = [text for folder in ENTRY_FOLDERS for text in texts_in(folder, ".conf")]
     own = [text for text in entries if matches(rf"^(?:version|linux)[ \t]+{this}", [text])]
     menu += matches(r"^options\s(.*)$", own)
-    images = [unified(path) for folder in _UNIFIED for path in paths_in(folder, ".efi")]
+    images = [unified(path) for folder in UNIFIED_FOLDERS for path in paths_in(folder, ".efi")]
     menu += [parts.get(".cmdline", "") for parts in images if parts.get(".uname", release) == release]
     for name in set(matches(r"\$\{?(\w+)", menu)):
         texts += matches(rf"^\s*(?:set )?{name}=(.*)$", [*menus, *map(text_of, GRUB_ENVIRONMENTS)])

@@ -5,22 +5,23 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Dict, Iterable, List, Mapping, Optional, Tuple
 
-from ..boot import bls
-from ..boot.bls import environment as variables_of
-from ..boot.bls import menu_choice, menu_entries
 from ..facts.document import Document, Ran, collected, once_for_alike, recorded_lines
 from ..facts.unknown import Facts, UndecidedError, fact, given, if_known
 from ..model.expectation import Expectation
 from ..paths import (
     ENTRY_FOLDERS,
     ENTRY_LINES,
+    GRUB2_FILES,
     GRUB_ENVIRONMENTS,
     GRUB_FILES,
     IMEX_NODES,
     LOAD_FOLDERS,
+    PARTITIONS,
     PROBE_FOLDERS,
+    UNIFIED_FOLDERS,
     parameter_path,
 )
+from ..rootdir import Files
 from .register import Answer, check, collector, failed, passed, unknown
 
 if TYPE_CHECKING:
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
     from ..facts import HostFacts
 
 #: Only the lines that decide which entry is the default, and which kernel an entry starts.
-GRUB = r"^[ \t]*(set default=|menuentry |submenu |linux\S*[ \t]|\}|load_env|if |fi\b|else\b|set saved_entry)"
+GRUB = (
+    r"^[ \t]*(set default=|menuentry |submenu |linux\S*[ \t]|\}|load_env|if |fi\b|else\b|set saved_entry"
+    r"|(insmod )?blscfg)"
+)
 UNITS = (
     "systemd-modules-load.service",
     "nvidia-persistenced.service",
@@ -48,14 +52,22 @@ def collect_boot(recorder: Recorder, _request: EvidenceRequest) -> None:
         recorder.texts(folder, [name for name in recorder.names(folder) if name.endswith(".conf")])
     recorder.text("/etc/modules")
     recorder.text(IMEX_NODES)
-    for path in GRUB_FILES:
+    from ..boot.sdboot import VARIABLES, variable
+
+    for path in dict.fromkeys((*GRUB_FILES, *GRUB2_FILES)):
         recorder.excerpt(path, GRUB)
+    for name in VARIABLES:
+        recorder.binary(variable(name))
+    for partition in PARTITIONS:
+        recorder.text(f"{partition}/loader/loader.conf")
     for path in (*GRUB_ENVIRONMENTS, "/etc/default/grub"):
         recorder.text(path)
     recorder.texts("/etc/default/grub.d", recorder.names("/etc/default/grub.d"))
     for folder in ENTRY_FOLDERS:
         for name in recorder.names(folder):
             recorder.excerpt(f"{folder}/{name}", ENTRY_LINES)
+    for folder in LOADER_FOLDERS[len(ENTRY_FOLDERS) :]:
+        recorder.names(folder)
     recorder.names("/boot", "vmlinuz-*")
     for pattern in ("initrd.img-*", "initramfs-*.img"):
         recorder.names("/boot", pattern)
@@ -100,26 +112,59 @@ def shown_parameters(document: Document, names: Iterable[str]) -> Mapping[str, O
     return {name: document.line(collected(parameter_path(name) or None, f"{name} is no parameter")) for name in names}
 
 
+class Recorded(Files):
+    """What boot loaders read, in evidence.  Older evidence has less of it, as if the host had it not."""
+
+    def __init__(self, document: Document) -> None:
+        super().__init__()
+        self._document = document
+
+    def text(self, path: str) -> str:
+        if self._document.recorded("excerpts", path):
+            return "\n".join(self._document.lines(path) or ())
+        return (self._document.text(path) or "") if self._document.recorded("files", path) else ""
+
+    def content(self, path: str) -> bytes:
+        if not self._document.recorded("binaries", path):
+            return b""
+        try:
+            return bytes.fromhex(self._document.binary(path) or "")
+        except ValueError:
+            raise UndecidedError(f"the record of {path} is malformed") from None
+
+    def names(self, folder: str) -> List[str]:
+        return list(self._document.names(folder) or ()) if self._document.recorded("listings", folder) else []
+
+    def exists(self, path: str) -> bool:
+        return bool(self.text(path))
+
+
+#: Folders of what boot loaders start, whichever they are, and a name of such a file.
+LOADER_FOLDERS = (*ENTRY_FOLDERS, *UNIFIED_FOLDERS, "/boot/extlinux", "/boot/syslinux")
+_IS_ENTRY = re.compile(r"(?i)\.(conf|cfg|efi)\Z")
+
+
 class BootFacts(Facts):
     """The next boot."""
 
     @fact
     def default_kernel(self) -> Optional[str]:
-        """Kernel release of the boot loader's default entry; None: no supported boot loader is installed."""
-        for path, environment in zip(GRUB_FILES, GRUB_ENVIRONMENTS):
-            lines = self.document.lines(path)
-            if lines is not None:
-                variables = self.document.text(environment) or ""
-                return _grub_default(lines, variables, self._bls_menu() if path == GRUB_FILES[-1] else None)
-        return None
+        """Kernel release that the boot loader starts next; None: this host has no boot loader."""
+        # Only a check asks: other readers of facts needn't import every boot loader.
+        from ..boot.loader import BootError, loader
 
-    def _bls_menu(self) -> Optional[Tuple[bls.BlsEntry, ...]]:
-        """The menu where it consists of Boot Loader Specification entries; None where there are none."""
-        names, texts = self.document.existing(bls.ENTRIES), []
-        for name in names:
-            lines = self.document.lines(f"{bls.ENTRIES}/{name}") if name.endswith(".conf") else None
-            texts.append((name, "\n".join(lines or ())))
-        return tuple(bls.parse(texts)) or None
+        files = Recorded(self.document)
+        try:
+            release = loader(files=files).kernels()["next"]
+        except BootError:
+            others = [folder for folder in LOADER_FOLDERS if any(map(_IS_ENTRY.search, files.names(folder)))]
+            if others:
+                raise UndecidedError(
+                    f"no boot loader is recognised, but there are entries of one: {others[0]}"
+                ) from None
+            tuple(map(self.document.lines, GRUB_FILES))
+            return None
+        return collected(release or None, "what the boot loader starts next is decided while it boots, or is no Linux")
 
     #: in-kernel names in the order in which systemd-modules-load takes them
     autoloaded = given(lambda document: _autoloaded(_fragments(document, LOAD_FOLDERS)))
@@ -185,7 +230,8 @@ def _forbidden(fragments: Fragments, command_line: str) -> Tuple[str, ...]:
             names.append(words[1])
     for word in command_line.split():
         key, _, value = word.partition("=")
-        if key in ("modprobe.blacklist", "module_blacklist", "rd.driver.blacklist"):
+        # rd.driver.blacklist is dracut's alone, for its own time.  Newer ones leave a file in /run/modprobe.d, too.
+        if key in ("modprobe.blacklist", "module_blacklist"):
             names += filter(None, value.split(","))
     return tuple(dict.fromkeys(name.replace("-", "_") for name in names))
 
@@ -207,31 +253,6 @@ def _units(run: Ran) -> Mapping[str, Mapping[str, str]]:
     rows = [[line.partition("=") for line in block.splitlines()] for block in run.stdout.split("\n\n")]
     units = [{key: value for key, separator, value in row if separator} for row in rows]
     return {unit["Id"]: unit for unit in units if "Id" in unit}
-
-
-@once_for_alike
-def _grub_default(
-    lines: Tuple[str, ...], environment: str, bls_menu: Optional[Tuple[bls.BlsEntry, ...]]
-) -> Optional[str]:
-    """Follow GRUB's own rules: ``next_entry`` once, else ``default``; a path of indices, ids or titles."""
-    variables = variables_of(environment)
-    matches = (re.match(r'\s*set default="?([^"]*)"?\s*$', line) for line in lines)
-    defaults = [match.group(1) for match in matches if match and match.group(1) != "${next_entry}"]
-    if not defaults:
-        raise UndecidedError("grub.cfg sets no default")
-    chosen = variables.get("next_entry") or defaults[-1]
-    if chosen == "${saved_entry}":
-        chosen = variables.get("saved_entry") or "0"
-    if "$" in chosen:
-        raise UndecidedError(f"grub.cfg has the default {chosen!r}, which is decided while booting")
-    if bls_menu:
-        first = bls.resolve(bls_menu, chosen)
-        return first.release if first is not None else None
-    menu = menu_entries("\n".join(lines))
-    if not menu:
-        raise UndecidedError("grub.cfg has no menu entries of its own")
-    entry = collected(menu_choice(menu, chosen), f"grub.cfg has no entry {chosen!r}")
-    return collected(entry.release or None, "the default entry of grub.cfg names no kernel")
 
 
 _AGAIN = "Provision the host again: it sets them in the boot loader and in modprobe.d, and reboots"

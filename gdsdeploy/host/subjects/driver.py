@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ..facts.document import Document, collected, group_of
-from ..facts.unknown import Facts, Maybe, UndecidedError, fact, given, if_known, known, require
+from ..facts.unknown import Facts, Maybe, UndecidedError, any_of, fact, given, if_known, known, require
 from ..io.reading import kernel_number, try_open
 from ..model.expectation import Expectation
 from ..model.system import FABRIC, NVLSM, UMAD, services_of
@@ -26,13 +26,15 @@ from ..paths import (
     NVFS_DEVICE,
     NVIDIA,
     PEERS,
+    RECOVERY,
     SERVICE_FOLDERS,
     SOURCES,
 )
 from . import quote
 from .condition import DIRECT_PATH, Condition, listed_cause, rule
+from .kernel import NOUVEAU, check_messages
 from .kernel import NVIDIA as DRIVER
-from .kernel import check_messages
+from .kernel import SOURCES as LOGS
 from .modules import ModuleFacts, check_module_file, loaded
 from .pci import hidden_switches
 from .register import Answer, Steps, check, collector, failed, not_applicable, passed, unknown
@@ -97,6 +99,10 @@ def collect_userland(recorder: Recorder, _request: EvidenceRequest) -> None:
     for folder in filter(None, ((firmware_path or "").strip(), FIRMWARE)):
         for version in recorder.names(folder + "/nvidia", "[0-9]*"):
             recorder.names(folder + "/nvidia/" + version, "gsp*.bin*")
+    # It opens every GPU, which nothing needs where none has reported an error.
+    if any("NVRM: Xid" in Document(recorder.document).printed(log) for log in LOGS):
+        query = "--query-gpu=pci.bus_id,gpu_recovery_action"
+        recorder.command(RECOVERY, ["nvidia-smi", query, "--format=csv,noheader"], timeout=20.0)
 
 
 OPEN, PROPRIETARY = "open", "proprietary"
@@ -149,6 +155,15 @@ class DriverFacts(Facts):
         if self.params is None:
             return None
         return registry(collected(self.params.get("RegistryDwords"), f"{NVIDIA}/params has no RegistryDwords"))
+
+    @fact
+    def recovery(self) -> Mapping[str, str]:
+        """GPU by its address → what it needs, ``None``, ``Reset`` or ``Reboot``; nvidia-smi is asked after an Xid."""
+        run = self.document.ran(RECOVERY)
+        if run.status != 0:
+            raise UndecidedError(f"nvidia-smi doesn't say what the GPUs need: {(run.stdout + run.stderr).strip()}")
+        rows = (line.partition(",") for line in run.stdout.splitlines())
+        return {gpu: action.strip() for gpu, _, action in rows}
 
     def tree_digest(self, path: str) -> Optional[str]:
         """The digest of the source tree at ``path``, None if it is not on this host."""
@@ -266,17 +281,21 @@ check_module_file(
 @check(
     "nouveau.absent",
     "nouveau is not loaded and cannot be loaded at boot",
-    expects="not loaded, and forbidden",
+    expects="not loaded, and forbidden or not installed",
     prevents="nouveau taking the GPUs before nvidia can",
 )
 def nouveau(facts: HostFacts, expectation: Expectation) -> Steps:
     if expectation.own_kernel:
         evidence = quote.file(facts, "/proc/modules", r"^nouveau ")
         cause = listed_cause("nvidia.nouveau", evidence, "nouveau is loaded")
-        yield Condition(lambda: "nouveau" not in facts.kernel.modules, cause)
+        yield Condition(lambda: NOUVEAU not in facts.kernel.modules, cause)
+    forbidden = known(lambda: NOUVEAU in facts.boot.forbidden)
+    # Kernels of clouds are built without it, or have it in a package of its own.
+    absent = known(lambda: ModuleFacts(facts.document, NOUVEAU).path is None)
     cause = listed_cause("nvidia.nouveau", (), "not loaded, but nothing keeps it out")
-    yield Condition(lambda: "nouveau" in facts.boot.forbidden, cause)
-    yield passed("not loaded, and forbidden in modprobe.d or on the kernel's command line")
+    yield Condition(lambda: any_of([forbidden, absent]), cause)
+    words = "forbidden in modprobe.d or on the kernel's command line" if forbidden is True else "not installed"
+    yield passed(f"not loaded, and {words}")
 
 
 check_messages(

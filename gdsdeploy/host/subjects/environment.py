@@ -178,7 +178,8 @@ def _variables(document: Document) -> List[Variable]:
         Variable(name, value, path, line.strip())
         for path, lines in files.items()
         for line in lines
-        if not line.lstrip().startswith("#")
+        # systemd's files have comments of both kinds; in the others nothing begins with a semicolon.
+        if not line.lstrip().startswith(("#", ";"))
         for name, value in dict(_ASSIGNED.findall(line)).items()
     ]
     own, place = if_known(document.environment, {}), "the environment of this program"

@@ -8,7 +8,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Tuple
+from typing import (
+    TYPE_CHECKING,
+    Container,
+    Dict,
+    FrozenSet,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 from .. import data
 from ..facts.document import Document, collected, group_of, once_for_alike, there
@@ -125,8 +137,9 @@ def _symbols_of(recorder: Recorder) -> Tuple[str, ...]:
 
 #: Program in the evidence → its name in messages and quotes.
 SOURCES = {"journal": "journalctl -k -b", "dmesg": "dmesg"}
-#: A line of journalctl's format short-monotonic: the time as dmesg writes it, then host and identifier.
-_JOURNAL = re.compile(r"^(\[ *\d+\.\d+\]) \S+ kernel: ")
+#: What stands between the time and the message: host and identifier in journalctl's format short-monotonic; the thread
+#: or processor that printed it where the kernel has CONFIG_PRINTK_CALLER (print_prefix in kernel/printk/printk.c).
+_BETWEEN = re.compile(r"^(\[ *\d+\.\d+\])(?: \S+ kernel:| ?\[ *[CT]\d+\]) ")
 _TIME = re.compile(r"^\[ *(\d{1,12}\.\d+)\] ")
 #: start_kernel() prints it before everything else (linux_banner), so it is the first line that a full ring drops.
 _BANNER = re.compile(r"^(\[ *0\.0+\] )?Linux version ")
@@ -173,7 +186,7 @@ def any_messages(document: Document) -> bool:
 
 
 def _lines(document: Document, program: str) -> List[str]:
-    return [_JOURNAL.sub(r"\1 ", line) for line in document.printed(program).splitlines()]
+    return [_BETWEEN.sub(r"\1 ", line) for line in document.printed(program).splitlines()]
 
 
 def _reaches_boot(document: Document, program: str) -> bool:
@@ -306,7 +319,7 @@ def _is_set(value: Optional[str]) -> bool:
     return value is not None and value[8:] == "01"
 
 
-NVIDIA, NVIDIA_FS, PEERMEM = "nvidia", "nvidia-fs", "nvidia-peermem"
+NVIDIA, NVIDIA_FS, PEERMEM, NOUVEAU = "nvidia", "nvidia-fs", "nvidia-peermem", "nouveau"
 #: Of a GPU's error: the GPU's PCI address and the number.
 XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)[^)]*\): (\d{1,18})")
 #: What the two modules' lines contain, and the kernel's about them.
@@ -315,8 +328,13 @@ _ABOUT = {
     NVIDIA_FS: re.compile("nvidia[-_]fs|nvfs"),
     PEERMEM: re.compile("peermem|nv_mem"),
 }
-#: nvidia-fs prints it first whenever it is loaded: what it printed before is over.
-_LOADED_AGAIN = "nvidia_fs: Initializing nvfs driver module"
+#: What a module prints first whenever it is loaded.
+_LOADS = {NVIDIA: "NVRM: loading NVIDIA UNIX", NVIDIA_FS: "nvidia_fs: Initializing nvfs driver module"}
+#: With it the driver says that a GPU has recovered; not after a reset, for which it forgets the GPU (gpu.c of the open
+#: kernel modules 595.45.04, _gpuRefreshRecoveryActionInLock).
+_RECOVERED = re.compile(r": 154\b.* to 0x0\b")
+#: How a message can end before the next boot: ``Meaning.over``.
+LOADED, RECOVERY, BOOT = "loaded", "recovery", "boot"
 
 
 @dataclass(frozen=True)
@@ -332,7 +350,7 @@ class Meaning:
     fault: bool
     fix: str
     source: str
-    loading: bool = False
+    over: str = ""
 
 
 #: Of an Xid that the table doesn't have.
@@ -341,12 +359,21 @@ UNLISTED = Meaning(
     module=NVIDIA,
     pattern="",
     sample="",
-    what="a number without an entry in gdsdeploy's table",
+    what="a number that gdsdeploy's table of NVIDIA's catalog doesn't have",
     cause="hardware",
-    fault=True,
-    fix="look the number up in NVIDIA's catalog of Xid errors; until then treat the GPU as faulty",
+    fault=False,
+    fix="look the number up in NVIDIA's catalog of Xid errors, which says what to do about it",
     source="",
 )
+
+
+#: Domain, bus and device of a GPU, without leading zeros.
+Address = Tuple[str, ...]
+
+
+def address(text: str) -> Address:
+    """What several forms of an address have in common: ``0000:3b:00`` and ``00000000:3B:00.0`` are one."""
+    return tuple(part.lstrip("0") for part in re.findall("[0-9a-f]+", text.lower())[:3])
 
 
 @dataclass(frozen=True)
@@ -368,19 +395,45 @@ def meanings() -> Tuple[Meaning, ...]:
     return data.rows("kernel_messages", Meaning)
 
 
-def messages(lines: Iterable[str], module: str) -> Iterator[Message]:
-    """The lines about faults that ``module`` printed, in their order; nvidia-fs's since it was last loaded."""
-    lines = list(lines)
-    if module == NVIDIA_FS:
-        loads = [place for place, line in enumerate(lines) if _LOADED_AGAIN in line]
-        lines = lines[loads[-1] :] if loads else lines
+def messages(lines: Iterable[str], module: str, recovered: Container[Address] = ()) -> Iterator[Message]:
+    """The lines about faults that ``module`` printed and that aren't over, in their order.
+
+    recovered: GPUs that need nothing, as the driver says now.
+    """
+    lines, loads = list(lines), _LOADS.get(module)
+    loaded = max((place for place, line in enumerate(lines) if loads and loads in line), default=0)
+    told = _recoveries(lines)
     table = [(re.compile(row.pattern), row) for row in meanings() if row.module == module]
-    for line in filter(_ABOUT[module].search, lines):
+    for place, line in enumerate(lines):
+        if not _ABOUT[module].search(line):
+            continue
         xid = XID.search(line) if module == NVIDIA else None
-        label = f"Xid {xid.group(2)} on {xid.group(1)}" if xid else ""
         meaning = next((row for pattern, row in table if pattern.search(line)), UNLISTED if xid else None)
-        if meaning is not None:
-            yield Message(line, meaning, label)
+        if meaning is None:
+            continue
+        if xid:
+            gpu = address(xid.group(1))
+            over = place < told.get(gpu, 0) or (meaning.over == RECOVERY and gpu in recovered)
+        else:
+            over = not meaning.over and place < loaded
+        if not over:
+            yield Message(line, meaning, f"Xid {xid.group(2)} on {xid.group(1)}" if xid else "")
+
+
+def _recoveries(lines: Sequence[str]) -> Dict[Address, int]:
+    """GPU → the place of the line with which the driver last said that it needs nothing any more."""
+    pairs = ((XID.search(line), place) for place, line in enumerate(lines) if _RECOVERED.search(line))
+    return {address(xid.group(1)): place for xid, place in pairs if xid}
+
+
+def reported(facts: HostFacts, module: str) -> List[Message]:
+    """The module's messages that aren't over."""
+    actions = if_known(lambda: facts.driver.recovery, {})
+    recovered = {address(gpu) for gpu, action in actions.items() if action == "None"}
+    # A module that is loaded now has no failure to load any more.
+    loaded = module == PEERMEM and if_known(lambda: facts.peermem.module.loaded, False)
+    found = messages(facts.kernel.log.lines, module, recovered)
+    return [message for message in found if not (loaded and message.meaning.over == LOADED)]
 
 
 #: Rows after which no transfer of nvidia-fs works → the cause.  After a bug it can't be unloaded either.
@@ -390,7 +443,7 @@ STOPPING = {"nvidia-fs-bug": "nvidia-fs.stopped", "nvidia-fs-access": "nvidia-fs
 @rule(NVIDIA_FS, 40)
 def stopped(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condition]:
     """An error in nvidia-fs that the kernel stopped, or one that every transfer meets, leaves it loaded without use."""
-    stops = [m for m in messages(facts.kernel.log.lines, NVIDIA_FS) if m.meaning.id in STOPPING]
+    stops = [message for message in reported(facts, NVIDIA_FS) if message.meaning.id in STOPPING]
     if stops:
         yield Condition(False, _obstacle(facts, stops[-1]))
     else:
@@ -404,8 +457,8 @@ def fault_notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     if not if_known(lambda: requests_p2pdma(facts, lambda: filesystem.storage_of(facts, mount)), False):
         modules[NVIDIA_FS] = "nvidia-fs.reported-fault"
     for module, ident in modules.items():
-        for message in messages(facts.kernel.log.lines, module):
-            if message.meaning.fault:
+        for message in reported(facts, module):
+            if message.meaning.fault or message.meaning is UNLISTED:
                 yield _cause(ident, facts, message)
 
 
@@ -481,6 +534,7 @@ def running(facts: HostFacts, expectation: Expectation) -> Answer:
     "the boot loader's default is the locked kernel",
     expects="{kernel_release}",
     prevents="a host that passes today and comes back from its next reboot with another kernel",
+    unknown_hint="See what boots next (bootctl list, efibootmgr); docs/fleet.md has the boot loaders that are known",
     of_running=True,
 )
 def boot_default(facts: HostFacts, expectation: Expectation) -> Answer:
@@ -488,12 +542,14 @@ def boot_default(facts: HostFacts, expectation: Expectation) -> Answer:
     if default == expectation.kernel_release:
         return passed(default)
     if default is None:
-        return not_applicable("no supported boot loader, as in a guest whose kernel comes from outside")
-    return failed(default, "Provision the host again, or set the default with grub-set-default and run update-grub")
+        return not_applicable("no boot loader, as in a guest whose kernel comes from outside")
+    return failed(default, "Provision the host again, which makes the locked kernel the default of its boot loader")
 
 
 #: Different fixes that one hint names.
 FIXES_NAMED = 3
+#: Where nvidia-smi doesn't show its "GPU Recovery Action", as before the driver 565.
+UNTOLD = ". This driver doesn't tell when a GPU has recovered: the check fails until the next boot"
 UNKNOWN_HINT = (
     "Keep a persistent journal (mkdir -p /var/log/journal; systemctl restart systemd-journald), and run this as root; "
     "after the next boot the check can decide"
@@ -516,21 +572,24 @@ def check_messages(
 
 
 def _judge_messages(facts: HostFacts, module: str) -> Answer:
-    log = facts.kernel.log
-    # A module that is loaded now has no failure to load any more.
-    loaded = module == PEERMEM and if_known(lambda: facts.peermem.module.loaded, False)
-    reported = [m for m in messages(log.lines, module) if not (loaded and m.meaning.loading)]
-    faults = [message for message in reported if message.meaning.fault]
+    log, found = facts.kernel.log, reported(facts, module)
+    faults = [message for message in found if message.meaning.fault]
     if faults:
         fixes = list(dict.fromkeys(message.meaning.fix for message in faults))
         hint = ". ".join(capitalized(fix) for fix in fixes[:FIXES_NAMED])
+        told = known(lambda: facts.driver.recovery)
+        if isinstance(told, Unknown) and any(message.meaning.over == RECOVERY for message in faults):
+            hint += UNTOLD
         return failed(_kinds(faults), hint, [message.line for message in faults])
+    unlisted = [message for message in found if message.meaning is UNLISTED]
+    if unlisted:
+        raise UndecidedError(_kinds(unlisted), capitalized(UNLISTED.fix))
     require(log.since_boot)
-    lines = [message.line for message in reported] + list(log.suppressed)
+    lines = [message.line for message in found] + list(log.suppressed)
     note = "; the kernel left out repeated messages" if log.suppressed else ""
-    words = f"no fault of this host: {_kinds(reported)}" if reported else "none in the kernel's messages"
+    words = f"no fault of this host: {_kinds(found)}" if found else "none in the kernel's messages"
     return passed(words + note, lines)
 
 
-def _kinds(reported: List[Message]) -> str:
-    return "; ".join(sorted({message.what for message in reported}))
+def _kinds(found: List[Message]) -> str:
+    return "; ".join(sorted({message.what for message in found}))

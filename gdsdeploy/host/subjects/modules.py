@@ -17,7 +17,7 @@ from ..secure_boot.signature import KEYRINGS
 from . import quote, reference
 from .boot import blocking
 from .condition import Cause, Condition, condition, listed_cause
-from .kernel import NVIDIA, NVIDIA_FS, PEERMEM
+from .kernel import NOUVEAU, NVIDIA, NVIDIA_FS, PEERMEM
 from .register import Answer, Steps, Words, check, collector, failed, passed
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def collect_modules(recorder: Recorder, _request: EvidenceRequest) -> None:
             if path.rpartition("/")[2].startswith("nv") and path not in recorder.document["modules"]:
                 recorder.value("modules", path, digest)
         recorder.command("modinfo:" + name, ["modinfo", "-n", name])
+    recorder.command(MODPROBE + NOUVEAU, ["modprobe", "--show-depends", NOUVEAU])
     recorder.names(SOURCES, "nvidia*")
     trees = {tree.path: tree for tree in find_trees(SOURCES)}
     for path in trees:
@@ -161,7 +162,7 @@ class ModuleFacts(Facts):
     build_id: str = follows(lambda self: build_id_of(self.document.binary(self._folder + BUILD_ID) or ""))
 
     @fact
-    def file(self) -> Optional[ModuleFile]:
+    def path(self) -> Optional[str]:
         """The file that modprobe would load now, and so at the next boot of this kernel; None: it finds none."""
         run = self.document.ran(MODPROBE + self._asked)
         replacement = substitute_of(run.stdout)
@@ -173,7 +174,12 @@ class ModuleFacts(Facts):
         if run.status != 0 or not files:
             output = run.stderr.strip() or run.stdout.strip() or "nothing"
             raise UndecidedError(f"modprobe --show-depends {self._asked} says: {output}")
-        return _module_file(files[-1], self.document.module(files[-1]))
+        return files[-1]
+
+    #: what is in it
+    file: Optional[ModuleFile] = follows(
+        lambda self: self.path and _module_file(self.path, self.document.module(self.path))
+    )
 
     @property
     def its_file(self) -> ModuleFile:
@@ -526,7 +532,7 @@ def no_gpu(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
 
 
 def nouveau(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
-    if module.asked != NVIDIA or "nouveau" not in facts.kernel.modules:
+    if module.asked != NVIDIA or NOUVEAU not in facts.kernel.modules:
         return None
     return listed_cause("nvidia.nouveau", quote.file(facts, "/proc/modules", r"^nouveau "), "nouveau drives the GPUs")
 

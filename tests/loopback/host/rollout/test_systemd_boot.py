@@ -12,6 +12,7 @@ from gdsdeploy.host.boot import once, sdboot
 from gdsdeploy.host.boot.loader import ENTRIES, RECORD, BootError, loader
 from gdsdeploy.host.boot.sdboot import SystemdBoot
 from gdsdeploy.host.errors import RolloutError
+from gdsdeploy.host.rootdir import Files
 
 NEW, OLD = "6.12.95+deb13-amd64", "6.1.0-50-amd64"
 MACHINE = "0123456789abcdef0123456789abcdef"
@@ -97,7 +98,7 @@ def test_counted_attempts_belong_to_no_name(root: Path) -> None:
 
 def test_a_host_that_grub_started_is_none_of_these(root: Path) -> None:
     variable(root, "LoaderInfo", "GRUB 2.12")
-    assert not SystemdBoot.present(str(root))
+    assert not SystemdBoot(str(root)).present()
 
 
 def test_arguments_are_in_its_entries_even_beside_a_menu_of_grub(root: Path) -> None:
@@ -127,7 +128,7 @@ def test_a_default_that_somebody_set_since_stays(running: Path) -> None:
     loader(str(running)).default(OLD)
     variable(running, "LoaderEntryDefault", "windows.conf")
     assert loader(str(running)).undo_default()["changed"] is False
-    assert sdboot._text(str(running), "LoaderEntryDefault") == "windows.conf"
+    assert sdboot._text(Files(str(running)), "LoaderEntryDefault") == "windows.conf"
 
 
 def test_an_administrators_entry_of_the_kernel_stays_the_default(running: Path) -> None:

@@ -28,7 +28,7 @@ from gdsdeploy.host.model.finding import (
 )
 from gdsdeploy.host.subjects import register
 from gdsdeploy.host.subjects.condition import Cause, Condition
-from gdsdeploy.host.subjects.kernel import MESSAGES, Meaning, meanings, messages
+from gdsdeploy.host.subjects.kernel import MESSAGES, RECOVERY, UNTOLD, Meaning, meanings, messages
 from gdsdeploy.host.subjects.register import Answer, check, passed
 from tests.unit.host.checks.changes import BARE, EXPECTATION, GOOD, HOSTS, Document, findings, verdicts
 from tests.unit.host.checks.faults import FAULTS
@@ -193,7 +193,7 @@ def test_a_check_reports_the_row(row: Meaning) -> None:
     assert row.what in result.found
     assert result.evidence == [row.sample]
     if row.fault:
-        assert result.hint == row.fix[:1].upper() + row.fix[1:]
+        assert result.hint == row.fix[:1].upper() + row.fix[1:] + (UNTOLD if row.over == RECOVERY else "")
     others = set(CHECKS.values()) - {CHECKS[row.module]}
     assert {finding(name, row.sample).found for name in others} == {"none in the kernel's messages"}
 
