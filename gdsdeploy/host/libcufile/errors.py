@@ -30,7 +30,7 @@ class CodeCause(NamedTuple):
 class ErrorCode(NamedTuple):
     """One code.
 
-    ``code`` is the number in its family: 5027 (cufile), 100 (cuda: a CUresult), 22 (errno), 6001 (rdma).
+    ``code`` is the number in its family: 5027 (cufile), 100 (cuda: a CUresult), 22 (errno; -1: errno itself has it), 6001 (rdma).
     """
 
     family: str
@@ -118,7 +118,9 @@ def _shown(near: List[ErrorCode]) -> Tuple[str, ...]:
 
 def number(code: ErrorCode) -> str:
     """The code as users meet it: ``5027``, ``cuda:100``, ``-22``."""
-    return {CUDA: "cuda:", ERRNO: "-"}.get(code.family, "") + str(code.code)
+    # Of a call, -1 is never EPERM.
+    errno = "errno:" if code.code == 1 else "-"
+    return {CUDA: "cuda:", ERRNO: errno}.get(code.family, "") + str(abs(code.code))
 
 
 def _by_number(text: str, family: str, sign: str, value: int) -> Tuple[ErrorCode, ...]:
@@ -131,7 +133,8 @@ def _by_number(text: str, family: str, sign: str, value: int) -> Tuple[ErrorCode
     elif family:
         keys = [(CUFILE, 5000 + value), (RDMA, 6000 + value)] if family == "cufile" else [(RDMA, 6000 + value)]
     elif sign == "-":
-        keys = [(ERRNO, value)]
+        # cuFileRead's "-1 on error, so errno is set" (NVIDIA's cuFile API Reference Guide) is no EPERM.
+        keys = [(ERRNO, -value), (ERRNO, value)]
     else:
         keys = [(CUFILE, 5000 + value), (CUDA, value)]
     by_key = {(code.family, code.code): code for code in entries()}

@@ -45,6 +45,8 @@ SPELLINGS = {
         "handle-not-registered", "HANDLE NOT REGISTERED",
     ),
     ("CUDA_ERROR_NO_DEVICE",): ("100", "cuda:100", "cu_err=100", "CUDA_ERROR_NO_DEVICE", "no_device"),
+    ("SEE_ERRNO", "EPERM"): ("-1",),
+    ("EPERM",): ("errno:1", "EPERM"),
     ("EINVAL",): ("-22", "errno:22", "EINVAL", "einval"),
     ("CU_FILE_DRIVER_INVALID_PROPS", "CUDA_ERROR_OUT_OF_MEMORY"): ("2",),
 }  # fmt: skip
