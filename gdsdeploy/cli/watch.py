@@ -20,6 +20,7 @@ from gdsdeploy.host.facts.document import UNNAMED
 from gdsdeploy.host.io import streams
 from gdsdeploy.host.io.wording import joined, line
 from gdsdeploy.host.subjects import trees as view
+from gdsdeploy.host.subjects.processes import JOB_NAME
 from gdsdeploy.host.subjects.topology import Topology
 from gdsdeploy.model import hostnames
 from gdsdeploy.model.fleet import Fleet
@@ -42,6 +43,13 @@ def _names_hosts(given: options.Given) -> bool:
     return "TARGETS" in given and not _names_fleet(given)
 
 
+def _job(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
+    """As Slurm writes it; raises BadParameter."""
+    if text is None or JOB_NAME.fullmatch(text):
+        return text
+    raise click.BadParameter(f"{text!r} isn't a Slurm job, such as 12, 12_3 (of an array) or 12+1 (a part)")
+
+
 @click.command()
 @options.combined(
     options.without("FLEET", "--fleet", holds=_names_fleet), options.without("HOST", "--limit", holds=_names_hosts)
@@ -58,7 +66,7 @@ def _names_hosts(given: options.Given) -> bool:
     metavar="N",
     help="Seconds in which each round counts.",
 )
-@click.option("--job", type=click.IntRange(min=1), metavar="ID", help="Only processes of this Slurm job.")
+@click.option("--job", metavar="ID", callback=_job, help="Only processes of this Slurm job: 12, 12_3 or 12+1.")
 @options.timeout(watch.TIMEOUT, "Seconds for each host, beside those of --every.")
 @options.at_once
 @options.as_json("Print one line of JSON for each host and round.")
@@ -68,7 +76,7 @@ def watch_hosts(
     limit: str | None,
     once: bool,
     every: float,
-    job: int | None,
+    job: str | None,
     timeout: float,
     as_json: bool,
 ) -> None:

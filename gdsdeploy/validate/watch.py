@@ -87,9 +87,9 @@ class Watched(Shape):
     processes: list[_Process] = Field(max_length=1000)
 
 
-def question(every: float, job: int | None = None) -> list[str]:
+def question(every: float, job: str | None = None) -> list[str]:
     """The arguments of the host program.  every: seconds of the interval that it watches."""
-    return ["watch", "--json", "--once", "--every", f"{every:g}", *(["--job", str(job)] if job else [])]
+    return ["watch", "--json", "--once", "--every", f"{every:g}", *(["--job", job] if job else [])]
 
 
 def look(
@@ -98,7 +98,7 @@ def look(
     names: Sequence[str],
     *,
     every: float,
-    job: int | None = None,
+    job: str | None = None,
     timeout: float = TIMEOUT,
 ) -> dict[str, dict[str, Any] | GdsError]:
     """One round: what each host's processes, or those of a Slurm job, did in ``every`` seconds.

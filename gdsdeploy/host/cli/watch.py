@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import time
 from typing import Any
 
 from ..errors import UsageError
 from ..io import streams
 from ..io.wording import joined
-from ..subjects.processes import collect_statistics
+from ..subjects.processes import JOB_NAME, collect_statistics
 from ..watch.document import VERSION, document, lines, total
 from ..watch.look import Watcher
 from . import parsers
@@ -34,7 +33,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--metrics", action="store_true", help=words)
     help_text = "--metrics: folder of the collector (default: the usual ones that are there)"
     parser.add_argument("--folder", default="", metavar="DIR", help=help_text)
-    parser.add_argument("--job", type=job, metavar="JOB", help="only processes of this Slurm job")
+    parser.add_argument("--job", type=job, metavar="JOB", help="only processes of this Slurm job: 12, 12_3, 12+1")
     help_text = f"seconds of an interval ({EVERY:g}; --metrics: {METRICS_EVERY:g})"
     parser.add_argument("--every", type=interval, metavar="N", help=help_text)
 
@@ -51,9 +50,9 @@ def interval(text: str) -> float:
 
 
 def job(text: str) -> str:
-    """The number of ``--job``; raises ArgumentTypeError."""
-    if not re.fullmatch(r"\d{1,12}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} isn't the number of a Slurm job")
+    """The name of ``--job``; raises ArgumentTypeError."""
+    if not JOB_NAME.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} isn't a Slurm job, such as 12, 12_3 (of an array) or 12+1")
     return text
 
 

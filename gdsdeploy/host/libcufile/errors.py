@@ -30,7 +30,8 @@ class CodeCause(NamedTuple):
 class ErrorCode(NamedTuple):
     """One code.
 
-    ``code`` is the number in its family: 5027 (cufile), 100 (cuda: a CUresult), 22 (errno; -1: errno itself has it), 6001 (rdma).
+    ``code`` is the number in its family: 5027 (cufile), 100 (cuda: a CUresult), 22 (errno), 6001 (rdma).  -1 says
+    that errno has the number.
     """
 
     family: str

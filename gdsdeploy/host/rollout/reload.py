@@ -29,6 +29,7 @@ from ..errors import HostError, RolloutError
 from ..io import atomic
 from ..kmod.module import build_id_of, read_module
 from ..rootdir import list_folder, read_text
+from ..subjects.processes import control_group
 from .reboot import FOLDER, IDENT
 
 PEERMEM_UNIT = "gds-peermem.service"
@@ -87,7 +88,7 @@ def is_active(unit: str) -> bool:
 
 def unit_of(pid: int, root: str = "/") -> str:
     """The service that a process belongs to; empty where it is of none."""
-    units = re.findall(r"/([^/\n]+\.service)(?=/|$)", read_text(root, f"/proc/{pid}/cgroup"), re.MULTILINE)
+    units = re.findall(r"/([^/]+\.service)(?=/|$)", control_group(read_text(root, f"/proc/{pid}/cgroup")))
     return units[-1] if units else ""
 
 

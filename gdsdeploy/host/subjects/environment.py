@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ..facts.document import Document, collected, recorded_lines, there
 from ..facts.unknown import Facts, Maybe, Unknown, fact, given, if_known, known, require
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 #: Words of container managers in the control group of the first process.
 MANAGERS = r"docker|kubepods|containerd|libpod|crio|/lxc|enroot"
+#: The namespace of the kernel's first process: PROC_PID_INIT_INO of include/linux/proc_ns.h (3.8 to 6.18).
+INITIAL = f"pid:[{0xEFFFFFFC}]"
+FIRST = "first"
 #: libcufile's variables in files.
 VARIABLES = r"CUFILE_[A-Z]"
 
@@ -39,6 +42,7 @@ VARIABLES = r"CUFILE_[A-Z]"
 def collect_environment(recorder: Recorder, _request: EvidenceRequest) -> None:
     for path in CONTAINER_FILES:
         recorder.text(path)
+    recorder.value("processes", FIRST, lambda _: _is_with_the_first(recorder.at))
     recorder.excerpt(CGROUP, MANAGERS)
     names = [name for name in os.environ if name.startswith(ENROOT) or name in VARIABLE_NAMES]
     own = {name: os.environ[name] for name in sorted(names)}
@@ -136,7 +140,19 @@ class EnvironmentFacts(Facts):
         return {"true": True, "false": False}.get(variable.value.lower()) if variable is not None else None
 
 
+def _is_with_the_first(at: Callable[[str], str]) -> Dict[str, bool]:
+    """Whether this program is among the kernel's first processes, and has the root of process 1; raises OSError."""
+    return {
+        "initial": os.readlink(at("/proc/self/ns/pid")) == INITIAL,
+        "same_root": os.path.samestat(os.stat(at("/proc/1/root/")), os.stat(at("/"))),
+    }
+
+
 def _container(document: Document) -> Optional[str]:
+    first = if_known(lambda: document.record("processes", FIRST), None) or {}
+    if first.get("initial") is True and first.get("same_root") is True:
+        # A diskless host has all the marks of the image that it was made of.
+        return None
     environment = known(document.environment)
     unknown: List[Maybe[object]] = [environment]
     for start, name in _VARIABLES.items():

@@ -389,8 +389,8 @@ def path(facts: HostFacts, expectation: Expectation) -> Iterator[Answer]:
 def _at_work(facts: HostFacts, mount: str) -> Iterator[str]:
     """What running programs with files on the mount have done since they opened cuFile, wherever their files are."""
     for program in if_known(lambda: facts.processes.programs, ()):
-        is_of_host = not if_known(partial(getattr, program, "container"), True)
-        if is_of_host and any(file.mount == mount for file in program.files):
+        mounts = [if_known(partial(program.mount_of, file, facts.storage), None) for file in program.files]
+        if any(each.mount_point == mount for each in mounts if each is not None):
             way = route(Observed(program.counters))
             if way.path != NOT_COUNTED:
                 yield f"{program.label} has files here, and its I/O took: {route_words(way.path, '', way.operations)}"

@@ -43,12 +43,18 @@ from .register import collector
 
 if TYPE_CHECKING:
     from ..evidence.recorder import EvidenceRequest, Recorder
+    from .storage import Mount, StorageFacts
 
 #: Open files of one process that are looked at, and files that are recorded.
 DESCRIPTORS_LIMIT, FILES_LIMIT = 8192, 16
 #: Seconds by which the times of a process and of its segment may differ without meaning anything.
 TOLERANCE = 2.0
 NVIDIA_FS = "/dev/nvidia-fs"
+#: A Slurm job in a control group.
+JOB = re.compile(r"/job_(\d{1,12})(?=/|$)")
+#: A job as users of Slurm call it: 12, a task of an array 12_3, or a part of a heterogeneous job 12+1.
+JOB_NAME = re.compile(r"\d{1,12}(?:_\d{1,10}|\+\d{1,4})?")
+_PART = "SLURM_JOB_ID_HET_GROUP_"
 #: Descriptors of standard input, output and error.
 STANDARD = frozenset(("0", "1", "2"))
 #: Bytes of the list of segments; the usual limit of 4,096 segments has 800 KiB.
@@ -151,7 +157,8 @@ def open_files(folder: str) -> Dict[str, Any]:
     """``nvidia_fs``: whether it has nvidia-fs open; None: not known.  ``files``: those that cuFile may have registered.
 
     libcufile opens a registered file by its name once more, so these are open at least twice: [path, mount point,
-    filesystem, whether one of both is for direct I/O].  One that is only standard input, output or error isn't listed.
+    filesystem, whether one of both is for direct I/O, major:minor of the filesystem].  One that is only standard input,
+    output or error isn't listed.
     """
     try:
         with os.scandir(folder + "/fd") as entries:
@@ -178,8 +185,8 @@ def open_files(folder: str) -> Dict[str, Any]:
 
 
 def _mount(folder: str, descriptors: Sequence[str], mounts: Mapping[str, Row]) -> List[Any]:
-    """[mount point, filesystem, whether one descriptor is for direct I/O]"""
-    point, direct = ("", ""), False
+    """[mount point, filesystem, whether one descriptor is for direct I/O, major:minor of the filesystem]"""
+    point, direct, number = ("", ""), False, ""
     for name in descriptors[:FILES_LIMIT]:
         try:
             lines = _read(f"{folder}/fdinfo/{name}", 4096).split("\n")[:8]
@@ -189,8 +196,8 @@ def _mount(folder: str, descriptors: Sequence[str], mounts: Mapping[str, Row]) -
             continue
         direct = direct or bool(flags & os.O_DIRECT)
         row = mounts.get(words.get("mnt_id:", "").strip())
-        point = (row.point, row.filesystem) if row is not None else point
-    return [*point, direct]
+        point, number = ((row.point, row.filesystem), row.number) if row is not None else (point, number)
+    return [*point, direct, number]
 
 
 def dead_segments() -> List[Segment]:
@@ -355,15 +362,17 @@ def _program(recorder: Recorder, process: Identity, maps: Maps) -> Dict[str, Any
             path: _if_readable(partial(release, f"{folder}/map_files/{at}")) for path, at in maps.libraries.items()
         }
         program["program"] = _read(folder + "/comm", 64).strip()
-        program["unit"] = _read(folder + "/cgroup", 4096).strip().split("\n")[-1].split(":", 2)[-1]
+        program["unit"] = control_group(_read(folder + "/cgroup", 4096))
+        # A service or a batch job has mounts of its own and the host's files (PrivateTmp=, job_container/tmpfs).
+        program["container"] = not os.path.samestat(os.stat(folder + "/root/"), os.stat("/"))
         shared = all(_same(folder, name) for name in ("ns/mnt", "root"))
-        program["container"] = not shared
         root = "/" if shared else folder + "/root"
         program["wheels"] = {library: _wheels(root, library) for library in libraries}
         program["base"] = CUFILE if shared else _as_its_user(folder, recorder, CUFILE, root)
         pairs = (entry.partition("=") for entry in _read(folder + "/environ", ENVIRONMENT_LIMIT).split("\0"))
-        variables = relevant({name: value for name, _, value in pairs})
-        program["variables"] = variables
+        environment = {name: value for name, _, value in pairs}
+        variables = program["variables"] = relevant(environment)
+        program["jobs"] = job_names(program["unit"], environment)
         if variables.get(VARIABLE):
             path = variables[VARIABLE]
             if not path.startswith("/") and shared:
@@ -373,6 +382,28 @@ def _program(recorder: Recorder, process: Identity, maps: Maps) -> Dict[str, Any
     except OSError as error:
         program["error"] = f"{type(error).__name__}: {error.strerror}"
     return program
+
+
+def control_group(text: str) -> str:
+    """The path that says most of a process's /proc/PID/cgroup: that of a Slurm job, else systemd's, which is the last.
+
+    Of version 1, Slurm's proctrack/cgroup makes groups of its own controllers, and the last line has slurmd's unit.
+    """
+    paths = [line.split(":", 2)[-1] for line in text.strip().split("\n")]
+    return next((path for path in paths if JOB.search(path)), paths[-1])
+
+
+def job_names(group: str, environment: Mapping[str, str]) -> List[str]:
+    """What a Slurm job is called beside its number: its array and the task in it, its heterogeneous job and the part.
+
+    By the variables of sbatch(1): for each part of a heterogeneous job, SLURM_JOB_ID is the first one's.
+    """
+    job = JOB.search(group)
+    array, task, first = (environment.get("SLURM_" + name, "") for name in ("ARRAY_JOB_ID", "ARRAY_TASK_ID", "JOB_ID"))
+    parts = [name[len(_PART) :] for name, value in environment.items() if name.startswith(_PART)]
+    part = next((part for part in parts if job and environment[_PART + part] == job.group(1)), "")
+    names = (array, f"{array}_{task}", first if part else "", f"{first}+{part}")
+    return [name for name in names if job and JOB_NAME.fullmatch(name)]
 
 
 def _as_its_user(folder: str, recorder: Recorder, path: str, root: str) -> str:
@@ -435,6 +466,8 @@ class OpenFile(NamedTuple):
     filesystem: str
     #: whether it is open for direct I/O
     direct: bool
+    #: major:minor of the filesystem, the same wherever that is mounted; empty: not recorded
+    number: str = ""
 
 
 class Program(Facts):
@@ -460,6 +493,9 @@ class Program(Facts):
         #: when its counters were read, in seconds of the host's monotonic clock
         self.at = float(at) if isinstance(at, (int, float)) else 0.0
         self.files = _files(row.get("files"))
+        jobs = row.get("jobs")
+        #: what its Slurm job is called beside its number
+        self.jobs = tuple(map(_text, jobs)) if isinstance(jobs, list) else ()
 
     @property
     def _unread(self) -> str:
@@ -467,7 +503,7 @@ class Program(Facts):
 
     @fact
     def container(self) -> bool:
-        """Whether its files are others than this host's, as in a container."""
+        """Whether its root is another than this host's, as in a container."""
         value = self._row.get("container")
         return collected(value if isinstance(value, bool) else None, self._unread)
 
@@ -512,6 +548,16 @@ class Program(Facts):
         """Whether it has nvidia-fs open, without which its I/O can't take it."""
         value = self._row.get("nvidia_fs")
         return collected(value if isinstance(value, bool) else None, "its open files were not recorded")
+
+    def mount_of(self, file: OpenFile, storage: StorageFacts) -> Optional[Mount]:
+        """The host's mount of a file's filesystem, which may be elsewhere in a namespace of its own; None: it has none.
+
+        Raises UndecidedError.
+        """
+        if file.number:
+            return storage.of_filesystem(file.number, file.mount)
+        # Evidence of an earlier gdsdeploy: in a container, the same mount point is another mount.
+        return None if self.container else storage.mount_of(file.mount)
 
     @property
     def level(self) -> Optional[int]:
@@ -579,8 +625,8 @@ def _counters(record: Any) -> Union[Counters, str]:
 
 
 def _files(rows: Any) -> Tuple[OpenFile, ...]:
-    kinds = (str, str, str, bool)
-    whole = [row for row in rows if isinstance(row, list) and len(row) == 4] if isinstance(rows, list) else []
+    kinds = (str, str, str, bool, str)
+    whole = [row for row in rows if isinstance(row, list) and len(row) in (4, 5)] if isinstance(rows, list) else []
     return tuple(OpenFile(*row) for row in whole if all(isinstance(part, kind) for part, kind in zip(row, kinds)))
 
 

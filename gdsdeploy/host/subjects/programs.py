@@ -171,17 +171,16 @@ def mounts_at(facts: HostFacts, paths: Iterable[str]) -> List[Mount]:
 
 
 def _explain(facts: HostFacts, program: Program) -> ExplainedProcess:
-    # In a container, the same mount point is another mount.
-    is_own = if_known(lambda: program.container, True) is False
-    mounts = mounts_at(facts, dict.fromkeys(file.mount for file in program.files)) if is_own else []
-    own = explain_program(facts, mounts, program)
-    paths = {mount.mount_point: path_of(facts, mount) for mount in mounts}
+    at = {file: if_known(partial(program.mount_of, file, facts.storage), None) for file in program.files}
+    mounts = {mount.mount_point: mount for mount in at.values() if mount is not None}
+    own = explain_program(facts, tuple(mounts.values()), program)
+    paths = {point: path_of(facts, mount) for point, mount in mounts.items()}
     of_mounts = [cause for path in paths.values() for cause in (*path.causes, *path.suspects)]
     way = route(Observed(program.counters))
     causes = [*_own(facts, program, way), *own.causes, *of_mounts]
     files = []
-    for file in program.files:
-        path = paths.get(file.mount)
+    for file, mount in at.items():
+        path = None if mount is None else paths[mount.mount_point]
         files.append((file.path, "not judged" if path is None else or_else(path.path, "not proven")))
     return ExplainedProcess(program, way, distinct(causes), tuple(files), own.unseen)
 

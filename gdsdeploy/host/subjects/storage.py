@@ -312,6 +312,13 @@ class StorageFacts(Facts):
         row = self._table().at(path)
         return self.mounts[row.point] if row is not None else None
 
+    def of_filesystem(self, number: str, point: str) -> Optional[Mount]:
+        """The mount of a filesystem by its major:minor: that at ``point``, else another; None: programs reach none."""
+        rows = [row for row in self._table().visible.values() if row.number == number]
+        here = self._table().at(point)
+        row = min(rows, key=lambda row: (row is not here, row.root != "/"), default=None)
+        return None if row is None else self.mounts[row.point]
+
     def exactly(self, point: str) -> Optional[Mount]:
         """What is mounted at ``point``; None: nothing.  Raises UndecidedError where an automount will say so."""
         mount = self.mount_of(point)

@@ -15,7 +15,7 @@ from ..io.wording import aligned, first_few, line
 from ..libcufile.counters import NOT_COUNTED, REASONS, Counters, releases, route_words
 from ..subjects.processes import Program
 from ..subjects.programs import configuration
-from .look import JOB, Entry, Look, Owner, named, owner, pods
+from .look import JOB, Entry, Look, named, owner, pods
 
 VERSION = 1
 #: Characters of a text, and of all processes as JSON; a controller takes an answer of 8 MiB.
@@ -32,7 +32,7 @@ def document(look: Look, job: Optional[str] = None) -> Dict[str, Any]:
     rows: List[Dict[str, Any]] = []
     size, incomplete = 0, look.incomplete
     names = pods()
-    programs = [entry for entry in look.programs if job is None or owner(entry.program.unit) == Owner(JOB, job)]
+    programs = [entry for entry in look.programs if job is None or job in _jobs(entry.program)]
     for entry in programs:
         rows.append(row(entry, names))
         size += len(json.dumps(rows[-1]))
@@ -45,6 +45,12 @@ def document(look: Look, job: Optional[str] = None) -> Dict[str, Any]:
         "incomplete": incomplete and _text(incomplete),
         "processes": rows,
     }
+
+
+def _jobs(program: Program) -> Tuple[str, ...]:
+    """The number of its Slurm job, and what that is called as a task of an array or a part of another job."""
+    kind, number = owner(program.unit)
+    return (number, *program.jobs) if kind == JOB else ()
 
 
 def row(entry: Entry, names: Dict[str, str]) -> Dict[str, Any]:
@@ -70,7 +76,12 @@ def row(entry: Entry, names: Dict[str, str]) -> Dict[str, Any]:
             "nvidia_fs_open": if_known(lambda: program.nvidia_fs, None),
             "gpus": moving[:FEW],
             "files": [
-                {**{name: _text(str(value)) for name, value in file._asdict().items()}, "direct": file.direct}
+                {
+                    "path": _text(file.path),
+                    "mount": _text(file.mount),
+                    "filesystem": _text(file.filesystem),
+                    "direct": file.direct,
+                }
                 for file in program.files[:FEW]
             ],
             "path": result.path,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..evidence.recorder import Recorder
 from ..facts.document import Document
 from ..facts.unknown import Unknown, if_known, known
+from ..io.wording import line
 from ..libcufile.counters import Counters, Observed, Route, route
 from ..paths import CUFILE
 from ..rootdir import list_folder
+from ..subjects import processes
 from ..subjects.cufile_json import CufileFacts
 from ..subjects.processes import ProcessFacts, Program, Scan
 
@@ -20,7 +22,7 @@ _POD_LOGS = "/var/log/pods"
 JOB, POD, CONTAINER, UNIT, NONE = "job", "pod", "container", "unit", ""
 #: Kind → what its part of the path looks like; the first kind that matches counts.
 _PATTERNS = (
-    (JOB, re.compile(r"/job_(\d{1,12})(?=/|$)")),
+    (JOB, processes.JOB),
     (POD, re.compile(r"/(?:kubepods[^/]*-)?pod([0-9a-f]{8}[-_0-9a-f]{24,28})(?:\.slice)?(?=/|$)")),
     (CONTAINER, re.compile(r"(?:/|docker-|libpod-|crio-|containerd-|nerdctl-)([0-9a-f]{64})(?:\.scope)?(?=/|$)")),
     (CONTAINER, re.compile(r"/lxc(?:\.payload)?[./]([\w.-]{1,64})(?=/|$)")),
@@ -51,9 +53,9 @@ def pods() -> Dict[str, str]:
     return {row[2]: f"{row[0]}/{row[1]}" for row in parts if len(row) == 3}
 
 
-def named(whose: Owner, names: Dict[str, str]) -> Owner:
-    """With the name of a pod in place of its UID, where it's known."""
-    return whose._replace(name=names.get(whose.name, whose.name)) if whose.kind == POD else whose
+def named(whose: Owner, names: Mapping[str, str]) -> Owner:
+    """In one line, and with the name of a pod in place of its UID, where it's known."""
+    return whose._replace(name=line(names.get(whose.name, whose.name) if whose.kind == POD else whose.name))
 
 
 #: Most processes with libcufile that are shown, and seconds for one look at all processes.

@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..facts.unknown import or_else
 from ..io import atomic, jsontext
@@ -79,8 +79,11 @@ class Totals:
         #: without an earlier look, what a process has counted may be of any time
         self._began = False
 
-    def add(self, programs: Iterable[Program], now: float) -> None:
-        """Add what these processes did since the last look.  The first look only notes their counters."""
+    def add(self, programs: Iterable[Program], now: float, names: Mapping[str, str]) -> None:
+        """Add what these processes did since the last look.  The first look only notes their counters.
+
+        names: UID of a pod → its name, by which pods that follow one another have one sum.
+        """
         before = self._before
         self._before = {key: old for key, old in before.items() if now - old[0] <= MISSED}
         for program in programs:
@@ -90,7 +93,7 @@ class Totals:
             _, earlier = before.get(key, (now, {}))
             self._before[key] = now, {gpu.uuid: gpu for gpu in program.counters.gpus}
             if self._began:
-                whose = self._entry(owner(program.unit), now)
+                whose = self._entry(named(owner(program.unit), names), now)
                 for gpu in program.counters.gpus:
                     self._count(self.sums[whose], gpu, earlier.get(gpu.uuid))
         self._began = True
@@ -130,7 +133,7 @@ def from_record(record: Any) -> Totals:
     if record["version"] != VERSION:
         raise ValueError("it is of another version")
     for (kind, name), seen, rows in record["owners"]:
-        whose = Owner(str(kind), str(name))
+        whose = named(Owner(str(kind), str(name)), {})
         totals.times[whose] = float(seen)
         totals.sums[whose] = {(str(gpu), str(way)): _sum(*values) for gpu, way, *values in rows}
     for pid, start, seen, gpus in record["processes"]:
@@ -173,21 +176,20 @@ NAMES = (OPERATIONS, BYTES, BOUNCED, ERRORS, PROCESSES, STALE, EXPECTED, INCOMPL
 COUNTED = "counted"
 
 
-def render(look: Look, totals: Totals, pods: Dict[str, str], *, direct: Optional[bool]) -> str:
+def render(look: Look, totals: Totals, *, direct: Optional[bool]) -> str:
     """Every series with its help.
 
-    pods: UID → name.  direct: whether the lock expects a direct path on this host; None: it has no expectation.
+    direct: whether the lock expects a direct path on this host; None: it has no expectation.
     """
-    return text(_metrics(look, totals, pods, direct))
+    return text(_metrics(look, totals, direct))
 
 
-def _metrics(look: Look, totals: Totals, pods: Dict[str, str], direct: Optional[bool]) -> Iterator[Metric]:
+def _metrics(look: Look, totals: Totals, direct: Optional[bool]) -> Iterator[Metric]:
     rows: Dict[str, List[Sample]] = {name: [] for name in (OPERATIONS, BYTES, BOUNCED, ERRORS)}
-    for whose, sums in sorted(totals.sums.items()):
-        kind, name = named(whose, pods)
+    for (kind, name), sums in sorted(totals.sums.items()):
         for (gpu, direction), one in sorted(sums.items()):
             # Never ``job``: Prometheus itself has that label.
-            labels = [("kind", kind), ("name", line(name)), ("gpu", gpu), ("direction", direction)]
+            labels = [("kind", kind), ("name", name), ("gpu", gpu), ("direction", direction)]
             rows[OPERATIONS] += [
                 ([*labels, ("path", way)], str(number)) for way, number in zip(WAYS, one.operations) if number
             ]
@@ -241,8 +243,8 @@ def run(setting: str, every: float, state: str = STATE) -> None:
             while _program() == program:
                 begin = time.monotonic()
                 look = watcher.look()
-                totals.add([entry.program for entry in look.programs], begin)
-                text = render(look, totals, pods(), direct=expects_direct())
+                totals.add([entry.program for entry in look.programs], begin, pods())
+                text = render(look, totals, direct=expects_direct())
                 for path in files:
                     atomic.write(path, text, shared=True)
                 atomic.write(state, json.dumps(totals.as_record()), 0o600)

@@ -125,9 +125,9 @@ def watched() -> str:
     )  # fmt: skip
     totals = Totals()
     for programs in ([], [program]):
-        totals.add(programs, 1.0)
+        totals.add(programs, 1.0, {})
     entry = Entry(program, counters.route(counters.Observed(program.counters)))
-    return watch_metrics.render(Look(time.time(), (entry,), None, 0), totals, {}, direct=True)
+    return watch_metrics.render(Look(time.time(), (entry,), None, 0), totals, direct=True)
 
 
 @pytest.fixture

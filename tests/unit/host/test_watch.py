@@ -48,6 +48,10 @@ MOST = (1 << 64) - 1
         (f"/kubepods/besteffort/pod{POD.replace('_', '-')}/{HEX}", "pod", POD.replace("_", "-")),
         ("/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0", "job", "4711"),
         ("/slurm/uid_1000/job_12/step_batch", "job", "12"),
+        # Versions 1 and hybrid, with Slurm's proctrack/cgroup: /proc/PID/cgroup as cgroups(7) has it.
+        ("12:freezer:/slurm/uid_1000/job_77/step_0\n1:name=systemd:/system.slice/slurmd.service\n", "job", "77"),
+        ("9:devices:/slurm/uid_0/job_78/step_0\n0::/system.slice/slurmd.service\n", "job", "78"),
+        ("2:cpu,cpuacct:/\n1:name=systemd:/system.slice/x.service\n0::/system.slice/x.service\n", "unit", "x.service"),
         (f"/system.slice/slurmstepd.scope/job_4711/docker-{HEX}.scope", "job", "4711"),
         ("/", "", ""),
         ("", "", ""),
@@ -58,7 +62,31 @@ def test_whose_a_process_is(cgroup: str, kind: str, name: str) -> None:
     expected = Owner(kind, name)
     if cgroup.startswith("/job_x"):
         expected = Owner("unit", "docker-12.scope")
-    assert owner(cgroup) == expected
+    assert owner(processes.control_group(cgroup)) == expected
+
+
+#: sbatch(1), and heterogeneous_jobs.html: SLURM_JOB_ID is that of the first part in each part.
+ARRAY = {"SLURM_JOB_ID": "101", "SLURM_ARRAY_JOB_ID": "100", "SLURM_ARRAY_TASK_ID": "3"}
+PARTS = {"SLURM_JOB_ID": "200", "SLURM_JOB_ID_HET_GROUP_0": "200", "SLURM_JOB_ID_HET_GROUP_1": "201"}
+
+
+@pytest.mark.parametrize(
+    ("number", "environment", "names"),
+    [
+        ("101", ARRAY, ["100", "100_3"]),
+        ("201", PARTS, ["200", "200+1"]),
+        ("12", {"SLURM_JOB_ID": "12"}, []),
+        ("12", {"SLURM_ARRAY_JOB_ID": "$(id)", "SLURM_ARRAY_TASK_ID": "x"}, []),
+    ],
+)
+def test_a_job_is_found_by_each_of_its_names(number: str, environment: dict[str, str], names: list[str]) -> None:
+    unit = f"/system.slice/slurmstepd.scope/job_{number}/step_0/user/task_0"
+    assert processes.job_names(unit, environment) == names
+    assert processes.job_names("/system.slice/x.service", environment) == []
+    entries = (Entry(program(unit=unit, jobs=tuple(names)), counters.route(Observed(counters.STATISTICS_OFF))),)
+    for job in (number, *names):
+        assert len(document(Look(1.8e9, entries, None, 0), job)["processes"]) == 1
+    assert document(Look(1.8e9, entries, None, 0), "1")["processes"] == []
 
 
 def program(**fields: Any) -> Program:
@@ -212,7 +240,7 @@ def test_the_output_of_a_program_is_not_listed_as_a_file_of_cufile(tmp_path: Pat
     others = {"d6": "/data/b", "d10": "/data/b", "d11": "/data/b"}
     descriptors(tmp_path, d3="/data/a", d4="/data/a", d5="/data/once", **log, **others)
     files = processes.open_files(str(tmp_path))["files"]
-    assert files == [["/data/a", "/data", "ext4", True], ["/data/b", "/data", "ext4", True]]
+    assert files == [["/data/a", "/data", "ext4", True, "8:1"], ["/data/b", "/data", "ext4", True, "8:1"]]
 
 
 def test_a_file_that_is_both_output_and_registered_is_listed(tmp_path: Path) -> None:
@@ -236,12 +264,12 @@ def counting(*gpus: tuple[str, Direction], pid: int = 1, unit: str = "/system.sl
     return program(pid=pid, unit=unit, libraries=libraries, counters=counted if gpus else counters.STATISTICS_OFF)
 
 
-def counted(*rounds: tuple[Program, ...]) -> Totals:
+def counted(*rounds: tuple[Program, ...], names: dict[str, str] | None = None) -> Totals:
     """After an empty first look, and one each 15 seconds."""
     sums = Totals()
-    sums.add([], 0.0)
+    sums.add([], 0.0, {})
     for at, programs in enumerate(rounds, start=1):
-        sums.add(programs, 15.0 * at)
+        sums.add(programs, 15.0 * at, names or {})
     return sums
 
 
@@ -259,9 +287,9 @@ def test_the_sums_of_a_process_stay_when_it_ends_and_the_next_one_adds_to_them()
 
 def test_what_was_counted_before_the_first_look_is_not_of_now() -> None:
     sums = Totals()
-    sums.add([counting((GPU, reads(100)))], 0.0)
+    sums.add([counting((GPU, reads(100)))], 0.0, {})
     assert sums.sums == {}
-    sums.add([counting((GPU, reads(107)))], 15.0)
+    sums.add([counting((GPU, reads(107)))], 15.0, {})
     assert operations(sums) == {"compat": 7}
 
 
@@ -287,7 +315,7 @@ def test_old_owners_go_and_there_are_never_too_many() -> None:
     sums = counted(crowd)
     assert len(sums.sums) == service.OWNERS + 1
     assert operations(sums, service.OTHER) == {"compat": 100}
-    sums.add([], service.LONG + 16)
+    sums.add([], service.LONG + 16, {})
     assert sums.sums == {}
 
 
@@ -302,7 +330,7 @@ def test_they_go_on_where_they_stopped() -> None:
     sums = counted((counting((GPU, reads(10))),))
     again = service.from_record(json.loads(json.dumps(sums.as_record())))
     assert again.as_record() == sums.as_record()
-    again.add([counting((GPU, reads(11)))], 30.0)
+    again.add([counting((GPU, reads(11)))], 30.0, {})
     assert operations(again) == {"compat": 11}
 
 
@@ -327,15 +355,19 @@ def test_the_series() -> None:
     programs = (
         counting((GPU, reads(3, errors=2))), counting((GPU, reads(0, 5)), pid=2, unit=pod), counting(pid=3),
     )  # fmt: skip
-    sums = counted(programs)
+    # A pod of a StatefulSet that was made again has the name of the one before.
+    before = counting((GPU, reads(0, 2)), pid=4, unit=pod.replace("01/x", "02/x"))
+    names = {f"1d6ba31f-0000-0000-0000-00000000000{number}": "ml/trainer-0" for number in (1, 2)}
+    sums = counted((before,), programs, names=names)
     entries = tuple(Entry(each, counters.route(counters.Observed(each.counters))) for each in programs)
-    names = {"1d6ba31f-0000-0000-0000-000000000001": "ml/trainer-0"}
-    text = service.render(Look(1.8e9, entries, None, 7), sums, names, direct=True)
+    text = service.render(Look(1.8e9, entries, None, 7), sums, direct=True)
+    series = [line.partition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
+    assert len(series) == len(set(series))
     assert sum(f"# TYPE {name} " in text for name in service.NAMES) == len(service.NAMES)
     labels = f'gpu="{GPU}",direction="read"'
     for line in (
         f'gdsdeploy_cufile_operations_total{{kind="unit",name="train.service",{labels},path="compat"}} 3',
-        f'gdsdeploy_cufile_operations_total{{kind="pod",name="ml/trainer-0",{labels},path="nvidia-fs"}} 5',
+        f'gdsdeploy_cufile_operations_total{{kind="pod",name="ml/trainer-0",{labels},path="nvidia-fs"}} 7',
         f'gdsdeploy_cufile_bytes_total{{kind="unit",name="train.service",{labels}}} 3000',
         f'gdsdeploy_cufile_bounced_bytes_total{{kind="pod",name="ml/trainer-0",{labels}}} 0',
         f'gdsdeploy_cufile_errors_total{{kind="unit",name="train.service",{labels}}} 2',
@@ -346,5 +378,5 @@ def test_the_series() -> None:
         "gdsdeploy_cufile_incomplete 0",
     ):
         assert f"\n{line}\n" in text
-    text = service.render(Look(1.8e9, (), None, None), Totals(), {}, direct=None)
+    text = service.render(Look(1.8e9, (), None, None), Totals(), direct=None)
     assert "\ngdsdeploy_cufile_direct_expected" not in text

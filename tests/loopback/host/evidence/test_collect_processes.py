@@ -133,7 +133,7 @@ def test_a_program_without_one_passes(wheel: Path) -> None:
 
 
 def test_a_program_with_other_files(wheel: Path, tmp_path: Path) -> None:
-    """As in a container: another /etc/cufile.json, and a link there that leads to a file of the host."""
+    """In a mount namespace of its own: another /etc/cufile.json, and a link there that leads to a file of the host."""
     root = tmp_path / "etc.json"
     root.write_text(FORCED)
     place = Path("/etc/cufile.json")
@@ -148,7 +148,7 @@ def test_a_program_with_other_files(wheel: Path, tmp_path: Path) -> None:
         if is_new:
             place.unlink()
     program = one(facts, pid)
-    assert (program.container, program.base_path) == (True, f"/proc/{pid}/root/etc/cufile.json")
+    assert (program.container, program.base_path) == (False, f"/proc/{pid}/root/etc/cufile.json")
     assert program.base == {"properties": {"force_compat_mode": True}}
     assert program.libraries == {str(wheel): VERSION}
     assert findings(document, pid)["cufile.processes"].verdict == FAIL
