@@ -11,7 +11,6 @@ documentation of NVIDIA's gds-diag.
 from __future__ import annotations
 
 import functools
-import ipaddress
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from pydantic import BaseModel, ConfigDict
 from gdsdeploy.errors import nearest
 from gdsdeploy.files import yamlfile
 from gdsdeploy.host.libcufile import p2pdma
+from gdsdeploy.host.subjects import rdma
 from gdsdeploy.host.subjects.cufile_json import LIST, SHOWN, TABLE, key_name, listed
 
 #: (major, minor) of a libcufile version
@@ -58,9 +58,6 @@ NVME_P2PDMA = "block.nvme.use_pci_p2pdma"
 
 #: One unsigned key above this aborts the process that reads the file.
 _UINT_MAX = 2**32 - 1
-
-#: An interface in an address list, as long as the kernel's IFNAMSIZ allows.  A mistyped address begins with no letter.
-_INTERFACE = re.compile(r"[A-Za-z][\w.:-]{0,14}", re.ASCII)
 
 _Kind = Literal["bool", "uint", "int", "text", "texts", "uints", "object"]
 _WORDS = {
@@ -100,7 +97,7 @@ class Limits(_Model):
     also: tuple[int, ...] = ()
     words: tuple[str, ...] = ()
     pattern: str | None = None
-    form: Literal["address", "address or interface", "path"] | None = None
+    form: Literal["adapter", "path"] | None = None
 
 
 class Key(_Model):
@@ -300,14 +297,15 @@ def _judge(path: KeyPath, value: object, key: Key, release: Release) -> Iterator
             if isinstance(part, int) and not isinstance(part, bool):
                 problems = _judge_number(part, key, limits)
             elif isinstance(part, str):
-                problems = _judge_text(part, limits)
+                problems = _judge_text(part, limits, release)
             yield from (Problem(name, message, kind) for kind, message in problems)
 
 
 def _judge_table(path: KeyPath, table: Mapping[str, object], key: Key, release: Release) -> Iterator[Problem]:
     for folder, row in table.items():
         at = (*path, folder)
-        yield from (Problem(key_name(at), message, kind) for kind, message in _judge_text(folder, Limits(form="path")))
+        problems = _judge_text(folder, Limits(form="path"), release)
+        yield from (Problem(key_name(at), message, kind) for kind, message in problems)
         if not isinstance(row, Mapping):
             yield Problem(key_name(at), f"expected an object (found {shown(row)})", "wrong-type")
             continue
@@ -350,26 +348,15 @@ def _judge_number(value: int, key: Key, limits: Limits) -> Iterator[tuple[str, s
         yield "not-a-multiple", f"must be a multiple of {limits.multiple}{unit} (found {value})"
 
 
-def _judge_text(value: str, limits: Limits) -> Iterator[tuple[str, str]]:
+def _judge_text(value: str, limits: Limits, release: Release) -> Iterator[tuple[str, str]]:
     if limits.words and value not in limits.words:
         yield "unknown-word", f"must be one of {', '.join(limits.words)} (found {shown(value)})"
     if limits.pattern and not re.fullmatch(limits.pattern, value):
         yield "bad-format", f"must look like {limits.pattern} (found {shown(value)})"
     if limits.form == "path" and not value.startswith("/"):
         yield "bad-format", f"must be an absolute path (found {shown(value)})"
-    if limits.form in {"address", "address or interface"} and not is_address(value):
-        if limits.form == "address":
-            yield "bad-format", f"must be an IPv4 or IPv6 address (found {shown(value)})"
-        elif not _INTERFACE.fullmatch(value):
-            yield "bad-format", f"must be an IPv4 or IPv6 address, or an interface's name (found {shown(value)})"
-
-
-def is_address(text: str, *versions: int) -> bool:
-    """Whether ``text`` is an IP address, of one of ``versions`` if there are any."""
-    try:
-        return ipaddress.ip_address(text).version in (versions or (4, 6))
-    except ValueError:
-        return False
+    if limits.form == "adapter" and (why := rdma.refusal(value, release)):
+        yield "bad-format", f"{why} (found {shown(value)})"
 
 
 @dataclass(frozen=True)
@@ -496,8 +483,6 @@ def _addresses(name: str, value: Any, settings: Settings) -> _Relations:
     if addresses and name.endswith(TABLE) and settings.addresses(name.removesuffix(TABLE) + LIST):
         message = "gives addresses by mount, and this file system's rdma_dev_addr_list gives them for all mounts"
         yield "two-address-lists", message
-    if any(is_address(address, 6) for address in addresses):
-        yield "ipv6-address", f"NVIDIA documents IPv4 addresses only (found {shown(value)})"
 
 
 def _sizes(name: str, value: Any, settings: Settings) -> _Relations:

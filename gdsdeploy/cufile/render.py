@@ -41,7 +41,7 @@ from gdsdeploy.host.libcufile import p2pdma
 from gdsdeploy.host.subjects.cufile_json import given_keys, key_name
 from gdsdeploy.host.subjects.path import MountPath, storage_paths
 from gdsdeploy.host.subjects.pci import Function
-from gdsdeploy.host.subjects.rdma import Address, RdmaInterface
+from gdsdeploy.host.subjects.rdma import Address, RdmaInterface, devices, ports, refusal
 from gdsdeploy.model.fleet import Profile
 
 ADDRESSES = "properties.rdma_dev_addr_list"
@@ -71,7 +71,7 @@ def fit(profile: Profile, host: FitTarget, release: Release) -> _Values:
     """The values that ``profile.fit`` requires on that host; raises HostUnfit, which names the missing fact."""
     assert profile.fit is not None
     facts = host.facts
-    rows = [*_addresses(profile, facts, host.name), *_fit_compat(profile, host)]
+    rows = [*_addresses(profile, facts, host.name, release), *_fit_compat(profile, host)]
     if profile.fit.pools:
         rows += [*_host_pool(profile, facts, release), *_gpu_pool(profile, facts, release)]
     return {key: (value, source) for key, value, source in rows if key in keys(release)}
@@ -81,7 +81,7 @@ def fit(profile: Profile, host: FitTarget, release: Release) -> _Values:
 _Rows = Iterator[tuple[str, Any, str]]
 
 
-def _addresses(profile: Profile, facts: HostFacts, host: str) -> _Rows:
+def _addresses(profile: Profile, facts: HostFacts, host: str, release: Release) -> _Rows:
     assert profile.fit is not None
     which, versions = profile.fit.addresses, _VERSIONS[profile.fit.family]
     if which == "none":
@@ -93,21 +93,29 @@ def _addresses(profile: Profile, facts: HostFacts, host: str) -> _Rows:
             f"{host}: its RDMA interfaces are unknown: {error}",
             hint="Install iproute2 there, or write the addresses into the fleet file (cufile, properties)",
         ) from None
-    usable = [
-        (interface, addresses)
+    taken = {
+        interface: [one for one in interface.addresses if one.version in versions and not refusal(one.address, release)]
         for interface in interfaces
-        if interface.active and (addresses := [one for one in interface.addresses if one.version in versions])
-    ]
+        if interface.active
+    }
+    usable = [(interface, addresses) for interface, addresses in taken.items() if addresses]
+    if not usable and profile.fit.family == "any":
+        # InfiniBand needs no network interface, and newer libraries find an adapter by its name.
+        alone = devices(port for port in ports(facts) if port.layer == "InfiniBand" and not port.interfaces)
+        usable = [(each, []) for each in alone if each.active and not refusal(each.device, release)]
     if not usable:
-        states = "; ".join(map(_state, interfaces)) or "it has no RDMA device"
+        without = [f"{each.device} has no network interface" for each in devices(ports(facts))]
+        states = "; ".join([*map(_state, interfaces)] or without) or "it has no RDMA device"
         raise HostUnfit(
             f"{host}: no RDMA interface is active and has an address ({profile.fit.family}): {states}",
             hint="Configure one on the host, or set fit.addresses of its profile to none",
         )
     chosen = {"all": _all, "rail": _rails, "near": _near}[which](usable, facts)
-    names = ", ".join(f"{interface.interface} ({interface.device})" for interface, _ in chosen)
+    names = ", ".join(f"{each.interface} ({each.device})" if each.interface else each.device for each, _ in chosen)
     rule = {"all": "every active RDMA interface", "rail": "one for each network", "near": "the nearest to each GPU"}
-    yield ADDRESSES, [addresses[0].address for _, addresses in chosen], f"{rule[which]} of {host}: {names}"
+    # Each once: the members of a bond have its address.
+    values = list(dict.fromkeys(addresses[0].address if addresses else each.device for each, addresses in chosen))
+    yield ADDRESSES, values, f"{rule[which]} of {host}: {names}"
 
 
 _Usable = Sequence[tuple[RdmaInterface, Sequence[Address]]]

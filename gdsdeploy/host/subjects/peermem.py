@@ -408,6 +408,6 @@ FIXES = {
 def _in_use(facts: HostFacts) -> List[str]:
     """The adapters of cufile.json's lists, else those with an active port; empty where neither is known."""
     addresses = if_known(lambda: rdma.listed_addresses(facts), ())
-    active = [entry for entry in if_known(lambda: facts.network.rdma, ()) if entry.active]
-    used = if_known(lambda: rdma.adapters_at(facts, addresses), []) or active
-    return list(dict.fromkeys(entry.device for entry in used))
+    listed = if_known(lambda: rdma.adapters_at(facts, addresses), {}).values()
+    active = [each for each in rdma.devices(if_known(lambda: rdma.ports(facts), ())) if each.active]
+    return list(dict.fromkeys(each.device for each in listed or active))

@@ -7,19 +7,36 @@ these filesystems as such.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import json
+import os
 import re
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Collection, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
-from ..facts.document import Document
-from ..facts.unknown import Facts, UndecidedError, Unknown, given, if_known, known, require
+from ..facts.document import Document, recorded_lines, there
+from ..facts.unknown import Facts, UndecidedError, Unknown, follows, given, if_known, known, require
+from ..io.reading import beginning
 from ..model.expectation import Expectation
-from ..paths import CUFILE, INFINIBAND
-from . import quote, reference
-from .condition import NOTES, Cause, Condition, listed_cause, rule
+from ..paths import CUFILE, INFINIBAND, INTERFACES
+from . import libcufile, quote, reference
+from .condition import NOTES, Cause, Condition, listed_cause, numbers, rule
 from .cufile_json import LIST, TABLE, given_keys, listed
 from .gpu import NO_GPU
 from .pci import GPU, NIC
@@ -31,8 +48,8 @@ if TYPE_CHECKING:
     from ..facts import HostFacts
     from .storage import Mount
 
-#: Entries of a port's table that name its network interface; the first one has it.
-NDEV = "gid_attrs/ndevs/0"
+#: In a port's folder: the network interface of each entry of its GID table.
+NDEVS = "gid_attrs/ndevs"
 
 
 @collector("fit")
@@ -41,10 +58,22 @@ def collect_fit(recorder: Recorder, _request: EvidenceRequest) -> None:
     for name in recorder.names(INFINIBAND):
         device = INFINIBAND + "/" + name
         recorder.link(device + "/device")
-        recorder.names(device + "/device/net")
+        for interface in recorder.names(device + "/device/net"):
+            recorder.text(f"{INTERFACES}/{interface}/dev_port")
         for port in recorder.names(device + "/ports"):
-            recorder.texts(device + "/ports/" + port, ("state", "rate", "link_layer", NDEV))
+            folder = device + "/ports/" + port
+            recorder.texts(folder, ("state", "rate", "link_layer"))
+            recorder.value("excerpts", f"{folder}/{NDEVS}", _lines_of_files)
     recorder.command("ip-address", ["ip", "-json", "address", "show"])
+
+
+def _lines_of_files(folder: str) -> Dict[str, Any]:
+    """Each line once: mlx5 has 256 entries a port.  Reading an entry that isn't in use fails with EINVAL."""
+    lines = set()
+    for name in os.listdir(folder):
+        with contextlib.suppress(OSError):
+            lines.add(beginning(f"{folder}/{name}", 64).decode("utf-8", "replace").strip())
+    return {"pattern": "", "lines": sorted(lines)}
 
 
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,32}\Z")
@@ -68,59 +97,102 @@ class Address:
 
 
 @dataclass(frozen=True)
+class RdmaPort:
+    """One port of one RDMA device; InfiniBand needs no network interface on it."""
+
+    device: str
+    number: str
+    #: as sysfs has it, e.g. ``4: ACTIVE``
+    state: str
+    #: ``InfiniBand`` or ``Ethernet``; empty where it isn't known
+    layer: str
+    #: PCI address of the device; empty for one in software
+    pci: str
+    #: a part of a PCI function, as containers get it
+    is_subfunction: bool
+    #: its own network interfaces, without those above them
+    interfaces: Tuple[str, ...]
+
+    @property
+    def active(self) -> bool:
+        return "ACTIVE" in self.state
+
+
+@dataclass(frozen=True)
 class RdmaInterface:
-    """One network interface of one RDMA device, e.g. ``ens1f0`` of ``mlx5_0``."""
+    """One network interface through which an RDMA device is reached, e.g. ``ens1f0`` or ``bond0`` of ``mlx5_0``."""
 
     device: str
     interface: str
-    #: one of the device's ports is active
+    #: one of its ports is active
     active: bool
     #: PCI address of the device; empty for one in software
     pci: str
     addresses: Tuple[Address, ...]
+    #: its link-local addresses, each with its zone
+    local: Tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        return f"{self.device} on {self.interface}" if self.interface else self.device
 
 
 class NetworkFacts(Facts):
-    """The network interfaces that can do RDMA."""
+    """RDMA devices: their ports, and the network interfaces that can do RDMA."""
 
     #: in the order of the devices' names, as numbers count: ``mlx5_2`` before ``mlx5_10``
-    rdma = given(lambda document: _interfaces(document))
+    ports: Tuple[RdmaPort, ...] = given(lambda document: tuple(_ports(document)))
+    #: likewise; those of a port before the VLANs and bonds above them
+    rdma: Tuple[RdmaInterface, ...] = follows(lambda self: _interfaces(self.document, self.ports))
 
 
-def _interfaces(document: Document) -> Tuple[RdmaInterface, ...]:
-    devices = document.names(INFINIBAND)
-    if not devices:
-        return ()
-    addresses = _addresses(document)
-    interfaces: List[RdmaInterface] = []
-    for device in sorted(devices, key=_by_number):
-        path = if_known(partial(document.link, INFINIBAND + "/" + device + "/device"), None)
-        above = pci_addresses(path or "")
-        folder = f"{INFINIBAND}/{device}/ports"
-        ports = [folder + "/" + port for port in document.existing(folder)]
-        active = any("ACTIVE" in _line(document, port + "/state") for port in ports)
-        pci = above[-1] if above else ""
-        interfaces += [
-            RdmaInterface(device, name, active, pci, addresses.get(name, ()))
-            for name in _interface_names(document, device, ports)
-        ]
-    names = (name for interface in interfaces for name in (interface.device, interface.interface))
-    invalid = next((name for name in names if not _NAME.match(name)), None)
+def _ports(document: Document) -> Iterator[RdmaPort]:
+    for device in sorted(document.names(INFINIBAND) or (), key=_by_number):
+        folder = f"{INFINIBAND}/{device}"
+        path = if_known(partial(document.link, folder + "/device"), None) or ""
+        pci = pci_addresses(path)[-1:]
+        numbers = there(document.names(folder + "/ports"), folder + "/ports")
+        below = sorted(document.existing(folder + "/device/net"), key=_by_number)
+        for number in numbers:
+            port = f"{folder}/ports/{number}"
+            state = there(document.line(port + "/state"), port + "/state")
+            layer = if_known(partial(document.line, port + "/link_layer"), None) or ""
+            own = _own_interfaces(document, folder, below, number, numbers)
+            yield RdmaPort(device, number, state, layer, "".join(pci), bool(pci) and not path.endswith(pci), own)
+
+
+def _own_interfaces(
+    document: Document, folder: str, below: Sequence[str], number: str, numbers: Sequence[str]
+) -> Tuple[str, ...]:
+    """Those below a device in hardware, and those in the port's table; a device in software has the table only."""
+    read: Callable[[Document, str], Optional[Tuple[str, ...]]] = recorded_lines if below else Document.lines
+    tables = {each: read(document, f"{folder}/ports/{each}/{NDEVS}") or () for each in numbers}
+    named = {name for table in tables.values() for name in table}
+    # mlx4 has two ports in one function: dev_port counts them from 0.
+    own = [
+        name
+        for name in below
+        if len(numbers) == 1
+        or (name not in named and document.line(f"{INTERFACES}/{name}/dev_port") == str(int(number) - 1))
+    ]
+    return tuple(dict.fromkeys([*own, *sorted(tables[number], key=_by_number)]))
+
+
+def _interfaces(document: Document, ports: Sequence[RdmaPort]) -> Tuple[RdmaInterface, ...]:
+    rows = _rows(document) if ports else {}
+    found: Dict[Tuple[str, str], List[RdmaPort]] = {}
+    for port in ports:
+        for name in _with_upper(rows, port.interfaces):
+            found.setdefault((port.device, name), []).append(port)
+    invalid = next((name for names in found for name in names if not _NAME.match(name)), None)
     if invalid is not None:
         # The names go into files and messages.
         raise UndecidedError(f"{invalid[:100]!a} isn't a name of a device or interface")
-    return tuple(interfaces)
-
-
-def _line(document: Document, path: str) -> str:
-    """A line; empty where it isn't there or not known."""
-    return if_known(lambda: document.line(path), None) or ""
-
-
-def _interface_names(document: Document, device: str, ports: List[str]) -> List[str]:
-    """A hardware device has its interfaces below it; a software device names its own in the tables of its ports."""
-    below = sorted(document.existing(f"{INFINIBAND}/{device}/device/net"), key=_by_number)
-    return below or list(dict.fromkeys(filter(None, (_line(document, f"{port}/{NDEV}") for port in ports))))
+    return tuple(
+        RdmaInterface(device, name, any(port.active for port in on), on[0].pci, row.addresses, row.local)
+        for (device, name), on in found.items()
+        for row in [rows.get(name, _Row())]
+    )
 
 
 def _by_number(name: str) -> List[Any]:
@@ -128,18 +200,44 @@ def _by_number(name: str) -> List[Any]:
     return [int(part) if place % 2 else part for place, part in enumerate(parts)]
 
 
-def _addresses(document: Document) -> Dict[str, Tuple[Address, ...]]:
+class _Row(NamedTuple):
+    """A network interface as ip(8) shows it."""
+
+    #: ``ether``, ``infiniband``, or of a tunnel
+    kind: str = ""
+    #: the bond or bridge that it is in
+    master: str = ""
+    #: the interface below it, of a VLAN or the like
+    link: str = ""
+    addresses: Tuple[Address, ...] = ()
+    local: Tuple[str, ...] = ()
+
+
+def _with_upper(rows: Mapping[str, _Row], names: Iterable[str]) -> List[str]:
+    """``names``, and the bonds, bridges and VLANs above them, whose addresses are in the tables of the same ports
+    (is_eth_port_of_netdev_filter in Linux 6.12, drivers/infiniband/core/roce_gid_mgmt.c).  IPoIB has bonds, too.
+    """
+    found = list(names)
+    for name in found:
+        if name in rows:
+            upper = [above for above, row in rows.items() if row.link == name or above == rows[name].master]
+            found += [above for above in upper if above not in found and rows[above].kind == rows[name].kind]
+    return found
+
+
+def _rows(document: Document) -> Dict[str, _Row]:
     run = document.ran("ip-address")
     try:
         rows: Any = json.loads(run.stdout)
-        return {str(row["ifname"]): tuple(_usable(row)) for row in rows if row.get("ifname")}
+        return {str(row["ifname"]): _row(row) for row in rows if row.get("ifname")}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         words = f"`ip -json address show` did not answer with addresses: {run.stdout[:100]!r}"
         raise UndecidedError(words) from None
 
 
-def _usable(row: Mapping[str, Any]) -> List[Address]:
+def _row(row: Mapping[str, Any]) -> _Row:
     usable: List[Address] = []
+    local: List[str] = []
     for record in row.get("addr_info", []):
         if "%" in str(record["local"]):
             # Python accepts any text after it as a zone, which a reachable address doesn't have.
@@ -150,7 +248,11 @@ def _usable(row: Mapping[str, Any]) -> List[Address]:
         if record.get("scope") == "global" and not leaving and not address.is_link_local:
             prefix = ipaddress.ip_network("{}/{}".format(address, int(record["prefixlen"])), strict=False).prefixlen
             usable.append(Address(str(address), prefix))
-    return sorted(usable, key=lambda address: address.version)
+        elif address.is_link_local:
+            local.append("{}%{}".format(address, row["ifname"]))
+    usable.sort(key=lambda address: address.version)
+    kind, master, link = (str(row.get(key, "")) for key in ("link_type", "master", "link"))
+    return _Row(kind, master, link, tuple(usable), tuple(local))
 
 
 POLICY = "rdma_load_balancing_policy"
@@ -184,17 +286,70 @@ def _no_adapter() -> Cause:
     return Cause("rdma.no-adapter", "there is no RDMA adapter", fix, (f"{INFINIBAND}: empty",))
 
 
+def ports(facts: HostFacts) -> Tuple[RdmaPort, ...]:
+    """Those of whole adapters of the network.
+
+    Virtual functions and subfunctions are for guests and containers, and may be down.
+    """
+    others = {one.address for one in if_known(lambda: facts.pci.functions, ()) if one.virtual}
+    others.update(if_known(lambda: facts.pci.switch_bridges, ()))
+    whole = tuple(port for port in facts.network.ports if not port.is_subfunction and port.pci not in others)
+    return whole or facts.network.ports
+
+
+def devices(every: Iterable[RdmaPort]) -> Tuple[RdmaInterface, ...]:
+    """The devices of some ports, without an interface."""
+    found: Dict[str, List[RdmaPort]] = {}
+    for port in every:
+        found.setdefault(port.device, []).append(port)
+    return tuple(RdmaInterface(name, "", any(p.active for p in on), on[0].pci, ()) for name, on in found.items())
+
+
 def links(facts: HostFacts) -> Condition:
     """Every RDMA adapter has an active port."""
-    interfaces = facts.network.rdma
-    down = list(dict.fromkeys(interface.device for interface in interfaces if not interface.active))
+    every = ports(facts)
+    down = [each.device for each in devices(every) if not each.active]
     what = "no port of {} is active".format(", ".join(down))
     fix = LINK_FIX + f"; or remove its addresses from {LIST} in cufile.json"
-    return Condition(not down, lambda: Cause("rdma.link-down", what, fix, _shown(interfaces), reference.NFS))
+    return Condition(not down, lambda: Cause("rdma.link-down", what, fix, _shown(every), reference.NFS))
 
 
-def _shown(interfaces: Collection[RdmaInterface]) -> Tuple[str, ...]:
-    return tuple("{} ({}): {}".format(i.device, i.interface, "active" if i.active else "down") for i in interfaces)
+def _shown(every: Iterable[RdmaPort]) -> Tuple[str, ...]:
+    return tuple(f"{INFINIBAND}/{port.device}/ports/{port.number}/state: {port.state}" for port in every)
+
+
+#: What cufile.json names an adapter by: an address whatever its spelling, or the name of an RDMA device.
+Entry = Union[ipaddress.IPv4Address, ipaddress.IPv6Address, str]
+#: The first releases whose lists take names of RDMA devices, and IPv6 addresses: seen with libcufile and libcufile_rdma
+#: 1.11 to 1.20 and a libibverbs with one device.  Older ones log "ipv6 address format not supported"; up to 1.16, such
+#: an entry ends the list.  A network interface's name was found by none.
+NAMES_SINCE, IPV6_SINCE = (1, 16), (1, 18)
+#: IB_DEVICE_NAME_MAX of the kernel is 64, with the byte at the end.
+_DEVICE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
+
+
+def entry(text: str) -> Entry:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return text
+
+
+def refusal(text: str, release: Tuple[int, ...]) -> str:
+    """Why that release of libcufile doesn't take an entry of an address list; empty: it takes it."""
+    found = entry(text)
+    if isinstance(found, str):
+        if release < NAMES_SINCE:
+            return "must be an address: libcufile takes names of RDMA devices from 1.16 on"
+        return "" if _DEVICE.fullmatch(found) else "must be an address, or the name of an RDMA device"
+    older = found.version == 6 and release < IPV6_SINCE
+    return "must be an IPv4 address: libcufile takes IPv6 addresses from 1.18 on" if older else ""
+
+
+def _refused(facts: HostFacts, text: str) -> str:
+    """Likewise by this host's release; raises UndecidedError where that matters and isn't known."""
+    release = None if isinstance(entry(text), ipaddress.IPv4Address) else libcufile.release(facts)
+    return refusal(text, numbers(release)) if release is not None else ""
 
 
 def _lists(config: Optional[Mapping[str, Any]]) -> Iterator[Tuple[str, str, Tuple[str, ...]]]:
@@ -222,10 +377,13 @@ def listed_addresses(
     return tuple(dict.fromkeys(address for *_, addresses in rows[: 1 if mount else None] for address in addresses))
 
 
-def adapters_at(facts: HostFacts, addresses: Collection[str]) -> List[RdmaInterface]:
-    """The RDMA interfaces that have one of ``addresses``; raises UndecidedError."""
-    interfaces = facts.network.rdma
-    return [entry for entry in interfaces if any(own.address in addresses for own in entry.addresses)]
+def adapters_at(facts: HostFacts, addresses: Iterable[str]) -> Dict[str, RdmaInterface]:
+    """Entry of a list → the adapter that libcufile finds by it; raises UndecidedError."""
+    own: Dict[Entry, RdmaInterface] = {each.device: each for each in devices(facts.network.ports)}
+    for each in sorted(facts.network.rdma, key=lambda each: each.active):
+        # The one with a link is the last, and stays: a bond's address is that of all its members.
+        own.update({entry(text): each for text in [*each.local, *(one.address for one in each.addresses)]})
+    return {text: own[entry(text)] for text in addresses if entry(text) in own and not _refused(facts, text)}
 
 
 def usable_addresses(facts: HostFacts, client: Optional[Client], mount: Optional[Mount]) -> Iterator[Condition]:
@@ -244,10 +402,11 @@ def usable_addresses(facts: HostFacts, client: Optional[Client], mount: Optional
     foreign = listed_cause("rdma.foreign-addresses", quote.with_source(CUFILE, [shown]), what)
     yield Condition(lambda: bool(require(adapters)), foreign)
     if not isinstance(adapters, Unknown) and adapters:
-        devices = ", ".join(dict.fromkeys(entry.device for entry in adapters))
-        what = f"no port is active on the adapters that cufile.json lists: {devices}"
-        cause = Cause("rdma.no-link", what, LINK_FIX, _shown(adapters)[: quote.LINES], reference.USERSPACE_RDMA)
-        yield Condition(any(entry.active for entry in adapters), cause)
+        names = list(dict.fromkeys(each.device for each in adapters.values()))
+        what = "no port is active on the adapters that cufile.json lists: {}".format(", ".join(names))
+        lines = _shown(port for port in facts.network.ports if port.device in names)
+        cause = Cause("rdma.no-link", what, LINK_FIX, lines[: quote.LINES], reference.USERSPACE_RDMA)
+        yield Condition(any(each.active for each in adapters.values()), cause)
 
 
 def _no_addresses(facts: HostFacts, what: str) -> Cause:
@@ -317,10 +476,10 @@ def unproven(facts: HostFacts, expectation: Expectation) -> str:
     unless=no_rdma,
 )
 def active(facts: HostFacts, _expectation: Expectation) -> Steps:
-    interfaces = facts.network.rdma
-    yield Condition(bool(interfaces), _no_adapter)
+    every = ports(facts)
+    yield Condition(bool(every), _no_adapter)
     yield links(facts)
-    yield passed("{} active".format(", ".join(dict.fromkeys(i.device for i in interfaces))), _shown(interfaces))
+    yield passed("{} active".format(", ".join(each.device for each in devices(every))), _shown(every))
 
 
 @check(
@@ -342,12 +501,20 @@ def own_addresses(facts: HostFacts, expectation: Expectation) -> Steps:
     if not listed:
         yield not_applicable("no list has an address: libcufile chooses the adapters")
         return
-    own = {entry.address: f"{i.device} on {i.interface}" for i in facts.network.rdma for entry in i.addresses}
-    foreign = [f"{key}: {address}" for key, address in listed if address not in own]
+    own = adapters_at(facts, [address for _, address in listed])
+    foreign = [f"{key}: {address}{_why(facts, address)}" for key, address in listed if address not in own]
     words = "not an address of this host's RDMA adapters: {}".format("; ".join(foreign))
-    shown = tuple(f"{address}: {place}" for address, place in sorted(own.items()))
+    rows = [(address.address, each.words) for each in facts.network.rdma for address in each.addresses]
+    shown = tuple(f"{address}: {place}" for address, place in sorted(rows))
     yield Condition(not foreign, lambda: listed_cause("rdma.foreign-addresses", shown, words))
-    yield passed("{} as listed".format(", ".join(dict.fromkeys(own[address] for _, address in listed))))
+    yield passed("{} as listed".format(", ".join(dict.fromkeys(each.words for each in own.values()))))
+
+
+def _why(facts: HostFacts, text: str) -> str:
+    reason = _refused(facts, text)
+    device = next((each.device for each in facts.network.rdma if each.interface == text), "")
+    reason = f"the network interface of {device}, which the list doesn't take" if device else reason
+    return f" ({reason})" if reason else ""
 
 
 def _without_addresses(facts: HostFacts, expectation: Expectation) -> List[str]:

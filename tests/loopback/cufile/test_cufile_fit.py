@@ -21,6 +21,8 @@ from gdsdeploy.host.subjects.rdma import Address
 from gdsdeploy.model.fleet import Profile
 from tests.cufile import libraries
 from tests.cufile.effective import effective
+from tests.unit.host import hosts
+from tests.unit.host.checks.changes import EXPECTATION, verdicts
 from tests.unit.rdma_host import CARDS, PCI, Document, host
 
 TESTS = Path(__file__).parents[2]
@@ -53,7 +55,8 @@ def test_interfaces_are_read_in_the_order_of_their_numbers() -> None:
 def test_a_device_in_software_names_its_interface_in_the_table_of_its_port() -> None:
     document = host(CARDS[:1])
     document["listings"]["/sys/class/infiniband/mlx5_0/device/net"] = {"error": "ENOENT"}
-    document["files"]["/sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/0"] = "ens1\n"
+    table = "/sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs"
+    document["excerpts"][table] = {"pattern": "", "lines": ["ens1"]}
     devices = facts_from(document).network.rdma
     assert [device.interface for device in devices] == ["ens1"]
 
@@ -73,6 +76,33 @@ def test_a_device_in_software_names_its_interface_in_the_table_of_its_port() -> 
 def test_addresses_of_the_interfaces(fit_keys: dict[str, str], expected: list[str] | None) -> None:
     result = fitted(host(), profile(fit=fit_keys))
     assert result.get(ADDRESSES) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "release", "expected"),
+    [
+        ("RoCE on a bond", (1, 20), ["192.0.2.1"]),
+        ("RoCE LAG", (1, 9), ["192.0.2.1"]),
+        ("one adapter with two ports", (1, 9), ["192.0.2.1", "192.0.2.129"]),
+        ("InfiniBand without IPoIB", (1, 16), ["mlx5_0", "mlx5_1"]),
+    ],
+)
+def test_what_is_fitted_passes_its_check(name: str, release: tuple[int, int], expected: list[str]) -> None:
+    document = hosts.fresh(name)
+    opened = document["commands"]["cufile-open"]
+    opened["stdout"] = opened["stdout"].replace("libcufile.so.1.9.1", "libcufile.so.{}.{}.0".format(*release))
+    values = fit(profile(fit={"addresses": "all"}), FitTarget("gpu1", facts_from(document)), release)
+    assert values[ADDRESSES][0] == expected
+    document["files"]["/etc/cufile.json"] = json.dumps({"properties": {"rdma_dev_addr_list": expected}})
+    assert verdicts(document, replace(EXPECTATION, rdma="dmabuf"))["rdma.addresses"] == "pass"
+
+
+def test_older_libraries_are_given_no_names_and_no_ipv6() -> None:
+    document, intent = hosts.fresh("InfiniBand without IPoIB"), profile(fit={"addresses": "all"})
+    with pytest.raises(HostUnfit, match=r"\(any\): mlx5_0 has no network interface; mlx5_1 has no network interface"):
+        fit(intent, FitTarget("gpu1", facts_from(document)), (1, 15))
+    with pytest.raises(HostUnfit, match=r"\(ipv6\): ens1 \(mlx5_0\) is active, 2 addresses"):
+        fit(profile(fit={"addresses": "all", "family": "ipv6"}), FitTarget("gpu1", facts_from(host())), (1, 17))
 
 
 def test_addresses_near_a_gpu() -> None:
