@@ -15,7 +15,7 @@ from ..facts.document import Document, collected, there
 from ..facts.unknown import Maybe, UndecidedError, Unknown, if_known, known, or_else, require
 from ..io.mounts import AUTOFS
 from ..model.expectation import Expectation
-from ..paths import BTRFS, LFS, LUSTRE_OSC, ZFS_VERSION
+from ..paths import BTRFS, LFS, LUSTRE_OSC, MOUNTINFO, ZFS_VERSION
 from . import libcufile, quote, reference, storage
 from .condition import (
     DIRECT_PATH,
@@ -48,7 +48,7 @@ RAID, LVM, MULTI, TIERING, REPLICATION, READ_AHEAD, TRANSPORT = (
 #: Feature of a filesystem's own, in the order of a report → what to do where it is on.
 FIXES = {
     JOURNALLING: "mount it with data=ordered, and remove the folder's flag: chattr -j",
-    INLINE: "make the filesystem without inline_data",
+    INLINE: "keep small files elsewhere, or make the filesystem again without inline_data, which erases it",
     CHECKSUMS: "use ext4 or XFS, or a Btrfs folder with chattr +C",
     COMPRESSION: "mount it without compression, and remove the folder's flag: chattr -c",
     DEDUPLICATION: "put the filesystem on a device that keeps each block",
@@ -107,11 +107,17 @@ SERVED = {
 _PAGE_CACHE_ONLY = ("ext4", "ext3", "ext2", "xfs", "btrfs")
 #: A flag of XFS's geometry: XFS_FSOP_GEOM_FLAGS_REFLINK.
 _XFS_REFLINK = 1 << 20
-#: Target of a device-mapper table → the feature that it makes; the name of an LVM volume doesn't show it.
-_TARGETS = {
-    "cache": TIERING, "writecache": TIERING, "thin": COW, "snapshot": COW, "raid": RAID, "crypt": ENCRYPTION,
-    "integrity": CHECKSUMS, "multipath": MULTI,
+#: Target of a device-mapper table → the features that it makes; the name of an LVM volume doesn't show it.  Of others
+#: (Documentation/admin-guide/device-mapper) nothing is known.  VDO also has words for its two features, see vdo.rst.
+_TARGETS: Dict[str, Tuple[str, ...]] = {
+    "linear": (), "error": (), "zero": (), "delay": (), "flakey": (), "era": (), "unstriped": (), "thin-pool": (),
+    "cache": (TIERING,), "writecache": (TIERING,), "thin": (COW,), "snapshot": (COW,), "snapshot-origin": (COW,),
+    "snapshot-merge": (COW,), "raid": (RAID,), "striped": (RAID,), "mirror": (RAID,), "crypt": (ENCRYPTION,),
+    "integrity": (CHECKSUMS,), "verity": (CHECKSUMS,), "multipath": (MULTI,), "switch": (MULTI,),
+    "vdo": (COMPRESSION, DEDUPLICATION),
 }  # fmt: skip
+#: Feature of VDO → its word in a table, before ``on`` or ``off``, and the default.
+_OF_VDO = {DEDUPLICATION: ("deduplication", "on"), COMPRESSION: ("compression", "off")}
 #: First release of OpenZFS that doesn't serve O_DIRECT from its cache.
 _ZFS_DIRECT = (2, 3)
 
@@ -192,9 +198,13 @@ def _served(mount: Mount) -> Iterator[Feature]:
     loaded = {line.split()[0] for line in modules.splitlines() if line.strip()}
     clients = SERVED[mount.filesystem]
     modules_line = ", ".join(name for name in clients if name in loaded) or "none of " + ", ".join(clients)
-    rdma = mount.option("proto") == "rdma"
-    words = "RDMA" if rdma else " ".join(options) or Unknown(f"{mount.filesystem} does not show it here")
+    words = "RDMA" if over_rdma(mount) else " ".join(options) or Unknown(f"{mount.filesystem} does not show it here")
     yield Feature(TRANSPORT, words, (mount.words, "/proc/modules: " + modules_line))
+
+
+def over_rdma(mount: Mount) -> bool:
+    """Whether NFS goes over RDMA: its transports have a final 6 over IPv6 (net/sunrpc/xprtrdma/transport.c)."""
+    return (mount.option("proto") or "").rstrip("6") == "rdma"
 
 
 def _client_cache(mount: Mount) -> Feature:
@@ -315,28 +325,20 @@ def _btrfs(mount: Mount, path: str, flags: Tuple[str, ...]) -> Iterator[Feature]
 
 
 def _of_devices(mount: Mount) -> Iterator[Feature]:
-    top = if_known(lambda: mount.device, None)
-    if top is None:
-        return
+    top = known(lambda: mount.device)
     layered = (*BLOCK, ENCRYPTION, CHECKSUMS, COMPRESSION, DEDUPLICATION, COW)
+    if isinstance(top, Unknown):
+        yield from _alike(layered, top)
+    if top is None or isinstance(top, Unknown):
+        return
     evidence: Dict[str, List[str]] = {name: [] for name in layered}
     unknown: Optional[Unknown] = None
     for device in mount.devices:
-        kind, line = device.kind, f"{device.place}: {device.name}"
-        if kind == storage.MD:
-            level = known(partial(getattr, device, "md_level"))
-            evidence[RAID].append(f"{device.place}/md/level: {level.reason if isinstance(level, Unknown) else level}")
-        elif kind == storage.DM:
-            uuid: Maybe[str] = known(partial(getattr, device, "dm_uuid"))
-            unknown = uuid if isinstance(uuid, Unknown) else unknown
-            kind = or_else(uuid, "").split("-")[0]
-            line = f"{device.place}/dm/uuid: {or_else(uuid, '')}"
-        # Older evidence has no tables.
-        for target in if_known(partial(getattr, device, "dm_targets"), ()):
-            if target in _TARGETS:
-                evidence[_TARGETS[target]].append(f"dmsetup table: {device.name}: {target}")
-        for name in LAYERS.get(kind, Layer()).makes:
-            evidence[name].append(line)
+        for name, line in _made(device):
+            if isinstance(line, Unknown):
+                unknown = line
+            else:
+                evidence[name].append(line)
     size = if_known(lambda: top.read_ahead, None)
     if size is not None:
         yield Feature(READ_AHEAD, f"{size} KiB, for buffered reads only", (f"{mount.source}: {size}",))
@@ -347,6 +349,37 @@ def _of_devices(mount: Mount) -> Iterator[Feature]:
             yield Feature(name, unknown)
         elif name in BLOCK:
             yield Feature(name, OFF, (f"{mount.source}: none",))
+
+
+def _made(device: Device) -> Iterator[Tuple[str, Maybe[str]]]:
+    """(feature, line of evidence) for each that a device makes; or without a name, why there may be others."""
+    kind, line = device.kind, f"{device.place}: {device.name}"
+    if kind == storage.MD:
+        level = known(lambda: device.md_level)
+        yield RAID, f"{device.place}/md/level: {level.reason if isinstance(level, Unknown) else level}"
+    elif kind == storage.DM:
+        uuid = if_known(lambda: device.dm_uuid, "")
+        kind, line = uuid.split("-")[0], f"{device.place}/dm/uuid: {uuid}"
+        targets = known(lambda: _targets(device))
+        for target, name in or_else(targets, []):
+            unknown = Unknown(f"what device mapper does for {target} is not known here")
+            yield name, f"dmsetup table: {device.name}: {target}" if name else unknown
+        # Older evidence has no tables; these names stand for one target.
+        if isinstance(targets, Unknown) and (kind not in LAYERS or kind == "LVM"):
+            yield "", targets
+    elif kind == storage.OTHER:
+        yield "", Unknown(f"{device.name} is of a kind that is not known here")
+    yield from ((name, line) for name in LAYERS.get(kind, Layer()).makes)
+
+
+def _targets(device: Device) -> List[Tuple[str, str]]:
+    """(target, feature that it makes) of a device-mapper table; without a name for a target that isn't known."""
+    pairs = [(row, name) for row in device.table() for name in _TARGETS.get(row[0], ("",))]
+    return [(row[0], name) for row, name in pairs if row[0] != "vdo" or _is_on(row, *_OF_VDO[name])]
+
+
+def _is_on(row: List[str], word: str, default: str) -> bool:
+    return dict(zip(row, row[1:])).get(word, default) == "on"
 
 
 PAGE = 4096
@@ -391,6 +424,13 @@ def any_direct(mount: Mount) -> Iterator[Condition]:
         yield Condition(Unknown(f"{mount.mount_point} has no block device"))
     for device in mount.devices:
         yield from _of_device(device)
+    second = mount.realtime
+    if second is not None:
+        conditions = [*_of_device(second), *([transport(second)] if second.kind == storage.NVMEOF else [])]
+        for cause in (each.cause for each in conditions if each.holds is False and each.cause is not None):
+            # Only files with the realtime flag lie there.
+            why = f"files with the realtime flag lie on {second.name}: {cause.what}"
+            yield Condition(Unknown(why), cause, suspect=True)
 
 
 def _of_device(device: Device) -> Iterator[Condition]:
@@ -406,16 +446,28 @@ def _of_device(device: Device) -> Iterator[Condition]:
         what = f"{device.name} isn't an NVMe disk" + (does or f" ({kind})")
         evidence = (f"{device.place}: {device.name}",)
         yield Condition(False, listed_cause("storage.no-nvme", evidence, what, layer.instead))
-    evidence = (f"{device.place}/integrity/device_is_integrity_capable: 1",)
-    what = f"{device.name} is formatted with protection information"
-    yield Condition(lambda: not device.integrity, listed_cause("storage.protection-information", evidence, what))
+    yield _protection(device)
     size = if_known(lambda: device.block_size, 0)
-    if size > PAGE:
+    # A device over others has the blocks of its disks.
+    if size > PAGE and not device.below:
         what = f"{device.name} has blocks of {size} bytes, more than the {PAGE}-byte page that cuFile aligns to"
         evidence = (f"{device.place}/queue/logical_block_size: {size}",)
-        fix = f"format the disk with blocks of {PAGE} bytes (this erases the disk)"
+        fix = f"use another disk, or format this one with blocks of {PAGE} bytes, which erases it"
         cause = Cause("storage.block-size", what, fix, evidence, reference.REQUIREMENTS)
         yield suspicion(cause)
+
+
+def _protection(device: Device) -> Condition:
+    """A fix that erases a disk is only for one whose own format says so."""
+    form = if_known(lambda: device.integrity_format, "")
+    has_format = form not in ("", "none", "nop")
+    evidence = (f"{device.place}/integrity/device_is_integrity_capable: 1", f"{device.place}/integrity/format: {form}")
+    what = f"{device.name} is formatted with protection information ({form})"
+    if not has_format:
+        what = f"{device.name} says that it takes protection information, and libcufile refuses such a disk"
+    fix = "" if has_format else f"look whether it has any: nvme id-ns /dev/{device.name} | grep dps"
+    cause = listed_cause("storage.protection-information", evidence[: 2 if form else 1], what, fix)
+    return Condition(lambda: not device.integrity, cause)
 
 
 @condition
@@ -446,6 +498,11 @@ NETWORK = {
     "mmfs": "mmfslinux",
     "scatefs": "scatefs",
 }
+#: Flavours of RPC security with integrity or privacy: they exclude the placement of data by RDMA
+#: (RPCAUTH_AUTH_DATATOUCH in net/sunrpc/xprtrdma/rpc_rdma.c).
+TOUCHING = ("krb5i", "krb5p", "lkeyi", "lkeyp", "spkm3i", "spkm3p")
+#: LNet's drivers for networks with RDMA: InfiniBand and RoCE, Slingshot, EFA.
+RDMA_NETWORKS = ("ko2iblnd", "kkfilnd", "kefalnd")
 #: Read directly by libcufile's own RDMA (mechanisms.py), and through P2PDMA only (p2pdma.py).
 USERSPACE, P2PDMA_ONLY = ("wekafs",), ("virtiofs",)
 #: No document says what its direct path needs.
@@ -493,9 +550,9 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
         return
     name = mount.filesystem
     if name in ("nfs", "nfs4"):
-        protocol = mount.option("proto")
-        what = f"{mount.mount_point} is mounted with proto={protocol}"
-        yield Condition(protocol == "rdma", listed_cause("nfs.not-rdma", quote.mount(mount), what))
+        yield from _nfs(mount)
+    elif name == "lustre":
+        yield _lnet(facts, mount)
     elif name == AUTOFS:
         yield Condition(Unknown(storage.idle(mount)))
     elif name == PANFS:
@@ -511,6 +568,41 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
             yield _journal_mode(mount)
         yield from flag_conditions(mount.mount_point, known(lambda: mount.flags))
         yield from any_direct(mount)
+
+
+def _nfs(mount: Mount) -> Iterator[Condition]:
+    what = f"{mount.mount_point} is mounted with proto={mount.option('proto')}"
+    yield Condition(over_rdma(mount), listed_cause("nfs.not-rdma", quote.mount(mount), what))
+    flavour = mount.option("sec")
+    what = f"{mount.mount_point} is mounted with sec={flavour}, for which the CPU touches all data"
+    fix = "mount it with sec=krb5 or sec=sys, which neither sign nor encrypt what is sent"
+    cause = Cause("nfs.touched-by-cpu", what, fix, quote.mount(mount), reference.RPCRDMA)
+    yield Condition(flavour not in TOUCHING, cause)
+
+
+@condition
+def _lnet(facts: HostFacts, mount: Mount) -> Condition:
+    """Lustre's servers are reached by RDMA.
+
+    The address in the mount's source only bootstraps: on FSx for Lustre it is @tcp, also where the data goes by EFA.
+    """
+    name = mount.source.rpartition(":/")[2].partition("/")[0]
+    clients = [each for each in mount.document.existing(LUSTRE_OSC) if each.startswith(name + "-OST")]
+    paths = [f"{LUSTRE_OSC}/{each}/ost_conn_uuid" for each in clients]
+    servers = {path: if_known(partial(mount.document.line, path), None) or "" for path in paths}
+    lines = [f"{path}: {nid}" for path, nid in servers.items() if nid] or [f"{MOUNTINFO}: {mount.line}"]
+    networks = {network for line in lines for network in re.findall(r"@([a-z0-9]*[a-z])\d*\b", line)}
+    if networks and "tcp" not in networks:
+        return Condition(True)
+    loaded = facts.kernel.modules
+    what = "LNet reaches Lustre's servers by TCP: no network driver with RDMA is loaded"
+    fix = "load ko2iblnd, or kefalnd for EFA, and add its network: lnetctl net add; then mount again"
+    evidence = (*quote.mount(mount), "/proc/modules: ksocklnd")
+    if "ksocklnd" in loaded and not any(module in loaded for module in RDMA_NETWORKS):
+        return Condition(False, Cause("lustre.not-rdma", what, fix, evidence, reference.LUSTRE))
+    what = f"{mount.mount_point} names its servers by TCP, and LNet may reach them by another network"
+    cause = Cause("lustre.not-rdma", what, "compare with: lnetctl peer show", tuple(lines[:4]), reference.LUSTRE)
+    return suspicion(cause)
 
 
 def without_direct_path(name: str) -> Filesystem:
@@ -592,7 +684,7 @@ def notes(_facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     evidence = ("ext4 superblock of /dev/{}: {}".format(device.name, ", ".join(features)),)
     if "inline_data" in features:
         what = "files that fit into their inode take compat mode"
-        fix = "create the filesystem without inline_data, or keep small files elsewhere"
+        fix = "keep small files elsewhere, or make the filesystem again without inline_data, which erases it"
         yield Cause("filesystem.inline-data", what, fix, evidence, reference.INLINE)
     if "encrypt" in features:
         what = "files in encrypted folders take compat mode"

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, List, Mapping, Optional, Sequence, Tuple, cast
 
 from ..facts.document import Document, collected, there
-from ..facts.unknown import Facts, Maybe, UndecidedError, fact, given, if_known, known
+from ..facts.unknown import Facts, Maybe, UndecidedError, fact, follows, given, if_known, known
 from ..io.mounts import AUTOFS, Mounts, Row, mounts_in
 from ..io.reading import ext4_features, inode_flags
 from ..paths import DMSETUP, LFS, LUSTRE_OSC, MOUNTINFO, ZFS_VERSION
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 FILES = (
     *("partition", "dm/name", "dm/uuid", "md/level", "md/metadata_version", "queue/logical_block_size"),
     *("queue/rotational", "queue/nr_requests", "queue/read_ahead_kb", "integrity/device_is_integrity_capable"),
-    *("device/transport", "device/model"),
+    *("integrity/format", "device/transport", "device/model"),
 )
+BLOCKS = "/sys/class/block"
 CONTROLLERS, CONTROLLER_FILES = "/sys/class/nvme", ("transport", "address", "model", "firmware_rev", "subsysnqn")
 #: Of a client of one of Lustre's servers; the second has the server's address, as ``10.0.0.2@o2ib``.
 OSC_FILES = ("checksums", "ost_conn_uuid")
@@ -52,6 +53,7 @@ def collect_storage(recorder: Recorder, request: EvidenceRequest) -> None:
     visited: List[str] = []
     for row in (first + local)[: MOUNTS_LIMIT + len(first)]:
         _collect_device(recorder, row.number, visited)
+        _collect_realtime(recorder, row, visited)
         # Only filesystems on this host's disks: others may make a reader wait forever.
         recorder.value("inodes", row.point, inode_flags)
     for path in request.mounts:
@@ -61,6 +63,15 @@ def collect_storage(recorder: Recorder, request: EvidenceRequest) -> None:
     for name in recorder.names(CONTROLLERS):
         recorder.link(f"{CONTROLLERS}/{name}")
         recorder.texts(f"{CONTROLLERS}/{name}", CONTROLLER_FILES)
+
+
+def _collect_realtime(recorder: Recorder, row: Row, visited: List[str]) -> None:
+    """The second device of an XFS, on which files with the realtime flag lie (xfs(5): rtdev)."""
+    for path in (option[6:] for option in row.options if option.startswith("rtdev=/dev/")):
+        recorder.link(path)
+        number = recorder.text(f"{BLOCKS}/{posixpath.basename(recorder.real(path))}/dev")
+        if number:
+            _collect_device(recorder, number.strip(), visited)
 
 
 def _is_idle(row: Optional[Row]) -> bool:
@@ -192,22 +203,32 @@ class Device(Facts):
     #: bytes of a logical block
     block_size = _number("queue/logical_block_size")
 
-    @fact
-    def dm_targets(self) -> Tuple[str, ...]:
-        """Of device mapper, in the order of its table, e.g. ``linear``, ``cache``, ``thin``; empty for others."""
+    #: of device mapper, in the order of its table, e.g. ``linear``, ``cache``, ``thin``; empty for others
+    dm_targets: Tuple[str, ...] = follows(lambda self: tuple(dict.fromkeys(row[0] for row in self.table())))
+
+    def table(self) -> List[List[str]]:
+        """Targets of device mapper and their arguments; empty for others.  Raises UndecidedError."""
         if self.kind != DM:
-            return ()
+            return []
         name = collected(self.document.line(self._link + "/dm/name"), "the device-mapper device has no name")
         lines = [line.partition(": ") for line in self.document.ran(DMSETUP).stdout.splitlines()]
-        rows = [rest.split() for shown, _, rest in lines if shown == name]
+        rows = [rest.split()[2:] for shown, _, rest in lines if shown == name]
         if not rows:
             raise UndecidedError(f"dmsetup table doesn't show {name}")
-        return tuple(dict.fromkeys(row[2] for row in rows if len(row) > 2))
+        return [row for row in rows if row]
 
     @fact
     def integrity(self) -> bool:
-        """Formatted with protection information, which nvidia-fs does not take."""
-        return self.document.line(self._link + "/integrity/device_is_integrity_capable") == "1"
+        """Whether a disk takes protection information, for which libcufile refuses it.
+
+        libcufile asks a disk, and each disk of an md array (seen in 1.20.0).  Of devices over others Linux 6.11 to 6.14
+        set the flag over any disk (block/blk-settings.c, commits c6e56cf6b2e7 and 677e332e4885).
+        """
+        flag = self._link + "/integrity/device_is_integrity_capable"
+        return not self.below and self.document.line(flag) == "1"
+
+    #: of the protection information that a disk has, e.g. ``T10-DIF-TYPE1-CRC``; ``none`` and ``nop``: it has none
+    integrity_format = _line("integrity/format")
 
     @fact
     def udev_usage(self) -> Optional[str]:
@@ -245,6 +266,15 @@ class Mount(Facts):
     def device(self) -> Optional[Device]:
         """None for filesystems without a block device of their own."""
         return Device(self.document, self._number) if self._number else None
+
+    @fact
+    def realtime(self) -> Optional[Device]:
+        """Where an XFS has files with the realtime flag; None: on no device of their own."""
+        path = self.option("rtdev")
+        if path is None:
+            return None
+        name = posixpath.basename(if_known(lambda: self.document.link(path), None) or path)
+        return Device(self.document, _number_of(self.document, f"{BLOCKS}/{name}", name))
 
     @fact
     def flags(self) -> Optional[Tuple[str, ...]]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tests.unit.host import pci_functions
+from tests.unit.host import block_devices, pci_functions
 
 OPERATOR = re.compile(r"\$[a-z]+")
 #: Host → its evidence, and the keys that lead to a place.
@@ -53,10 +53,8 @@ def _operate(value: Any, operator: str, operand: Any, source: Source | None, pla
         return copy.deepcopy(operand)
     if operator == "$json":
         return json.dumps(operand, indent=1)
-    if operator == "$log":
-        return _logged(value, operand)
-    if operator == "$pci":
-        return pci_functions.with_functions(value, operand)
+    if operator in OF_HOSTS:
+        return OF_HOSTS[operator](value, operand)
     if operator == "$like" and operand in (parent or ()):
         return copy.deepcopy(parent[operand])
     if operator == "$from" and source:
@@ -89,6 +87,14 @@ def _logged(document: Any, lines: list[str]) -> Any:
             text = "".join(re.sub(r"^(\[.*?\] )", rf"\g<1>{letters}", line) + "\n" for line in lines)
             commands[name] = {**commands[name], "stdout": commands[name]["stdout"] + text}
     return {**document, "commands": commands}
+
+
+#: Operators of the whole evidence.
+OF_HOSTS: dict[str, Callable[[Any, Any], Any]] = {
+    "$log": _logged,
+    "$pci": pci_functions.with_functions,
+    "$storage": block_devices.with_storage,
+}
 
 
 def _shown(place: Place) -> str:
