@@ -13,6 +13,9 @@ from ..model.system import family_of, fits, profile_name
 from ..paths import OWN_NAME, OWN_PARENTS
 from .register import Answer, check, failed, not_applicable, passed
 
+#: Ids of processors that an interrupt reaches without remapping.
+APIC_IDS = 255
+
 if TYPE_CHECKING:
     from ..facts import HostFacts
 
@@ -50,6 +53,16 @@ class OsFacts(Facts):
         if not all(re.match(r"0x[0-9a-f]{1,8}$", value or "") for value in shown):
             raise UndecidedError(f"/proc/cpuinfo is not understood: implementer {shown[0]}, part {shown[1]}")
         return int(str(shown[0]), 16), int(str(shown[1]), 16)
+
+    @fact
+    def needs_iommu(self) -> bool:
+        """Whether processors would be missing without the IOMMU, as with ``amd_iommu=off`` on AMD's.
+
+        Without interrupt remapping the kernel takes none whose APIC id is above 254 (try_to_enable_x2apic in
+        arch/x86/kernel/apic/apic.c); ``intel_iommu=off`` leaves that on.
+        """
+        lines = [line.split() for line in there(self.document.lines("/proc/cpuinfo"), "/proc/cpuinfo")]
+        return sum(line[-1:] == ["AuthenticAMD"] for line in lines) > APIC_IDS
 
     @property
     def _release(self) -> Dict[str, str]:

@@ -40,6 +40,11 @@ TURN_OFF = (
     "turn the IOMMU off on the kernel's command line: intel_iommu=off or amd_iommu=off, which boot: auto in the profile"
     " sets; more than 255 processors need it, so there use nvidia-fs with iommu=pt"
 )
+#: For a host whose processors need it.
+KEEP_IOMMU = (
+    "keep the IOMMU, without which the kernel leaves processors out, and let it pass addresses through: iommu=pt on"
+    " the kernel's command line"
+)
 TRANSLATE = (
     "remove iommu.passthrough=1 from the kernel's command line; without that word, enable the SMMU in the firmware"
 )
@@ -366,6 +371,8 @@ def _iommu_cause(facts: HostFacts, function: Function, needs_it_off: bool) -> Ca
     if if_known(lambda: facts.os.machine, "") == ARM:
         fix = "let the IOMMU pass addresses through: iommu.passthrough=1 on the kernel's command line"
         return replace(cause, fix=fix)
+    if if_known(lambda: facts.os.needs_iommu, False):
+        return replace(cause, fix=KEEP_IOMMU + ("; this host can't have mode p2pdma" if needs_it_off else ""))
     # The table's fix has a second best, for which this is too strict.
     return replace(cause, fix=TURN_OFF) if needs_it_off else cause
 
@@ -393,7 +400,8 @@ def notes(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Cause]:
     bridges = [name for name in redirecting_bridges(facts) if name in above]
     if bridges:
         yield _acs_cause(bridges, [f"{name}: ACS redirects requests" for name in bridges[: quote.LINES]])
-    for function in [one for one in endpoints if _domain(one) == "identity"][:1]:
+    needed = if_known(lambda: facts.os.needs_iommu, False)
+    for function in [one for one in endpoints if _domain(one) == "identity" and not needed][:1]:
         what = f"an IOMMU passes the addresses of {function.address} through, which is slow on some platforms"
         evidence = quote.with_source(f"{PCI}/{function.address}/iommu_group/type", ["identity"])
         fix = "if I/O is slow, turn the IOMMU off: intel_iommu=off or amd_iommu=off"

@@ -39,6 +39,16 @@ def gpu_server() -> Document:
     return document
 
 
+def many_processors() -> Document:
+    """Two sockets with 192 threads each, all brought up, and a GPU behind an IOMMU."""
+    document = capable_host.with_gpu(capable_host.capable())
+    address = "/sys/bus/pci/devices/0000:00:06.0/iommu_group"
+    document["excerpts"]["/proc/cpuinfo"]["lines"] = ["vendor_id\t: AuthenticAMD", "cpu family\t: 25"] * 384
+    document["links"][address] = "../../../kernel/iommu_groups/7"
+    document["files"][f"{address}/type"] = "DMA-FQ\n"
+    return document
+
+
 def topology(name: str) -> Document:
     document: Document = json.loads((changes.HOSTS.parent / "topology" / f"{name}.json").read_text())
     return document
@@ -60,6 +70,7 @@ HOSTS: dict[str, Callable[[], Document]] = {
     "composed": gpu_server,
     "capable": capable_host.capable,
     "capable, with a GPU": lambda: capable_host.with_gpu(capable_host.capable()),
+    "many processors": many_processors,
     "bare, as recorded": lambda: capable_host.BARE,
     "bare, with libcufile": lambda: capable_host.with_libcufile(capable_host.BARE),
     "provisioned, as recorded": lambda: capable_host.PROVISIONED,
