@@ -552,8 +552,9 @@ def rendered(facts: HostFacts, expectation: Expectation) -> Answer:
     unknown_hint="libcufile's messages name what is missing; with allow_compat_mode false that is often nvidia-fs",
 )
 def effective(facts: HostFacts, _expectation: Expectation) -> Answer:
-    config, values = facts.cufile.config, facts.cufile.effective
-    if config is None or facts.cufile.acceptance != libcufile.ACCEPTED:
+    config = facts.cufile.config if facts.cufile.acceptance == libcufile.ACCEPTED else None
+    values = facts.cufile.effective
+    if config is None:
         return not_applicable("no configuration is in effect: see cufile.rendered and cufile.accepted")
     if values is None:
         return _nothing_logged(facts)

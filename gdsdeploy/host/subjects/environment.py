@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ..facts.document import Document, collected, recorded_lines, there
-from ..facts.unknown import Facts, Maybe, Unknown, fact, given, if_known, known, require
+from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, given, if_known, known, require
 from ..io.mounts import mounts_in
 from ..model.expectation import Expectation
 from ..paths import (
@@ -73,6 +74,8 @@ def relevant(environment: Mapping[str, str]) -> Dict[str, str]:
 #: Files that container managers create → the manager's name, unless the file has it.
 _MARKS = dict(zip(CONTAINER_FILES, ("a container", "a container", "Docker", "Podman", "Apptainer")))
 _NAMING = CONTAINER_FILES[:2]
+#: Those that stay in what is made of a container.
+_OF_IMAGES = ("/.dockerenv", "/.singularity.d/runscript")
 #: Beginning of a variable's name → the manager that sets it.
 _VARIABLES = dict(zip((*VARIABLE_NAMES, ENROOT), ("Kubernetes", "Apptainer", "Singularity", "Enroot")))
 #: Word in the control group of the first process → the manager.
@@ -141,11 +144,14 @@ class EnvironmentFacts(Facts):
 
 
 def _is_with_the_first(at: Callable[[str], str]) -> Dict[str, bool]:
-    """Whether this program is among the kernel's first processes, and has the root of process 1; raises OSError."""
-    return {
-        "initial": os.readlink(at("/proc/self/ns/pid")) == INITIAL,
-        "same_root": os.path.samestat(os.stat(at("/proc/1/root/")), os.stat(at("/"))),
-    }
+    """Whether this program is among the kernel's first processes, and, for root, has the root of process 1.
+
+    Raises OSError.
+    """
+    result = {"initial": os.readlink(at("/proc/self/ns/pid")) == INITIAL}
+    with contextlib.suppress(PermissionError):
+        result["same_root"] = os.path.samestat(os.stat(at("/proc/1/root/")), os.stat(at("/")))
+    return result
 
 
 def _container(document: Document) -> Optional[str]:
@@ -162,6 +168,8 @@ def _container(document: Document) -> Optional[str]:
     for path, name in _MARKS.items():
         mark = known(partial(document.line, path))
         if isinstance(mark, str) and layered is True:
+            if path in _OF_IMAGES and first.get("initial") is True and "same_root" not in first:
+                raise UndecidedError(f"{path} is of a container, or of the image of a diskless host: run this as root")
             return (mark.split("\n")[0] if path in _NAMING else "") or name
         unknown += [mark, layered if isinstance(mark, str) else None]
     groups = known(lambda: document.lines(CGROUP))

@@ -49,7 +49,11 @@ INVALID = (-22, 5002)
 #: Lines before a refusal with its reason.
 _REASON = re.compile(
     r"json|config|invalid|specified:|aligned|multiple of|slab|parsing error|LargestUInt|initialization failed"
+    r"|requires objectValue|mount point|cufio-px-pool"
 )
+#: Its words when it ends the process: over a section that is no object, a number beyond 32 bits, or sizes of slabs
+#: without counts (seen in 1.4.0 to 1.20.0).
+_ENDED = re.compile(r"LargestUInt|Json|file index :cufio-px-pool")
 
 
 @dataclass(frozen=True)
@@ -92,8 +96,7 @@ def acceptance(document: Document) -> str:
     if real.error in INVALID or any(REFUSAL.search(line) for line in real.lines):
         return REJECTED
     if real.error is None and not real.hung:
-        # Numbers beyond 32 bits raise an exception that libcufile doesn't catch (seen in 1.4.0 to 1.20.0).
-        if any("LargestUInt" in line or "Json" in line for line in real.lines):
+        if any(_ENDED.search(line) for line in real.lines):
             return REJECTED
         raise UndecidedError("libcufile died: {}".format("; ".join(real.lines[-2:]) or "no message"))
     control = opened(document, CUFILE_CONTROL)
