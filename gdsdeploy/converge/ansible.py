@@ -59,6 +59,20 @@ _ENDED = "non-zero return code"
 _RECAPPED = range(0, 10, 2)
 #: Destinations of ansible-playbook's flags that change neither what is run nor with which variables.
 _CONVERGE = frozenset({"verbosity", "forks", "timeout", "subset"})
+_LISTS = "it plays nothing; gdsdeploy plan shows what would be done, and gdsdeploy inventory writes what it lists"
+_ASKS = "it asks at a terminal, which Ansible doesn't have here"
+#: Destinations of its flags that don't go with gdsdeploy → the flag, and why.
+_REFUSED = {
+    "inventory": ("--inventory", "the fleet file says which hosts there are; --limit selects hosts"),
+    "listhosts": ("--list-hosts", _LISTS),
+    "listtags": ("--list-tags", _LISTS),
+    "listtasks": ("--list-tasks", _LISTS),
+    "syntax": ("--syntax-check", _LISTS),
+    "step": ("--step", _ASKS),
+    "ask_pass": ("--ask-pass", f"{_ASKS}; use --connection-password-file FILE"),
+    "become_ask_pass": ("--ask-become-pass", f"{_ASKS}; use --become-password-file FILE"),
+    "ask_vault_pass": ("--ask-vault-password", f"{_ASKS}; use --vault-password-file FILE"),
+}
 #: Prints, as JSON, how ansible-playbook's own parser reads the arguments, or why it refuses them, and all its flags.
 _PARSER = """\
 import contextlib, io, json, sys
@@ -82,6 +96,8 @@ try:
 except SystemExit:
     error = error or f"{sys.argv[1]}: it would do nothing else; run ansible-playbook itself"
 flags = sorted(cli.parser._option_string_actions)
+if any(word.split("@")[-1].startswith("prompt") for word in read.get("vault_ids") or ()):
+    read["ask_vault_pass"] = True
 given = [name for name, value in read.items() if name != "args" and value != cli.parser.get_default(name)]
 limit, books = read.get("subset"), read.get("args")
 print(json.dumps(dict(error=error, extra=extra, books=books, flags=flags, given=given, limit=limit)))
@@ -203,8 +219,8 @@ def flags(words: Sequence[str]) -> Flags:
         raise FlagsRefused(f"ansible-playbook: {parsed['error']}")
     if parsed["books"] != ["playbook.yml"]:
         raise FlagsRefused(f"{parsed['books'][0]}: not a flag; --limit selects hosts")
-    if "inventory" in parsed["given"]:
-        raise FlagsRefused("--inventory: the fleet file says which hosts there are; --limit selects hosts")
+    for name in _REFUSED.keys() & parsed["given"]:
+        raise FlagsRefused(": ".join(_REFUSED[name]))
     return Flags(tuple(words), frozenset(parsed["given"]), parsed["limit"])
 
 
