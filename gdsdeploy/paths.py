@@ -28,6 +28,16 @@ def default_fleet() -> Path:
     return Path(os.environ.get(FLEET_SETTING) or DEFAULT_FLEET)
 
 
+def fleet_file(fleet: Path) -> Path:
+    """The fleet file itself where ``fleet`` is a link to it, as in a mounted ConfigMap; else ``fleet``."""
+    return Path(os.path.realpath(fleet)) if os.path.islink(fleet) else fleet  # noqa: PTH114 - it raises nothing
+
+
+def folder_of(fleet: Path) -> Path:
+    """The folder that has a fleet file's lock, and where relative names in the file start, whatever link names it."""
+    return fleet_file(fleet).parent
+
+
 def locate(folder: Path, name: str) -> Path:
     """The file that a file in ``folder`` calls ``name``: absolute, from a home directory, or relative to the folder.
 

@@ -214,7 +214,7 @@ def _lock(
 
 
 def _fetcher(intent: Fleet, fleet: Path, mode: Reading) -> Fetcher:
-    within = None if mode.file_repositories else fleet.parent
+    within = None if mode.file_repositories else paths.folder_of(fleet)
     return Fetcher(logins=credentials.of_fleet(intent, fleet), within=within)
 
 
@@ -495,7 +495,7 @@ def _read(path: Path, fleet: Path | None, *, allow_file_repositories: bool) -> t
         intent = load_fleet(fleet, replace(CONFINED, inventory="leave"))
         lock, logins = lockfile.read_signed(path, intent, fleet, links=False), credentials.of_fleet(intent, fleet)
     for index in (index for target in lock.targets.values() for index in target.indices):
-        if not allow_file_repositories and is_folder_elsewhere(index.uri, path.parent):
+        if not allow_file_repositories and is_folder_elsewhere(index.uri, paths.folder_of(path)):
             raise LockInvalid(
                 f"{path}: the repository {index.repository} is a folder of this machine outside the lock's",
                 hint="If you trust the lock, allow it for this run: --allow-file-repositories",

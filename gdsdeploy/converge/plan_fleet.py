@@ -251,7 +251,7 @@ def plan_fleet(
         if isinstance(fit, GdsError):
             add(name, fit)
     facts_of = {name: fit for name, fit in fits.items() if isinstance(fit, FitTarget)}
-    run_files = replace(write_run_files(fleet_path.resolve().parent, shelf, facts_of), image=image)
+    run_files = replace(write_run_files(paths.folder_of(fleet_path).resolve(), shelf, facts_of), image=image)
     desired_states = desired_documents(fleet, lock, run_files, [name for name in names if name not in plans])
     ways: Callable[..., Any] = partial(ask, fleet, fleet_path, timeout=timeout) if image is None else image.ask
     question = partial(ways, program=run_files.program.read_bytes())

@@ -76,7 +76,7 @@ def provision(
     identity = Identity.of(playbook)
     if playbook != "provision":
         refused = first_contact(fleet, fleet_path, names) if image is None else {}
-        files = replace(write_run_files(fleet_path.resolve().parent), image=image)
+        files = replace(write_run_files(paths.folder_of(fleet_path).resolve()), image=image)
         return _play(_Play(fleet, lock, fleet_path, playbook, flags, identity, files), names, refused, progress)
     release = releases.store(fleet_path, lock) if image is None else None
     with assign.open_run_archives(fleet_path) as shelf:

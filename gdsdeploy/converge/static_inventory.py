@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from gdsdeploy import atomic, resources
+from gdsdeploy import atomic, paths, resources
 from gdsdeploy.builds import assign
 from gdsdeploy.builds.assign import FindBuild, Supply, by_intent
 from gdsdeploy.converge.desired import variables
@@ -89,7 +89,7 @@ def write(
     """
     with assign.open_run_archives(fleet_path) as shelf:
         supplies = _supplies(fleet, lock, shelf.look)
-        run_files = write_run_files(fleet_path.resolve().parent, shelf, fit_targets)
+        run_files = write_run_files(paths.folder_of(fleet_path).resolve(), shelf, fit_targets)
         run_files = replace(run_files, supplies=supplies)
         files = _playbooks(run_files.program)
         groups: dict[str, Any] = {BUILDERS: {"hosts": {}}, HOSTS: {"hosts": {}}}

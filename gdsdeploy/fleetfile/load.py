@@ -100,7 +100,7 @@ def load_fleet(path: Path, mode: Reading = CONFINED, *, names_from: Path | None 
     document = yamlfile.read(path, error=FleetInvalid, links=mode.links)
     if isinstance(document.value, dict) and "lock_version" in document.value:
         raise FleetInvalid(f"{path}: this is a lock", hint="Name its fleet file, which is in the same folder")
-    folder = names_from or path.parent
+    folder = names_from or paths.folder_of(path)
 
     def problems(fleet: Fleet) -> list[Problem]:
         waivers = [] if mode.inventory == "leave" else selection.problems_of_waivers(fleet)

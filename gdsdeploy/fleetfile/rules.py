@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, Self, get_args
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from gdsdeploy import atomic
+from gdsdeploy import atomic, paths
 from gdsdeploy.errors import FleetInvalid, did_you_mean
 from gdsdeploy.files import yamlfile
 from gdsdeploy.host.model import compat
@@ -122,7 +122,8 @@ def load(text: str) -> tuple[Rule, ...]:
 
 def own_rules_of(fleet: Path) -> Path:
     """Where the rules of a fleet file are: ``fleet.compat.yml`` for ``fleet.yml``."""
-    return fleet.with_name(f"{fleet.stem}.compat.yml")
+    own = paths.fleet_file(fleet)
+    return own.with_name(f"{own.stem}.compat.yml")
 
 
 def with_own(fleet: Fleet, own: Sequence[Rule]) -> Fleet:

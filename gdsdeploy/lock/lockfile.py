@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import yaml
 
-from gdsdeploy import atomic, console
+from gdsdeploy import atomic, console, paths
 from gdsdeploy.errors import LockInvalid, LockStale, SignatureRefused
 from gdsdeploy.files import yamlfile
 from gdsdeploy.fleetfile.load import CONFINED, Reading, load_fleet, parse_document
@@ -68,7 +68,7 @@ _AGAIN = "Run `gdsdeploy lock {fleet}` and review the change list"
 
 def beside(fleet: Path) -> Path:
     """The lock that belongs to a fleet file: ``gdsdeploy.lock`` in the same folder."""
-    return fleet.parent / NAME
+    return paths.folder_of(fleet) / NAME
 
 
 def build(targets: dict[str, Target], *, fleet_id: str | None = None, serial: int = 0) -> Lock:

@@ -142,7 +142,7 @@ def lock_order(fleet: Fleet, lock: Lock) -> tuple[str, int]:
 
 
 def _listed(fleet_path: Path, key: str, name: str) -> Path:
-    place = paths.locate(fleet_path.parent, name)
+    place = paths.locate(paths.folder_of(fleet_path), name)
     if not place.is_file():
         words = "is not a file" if place.exists() else "there is no such file"
         raise FleetInvalid(f"{fleet_path}: {key}: {place}: {words}", hint=f"Correct {key}; docs/lock.md shows its form")

@@ -69,7 +69,7 @@ class Logins(httpx.Auth):
 
 def of_fleet(fleet: Fleet, fleet_path: Path) -> Logins | None:
     """The logins in the file that a fleet file names, if it names one; raises FleetInvalid."""
-    return read(paths.locate(fleet_path.parent, fleet.credentials)) if fleet.credentials else None
+    return read(paths.locate(paths.folder_of(fleet_path), fleet.credentials)) if fleet.credentials else None
 
 
 def read(path: Path) -> Logins:

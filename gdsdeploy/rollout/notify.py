@@ -60,7 +60,7 @@ class Notifier(AbstractContextManager["Notifier"]):
         """
         self._settings, self._rollout, self._fleet, self._warn = settings, rollout, fleet, warn
         self._pauses, self._answer = pauses, answer
-        self._token = paths.locate(fleet.resolve().parent, settings.token_file) if settings.token_file else None
+        self._token = paths.locate(paths.folder_of(fleet), settings.token_file) if settings.token_file else None
         if self._token is not None:
             _token(self._token)
         self._queue: queue.Queue[Mapping[str, Any] | None] = queue.Queue(WAITING)
@@ -157,7 +157,7 @@ class Notifier(AbstractContextManager["Notifier"]):
             return
         argv = fill(self._settings.command, {key: document[key] for key in ("host", "kind", "rollout")})
         doing, text = "start the command of rollout.notify", json.dumps(document) + "\n"
-        run.run(argv, doing=doing, input=text, timeout=COMMAND, cwd=self._fleet.resolve().parent)
+        run.run(argv, doing=doing, input=text, timeout=COMMAND, cwd=paths.folder_of(self._fleet).resolve())
 
     def _complain(self, reason: str, what: str = "") -> None:
         if reason not in self._complaints:

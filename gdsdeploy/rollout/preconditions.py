@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gdsdeploy import run
+from gdsdeploy import paths, run
 from gdsdeploy.builds.assign import Supply
 from gdsdeploy.converge import plan_fleet as planning
 from gdsdeploy.converge.diff import HostPlan
@@ -240,9 +240,9 @@ def prepare(
     """
     lockfile.require_fresh(fleet, lock, fleet_file=fleet_path)
     settings = fleet.rollout
-    drains = drainer(settings.drain, fleet_path.resolve().parent)
+    drains = drainer(settings.drain, paths.folder_of(fleet_path).resolve())
     reasons = [*_unfinished(fleet_path), *(Reason(text) for text in drains.check(list(participants.hosts)))]
-    reasons += _programs(settings, fleet_path.resolve().parent)
+    reasons += _programs(settings, paths.folder_of(fleet_path).resolve())
     planned = plan_fleet(fleet, lock, fleet_path, participants.names, timeout=timeout, progress=progress)
     plans = {name: plan for name, plan in planned.hosts.items() if isinstance(plan, HostPlan)}
     replies = present_states(fleet, fleet_path, list(plans), timeout=timeout)

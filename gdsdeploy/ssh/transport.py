@@ -31,7 +31,7 @@ from typing import Any, Final, TypeVar
 
 import paramiko
 
-from gdsdeploy import cancel, console
+from gdsdeploy import cancel, console, paths
 from gdsdeploy.errors import (
     NETWORK,
     ControllerUnfit,
@@ -651,7 +651,7 @@ def ask(
     second of them.
     """
     distinct = machines.Distinct(names, fleet_path)
-    ways = sshconfig.reaches(fleet, fleet_path.resolve().parent, names)
+    ways = sshconfig.reaches(fleet, paths.folder_of(fleet_path).resolve(), names)
     hosts = [Reach(way.host, partial(_find, way, distinct)) for way in ways]
     answers = fan_out(hosts, program or hostapp.build(), argv, timeout=timeout, stdin=stdin, read_only=read_only)
     return ((answer, judged(judge, answer)) for answer in _on_board(names, answers))

@@ -116,9 +116,8 @@ def write_golden(
             words = f"{hosts[profile][0]} and {name} have the profile {profile} and differ: " + "; ".join(differ)
             raise ChecksFailed(words, hint="Name a correct one with --limit; give other machines another profile")
         hosts.setdefault(profile, []).append(name)
-    files = {
-        paths.locate(fleet_file.parent, str(fleet.profiles[profile].topology.golden)): profile for profile in documents
-    }
+    folder = paths.folder_of(fleet_file)
+    files = {paths.locate(folder, str(fleet.profiles[profile].topology.golden)): profile for profile in documents}
     errors = write_each((file, partial(to_json, documents[profile])) for file, profile in files.items())
     return {file: hosts[profile] for file, profile in files.items() if file not in errors}, errors
 

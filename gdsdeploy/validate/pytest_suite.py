@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gdsdeploy import resources, run
+from gdsdeploy import paths, resources, run
 from gdsdeploy.errors import ChecksFailed, ProgramFailed
 from gdsdeploy.host.io.wording import joined
 from gdsdeploy.model.fleet import Fleet
@@ -33,7 +33,7 @@ def run_suite(
     argv: for pytest, as it is.  Raises ChecksFailed when a test failed, ProgramFailed for pytest's other ends,
     and FleetInvalid where two names are one endpoint.
     """
-    fleet_dir = fleet_path.resolve().parent
+    fleet_dir = paths.folder_of(fleet_path).resolve()
     endpoints = sshconfig.endpoints(fleet, fleet_dir, names)
     machines.require_distinct_endpoints(endpoints, fleet_path)
     with tempfile.TemporaryDirectory(prefix="gdsdeploy-") as folder:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
+from gdsdeploy import paths
 from gdsdeploy.builds import assign
 from gdsdeploy.builds.assign import RunArchives, Supply
 from gdsdeploy.converge import desired, diff
@@ -100,7 +101,7 @@ def _machine(back: Work, shelf: RunArchives) -> Machine:
         if isinstance(fit, GdsError):
             raise fit
         fits[name] = fit
-    files = write_run_files(back.fleet_path.resolve().parent, shelf, fits)
+    files = write_run_files(paths.folder_of(back.fleet_path).resolve(), shelf, fits)
     return upgrade.machine_in_run(back, replace(files, supplies={back.name: _supply(back, shelf)}))
 
 

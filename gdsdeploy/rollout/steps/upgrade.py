@@ -663,7 +663,7 @@ def power(work: Work) -> dict[str, Any]:
         work.say("it answers, and isn't switched off")
         return {}
     try:
-        doing, folder = f"switch {work.name} off and on", work.fleet_path.resolve().parent
+        doing, folder = f"switch {work.name} off and on", paths.folder_of(work.fleet_path).resolve()
         run(fill(command, {"host": work.name}), doing=doing, timeout=_POWER, cwd=folder)
     except (ProgramFailed, MissingProgram) as error:
         raise RebootFailed(error.message, hint="rollout.power_cycle in the fleet file") from None

@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import platform
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gdsdeploy import resources
 from gdsdeploy.converge import ansible, plan_fleet
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.machine import RunFiles
-from gdsdeploy.errors import ChangesPending, ChecksUnknown, GdsError, HostUnfit, HostUnreachable
+from gdsdeploy.errors import ChangesPending, ChecksUnknown, FleetInvalid, GdsError, HostUnfit, HostUnreachable
 from gdsdeploy.host.apply.model import Change, Refusal
 from gdsdeploy.host.paths import IMEX_NODES
 from gdsdeploy.lock import lockfile
@@ -49,6 +52,30 @@ def test_a_lost_host_keeps_no_other_back(make_fleet: Make, run: Run) -> None:
     assert "! gone:" in out
     assert ("error:" in err) == REFUSED, "pending changes are no error"
     assert not Path("/usr/lib/gdsdeploy").exists(), "a plan touches nothing"
+
+
+def test_a_link_to_the_fleet_file_stands_for_it(make_fleet: Make, run: Run, tmp_path: Path) -> None:
+    """Its lock, its rules and its relative names are those in the file's own folder, for every reader."""
+    fleet = make_fleet(gpu1=RIGHT)
+    value = fleet.path.read_text()
+    for place in (fleet.server.identity, fleet.server.known_hosts):
+        shutil.copy(place, tmp_path)
+        value = value.replace(str(place), place.name)
+    fleet.path.write_text(value)
+    (tmp_path / "fleet.compat.yml").write_text("rules: 7\n")
+    link = tmp_path / "mounted" / "production.yml"
+    link.parent.mkdir()
+    link.symlink_to("../fleet.yml")
+    code, _, err = run("plan", link, "--limit", "gpu1")
+    assert (code, f"{tmp_path / 'fleet.compat.yml'}:1" in err) == (FleetInvalid.exit_code, True)
+    (tmp_path / "fleet.compat.yml").unlink()
+    (code, out, err), (same, direct, _) = (
+        run("plan", path, "--limit", "gpu1", "--json") for path in (link, fleet.path)
+    )
+    assert (code, json.loads(out)["hosts"].keys()) == (same, json.loads(direct)["hosts"].keys()), err
+    own = re.compile(r"\bfleet(_path|_file)?(\.resolve\(\))?\.parent\b")
+    sources = [path for path in resources.package().rglob("*.py") if path.name != "paths.py"]
+    assert [str(path) for path in sources if own.search(path.read_text())] == [], "paths.folder_of is for that"
 
 
 def test_json_has_every_action_with_reason_and_disruption(make_fleet: Make, run: Run) -> None:
