@@ -59,7 +59,7 @@ class MissingProgram(GdsError, exit_code=4):
 
 
 class ControllerUnfit(GdsError, exit_code=5):
-    """The controller lacks what its own part needs: open files, memory, disk, a name server or a network."""
+    """The controller lacks what its own part needs: open files, memory, disk, rights, a name server or a network."""
 
 
 class FleetInvalid(GdsError, exit_code=10):

@@ -11,6 +11,7 @@ import click
 from gdsdeploy import __version__, cancel, console
 from gdsdeploy.cli.verbs import Verbs, below, early, quiet_option
 from gdsdeploy.errors import ChecksUnknown, GdsError, Interrupted
+from gdsdeploy.files import rights
 from gdsdeploy.host.errors import UndecidedError
 from gdsdeploy.host.io import streams
 
@@ -89,6 +90,12 @@ def _run(command: click.Command, name: str, argv: list[str] | None) -> int:
         if error.message:
             console.error(error.message, error.hint)
         return error.exit_code
+    except OSError as error:
+        refusal = rights.refusal(error)
+        if refusal is None:
+            raise
+        console.error(refusal.message, refusal.hint)
+        return refusal.exit_code
     except UndecidedError as error:
         console.error(f"could not tell: {error}", error.hint)
         return ChecksUnknown.exit_code

@@ -189,7 +189,8 @@ def parse(text: str, name: str, config: Path | None = None) -> Endpoint:
         address=address,
         port=port,
         user=user,
-        identity_files=tuple(file for file in files if file.is_file()),
+        # As ssh does: a key that isn't there, or is another user's, is none.
+        identity_files=tuple(file for file in files if os.access(file, os.R_OK)),
         agent=first("identitiesonly") != "yes",
         known_hosts=tuple(paths.locate(Path(), word) for word in known_hosts),
         host_key_alias=first("hostkeyalias"),

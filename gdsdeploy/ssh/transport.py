@@ -416,8 +416,8 @@ def _connect(client: paramiko.SSHClient, host: Endpoint, timeout: float, proxy: 
     policy = _OnRecord(host, meter)
     client.set_missing_host_key_policy(policy)
     for file in host.identity_files:
-        if not file.is_file():
-            words = f"{host.where()}: the identity file {file} does not exist"
+        if not os.access(file, os.R_OK):
+            words = f"{host.where()}: the identity file {file} does not exist, or this user may not read it"
             raise HostUnreachable(words, hint="identity_file in the fleet file is relative to that file")
         # A public key names one of the agent's.
         if file.suffix != ".pub" and (exposed := exposure(str(file), file.stat())):

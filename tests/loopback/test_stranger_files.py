@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 import yaml
 
 from gdsdeploy.converge.files import Files
-from gdsdeploy.errors import FleetInvalid
+from gdsdeploy.errors import ControllerUnfit, FleetInvalid, HostUnreachable
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.gdscheck import reader
 from gdsdeploy.host.io import reading
@@ -170,3 +171,52 @@ def test_the_largest_recording_takes_less_than_the_bound(tmp_path: Path) -> None
     status, memory = map(int, measured.split())
     assert status == 31
     assert 10 * 1024 < memory < 300 * 1024
+
+
+#: Runs verbs in one process, and prints what each ends with.
+RUNS = """
+import json, sys
+from gdsdeploy.cli import main
+for words in json.loads(sys.argv[1]):
+    try:
+        main(words)
+    except SystemExit as end:
+        print(end.code, flush=True)
+"""
+RIGHTS = "-dac_override,-dac_read_search,-fowner"
+
+
+@pytest.mark.timeout(300)
+def test_what_belongs_to_another_user_is_one_error_with_the_way_out(tmp_path: Path) -> None:
+    """State of another user, and a home with keys of another user: as with sudo, and then without."""
+    state, home = tmp_path / "state", tmp_path / "home" / ".ssh"
+    for folder in (state, home):
+        folder.mkdir(parents=True)
+    (home / "id_rsa").touch()
+    fleet = tmp_path / "fleet.yml"
+    fleet.write_text(
+        "version: 1\nrepositories: {debian: {suites: [trixie]}}\n"
+        "profiles: {gds: {os: debian-13, repositories: [debian]}}\n"
+        "hosts: {gpu1: {profile: gds, address: 127.0.0.1, port: 9}}\n"
+    )
+    verbs = [["rollout", "status", fleet], ["rollout", "history", fleet], ["topology", fleet]]
+    root = os.geteuid() == 0
+    for folder in (state, home):
+        if root:
+            os.chown(folder, 65534, 65534)
+        folder.chmod(0o700 if root else 0)
+    argv = ["setpriv", f"--bounding-set={RIGHTS}", f"--inh-caps={RIGHTS}"] if root else []
+    done = subprocess.run(
+        [*argv, sys.executable, "-c", RUNS, json.dumps(verbs, default=str)],
+        env={**os.environ, "HOME": str(home.parent), "GDSDEPLOY_STATE_DIR": str(state), "PYTHONPATH": str(Path.cwd())},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.split() == [str(ControllerUnfit.exit_code)] * 2 + [str(HostUnreachable.exit_code)], done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count(f"{state / 'rollouts'}/fleet-") == 2
+    if root:
+        assert (
+            done.stderr.count(f": {state} belongs to nobody, and this is root\nhint: Run it as nobody, or choose") == 2
+        )
+    for folder in (state, home):
+        folder.chmod(0o700)
