@@ -260,7 +260,14 @@ def page_table(compiled: str, used: str) -> List[Finding]:
     message += (
         f" {NEW_PAGE_TABLE}: it loads, and the first mapping ends in a kernel oops ('Incompatible page table version')"
     )
-    return [finding("page-table", ERROR, message, "rebuild it against the driver in use, and reboot if it is loaded")]
+    return [
+        finding(
+            "page-table",
+            ERROR,
+            message,
+            "rebuild it against the driver in use; if it is loaded, drain the host and reboot it",
+        )
+    ]
 
 
 def _beside(kernel: Kernel, module: Module) -> Optional[Origin]:

@@ -255,8 +255,8 @@ def _units(run: Ran) -> Mapping[str, Mapping[str, str]]:
     return {unit["Id"]: unit for unit in units if "Id" in unit}
 
 
-_AGAIN = "Provision the host again: it sets them in the boot loader and in modprobe.d, and reboots"
-_PENDING = "Reboot the host: the boot loader has them for the next boot"
+_AGAIN = "Provision the host again: it sets them in the boot loader and in modprobe.d; let it reboot the host"
+_PENDING = "The boot loader has them for the next boot: drain the host and reboot it"
 #: Without this option nvme_core has no parameter of this name, and no multipath.
 _MULTIPATH = "nvme_core.multipath"
 
@@ -310,7 +310,7 @@ def _hint_of_argument(facts: HostFacts, key: str, value: str) -> str:
     if module not in facts.kernel.modules:
         return f'It is built into the kernel: write boot: {{arguments: {{{key}: "{value}"}}}} in the profile'
     search = f"grep -r {module} /etc/modprobe.d /usr/lib/modprobe.d /proc/cmdline"
-    return f"Reboot the host if it was provisioned since its boot. Otherwise look for another value: {search}"
+    return f"Look for another value: {search}. If the host was provisioned since its boot, drain it and reboot it"
 
 
 def _hidden(facts: HostFacts, shown: Mapping[str, object]) -> List[str]:

@@ -264,7 +264,10 @@ def flavour(facts: HostFacts, expectation: Expectation) -> Steps:
     yield loaded(facts, facts.driver.module)
     flavour = facts.driver.flavour
     if flavour != expectation.driver_flavour:
-        yield failed(f"{flavour}", f"Remove the packages of the {flavour} flavour, provision again and reboot")
+        yield failed(
+            f"{flavour}",
+            f"Remove the packages of the {flavour} flavour; then provision the host again and let it reboot",
+        )
     else:
         yield passed(f"{flavour}")
 
@@ -420,7 +423,7 @@ def parameters(facts: HostFacts, _expectation: Expectation) -> Steps:
         for name, (value, place) in sorted(options.items())
         if name not in params or not _is_equal(value, params[name])
     ]
-    hint = "Reload the module or reboot; an option for a module of another name (modinfo nvidia) has no effect"
+    hint = "An option for a module of another name (modinfo nvidia) has no effect; else drain the host and reboot it"
     yield failed("; ".join(wrong), hint, wrong) if wrong else passed("{} as set".format(", ".join(sorted(options))))
 
 

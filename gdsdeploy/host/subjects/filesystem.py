@@ -658,7 +658,7 @@ def _journal_mode(mount: Mount) -> Condition:
         evidence = (f"/proc/fs/ext4/{_device_of(mount).name}/options: {f'data={mode}' if mode else 'no data='}",)
     if mode is None:
         what = f"ext4 on {mount.mount_point} has no journal, so it is not in the mode data=ordered"
-        fix = f"unmount it and add a journal: tune2fs -O has_journal {mount.source}"
+        fix = f"end the programs that use it, then unmount it and add a journal: tune2fs -O has_journal {mount.source}"
     return Condition(mode == "ordered", listed_cause("ext4.not-ordered", evidence, what, fix))
 
 

@@ -502,7 +502,8 @@ def taints(facts: HostFacts, _expectation: Expectation) -> Answer:
     value = facts.kernel.tainted
     wrong = [words for bit, words in DAMAGE.items() if value >> bit & 1]
     if wrong:
-        hint = "Read the cause (journalctl -k -b), then reboot; after a machine check, have the hardware tested"
+        hint = "Read the cause (journalctl -k -b); after a machine check, have the hardware tested"
+        hint += "; then drain the host and reboot it"
         return failed("; ".join(wrong), hint, [f"/proc/sys/kernel/tainted is {value}"])
     remarks = [words for bit, words in REMARKABLE.items() if value >> bit & 1]
     return passed("; ".join(remarks) or ("tainted by modules outside its tree only" if value else "not tainted"))
@@ -526,7 +527,7 @@ def running(facts: HostFacts, expectation: Expectation) -> Answer:
             f"{release}, of another flavour ({runs.name}, not {locked.name})",
             f"To keep this flavour, {keep}; to change it, provision the host",
         )
-    return failed(release, "Provision the host again: it sets the default kernel and reboots; then validate")
+    return failed(release, "Provision the host again: it sets the default kernel; let it reboot the host")
 
 
 @check(

@@ -609,7 +609,7 @@ def _same_file(facts: HostFacts, module: ModuleFacts) -> Steps:
 @condition
 def _loaded_is(module: ModuleFacts, file: ModuleFile) -> Condition:
     what = f"{file.path} is another build than the loaded one"
-    fix = "reboot the host; if that doesn't help, the initramfs has an old copy: rebuild it for this kernel"
+    fix = "rebuild the initramfs for this kernel, which may have an old copy; then drain the host and reboot it"
     evidence = (
         f"loaded: version {module.version} build id {module.build_id}",
         f"file:   version {file.version} build id {file.build_id}",

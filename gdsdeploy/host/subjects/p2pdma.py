@@ -44,7 +44,7 @@ AUTOMATIC = 2
 #: The GPUs that the guide names, and the families that followed; and those before Hopper.
 GPUS = re.compile(r"\b(A100|A40|A30|L4|L40S?|H100|H200|H800|H20|GH200|B100|B200|B300|GB200|GB300)\b")
 BEFORE_HOPPER = re.compile(r"\b(A100|A40|A30|L4|L40S?)\b")
-REBUILD = "rebuild the initramfs and reboot"
+REBUILD = "and rebuild the initramfs; then drain the host and reboot it"
 TRY = "try it: libcufile's log shows each file's path at logging.level TRACE; or use nvidia-fs"
 #: Drivers that register a static BAR1 again at every first open of a GPU, and keep the memory of each time.
 LEAKING = ((570,), (595,))
@@ -189,7 +189,7 @@ def _before_hopper(facts: HostFacts) -> bool:
 def _memory_mode(facts: HostFacts) -> Condition:
     mode = (if_known(lambda: facts.driver.params, None) or {}).get(COHERENT_MODE, "")
     what = f"the driver's {COHERENT_MODE} is {mode}, which is neither driver nor numa"
-    fix = f"set the nvidia module's option NVreg_{COHERENT_MODE} to driver or numa, and reboot"
+    fix = f"set the nvidia module's option NVreg_{COHERENT_MODE} to driver or numa; then drain the host and reboot it"
     evidence = quote.file(facts, NVIDIA + "/params", f"^{COHERENT_MODE}:")
     cause = Cause("gpu.memory-mode", what, fix, evidence, reference.P2PDMA_DRIVER)
     return Condition(True) if mode in MODES else suspicion(cause)
@@ -209,7 +209,7 @@ def confirmed(row: Optional[Row]) -> Condition:
 def multipath_fix(facts: HostFacts) -> str:
     """A driver that is built into the kernel reads its parameters from the command line alone."""
     if if_known(lambda: facts.kernel.option("BLK_DEV_NVME"), "") == "y":
-        return "add nvme_core.multipath=N to the kernel's command line and reboot"
+        return "add nvme_core.multipath=N to the kernel's command line; then drain the host and reboot it"
     return "put options nvme_core multipath=N into /etc/modprobe.d, " + REBUILD
 
 

@@ -409,7 +409,12 @@ FALLEN = re.compile(r"fallen off the bus|GPU is lost", re.IGNORECASE)
 NAMED = 16
 UNKNOWN_HINT = "Check that the driver runs all of them, then validate again"
 MISSING_HINT = (
-    "Look for the missing device with lspci and journalctl -k. Power the host off and on. If the device is still"
+    "Look for the missing device with lspci, journalctl -k and the BMC's inventory. If it was never there, correct"
+    " {} in the fleet file"
+)
+#: For one that the kernel has lost.
+FALLEN_HINT = (
+    "Read the host's event log (BMC, PCIe errors); then drain the host, power it off and on. If the device is still"
     " missing, have its slot and card checked"
 )
 
@@ -432,15 +437,17 @@ def _counted(facts: HostFacts, expectation: Expectation, key: str, noun: str) ->
             reason = f"{_amount(most, noun)} may count; {open_ones[0][1].reason}"
             return unknown(reason, UNKNOWN_HINT, expected=expected)
         return passed(_amount(count, noun) + _named(sure), lines, expected=expected)
+    place = f"profiles.{expectation.profile}.{key}"
     present = sure + [address for address, _ in open_ones]
     rest = f"; not counted: {first_few(others, NAMED)}" if others else ""
     if most < count:
         fallen = [line for line in facts.kernel.log.lines if FALLEN.search(line)] if key == "gpus" else []
         words = f"expected {count}, found {most}: {count - most} missing; present{_named(present) or ': none'}{rest}"
         words += f"; the kernel says: {fallen[0].strip()}" if fallen else ""
-        return failed(words, MISSING_HINT, [*fallen, *lines], expected=expected)
+        hint = FALLEN_HINT if fallen else MISSING_HINT.format(place)
+        return failed(words, hint, [*fallen, *lines], expected=expected)
     words = f"expected {count}, found {len(sure)}{_named(sure)}{rest}"
-    hint = f"Correct profiles.{expectation.profile}.{key} in the fleet file, or give this host a profile of its own"
+    hint = f"Correct {place} in the fleet file, or give this host a profile of its own"
     return failed(words, hint, lines, expected=expected)
 
 

@@ -209,19 +209,22 @@ def topology_facts(document: Document, pci: PciFacts, driver: DriverFacts) -> To
 
 
 def _capable(function: Function, pci: PciFacts) -> Optional[Tuple[float, int]]:
-    """The lower limit of both ends of the link.
+    """The lower limit of both ends of the link; raises UndecidedError where the other end isn't seen, and may limit it.
 
-    A virtual machine's port may report less than the link of a passed-through device: then it limits nothing.
+    A virtual machine's port may report less than the link of a passed-through device: then it isn't the other end.
     """
     link = function.link
     if link is None:
         return None
-    limit = (link.max_speed, link.max_width)
     bridge = pci.find(function.bridges[-1]) if function.bridges else None
     port = if_known(lambda: bridge.link, None) if bridge is not None else None
-    if port is None or port.max_speed < link.speed or port.max_width < link.width:
-        return limit
-    return min(limit[0], port.max_speed), min(limit[1], port.max_width)
+    if port is not None and port.max_speed >= link.speed and port.max_width >= link.width:
+        return min(link.max_speed, port.max_speed), min(link.max_width, port.max_width)
+    is_slow = link.speed < link.max_speed and not (kind_of(function) == GPU and link.speed <= RESTING)
+    if is_slow or link.width < link.max_width:
+        words = f"{link_words(link.speed, link.width)} of {link_words(link.max_speed, link.max_width)}"
+        raise UndecidedError(f"{function.address} runs at {words}, and the slot, which may limit it, isn't seen here")
+    return link.max_speed, link.max_width
 
 
 def _numa_nodes(document: Document) -> int:
@@ -450,6 +453,12 @@ def queue_notes(_facts: HostFacts, mount: Mount) -> Iterator[Cause]:
         yield Cause("storage.queue-depth", what, fix, evidence, reference.ACS)
 
 
+SEAT_HINT = (
+    "Check the firmware's settings for a limit of that slot; then drain the host, power it off, and seat the card,"
+    " riser or cable again"
+)
+
+
 @check(
     "topology.link",
     "every PCIe link of a GPU, NVMe disk or network adapter has the highest speed and width that both ends support",
@@ -458,23 +467,21 @@ def queue_notes(_facts: HostFacts, mount: Mount) -> Iterator[Cause]:
 )
 def links(facts: HostFacts, _expectation: Expectation) -> Answer:
     linked = [node for node in facts.topology.nodes() if node.link is not None]
-    slow = [(node, words) for node, words in ((node, degraded(node)) for node in linked) if words]
+    found = [(node, known(partial(degraded, node))) for node in linked]
+    slow = [(node, words) for node, words in found if isinstance(words, str) and words]
     if slow:
-        hint = "Seat the card, riser or cable again; check the firmware's settings for a limit of that slot"
         names = [
             f"{node.label} ({node.address})" if node.label else f"the switch at {node.address}" for node, _ in slow
         ]
         words = "; ".join(f"{name} runs at {words}" for name, (_, words) in zip(names, slow))
-        return failed(words, hint, [_link_line(node) for node, _ in slow])
+        return failed(words, SEAT_HINT, [_link_line(node) for node, _ in slow])
+    for _, of_node in found:
+        require(of_node)
     if not linked:
         return not_applicable("no device has a PCIe link")
     words = f"{len(linked)} link{'' if len(linked) == 1 else 's'} at what both ends can do"
     rest = [node.label for node in linked if resting(node)]
     return passed(words + ("; at rest, so their speed is not proven: {}".format(", ".join(rest)) if rest else ""))
-
-
-def _name(node: Node) -> str:
-    return f"{node.label} ({node.address})" if node.label else f"the switch at {node.address}"
 
 
 def _link_line(node: Node) -> str:

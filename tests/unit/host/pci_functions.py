@@ -15,7 +15,7 @@ UNITS = {"K": 10, "M": 20, "G": 30}
 #: Words of a function: tests/cases/README.md describes them.
 KEYS = {
     "id", "class", "under", "link", "bars", "iommu", "group", "numa", "driver", "physfn", "acs", "type", "vpd",
-    "model", "rdma", "nvme", "subsystem", "root",
+    "model", "rdma", "subsystem", "root",
 }  # fmt: skip
 
 
@@ -117,6 +117,6 @@ def _of_class(document: dict[str, Any], address: str, words: Mapping[str, Any]) 
     if words["class"].startswith("02") or words["class"].startswith("0c06"):
         listings.setdefault(f"{PCI}/{address}/infiniband", ABSENT)
     if words["class"].startswith("0108"):
-        listings[f"{PCI}/{address}/nvme"] = [words["nvme"]] if "nvme" in words else ABSENT
-        if "nvme" in words:
-            files[f"/sys/class/nvme/{words['nvme']}/model"] = f"{words.get('model', 'MZWLO3T8HCLS-00A07')}\n"
+        controller = f"nvme{address.replace(':', '').replace('.', '')}"
+        listings[f"{PCI}/{address}/nvme"] = [controller] if words.get("driver") == "nvme" else ABSENT
+        files[f"/sys/class/nvme/{controller}/model"] = "MZWLO3T8HCLS-00A07\n"
