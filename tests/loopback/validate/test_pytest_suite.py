@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tests.loopback.loopback_fleet import RUNNING, LoopbackFleet
-from tests.loopback.loopback_sshd import SUDOER, Sshd, free_port
+from tests.loopback.loopback_sshd import PLAIN, SUDOER, Sshd, free_port
 
 SUITE = Path(__file__).parents[2] / "host"
 
@@ -21,6 +21,13 @@ SUITE = Path(__file__).parents[2] / "host"
 def programs() -> set[Path]:
     """Host programs that somebody has put onto this machine and not taken away yet."""
     return set(Path(tempfile.gettempdir()).glob("tmp.*/gdsdeploy-host.pyz"))
+
+
+def require_gone(left: set[Path]) -> None:
+    end = time.monotonic() + 60
+    while any(path.exists() for path in left):
+        assert time.monotonic() < end, f"{left}: those of other runs on this machine would be gone by now"
+        time.sleep(0.5)
 
 
 def suite(*argv: object) -> tuple[int, str]:
@@ -40,6 +47,7 @@ def fleet(sshd: Callable[..., Sshd], tmp_path: Path) -> LoopbackFleet:
     )
     (tmp_path / "ssh_config").write_text(text + "  User root\n")
     (tmp_path / "ssh_config_sudo").write_text(text + f"  User {SUDOER}\n")
+    (tmp_path / "ssh_config_plain").write_text(text + f"  User {PLAIN}\n")
     (tmp_path / "ssh_config_closed").write_text(f"Host *\n  HostName 127.0.0.1\n  Port {free_port()}\n")
     return fleet
 
@@ -72,10 +80,7 @@ def test_one_test_per_check_and_host_with_the_findings_own_words(
         assert words in text
     assert "Traceback" not in out
     assert len(cases) > 20
-    left, end = programs() - before, time.monotonic() + 60
-    while any(path.exists() for path in left):
-        assert time.monotonic() < end, f"{left}: those of other runs on this machine would be gone by now"
-        time.sleep(0.5)
+    require_gone(programs() - before)
 
 
 def test_a_host_that_cannot_be_asked_is_a_failed_test(fleet: LoopbackFleet, tmp_path: Path) -> None:
@@ -166,3 +171,16 @@ def test_hosts_of_testinfra(fleet: LoopbackFleet, tmp_path: Path) -> None:
     assert "PASSED suite/test_site.py::test_it[ssh://gpu1]" in out, out
     assert "FAILED suite/test_site.py::test_it[ssh://gpu2]" in out
     assert "expected: 0.0.0-none" in out
+
+
+def test_a_host_without_the_right_to_become_root_keeps_nothing(fleet: LoopbackFleet, tmp_path: Path) -> None:
+    def carried() -> set[Path]:
+        folders = fleet.server.run(f"find {tempfile.gettempdir()} -maxdepth 1 -name 'tmp.*' -user {PLAIN}")
+        return set(map(Path, folders.split()))
+
+    before = carried()
+    config = f"--ssh-config={tmp_path / 'ssh_config_plain'}"
+    out = site_suite(tmp_path, BY_TESTINFRA, "--hosts=ssh://gpu1", config, "--gds-fleet", fleet.path)
+    assert "FAILED suite/test_site.py::test_it[ssh://gpu1]" in out, out
+    assert "sudo: " in out
+    require_gone(carried() - before)
