@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -21,6 +22,16 @@ def cache() -> Path:
 def state() -> Path:
     """$GDSDEPLOY_STATE_DIR, or the user's state folder: labs, logs of runs."""
     return Path(os.environ.get("GDSDEPLOY_STATE_DIR") or platformdirs.user_state_dir("gdsdeploy")).absolute()
+
+
+def fleet_digest(fleet: Path) -> str:
+    """What the state folder calls the fleet file ``fleet``: hex digits of its path, the same through any link."""
+    return hashlib.sha256(os.fsencode(fleet.resolve())).hexdigest()[:16]
+
+
+def runs(fleet: Path) -> Path:
+    """The folder of what runs of one fleet file leave: their logs, and the inventory of the last one."""
+    return state() / "runs" / fleet_digest(fleet)
 
 
 def default_fleet() -> Path:

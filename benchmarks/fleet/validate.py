@@ -83,15 +83,18 @@ def run_verb(percent: float, argv: list[str]) -> None:
     cli.main()
 
 
-def measure(fleet: Path, percent: float, form: list[str]) -> dict[str, float]:
-    """Seconds by the clock and of the processors, and peak memory (MiB), with Python's start."""
-    argv = [sys.executable, __file__, "--fail", str(percent), "--verb", "validate", str(fleet), *form]
+def measure(folder: Path, percent: float, verb: list[str]) -> dict[str, float]:
+    """Seconds by the clock and of the processors, and peak memory (MiB), with Python's start.
+
+    What the verb prints is in ``output`` and ``errors`` in the folder.
+    """
+    argv = [sys.executable, __file__, "--fail", str(percent), "--verb", *verb]
     begin = time.monotonic()
-    with (fleet.parent / "output").open("wb") as output:
-        process = subprocess.Popen(argv, stdout=output, stderr=output, cwd=fleet.parent)
+    with (folder / "output").open("wb") as output, (folder / "errors").open("wb") as errors:
+        process = subprocess.Popen(argv, stdout=output, stderr=errors, cwd=folder)
         _, status, usage = os.wait4(process.pid, 0)
     if os.waitstatus_to_exitcode(status) not in (0, 30, 31):
-        raise SystemExit((fleet.parent / "output").read_text())
+        raise SystemExit((folder / "errors").read_text())
     cpu = usage.ru_utime + usage.ru_stime
     return {"seconds": time.monotonic() - begin, "cpu": cpu, "mib": usage.ru_maxrss / 1024}
 
@@ -113,7 +116,10 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             fleet = write_fleet(Path(folder), hosts)
             for name, form in FORMS.items():
-                rounds = [measure(fleet, arguments.fail, form) for _ in range(arguments.rounds)]
+                rounds = [
+                    measure(fleet.parent, arguments.fail, ["validate", str(fleet), *form])
+                    for _ in range(arguments.rounds)
+                ]
                 result = {key: round(statistics.median(each[key] for each in rounds), 2) for key in rounds[0]}
                 results.append({"hosts": hosts, "form": name, **result, "ms_a_host": 1000 * result["cpu"] / hosts})
                 console.say(f"{hosts} hosts, {name}: {results[-1]}")

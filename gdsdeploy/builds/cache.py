@@ -351,8 +351,7 @@ class BuilderKeys:
     @classmethod
     def of(cls, fleet_path: Path) -> BuilderKeys:
         """The record of a fleet, whose folder is there afterwards.  Raises SigningKeyUnusable."""
-        name = hashlib.sha256(str(fleet_path.resolve()).encode()).hexdigest()[:16]
-        folder = paths.state() / "builders" / name
+        folder = paths.state() / "builders" / paths.fleet_digest(fleet_path)
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:

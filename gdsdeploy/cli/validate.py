@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.errors import FleetInvalid, GdsError, ReportsDiffer
 from gdsdeploy.host.io import reading
+from gdsdeploy.host.rootdir import open_file
 from gdsdeploy.model.hostnames import words
 from gdsdeploy.ssh.endpoint import TIMEOUT
 
@@ -251,7 +253,8 @@ def _read(path: Path) -> dict[str, Any]:
     from gdsdeploy.report import formats
 
     try:
-        return formats.report_from(reading.whole(str(path), formats.REPORT_LIMIT, pipes=True).decode())
+        with io.TextIOWrapper(open_file(str(path)), encoding="utf-8") as file:
+            return formats.report_from(file)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise GdsError(f"{path}: cannot be read: {reason}", hint=reading.look(str(path))) from None
@@ -272,13 +275,13 @@ def support_bundle(fleet: Path, output: Path, limit: str | None, hide_names: boo
     """Pack evidence from the hosts of FLEET into one file that you can give to others.
 
     Each host is asked as by validate, and stays unchanged. The file holds that evidence, the expected state and the
-    verdicts, fleet file and lock, the end of the last provision's log, and the end of each host's audit trail.
+    verdicts, fleet file and lock, the end of the fleet's last log of provision and of each host's audit trail.
 
     The fleet file loses its comments, and its webhooks, token files, commands, signing keys and SSH logins, addresses
     and files are masked. Everywhere, addresses of networks and devices, DNS domains of the hosts, UUIDs, serial
-    numbers, login names and apparent secrets are replaced; with --hide-names also the hosts' names. The file and this
-    command count the replacements. Patterns don't find every secret: read the file before you share it. Only you can
-    read the file.
+    numbers, login names, mail addresses and apparent secrets are replaced; with --hide-names also the hosts' names. The
+    file and this command count the replacements. Patterns don't find every secret: read the file before you share it.
+    Only you can read the file.
 
     For a host that can't be asked, the file has the reason.
 

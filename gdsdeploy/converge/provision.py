@@ -165,8 +165,8 @@ def _play(
     for why, hosts in grouped(first_lines).items():
         progress(f"  {words(hosts)}: refused: {why}")
     reachable = [name for name in names if name not in refused and name not in play.satisfied]
-    work = paths.state() / "runs"
-    # Each run has another log: a run of another fleet may be under way.
+    work = paths.runs(play.fleet_path)
+    # Each run has another log: a run of other hosts of the fleet may be under way.
     log = work / f"{play.playbook}-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
     work.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not reachable:

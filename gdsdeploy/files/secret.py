@@ -95,6 +95,8 @@ def _pattern(text: str, flags: int = 0) -> re.Pattern[str]:
 
 _PATTERNS: Final = (
     re.compile(r"(?s)(?P<secret>-----BEGIN [A-Z0-9 ]*PRIVATE KEY\b.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY[A-Z -]*|\Z))"),
+    # The rest of one whose begin was cut off.
+    re.compile(r"\A(?P<secret>[^-]*(?:-(?!----BEGIN )[^-]*)*?-----END [A-Z0-9 ]*PRIVATE KEY[A-Z -]*)"),
     re.compile(r"(?s)(?P<secret>---- BEGIN SSH2 ENCRYPTED PRIVATE KEY\b.*?(?:---- END SSH2[A-Z0-9 ]* ----|\Z))"),
     re.compile(r"(?s)(?P<secret>-----BEGIN OpenVPN Static key\b.*?(?:-----END OpenVPN Static key[A-Z0-9 -]*|\Z))"),
     re.compile(r"Private-Lines: \d+\s+(?P<secret>(?:[A-Za-z0-9+/]+=*\s+)+Private-MAC: \w+)"),

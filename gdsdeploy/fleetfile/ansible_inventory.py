@@ -30,8 +30,8 @@ PYTHON = (sys.executable, "-P")
 SECONDS = 60
 #: Bytes of its address space where the list may be a stranger's: ``gpu[1:900000000]`` and aliases make much of little.
 MEMORY = 2 << 30
-#: Values in its answer: 10,000 hosts with 100 variables each.
-VALUES = 1_000_000
+#: Values in its answer: 10,000 hosts with 100 variables each; and characters.
+VALUES, SIZE = 1_000_000, 64 << 20
 #: Problems, and lines of a failed ansible-inventory, that an error lists.
 _MOST = 20
 #: Setting of a host in the fleet file → the variables that have it, the current name first.
@@ -148,7 +148,7 @@ def read(file: Path, *, programs: bool = True) -> AnsibleInventory:
         hint = f"Try: ansible-inventory --list -i {file}" if programs else f"It has to be a list. {RUN_INVENTORY}"
         raise FleetInvalid(f"{file}: ansible-inventory cannot read it{words}", hint=hint)
     try:
-        return _parse(file, jsontext.loads(done.stdout, items=VALUES))
+        return _parse(file, jsontext.loads(done.stdout, items=VALUES, limit=SIZE))
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise FleetInvalid(f"{file}: ansible-inventory's answer is malformed: {line(str(error))[:200]}") from None
 

@@ -94,8 +94,12 @@ def render(lock: Lock) -> str:
 
 def write(path: Path, lock: Lock) -> None:
     """Write the lock file in one step: a reader sees the old one or the new one; raises LockInvalid if it cannot."""
+    text = render(lock)
+    if len(text.encode()) > yamlfile.LIMIT:
+        words = f"it would have {len(text.encode()):,} bytes; no reader takes more than {yamlfile.LIMIT:,}"
+        raise LockInvalid(f"{path}: {words}", hint="Divide the profiles among several fleet files")
     try:
-        atomic.write(path, render(lock))
+        atomic.write(path, text)
     except OSError as error:
         hint = f"Make {path.parent.resolve()} writable, or free some space"
         raise LockInvalid(f"{path}: cannot be written: {error.strerror}", hint=hint) from error

@@ -191,7 +191,7 @@ def add(fleet_path: Path, lock_path: Path, fleet: Fleet) -> Release:
 
 
 def _of(path: Path) -> Path:
-    return paths.state() / "releases" / hashlib.sha256(str(path).encode()).hexdigest()[:_DIGITS]
+    return paths.state() / "releases" / paths.fleet_digest(path)
 
 
 def _all(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import PurePath
-from typing import Any
+from typing import IO, Any
 from xml.etree import ElementTree as ET  # nosec B405 # it only writes
 
 from pydantic import BaseModel, ValidationError
@@ -35,6 +35,7 @@ from gdsdeploy.host.io.prometheus import Metric, Sample, text
 from gdsdeploy.host.io.wording import count, joined, printable
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, VERDICTS, WAIVED, Finding
 from gdsdeploy.host.subjects.condition import COMPAT
+from gdsdeploy.model import hostnames
 from gdsdeploy.model.hostnames import grouped, words
 from gdsdeploy.report import model
 from gdsdeploy.report.model import (
@@ -316,8 +317,6 @@ def _passes(verdict: str) -> str:
     return str(int(verdict == PASS))
 
 
-#: Bytes of a report.
-REPORT_LIMIT = 64 * 1024 * 1024
 #: What a host is that only one of the reports has.
 ABSENT = "not there"
 #: Where the verdict of a whole host, and the lock of a run, stand among its checks and parts.
@@ -364,30 +363,54 @@ class _Host(BaseModel):
     findings: list[_Finding]
 
 
-class _Report(BaseModel):
-    """What is compared of a report."""
-
+class _Head(BaseModel):
     lock: str
     when: str
-    hosts: dict[str, _Host]
 
 
-def report_from(text: str) -> dict[str, Any]:
-    """A report as ``validate --json`` printed it; raises ValueError that says what else it is."""
+def report_from(file: IO[str]) -> dict[str, Any]:
+    """What is compared of a report that ``validate --json`` printed, of any number of hosts.
+
+    Raises OSError, UnicodeDecodeError, and ValueError that says what else the file is.
+    """
+    head, hosts, alike = dict[str, Any](), dict[str, Any](), dict[tuple[str, ...], dict[str, str]]()
+    damage = ""
     try:
-        value = jsontext.loads(text, limit=REPORT_LIMIT)
+        for (name, *host), value in jsontext.members(file.read, "hosts"):
+            if not host:
+                head[name] = value
+                continue
+            if len(hosts) == hostnames.MOST:
+                damage = f"it has more than {hostnames.MOST:,} hosts"
+                break
+            try:
+                read = vars(_Host.model_validate(value))
+            except ValidationError as error:
+                damage = damage or _damage(error, "hosts", host[0])
+                continue
+            # Hosts of a fleet are alike.
+            rows = [alike.setdefault(tuple(vars(each).values()), vars(each)) for each in read["findings"]]
+            hosts[host[0]] = {**read, "findings": rows}
+    except UnicodeDecodeError:
+        raise
     except ValueError as error:
         raise ValueError(f"it isn't a report: {error}") from None
-    if not isinstance(value, dict) or not isinstance(value.get("hosts"), dict) or "verdict" not in value:
+    if "verdict" not in head or "hosts" in head:
         raise ValueError("it isn't a validation report; `gdsdeploy validate --json` prints one")
-    if value.get("version") != VERSION:
-        raise ValueError(f"it is a report of version {str(value.get('version'))[:20]}; this program reads {VERSION}")
+    if head.get("version") != VERSION:
+        raise ValueError(f"it is a report of version {str(head.get('version'))[:20]}; this program reads {VERSION}")
     try:
-        _Report.model_validate(value)
+        _Head.model_validate(head)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise ValueError(f"it is a damaged report: {'.'.join(map(str, first['loc']))[:200]}: {first['msg']}") from None
-    return value
+        damage = _damage(error)
+    if damage:
+        raise ValueError(f"it is a damaged report: {damage}")
+    return {**head, "hosts": hosts}
+
+
+def _damage(error: ValidationError, *above: str) -> str:
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, (*above, *first['loc'])))[:200]}: {first['msg']}"
 
 
 def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Changes:

@@ -129,10 +129,8 @@ class Summary:
 
 def path_of(fleet: Path) -> Path:
     """Path of the journal of the fleet file ``fleet``, which need not exist; the same through any link."""
-    whole = fleet.resolve()
-    name = re.sub(r"[^A-Za-z0-9._-]", "_", whole.stem)
-    digest = hashlib.sha256(os.fsencode(whole)).hexdigest()[:12]
-    return paths.state() / "rollouts" / f"{name}-{digest}.sqlite"
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", fleet.resolve().stem)
+    return paths.state() / "rollouts" / f"{name}-{paths.fleet_digest(fleet)[:12]}.sqlite"
 
 
 class Journal:

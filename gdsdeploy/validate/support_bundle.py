@@ -18,18 +18,20 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import itertools
 import json
 import platform
 import re
 import tarfile
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Final, Optional
 
-from gdsdeploy import __version__, paths
+from gdsdeploy import __version__, console, paths
 from gdsdeploy.converge.expectation import expectation
 from gdsdeploy.converge.machine import Machine
 from gdsdeploy.converge.plan_fleet import EVIDENCE
@@ -38,13 +40,16 @@ from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.masking import mask_fleet
 from gdsdeploy.host.errors import DesiredError
 from gdsdeploy.host.facts import document
-from gdsdeploy.host.facts.document import FOLDER, VERSION
+from gdsdeploy.host.facts.document import FOLDER, VERSION, limit_of
+from gdsdeploy.host.io import tarball, wording
+from gdsdeploy.host.io.tarball import Packed
 from gdsdeploy.host.model import schema
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.expectation import from_json as expectation_from
-from gdsdeploy.host.model.finding import Waiver, waiver_from
+from gdsdeploy.host.model.finding import Waiver
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.hostnames import grouped, words
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.report import formats
 from gdsdeploy.report.model import HostReport, Report, Trouble, trouble_from
@@ -61,10 +66,34 @@ from gdsdeploy.validate.fleet_validation import (
     report_without_evidence,
     utc_now,
 )
-from gdsdeploy.validate.redact import USER, Redactor
+from gdsdeploy.validate.redact import HOST, SERIAL, USER, Redactor
 
 #: Bytes of a log that are packed.
 LOG_LIMIT = 512 * 1024
+#: Hosts of a bundle, each with two files.
+MOST = (tarball.MEMBERS - 100) // 2
+_FEWER = "Make several bundles with --limit HOST[,HOST…]"
+#: What a bundle has of a host's evidence: what facts are read from, and where they are from.
+SECTIONS: Final = frozenset(
+    {
+        *("version", "collected_at", "seconds", "host", "files", "binaries", "links", "listings", "excerpts"),
+        *("commands", "modules", "audits", "trees", "dkms", "modulefiles", "owners", "excludes", "inodes", "features"),
+        *(
+            "opens",
+            "odirect",
+            "load",
+            "insides",
+            "acs",
+            "ports",
+            "vpd",
+            "environment",
+            "configs",
+            "processes",
+            "space",
+            "gaps",
+        ),
+    }
+)
 
 README = """\
 A support bundle of gdsdeploy {version}, made on {when} from {fleet}.
@@ -76,6 +105,8 @@ It holds the evidence of {count}, what was expected of them, and the verdicts. J
 Before it was packed, the following was replaced, the same thing always by the same word:
 
 {redacted}
+
+Sections of evidence that were left out, because this gdsdeploy doesn't know them: {left_out}
 """
 
 
@@ -99,8 +130,10 @@ class Bundle:
     #: RFC 3339, UTC: when the hosts were asked
     when: str
     hosts: Mapping[str, BundleHost]
-    #: name → text of what goes along: fleet.yml, gdsdeploy.lock, report.json, logs
-    texts: Mapping[str, str] = field(default_factory=dict)
+    #: name → text, whole or in parts, of what goes along: fleet.yml, gdsdeploy.lock, report.json, logs
+    texts: Mapping[str, str | Iterable[str]] = field(default_factory=dict)
+    #: sections of the hosts' evidence that aren't in it
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -123,35 +156,48 @@ class _Manifest:
 
 
 def redact_bundle(bundle: Bundle, redactor: Redactor) -> Bundle:
-    """The bundle without what identifies a site; verdicts stay what they are."""
-    for host in bundle.hosts.values():
-        _learn_serials(redactor, host.evidence)
-    hosts: dict[str, BundleHost] = {}
+    """The bundle without what identifies a site; verdicts stay what they are.
+
+    Raises GdsError where two hosts would have one name.
+    """
+    names = {name: redactor.name(name) for name in bundle.hosts}
+    for name, others in grouped((name, other) for name, other in names.items()).items():
+        if len(others) > 1:
+            raise GdsError(f"{words(others)}: all of them would be {name} in the bundle", hint="Pack each with --limit")
+    hosts, left_out = Packed[BundleHost](), set[str]()
     for name, host in bundle.hosts.items():
-        evidence = redactor.value(host.evidence)
-        expected = {**redactor.value(asdict(host.expectation)), "cufile_sha256": _digest(host, redactor)}
-        trouble = Trouble(**redactor.value(asdict(host.trouble))) if host.trouble else None
-        waivers = tuple(waiver_from(redactor.value(waiver.as_dict())) for waiver in host.waivers)
-        host_name, expectation = redactor.text(name), expectation_from(json.dumps(expected))
-        hosts[host_name] = BundleHost(expectation, evidence, trouble, waivers, host.seconds)
-    texts = {name: _redacted_text(redactor, name, text) for name, text in bundle.texts.items()}
-    return Bundle(redactor.text(bundle.fleet), bundle.lock, bundle.when, hosts, texts)
+        left_out.update(set(host.evidence or ()) - SECTIONS)
+        hosts[names[name]] = _redacted_host(host, redactor)
+    texts = {name: redactor.text(text) for name, text in bundle.texts.items() if isinstance(text, str)}
+    return Bundle(redactor.text(bundle.fleet), bundle.lock, bundle.when, hosts, texts, tuple(sorted(left_out)))
 
 
-def _redacted_text(redactor: Redactor, name: str, text: str) -> str:
-    """JSON by its structure, anything else by patterns."""
-    if not name.endswith(".json"):
-        return redactor.text(text)
-    return json.dumps(redactor.value(json.loads(text)), indent=2, ensure_ascii=False) + "\n"
+def _redacted_host(host: BundleHost, redactor: Redactor) -> BundleHost:
+    """The same host, with the declared sections of its evidence alone."""
+    evidence = host.evidence
+    if evidence is not None:
+        evidence = {name: redactor.value(section) for name, section in evidence.items() if name in SECTIONS}
+        if own := _own_name(host.evidence):
+            evidence["host"]["name"] = redactor.name(own)
+    expected = {
+        **redactor.value(asdict(host.expectation)),
+        "host": redactor.name(host.expectation.host),
+        "cufile_sha256": _digest(host, redactor),
+    }
+    said = host.trouble
+    trouble = said and replace(said, message=redactor.text(said.message), hint=redactor.text(said.hint))
+    waivers = tuple(
+        replace(each, check=redactor.text(each.check), reason=redactor.text(each.reason)) for each in host.waivers
+    )
+    return BundleHost(expectation_from(json.dumps(expected)), evidence, trouble, waivers, host.seconds)
 
 
 def pack(bundle: Bundle, taken_out: Mapping[str, int]) -> bytes:
-    """The archive.  taken_out: kind → how many different ones were replaced."""
-    entries: dict[str, str] = dict(bundle.texts)
-    for name, host in bundle.hosts.items():
-        entries[f"hosts/{name}/expectation.json"] = host.expectation.to_json()
-        if host.evidence is not None:
-            entries[f"hosts/{name}/evidence.json"] = json.dumps(host.evidence, indent=1, sort_keys=True) + "\n"
+    """The archive.  taken_out: kind → how many different ones were replaced.
+
+    Raises GdsError for one that :func:`read` would refuse.
+    """
+    count = wording.count(len(bundle.hosts), "host")
     hosts = {
         name: {
             "error": asdict(host.trouble) if host.trouble else None,
@@ -169,16 +215,27 @@ def pack(bundle: Bundle, taken_out: Mapping[str, int]) -> bytes:
         "lock": bundle.lock,
         "hosts": hosts,
         "redacted": dict(taken_out),
+        "left_out": list(bundle.left_out),
     }
-    entries["manifest.json"] = json.dumps(manifest, indent=2, sort_keys=True) + "\n"
-    entries["README.txt"] = README.format(
+    readme = README.format(
         version=__version__,
         when=bundle.when,
         fleet=bundle.fleet,
-        count=f"{len(hosts)} host{'' if len(hosts) == 1 else 's'}",
+        count=count,
         redacted="\n".join(f"  {kind}: {number}" for kind, number in taken_out.items()) or "  nothing",
+        left_out=", ".join(bundle.left_out) or "none",
     )
-    return _archive({f"{FOLDER}/{name}": text.encode() for name, text in entries.items()})
+    texts = {"manifest.json": json.dumps(manifest, indent=1) + "\n", "README.txt": readme}
+    return _archive(itertools.chain({**bundle.texts, **texts}.items(), _host_files(bundle.hosts)))
+
+
+def _host_files(hosts: Mapping[str, BundleHost]) -> Iterator[tuple[str, str]]:
+    for name, host in hosts.items():
+        yield f"hosts/{name}/expectation.json", host.expectation.to_json()
+        if host.evidence is not None:
+            text = json.dumps(host.evidence, indent=1, sort_keys=True) + "\n"
+            file = f"hosts/{name}/evidence.json"
+            yield file, text if len(text) <= limit_of(file) else json.dumps(host.evidence, separators=(",", ":"))
 
 
 def read(path: Path) -> Bundle:
@@ -188,34 +245,40 @@ def read(path: Path) -> Bundle:
         try:
             values = {field.name: manifest.get(field.name) for field in fields(_Manifest)}
             contents = schema.load(_Manifest, values, "manifest.json", lines=True)
-            hosts = {name: _host(name, host, files) for name, host in contents.hosts.items()}
+            hosts = Packed[BundleHost]()
+            for name, host in contents.hosts.items():
+                hosts[name] = _host(name, host, files)
             time.strptime(contents.when, "%Y-%m-%dT%H:%M:%SZ")
         except (KeyError, ValueError, DesiredError) as error:
             raise document.damaged(str(path), error) from None
         return Bundle(contents.fleet, contents.lock, contents.when, hosts)
 
 
-def _host(name: str, host: _ManifestHost, files: Mapping[str, str]) -> BundleHost:
-    expected, file = expectation_from(files[f"hosts/{name}/expectation.json"]), f"hosts/{name}/evidence.json"
+def _host(name: str, host: _ManifestHost, files: Mapping[str, bytes]) -> BundleHost:
+    expected, file = expectation_from(files[f"hosts/{name}/expectation.json"].decode()), f"hosts/{name}/evidence.json"
     evidence = document.document(file, files[file]) if file in files else None
     return BundleHost(expected, evidence, host.error, tuple(host.waivers), float(host.seconds))
 
 
-def _archive(entries: Mapping[str, bytes]) -> bytes:
-    plain = io.BytesIO()
-    with tarfile.open(fileobj=plain, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for name in sorted(entries):
-            entry = tarfile.TarInfo(name)
-            entry.size = len(entries[name])
-            archive.addfile(entry, io.BytesIO(entries[name]))
-    return gzip.compress(plain.getvalue(), mtime=0)
-
-
-def _learn_serials(redactor: Redactor, evidence: Mapping[str, Any] | None) -> None:
-    """Files of the kernel that hold nothing but a serial number; it also stands in names of links and devices."""
-    for path, text in ((evidence or {}).get("files") or {}).items():
-        if isinstance(text, str) and path.rpartition("/")[2].endswith(("serial", "vpd_pg80", "wwid")):
-            redactor.learn("serial number", text.strip())
+def _archive(entries: Iterable[tuple[str, str | Iterable[str]]]) -> bytes:
+    packed, left = io.BytesIO(), tarball.UNPACKED
+    with (
+        gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=6, mtime=0) as plain,
+        tarfile.open(fileobj=plain, mode="w", format=tarfile.USTAR_FORMAT) as archive,
+    ):
+        for name, text in entries:
+            with tempfile.SpooledTemporaryFile(tarball.EACH) as file:
+                file.writelines(part.encode() for part in ([text] if isinstance(text, str) else text))
+                entry = tarfile.TarInfo(f"{FOLDER}/{name}")
+                entry.size, most = file.tell(), limit_of(name)
+                left += (tarball.EACH if most else 0) - entry.size
+                if left < 0 or (most and entry.size > most):
+                    limit = f"{most:,}" if left >= 0 else f"{entry.size + left:,}, which the others leave"
+                    words = f"{name} has {entry.size:,} bytes; the limit is {limit}"
+                    raise GdsError(f"the bundle can't be read again: {words}", hint=_FEWER)
+                file.seek(0)
+                archive.addfile(entry, file)
+    return packed.getvalue()
 
 
 def _digest(host: BundleHost, redactor: Redactor) -> str:
@@ -227,16 +290,17 @@ def _digest(host: BundleHost, redactor: Redactor) -> str:
     return host.expectation.cufile_sha256
 
 
-def last_log(folder: Path, pattern: str) -> dict[str, str]:
-    """The end of the newest log in ``folder``, by the name that it gets in a bundle; their names sort by time."""
-    newest = max(folder.glob(pattern), default=None)
-    return {f"logs/{newest.name}": newest.read_bytes()[-LOG_LIMIT:].decode(errors="replace")} if newest else {}
+def last_log(folder: Path) -> dict[str, str]:
+    """The end of the log in ``folder`` that was written last, in whole lines, by the name that it gets in a bundle."""
+    newest = max(folder.glob("provision-*.log"), key=lambda path: path.stat().st_mtime, default=None)
+    if newest is None:
+        return {}
+    end = newest.read_bytes()[-LOG_LIMIT:].decode(errors="replace")
+    return {f"logs/{newest.name}": end.partition("\n")[2] if len(end) >= LOG_LIMIT else end}
 
 
 #: A numeric address.
 _NUMERIC = re.compile(r"[\d.:a-fA-F]+")
-#: What provision leaves in the folder of runs.
-LOGS = "provision-*.log"
 
 
 def pack_fleet(
@@ -252,10 +316,25 @@ def pack_fleet(
     """The archive of a support bundle, and kind → how many different things of it were replaced.
 
     timeout: seconds for each host; one that cannot be asked is in the bundle with the reason.
+    Raises GdsError for more than a bundle can have, where possible before a host is asked.
     """
-    when, hosts = utc_now(), dict[str, BundleHost]()
+    if len(names) > MOST:
+        raise GdsError(f"{len(names):,} hosts: a bundle has {MOST:,} at most", hint=_FEWER)
+    when, hosts = utc_now(), Packed[BundleHost]()
+    redactor = redactor_for(fleet, names, hide_names=hide_names)
+    text_of = {
+        "fleet.yml": mask_fleet(fleet_path.read_text(encoding="utf-8"), redactor.secret),
+        "gdsdeploy.lock": lockfile.beside(fleet_path).read_text(encoding="utf-8"),
+        **last_log(paths.runs(fleet_path)),
+    }
+    for name, text in text_of.items():
+        if name.startswith("logs/"):
+            redactor.learn_log(text, fleet.everyone())
     expected = {name: expectation(Machine(fleet, lock, name)) for name in names}
     stdin = {name: expectation.to_json().encode() for name, expectation in expected.items()}
+    for name in names:
+        # In the fleet's order, whichever answers first.
+        hosts[name] = BundleHost(expected[name], None)
     evidence_of = partial(
         reply_schema.judge_reply, question="evidence", shape=reply_schema.Evidence, judge=dict[str, Any]
     )
@@ -265,24 +344,25 @@ def pack_fleet(
     ):
         name = answer.host
         trouble = trouble_from(evidence) if isinstance(evidence, GdsError) else None
-        hosts[name] = BundleHost(
+        host = BundleHost(
             fit_expectation(fleet, lock, expected[name], answer),
             None if isinstance(evidence, GdsError) else evidence,
             trouble,
             tuple(selection.waivers_of(fleet, name)),
             answer.seconds,
         )
+        learn_host(redactor, host, hide_names=hide_names)
+        hosts[name] = host
         progress(f"  {name}: {'no evidence' if answer.error else 'evidence'} ({answer.seconds:.1f} s)")
-    whole = Bundle(fleet_path.name, lock.digest, when, {name: hosts[name] for name in names})
-    redactor = redactor_for(whole, fleet, hide_names=hide_names)
-    texts = {
-        "fleet.yml": mask_fleet(fleet_path.read_text(encoding="utf-8"), redactor.secret),
-        "gdsdeploy.lock": lockfile.beside(fleet_path).read_text(encoding="utf-8"),
-        "report.json": formats.json_text(judge(whole, progress=lambda _: None)),
-        **last_log(paths.state() / "runs", LOGS),
-    }
-    redacted = redact_bundle(replace(whole, texts=texts), redactor)
-    return pack(redacted, redactor.summary()), redactor.summary()
+    ordered = Bundle(fleet_path.name, lock.digest, when, hosts, text_of)
+    redacted = redact_bundle(ordered, redactor)
+    if kept := redactor.kept(HOST):
+        console.warn(f"{words(kept)}: stays in texts of the evidence, where every host has this word")
+    if redacted.left_out:
+        console.warn(f"left out of the evidence, as this gdsdeploy doesn't know it: {', '.join(redacted.left_out)}")
+    report = formats.json_pieces(judge(redacted, progress=lambda _: None))
+    whole = replace(redacted, texts={**redacted.texts, "report.json": report})
+    return pack(whole, redactor.summary()), redactor.summary()
 
 
 def judge(
@@ -290,12 +370,11 @@ def judge(
 ) -> Report:
     """The checks' verdict on a bundle's evidence, with the waivers of its day.  fleet: its name in the report."""
     options = replace(options or ValidateOptions(), day=bundle.when[:10])
-    reports: list[HostReport] = []
-    waivers_of = {name: [*host.waivers, *options.waivers] for name, host in bundle.hosts.items()}
+    reports, waivers_of = list[HostReport](), dict[str, list[Waiver]]()
     for name, host in bundle.hosts.items():
-        report = _host_report(name, host, options, waivers_of[name])
-        reports.append(report)
-        progress(line(report))
+        waivers_of[name] = [*host.waivers, *options.waivers]
+        reports.append(_host_report(name, host, options, waivers_of[name]))
+        progress(line(reports[-1]))
     waiver_uses = fleet_validation.waiver_uses(waivers_of, reports, options.today())
     return Report(fleet or bundle.fleet, bundle.lock, bundle.when, tuple(reports), waiver_uses)
 
@@ -311,34 +390,45 @@ def _host_report(name: str, host: BundleHost, options: ValidateOptions, waivers:
         return report_without_evidence(host.expectation, error, host.seconds)
 
 
-def redactor_for(whole: Bundle, fleet: Fleet | None = None, *, hide_names: bool) -> Redactor:
-    """The redactor for what identifies a bundle's site; it replaces the hosts' names only with ``hide_names``."""
-    names = list(dict.fromkeys([*(fleet.everyone() if fleet else ()), *whole.hosts]))
-    stand_ins = {name: f"host-{number}" for number, name in enumerate(names, 1)}
-    versions = [text for host in whole.hosts.values() for text in _versions(host)]
-    redactor = Redactor(versions=versions, names=stand_ins if hide_names else None)
-    own = [str(((host.evidence or {}).get("host") or {}).get("name", "")) for host in whole.hosts.values()]
+def redactor_for(fleet: Fleet | None, names: Sequence[str], *, hide_names: bool) -> Redactor:
+    """The redactor for what identifies a fleet's site; it replaces the hosts' names only with ``hide_names``."""
+    redactor = Redactor()
+    known = dict.fromkeys([*(fleet.everyone() if fleet else ()), *names])
+    for name in known if hide_names else ():
+        redactor.learn(HOST, name)
     for ssh in map(fleet.connection, fleet.everyone()) if fleet else ():
-        if ssh.address and ssh.address not in names and not _NUMERIC.fullmatch(ssh.address):
+        if ssh.address and ssh.address not in known and not _NUMERIC.fullmatch(ssh.address):
             redactor.learn("address", ssh.address)
-            own.append(ssh.address)
+            known[ssh.address] = None
         redactor.learn(USER, ssh.user or "")
-    for domain in (domain for name in (*names, *own) for domain in _domains(name)):
-        redactor.learn("domain", domain)
-    for word in (word for name in own for word in (name, name.partition(".")[0]) if hide_names):
-        if word not in stand_ins:
-            redactor.learn("host name", word)
+    for name in known:
+        _learn_domains(redactor, name)
     return redactor
 
 
-def _domains(name: str) -> Iterator[str]:
+def learn_host(redactor: Redactor, host: BundleHost, *, hide_names: bool) -> None:
+    """Learn what the evidence of a host says to be its name, serial numbers, and what only looks like an address."""
+    evidence, own = host.evidence or {}, _own_name(host.evidence)
+    for name in (own, own.partition(".")[0]) if hide_names else ():
+        redactor.learn(HOST, name)
+    _learn_domains(redactor, own)
+    files = evidence.get("files") or {}
+    for path, text in files.items():
+        # Files of the kernel that hold nothing but a serial number; it also stands in names of links and devices.
+        if isinstance(text, str) and path.rpartition("/")[2].endswith(("serial", "vpd_pg80", "wwid")):
+            redactor.learn(SERIAL, text.strip())
+    commands = evidence.get("commands") or {}
+    outputs = [commands[name].get("stdout", "") for name in ("dpkg-query", "rpm", "rpm-query") if name in commands]
+    texts = [str(value) for value in [*asdict(host.expectation).values(), *outputs]]
+    redactor.keep(texts, [path for section in ("files", "links", "listings") for path in evidence.get(section) or {}])
+
+
+def _own_name(evidence: Mapping[str, Any] | None) -> str:
+    return str(((evidence or {}).get("host") or {}).get("name", ""))
+
+
+def _learn_domains(redactor: Redactor, name: str) -> None:
     """The domains that a host's name is in, but for the topmost."""
     labels = [] if _NUMERIC.fullmatch(name) else name.split(".")
-    return (".".join(labels[at:]) for at in range(1, len(labels) - 1))
-
-
-def _versions(host: BundleHost) -> list[str]:
-    """Texts whose dotted numbers are versions: the expectation's, and what package managers list."""
-    commands = (host.evidence or {}).get("commands") or {}
-    outputs = [commands[name].get("stdout", "") for name in ("dpkg-query", "rpm", "rpm-query") if name in commands]
-    return [str(value) for value in [*asdict(host.expectation).values(), *outputs]]
+    for at in range(1, len(labels) - 1):
+        redactor.learn("domain", ".".join(labels[at:]))

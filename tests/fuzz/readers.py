@@ -282,10 +282,9 @@ def read_bundle(path: Path) -> None:
 
 
 def compare_reports(data: bytes) -> None:
-    good = formats.report_from(
-        formats.json_text(judge(Bundle("f", "0", "2026-11-22T00:00:00Z", {}), progress=lambda _: None))
-    )
-    differences = formats.compare(good, formats.report_from(data.decode("utf-8", "replace")))
+    text = formats.json_text(judge(Bundle("f", "0", "2026-11-22T00:00:00Z", {}), progress=lambda _: None))
+    good = formats.report_from(io.StringIO(text))
+    differences = formats.compare(good, formats.report_from(io.StringIO(data.decode("utf-8", "replace"))))
     formats.changes_text(differences)
     formats.changes_json(differences)
 

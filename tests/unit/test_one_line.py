@@ -182,7 +182,7 @@ def check_report(host: HostReport, capsys: Captured) -> None:
     # A report is saved, and read again.
     saved = json.loads(formats.json_text(report))
     other = json.loads(formats.json_text(Report("fleet.yml", "", report.when, (HONEST, honest))))
-    compared = formats.compare(formats.report_from(json.dumps(other)), formats.report_from(json.dumps(saved)))
+    compared = formats.compare(*(formats.report_from(io.StringIO(json.dumps(each))) for each in (other, saved)))
     console.data(formats.changes_text(compared))
     assert forged(capsys.readouterr().out) == []
 

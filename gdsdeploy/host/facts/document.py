@@ -20,8 +20,8 @@ import re
 import shlex
 import sys
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Callable, Dict, Optional, Tuple
+from functools import lru_cache, partial
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Union
 
 from ..errors import HostError
 from ..io import jsontext, reading
@@ -299,12 +299,15 @@ def _numbers(value: Any) -> Optional[Dict[str, int]]:
 #: The folder in a support bundle's archive, and the version of its manifest.
 FOLDER = "gdsdeploy-support"
 VERSION = 1
-#: Characters of all files of a bundle that are read.
-TOTAL = 64 * 1024 * 1024
+#: Bytes of the index of a bundle, in which each host has a line or two.
+INDEX = 64 * 1024 * 1024
 #: The name of the host of a file that isn't a bundle.
 UNNAMED = ""
+#: Names of hosts in a message.
+_SHOWN = 20
 _HINT = "Save it on the host: python3 -I -S /usr/lib/gdsdeploy/gdsdeploy-host.pyz evidence --json >FILE"
 #: The files of a bundle that are read, and those with evidence, by host.
+_INDEX = "manifest.json"
 _MEMBER = re.compile(r"manifest\.json|hosts/[A-Za-z0-9][A-Za-z0-9._-]{0,62}/(evidence|expectation)\.json")
 _EVIDENCE = re.compile(r"hosts/([^/]+)/evidence\.json")
 #: The first bytes of gzip, and the mark that a tar header has from byte 257 on.
@@ -320,19 +323,7 @@ def read(path: str) -> Dict[str, Dict[str, Any]]:
 
     path: ``-`` reads standard input.  Raises EvidenceFileError, also for a bundle without evidence.
     """
-    if path != "-" and is_bundle(path):
-        _, files = bundle(path)
-        names = {match.group(1): name for name in sorted(files) for match in [_EVIDENCE.fullmatch(name)] if match}
-        if not names:
-            raise EvidenceFileError(f"{path}: this support bundle has no host's evidence", _HINT)
-        return {host: document(f"{path}: {name}", files[name]) for host, name in names.items()}
-    try:
-        text = sys.stdin.read(jsontext.LIMIT + 1) if path == "-" else _file_text(path)
-    except OSError as error:
-        raise _unreadable(path, error) from None
-    except UnicodeDecodeError:
-        raise EvidenceFileError(f"{path}: not evidence: neither text nor a support bundle", _HINT) from None
-    return {UNNAMED: document(path, text)}
+    return {host: evidence() for host, evidence in _saved(path).items()}
 
 
 def one(path: str, host: str = "") -> Dict[str, Any]:
@@ -340,18 +331,40 @@ def one(path: str, host: str = "") -> Dict[str, Any]:
 
     Raises EvidenceFileError, also where a bundle doesn't have ``host``, or has several hosts and ``host`` is empty.
     """
-    by_host = read(path)
+    by_host = _saved(path)
     if UNNAMED in by_host:
-        return by_host[UNNAMED]
+        return by_host[UNNAMED]()
     if host in by_host:
-        return by_host[host]
-    names = ", ".join(by_host)
+        return by_host[host]()
+    more = f" and {len(by_host) - _SHOWN} more" if len(by_host) > _SHOWN else ""
+    names = ", ".join(list(by_host)[:_SHOWN]) + more
     if host:
         raise EvidenceFileError(f"{path}: it has no evidence of {host}; it has that of {names}")
     if len(by_host) > 1:
         hint = "Name one as HOST where the command takes it, or hosts/HOST/evidence.json of the unpacked bundle"
         raise EvidenceFileError(f"{path}: evidence of several hosts: {names}", hint)
-    return next(iter(by_host.values()))
+    return next(iter(by_host.values()))()
+
+
+def _saved(path: str) -> Dict[str, Callable[[], Dict[str, Any]]]:
+    """Host → what reads its evidence."""
+    if path != "-" and is_bundle(path):
+        _, files = bundle(path)
+        names = {match.group(1): name for name in sorted(files) for match in [_EVIDENCE.fullmatch(name)] if match}
+        if not names:
+            raise EvidenceFileError(f"{path}: this support bundle has no host's evidence", _HINT)
+        return {host: partial(_member, path, name, files) for host, name in names.items()}
+    try:
+        text = sys.stdin.read(jsontext.LIMIT + 1) if path == "-" else _file_text(path)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    except UnicodeDecodeError:
+        raise EvidenceFileError(f"{path}: not evidence: neither text nor a support bundle", _HINT) from None
+    return {UNNAMED: partial(document, path, text)}
+
+
+def _member(path: str, name: str, files: Mapping[str, bytes]) -> Dict[str, Any]:
+    return document(f"{path}: {name}", files[name])
 
 
 def is_bundle(path: str) -> bool:
@@ -365,8 +378,8 @@ def is_bundle(path: str) -> bool:
     return header.startswith(_GZIP) or header[257:262] == _TAR
 
 
-def bundle(path: str) -> Tuple[Dict[str, Any], Dict[str, str]]:
-    """(manifest, name → text of each file) of a support bundle, without unpacking it; raises EvidenceFileError."""
+def bundle(path: str) -> Tuple[Dict[str, Any], Mapping[str, bytes]]:
+    """(manifest, name → UTF-8 of each file) of a support bundle, without unpacking it; raises EvidenceFileError."""
     import zlib
 
     if not is_bundle(path):
@@ -374,7 +387,7 @@ def bundle(path: str) -> Tuple[Dict[str, Any], Dict[str, str]]:
         raise EvidenceFileError(f"{path}: isn't a support bundle", hint)
     try:
         files = _folder(path) if os.path.isdir(path) else _archive(path)
-        manifest = jsontext.loads(files["manifest.json"])
+        manifest = jsontext.loads(files[_INDEX].decode(), limit=INDEX)
         version = manifest["version"]
     except OSError as error:
         # Among these are errors of gzip, which have no number.
@@ -393,10 +406,10 @@ def damaged(path: str, error: Exception) -> EvidenceFileError:
     return EvidenceFileError(f"{path}: isn't a support bundle, or is a damaged one ({words})", hint)
 
 
-def document(where: str, text: str) -> Dict[str, Any]:
+def document(where: str, text: Union[str, bytes]) -> Dict[str, Any]:
     """The evidence in the JSON ``text``, at its top or as ``evidence``.  Raises EvidenceFileError naming ``where``."""
     try:
-        value = jsontext.loads(text)
+        value = jsontext.loads(text if isinstance(text, str) else text.decode())
     except ValueError as error:
         raise EvidenceFileError(f"{where}: not evidence: {error}", _HINT) from None
     inside = value.get("evidence") if isinstance(value, dict) else None
@@ -416,31 +429,31 @@ def _unreadable(path: str, error: OSError) -> EvidenceFileError:
     return EvidenceFileError(f"{path}: cannot be read: {error.strerror or error}", reading.look(path))
 
 
-def _archive(path: str) -> Dict[str, str]:
+def limit_of(name: str) -> int:
+    """Bytes that a file of a bundle may have; 0: it is for people."""
+    return (INDEX if name == _INDEX else jsontext.LIMIT) if _MEMBER.fullmatch(name) else 0
+
+
+def _archive(path: str) -> Mapping[str, bytes]:
     from ..io import tarball
 
-    files = tarball.files(path, lambda name: bool(_MEMBER.fullmatch(_inside(name))), jsontext.LIMIT)
-    return {_inside(name): content.decode() for name, content in files.items()}
+    return tarball.files(path, limit_of, f"{FOLDER}/")
 
 
-def _folder(path: str) -> Dict[str, str]:
+def _folder(path: str) -> Mapping[str, bytes]:
     """Links are not followed: a bundle has none."""
+    from ..io import tarball
+
     top = os.path.join(path, FOLDER) if os.path.isdir(os.path.join(path, FOLDER)) else path
-    files: Dict[str, str] = {}
+    files: tarball.Packed[bytes] = tarball.Packed()
     folder = os.path.join(top, "hosts")
     hosts = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     names = [f"hosts/{host}/{name}.json" for host in hosts for name in ("evidence", "expectation")]
-    for name in ("manifest.json", *filter(_MEMBER.fullmatch, names)):
+    for name in (_INDEX, *filter(_MEMBER.fullmatch, names)):
         file = os.path.join(top, name)
         if os.path.isfile(file) and not os.path.islink(file):
-            files[name] = _file_text(file)
-        if sum(map(len, files.values())) > TOTAL:
-            raise ValueError(f"its files have more than {TOTAL} characters")
+            files[name] = reading.whole(file, limit_of(name))
     return files
-
-
-def _inside(name: str) -> str:
-    return re.sub(f"^{FOLDER}/", "", name)
 
 
 #: For pure functions of texts; nothing may change their results.  A fleet has fewer kinds of hosts than this.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
-from typing import Any, Dict, Iterable, List, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Set, Tuple
 
 #: Characters.  The evidence of a host has less than a tenth of it.
 LIMIT = 8 * 1024 * 1024
@@ -13,6 +14,12 @@ LIMIT = 8 * 1024 * 1024
 _ITEMS, _SPARSE = 100_000, 8
 #: Digits of what 64 bits hold.
 _DIGITS = 20
+#: Characters of a long text that are read at once.
+_PIECE = 1 << 20
+_SPACE = re.compile(r"[ \t\r\n]*")
+#: Of lists and objects in each other.
+_DEPTH = 64
+_TOO_DEEP = "it is nested more than {} deep"
 #: Where half of a surrogate pair may be, which no program can write again.
 _HALF = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
@@ -21,7 +28,7 @@ class NotJsonError(ValueError):
     """A text that isn't JSON at all."""
 
 
-def loads(text: str, *, depth: int = 64, limit: int = LIMIT, items: int = 0, more: bool = False) -> Any:
+def loads(text: str, *, depth: int = _DEPTH, limit: int = LIMIT, items: int = 0, more: bool = False) -> Any:
     """The value that the JSON ``text`` is; half of a surrogate pair becomes U+FFFD.
 
     depth: of lists and objects in each other.  limit: in characters.  items: at most; 0: as its size allows.
@@ -30,8 +37,7 @@ def loads(text: str, *, depth: int = 64, limit: int = LIMIT, items: int = 0, mor
     """
     if len(text) > limit:
         raise ValueError(f"it has more than {limit} characters")
-    if sum(map(text.count, ",[{")) > (items or max(_ITEMS, len(text) // _SPARSE)):
-        raise ValueError("it has too many items for its size")
+    _require_few(text, items)
     text = text.lstrip()
     try:
         value, end = _DECODER.raw_decode(text)
@@ -40,12 +46,98 @@ def loads(text: str, *, depth: int = 64, limit: int = LIMIT, items: int = 0, mor
     except RecursionError:
         too_deep = True
     else:
-        too_deep = _is_deeper(value, depth)
+        too_deep = False
     if too_deep:
-        raise ValueError(f"it is nested more than {depth} deep")
+        raise ValueError(_TOO_DEEP.format(depth))
     if not more and text[end:].strip():
         raise NotJsonError(f"not JSON: more after character {end}")
+    return _checked(value, text, depth)
+
+
+def _checked(value: Any, text: str, depth: int) -> Any:
+    """The ``value`` of ``text``, which is not too deep, as one that can be written."""
+    if _is_deeper(value, depth):
+        raise ValueError(_TOO_DEEP.format(depth))
     return _without_surrogates(value) if _HALF.search(text) else value
+
+
+def _require_few(text: str, items: int = 0) -> None:
+    if sum(map(text.count, ",[{")) > (items or max(_ITEMS, len(text) // _SPARSE)):
+        raise ValueError("it has too many items for its size")
+
+
+def members(read: Callable[[int], str], inside: str) -> Iterator[Tuple[Tuple[str, ...], Any]]:
+    """Each member of a JSON object, and of the object that its member ``inside`` is: (name,) or (inside, name), value.
+
+    read: gives at most so many of the next characters, none at the end.  A value is within the bounds of :func:`loads`;
+    how many there are is up to the caller.  Raises what it raises, and what ``read`` raises.
+    """
+    yield from _members(_Stream(read), (), inside)
+
+
+def _members(stream: _Stream, above: Tuple[str, ...], inside: str) -> Iterator[Tuple[Tuple[str, ...], Any]]:
+    names: Set[str] = set()
+    stream.require("{")
+    while stream.next() != "}":
+        if names:
+            stream.require(",")
+        name = str(stream.value()) if stream.next() == '"' else ""
+        stream.require(":")
+        if name in names:
+            raise ValueError("an object has a key twice")
+        names.add(name)
+        if (*above, name) == (inside,) and stream.next() == "{":
+            yield from _members(stream, (inside,), inside)
+        else:
+            yield (*above, name), stream.value()
+    stream.require("}")
+    if not above and stream.next():
+        stream.require("its end")
+
+
+class _Stream:
+    """What is read of a text, and a place in it."""
+
+    def __init__(self, read: Callable[[int], str]) -> None:
+        self._read = read
+        self._text, self._at = "", 0
+
+    def next(self) -> str:
+        """The next character that isn't white space; empty at the end."""
+        while True:
+            match = _SPACE.match(self._text, self._at)
+            self._at = match.end() if match else self._at
+            if self._at < len(self._text) or not self._more():
+                return self._text[self._at : self._at + 1]
+
+    def require(self, words: str) -> None:
+        """Step over this character; raises NotJsonError with the words for what should be here."""
+        if self.next() != words:
+            raise NotJsonError(f"not JSON: {words} is missing before {self._text[self._at : self._at + 20]!r}")
+        self._at += 1
+
+    def value(self) -> Any:
+        """The value that begins here."""
+        self.next()
+        while len(self._text) - self._at <= LIMIT:
+            with contextlib.suppress(json.JSONDecodeError, RecursionError):
+                value, end = _DECODER.raw_decode(self._text, self._at)
+                # Before anything else, a number may go on.
+                if self._text[end : end + 1] in tuple(",}]: \t\r\n"):
+                    text, self._at = self._text[self._at : end], end
+                    return _checked(value, text, _DEPTH)
+            if not self._more():
+                break
+        # Which says why.
+        text, self._at = self._text[self._at :], len(self._text)
+        return loads(text)
+
+    def _more(self) -> bool:
+        """Whether there was more to read; what was read before this place is forgotten."""
+        text = self._read(_PIECE)
+        self._text, self._at = self._text[self._at :] + text, 0
+        _require_few(self._text)
+        return bool(text)
 
 
 def _integer(digits: str) -> int:

@@ -6,19 +6,22 @@
 from __future__ import annotations
 
 import gzip
+import pickle  # nosec B403 # of this process' own
 import tarfile
-from typing import IO, Callable, Dict, Iterator, Tuple, Union
+import zlib
+from typing import IO, Callable, Dict, Iterator, MutableMapping, Tuple, TypeVar, Union
 
 from ..rootdir import open_file
 
+T = TypeVar("T")
 #: The name of a file, its size in bytes, and its content in pieces.  Pieces that are not read before the next file
 #: are skipped.
 Member = Tuple[str, int, Iterator[bytes]]
 
 #: Members, their headers for long names among them.
-MEMBERS = 20_000
-#: Bytes of all that a compressed archive unpacks to, and of the members that are kept.
-UNPACKED, CONTENTS = 128 * 1024 * 1024, 64 * 1024 * 1024
+MEMBERS = 50_000
+#: Bytes of all that a compressed archive unpacks to; and how many more for each member that is kept.
+UNPACKED, EACH = 128 * 1024 * 1024, 1024 * 1024
 #: Bytes of one header for a long name, and of all of them.
 _NAME, _NAMES = 64 * 1024, 4 * 1024 * 1024
 _BLOCK, _PIECE = 512, 1 << 20
@@ -26,38 +29,64 @@ _BLOCK, _PIECE = 512, 1 << 20
 _DIGITS = 5
 
 
-def files(path: str, matches: Callable[[str], bool], limit: int) -> Dict[str, bytes]:
-    """Name → content of the files of a tar archive, gzipped or not, whose names pass ``matches``.
+class Packed(MutableMapping[str, T]):
+    """Values that take a tenth of their memory until they are asked for: the evidence of a fleet has gigabytes."""
 
-    limit: bytes of one of them.
+    def __init__(self) -> None:
+        self._packed: Dict[str, bytes] = {}
+
+    def __setitem__(self, key: str, value: T) -> None:
+        self._packed[key] = zlib.compress(pickle.dumps(value), 1)
+
+    def __getitem__(self, key: str) -> T:
+        # This process has written it.
+        value: T = pickle.loads(zlib.decompress(self._packed[key]))  # noqa: S301 # nosec B301
+        return value
+
+    def __delitem__(self, key: str) -> None:
+        del self._packed[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._packed)
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+
+def files(path: str, limit: Callable[[str], int], top: str = "") -> Packed[bytes]:
+    """Name → content of the files of a tar archive, gzipped or not.
+
+    limit: name → bytes that the file may have; 0: it isn't kept.  top: a folder that isn't part of the names.
     Raises OSError, EOFError and zlib.error (damaged), and ValueError: over a bound, a name twice, a link or a device.
     """
-    contents: Dict[str, bytes] = {}
-    total = 0
-    for name, size, pieces in members(path):
-        if not matches(name):
-            continue
-        total += size
-        if name in contents or size > limit or total > CONTENTS:
-            raise ValueError(f"{name} is in it twice" if name in contents else f"{name} is too large")
-        contents[name] = b"".join(pieces)
+    contents: Packed[bytes] = Packed()
+    for full, size, pieces in members(path, more=lambda name: EACH if limit(name.removeprefix(top)) else 0):
+        name = full.removeprefix(top)
+        most = limit(name)
+        if most and name in contents:
+            raise ValueError(f"{name} is in it twice")
+        if most and size > most:
+            raise ValueError(f"{name} is too large: it has {size:,} bytes, and the limit is {most:,}")
+        if most:
+            contents[name] = b"".join(pieces)
     return contents
 
 
-def members(path: str, unpacked: int = UNPACKED) -> Iterator[Member]:
+def members(path: str, unpacked: int = UNPACKED, more: Callable[[str], int] = lambda _: 0) -> Iterator[Member]:
     """The files of a tar archive, gzipped or not, in their order.
 
-    unpacked: bytes that it may have.  Raises what :func:`files` raises, and ValueError for what programs that unpack
-    archives read in different ways: the checked files have to be the unpacked ones.
+    unpacked: bytes that it may have.  more: name → bytes that it may have in addition for a member of that name.
+    Raises what :func:`files` raises, and ValueError for what programs that unpack archives read in different ways: the
+    checked files have to be the unpacked ones.
     """
     with open_file(path) as raw:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         if not packed:
-            yield from _Reader(raw, unpacked).members()
+            yield from _Reader(raw, unpacked).members(more)
             return
         with gzip.GzipFile(fileobj=raw) as plain:
-            yield from _Reader(plain, unpacked).members()
+            yield from _Reader(plain, unpacked).members(more)
 
 
 class _Reader:
@@ -68,7 +97,7 @@ class _Reader:
         self._left = self._unpacked = unpacked
         self._names = _NAMES
 
-    def members(self) -> Iterator[Member]:
+    def members(self, more: Callable[[str], int]) -> Iterator[Member]:
         long = ""
         for _ in range(MEMBERS):
             block = self._take(_BLOCK)
@@ -93,6 +122,8 @@ class _Reader:
                 if member.size:
                     raise ValueError(f"{name} is a folder with content")
                 continue
+            self._left += more(name)
+            self._unpacked += more(name)
             pieces = self._pieces(member.size)
             yield name, member.size, pieces
             for _ in pieces:  # Skip what the caller didn't read.

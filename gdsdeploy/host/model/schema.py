@@ -9,6 +9,7 @@ be a setting of its own.  The content of a file is the exception, and its field 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections import abc
 from typing import Any, Dict, List, Literal, Mapping, Type, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -34,7 +35,7 @@ def load(kind: Type[T], value: Any, place: str, *, lines: bool = False) -> T:
     unknown = sorted(set(map(str, value)) - set(fields))
     if unknown:
         raise DesiredError(f"{place}.{unknown[0]}: unknown key", "update gdsdeploy on the side that is older")
-    hints = get_type_hints(kind)
+    hints = _hints(kind)  # type: ignore[arg-type]
     values: Dict[str, Any] = {}
     for name, field in fields.items():
         if name in value:
@@ -47,7 +48,7 @@ def load(kind: Type[T], value: Any, place: str, *, lines: bool = False) -> T:
 
 def schema(kind: Type[Any]) -> Dict[str, Any]:
     """The JSON schema of the dataclass ``kind``."""
-    hints = get_type_hints(kind)
+    hints = _hints(kind)  # type: ignore[arg-type]
     fields = dataclasses.fields(kind)
     return {
         "type": "object",
@@ -55,6 +56,12 @@ def schema(kind: Type[Any]) -> Dict[str, Any]:
         "required": [field.name for field in fields if _is_required(field)],
         "additionalProperties": False,
     }
+
+
+@functools.lru_cache(None)
+def _hints(kind: Type[Any]) -> Dict[str, Any]:
+    """The types of a dataclass's fields, which take longer than to read a value."""
+    return get_type_hints(kind)
 
 
 def _is_required(field: Any) -> bool:

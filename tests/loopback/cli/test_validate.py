@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 import json
+import os
 import re
 import socket
 import subprocess
@@ -440,9 +441,16 @@ def test_a_bundle_gives_the_same_verdicts_offline(
     secret = "https://hooks.slack.com/services/T0AAAA/B0BBBB/XXSECRETXX"
     with fleet.path.open("a") as text:
         text.write(f"rollout: {{notify: {{webhook: {secret}, token_file: chat-token}}}}  # {secret}\n")
-    runs = paths.state() / "runs"
-    runs.mkdir(parents=True)
-    (runs / "provision-1.log").write_text("\n\n".join(probe for probe in PROBES.values() if isinstance(probe, str)))
+    probes = "\n\n".join(probe for probe in PROBES.values() if isinstance(probe, str))
+    logs = {
+        "provision-1.log": f"{probes}\nmount nas7.corp.internal:/data for jane@corp.internal\n",
+        "provision-2.log": "old",
+    }
+    for folder in (paths.runs(fleet.path), paths.runs(tmp_path / "other.yml")):
+        folder.mkdir(parents=True)
+        for age, (name, text) in enumerate(logs.items()):
+            (folder / name).write_text(text if folder == paths.runs(fleet.path) else "dgx07.secret-customer.example")
+            os.utime(folder / name, (1e9 - age, 1e9 - age))
     _, before, _ = run("validate", fleet.path, "--json")
     code, out, err = run("support-bundle", fleet.path, "-o", file)
     assert code == 0, err
@@ -469,7 +477,9 @@ def test_a_bundle_gives_the_same_verdicts_offline(
     assert str(fleet.server.identity) not in "".join(texts.values())
     assert "XXSECRETXX" not in "".join(texts.values())
     assert len(texts["gdsdeploy-support/logs/provision-1.log"]) > 1000
-    assert "hunter2" not in "".join(texts.values()).lower()
+    for word in ("hunter2", "secret-customer", "nas7", "jane"):
+        assert word not in "".join(texts.values()).lower()
+    assert "gdsdeploy-support/logs/provision-2.log" not in texts
     assert yaml.safe_load(texts["gdsdeploy-support/fleet.yml"])["rollout"]["notify"]["webhook"] == "[redacted]"
     replayed = json.loads(texts["gdsdeploy-support/report.json"])
     assert replayed["verdict"] == "fail"

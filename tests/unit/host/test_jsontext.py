@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import io
+import json
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gdsdeploy.host.io import jsontext
 from gdsdeploy.host.io.jsontext import LIMIT, loads
 
 REFUSED = {
@@ -50,3 +56,34 @@ def test_the_caller_may_have_other_bounds() -> None:
     for bounds in ({"depth": 1}, {"limit": 4}, {"items": 1}):
         with pytest.raises(ValueError, match=r"more than|too many"):
             loads("[[1]]", **bounds)
+
+
+SCALARS = st.none() | st.booleans() | st.integers(-(10**19), 10**19) | st.floats(-1e300, 1e300) | st.text(max_size=5)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+OBJECTS = st.dictionaries(st.text(max_size=5), VALUES, max_size=4)
+
+
+@given(OBJECTS, OBJECTS, st.sampled_from([None, 1]), st.integers(1, 9))
+def test_members_are_those_of_the_whole(
+    head: dict[str, object], hosts: dict[str, object], indent: int | None, size: int
+) -> None:
+    """However small the pieces are in which a text is read."""
+    text = json.dumps({**head, "hosts": hosts}, indent=indent)
+    pieces = io.StringIO(text)
+    read = list(jsontext.members(lambda _: pieces.read(size), "hosts"))
+    whole = jsontext.loads(text)
+    inside = {("hosts", name): value for name, value in whole.pop("hosts").items()}
+    assert dict(read) == {**{(name,): value for name, value in whole.items()}, **inside}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"a"', '{"a":', '{"a":1', '{"a":1,}', '{"a":1}x', '{"a":1 "b":2}',
+                                  "{1:2}", '{"a":1,"a":2}', '{"hosts":{"a":1,"a":2}}', '{"hosts":{"a":1}',
+                                  '{"a":1e999}', '{"a":' + "[" * 70 + "]" * 70 + "}",
+                                  '{"a":"' + "x" * LIMIT + '"}', '{"a":[' + "[]," * 2_000_000 + "0]}"])  # fmt: skip
+def test_members_of_what_is_refused_in_a_whole(text: str) -> None:
+    with pytest.raises(ValueError, match=r"JSON|twice|number|deep|characters|items"):
+        dict(jsontext.members(io.StringIO(text).read, "hosts"))

@@ -436,6 +436,20 @@ def test_a_host_that_went_away_is_one_change_with_its_reason() -> None:
     assert diff.why == "no answer"
 
 
+def test_reports_of_ten_thousand_hosts(tmp_path: Path) -> None:
+    """Of small hosts; those of the usual size are in benchmarks/fleet/round_trip.py."""
+    hosts = json.dumps({**BEFORE["hosts"]["gpu1"], "gaps": ["x" * 7000]})
+    file = tmp_path / "a.json"
+    with file.open("w") as text:
+        text.write(json.dumps({**BEFORE, "hosts": {}}).replace('"hosts": {}', '"hosts": {').removesuffix("}"))
+        text.writelines(f'{"," if number else ""}\n"gpu{number:05}": {hosts}' for number in range(10_000))
+        text.write("}}")
+    with file.open() as text:
+        report = formats.report_from(text)
+    assert len(report["hosts"]) == 10_000
+    assert formats.compare(report, report).changes == ()
+
+
 def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before, after = tmp_path / "a.json", tmp_path / "b.json"
     before.write_text(json.dumps(BEFORE))

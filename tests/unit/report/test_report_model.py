@@ -179,7 +179,7 @@ def test_a_host_on_which_nothing_was_examined_is_not_healthy() -> None:
 
 
 def parsed(*findings: Finding) -> dict[str, object]:
-    return report_from(formats.json_text(skipping(replace(HOST, findings=findings))))
+    return report_from(io.StringIO(formats.json_text(skipping(replace(HOST, findings=findings)))))
 
 
 def test_an_earlier_report_that_leaves_a_check_out_is_the_same() -> None:
@@ -194,7 +194,7 @@ def test_an_earlier_report_that_leaves_a_check_out_is_the_same() -> None:
 def test_a_report_without_counts_is_read() -> None:
     value = json.loads(formats.json_text(skipping()))
     del value["hosts"]["node1"]["counts"]
-    assert report_from(json.dumps(value))["hosts"]["node1"]["verdict"] == PASS
+    assert report_from(io.StringIO(json.dumps(value)))["hosts"]["node1"]["verdict"] == PASS
 
 
 # -- The text for a terminal at the size of a fleet: alike hosts once, causes by the hosts they hit, few lines.
