@@ -64,6 +64,14 @@ def of_all(gpus: Iterable[Iterable[Condition]]) -> Iterator[Condition]:
         yield from itertools.chain(*judged)
 
 
+def of_some(gpus: Iterable[Iterable[Condition]]) -> Iterator[Cause]:
+    """What some GPUs lack, of the conditions of each, beside others that have it all."""
+    verdicts = [weigh(conditions) for conditions in gpus]
+    if any(verdict.holds is True for verdict in verdicts):
+        for cause in (cause for verdict in verdicts for cause in verdict.shown):
+            yield replace(cause, fix=f"run this work on the other GPUs, or {cause.fix}")
+
+
 def with_bar1(facts: HostFacts) -> Tuple[Function, ...]:
     """GPUs whose memory others reach through BAR1: on Grace NVLink-C2C does that."""
     return () if if_known(lambda: grace(facts), False) else if_known(lambda: facts.pci.gpus, ())
@@ -178,13 +186,7 @@ def class_notes(facts: HostFacts, _mount: Mount) -> Iterator[Cause]:
 @rule(NOTES, 36)
 def bar1_notes(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Cause]:
     """GPUs whose memory nothing reaches, beside others."""
-    verdicts = [weigh(cached(facts, gpu)) for gpu in with_bar1(facts)]
-    if any(verdict.holds is True for verdict in verdicts):
-        yield from (
-            replace(cause, fix=f"run this work on the other GPUs, or {cause.fix}")
-            for verdict in verdicts
-            for cause in verdict.shown
-        )
+    yield from of_some(cached(facts, gpu) for gpu in with_bar1(facts))
 
 
 @rule(NOTES, 45)

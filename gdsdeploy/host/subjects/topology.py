@@ -16,7 +16,7 @@ from ..model.expectation import Expectation
 from ..paths import NODES, NVFS, PCI
 from . import quote, reference
 from .condition import NOTES, Cause, Condition, condition, listed_cause, rule, weigh
-from .gpu import ARM, NO_GPU, STATIC_BYTES, WHOLE, X86, bar1, cached, grace, not_asked, of_all, with_bar1
+from .gpu import ARM, NO_GPU, STATIC_BYTES, WHOLE, X86, bar1, cached, grace, not_asked, of_all, of_some, with_bar1
 from .pci import BRIDGE, DISK, GPU, NIC, REDIRECTS, Function, Link, PciFacts, kind_of
 from .register import Answer, Steps, check, failed, not_applicable, passed
 from .storage import NVME
@@ -403,6 +403,7 @@ def notes(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Cause]:
     bridges = [name for name in redirecting_bridges(facts) if name in above]
     if bridges:
         yield _acs_cause(bridges, [f"{name}: ACS redirects requests" for name in bridges[: quote.LINES]])
+    yield from of_some([_lets_through(facts, gpu, needs_it_off=False)] for gpu in if_known(lambda: facts.pci.gpus, ()))
     needed = if_known(lambda: facts.os.needs_iommu, False)
     for function in [one for one in endpoints if _domain(one) == "identity" and not needed][:1]:
         what = f"an IOMMU passes the addresses of {function.address} through, which is slow on some platforms"
