@@ -94,7 +94,9 @@ def _addresses(profile: Profile, facts: HostFacts, host: str, release: Release) 
             hint="Install iproute2 there, or write the addresses into the fleet file (cufile, properties)",
         ) from None
     taken = {
-        interface: [one for one in interface.addresses if one.version in versions and not refusal(one.address, release)]
+        interface: [
+            one for one in interface.addresses if one.parsed.version in versions and not refusal(one.address, release)
+        ]
         for interface in interfaces
         if interface.active
     }
@@ -130,7 +132,7 @@ def _rails(usable: _Usable, _facts: HostFacts) -> _Usable:
     chosen: list[tuple[RdmaInterface, Sequence[Address]]] = []
     served: set[str] = set()
     for interface, addresses in usable:
-        networks = {address.network for address in addresses}
+        networks = {str(address.parsed.network) for address in addresses}
         if not networks & served:
             chosen.append((interface, addresses))
         served |= networks

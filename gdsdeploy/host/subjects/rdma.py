@@ -14,21 +14,7 @@ import os
 import re
 from dataclasses import dataclass
 from functools import partial
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Callable,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-    Union,
-)
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ..facts.document import Document, recorded_lines, there
 from ..facts.unknown import Facts, UndecidedError, Unknown, follows, given, if_known, known, require
@@ -87,13 +73,8 @@ class Address:
     prefix: int
 
     @property
-    def version(self) -> int:
-        return ipaddress.ip_address(self.address).version
-
-    @property
-    def network(self) -> str:
-        """The network it lies in, e.g. ``192.0.2.0/24``."""
-        return str(ipaddress.ip_network(f"{self.address}/{self.prefix}", strict=False))
+    def parsed(self) -> Union[ipaddress.IPv4Interface, ipaddress.IPv6Interface]:
+        return ipaddress.ip_interface(f"{self.address}/{self.prefix}")
 
 
 @dataclass(frozen=True)
@@ -153,29 +134,25 @@ def _ports(document: Document) -> Iterator[RdmaPort]:
         pci = pci_addresses(path)[-1:]
         numbers = there(document.names(folder + "/ports"), folder + "/ports")
         below = sorted(document.existing(folder + "/device/net"), key=_by_number)
+        tables: Dict[str, Tuple[str, ...]] = {}
+        for number in numbers:
+            table = f"{folder}/ports/{number}/{NDEVS}"
+            # A device in software has no interface but those in its tables.
+            tables[number] = recorded_lines(document, table) if below else document.lines(table) or ()
         for number in numbers:
             port = f"{folder}/ports/{number}"
             state = there(document.line(port + "/state"), port + "/state")
             layer = if_known(partial(document.line, port + "/link_layer"), None) or ""
-            own = _own_interfaces(document, folder, below, number, numbers)
-            yield RdmaPort(device, number, state, layer, "".join(pci), bool(pci) and not path.endswith(pci), own)
+            own = [name for name in below if _is_on(document, name, number, tables)]
+            own += [name for name in sorted(tables[number], key=_by_number) if name not in own]
+            yield RdmaPort(device, number, state, layer, "".join(pci), bool(pci) and not path.endswith(pci), tuple(own))
 
 
-def _own_interfaces(
-    document: Document, folder: str, below: Sequence[str], number: str, numbers: Sequence[str]
-) -> Tuple[str, ...]:
-    """Those below a device in hardware, and those in the port's table; a device in software has the table only."""
-    read: Callable[[Document, str], Optional[Tuple[str, ...]]] = recorded_lines if below else Document.lines
-    tables = {each: read(document, f"{folder}/ports/{each}/{NDEVS}") or () for each in numbers}
-    named = {name for table in tables.values() for name in table}
-    # mlx4 has two ports in one function: dev_port counts them from 0.
-    own = [
-        name
-        for name in below
-        if len(numbers) == 1
-        or (name not in named and document.line(f"{INTERFACES}/{name}/dev_port") == str(int(number) - 1))
-    ]
-    return tuple(dict.fromkeys([*own, *sorted(tables[number], key=_by_number)]))
+def _is_on(document: Document, name: str, number: str, tables: Mapping[str, Sequence[str]]) -> bool:
+    """Whether an interface is on a port: mlx4 has two ports in one function, which dev_port counts from 0."""
+    by_table = [port for port, names in tables.items() if name in names] if len(tables) > 1 else [number]
+    dev_port = f"{INTERFACES}/{name}/dev_port"
+    return number in by_table if by_table else document.line(dev_port) == str(int(number) - 1)
 
 
 def _interfaces(document: Document, ports: Sequence[RdmaPort]) -> Tuple[RdmaInterface, ...]:
@@ -200,7 +177,8 @@ def _by_number(name: str) -> List[Any]:
     return [int(part) if place % 2 else part for place, part in enumerate(parts)]
 
 
-class _Row(NamedTuple):
+@dataclass(frozen=True)
+class _Row:
     """A network interface as ip(8) shows it."""
 
     #: ``ether``, ``infiniband``, or of a tunnel
@@ -246,11 +224,10 @@ def _row(row: Mapping[str, Any]) -> _Row:
         # Temporary and deprecated ones go away; link-local ones mean nothing without an interface.
         leaving = record.get("temporary") or record.get("deprecated") or record.get("tentative")
         if record.get("scope") == "global" and not leaving and not address.is_link_local:
-            prefix = ipaddress.ip_network("{}/{}".format(address, int(record["prefixlen"])), strict=False).prefixlen
-            usable.append(Address(str(address), prefix))
+            usable.append(Address(str(address), int(record["prefixlen"])))
         elif address.is_link_local:
             local.append("{}%{}".format(address, row["ifname"]))
-    usable.sort(key=lambda address: address.version)
+    usable.sort(key=lambda address: address.parsed.version)
     kind, master, link = (str(row.get(key, "")) for key in ("link_type", "master", "link"))
     return _Row(kind, master, link, tuple(usable), tuple(local))
 

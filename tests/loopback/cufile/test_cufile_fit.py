@@ -48,7 +48,7 @@ def test_interfaces_are_read_in_the_order_of_their_numbers() -> None:
     assert [device.device for device in devices] == ["mlx5_0", "mlx5_1", "mlx5_2", "mlx5_10"]
     assert devices[0].addresses == (Address("192.0.2.1", 25), Address("2001:db8:1::1", 64))
     assert devices[3].addresses == (Address("2001:db8:1::2", 64),), "link-local ones are of no use"
-    assert devices[0].addresses[0].network == "192.0.2.0/25"
+    assert str(devices[0].addresses[0].parsed.network) == "192.0.2.0/25"
     assert (devices[0].pci, devices[0].active) == ("0000:12:00.0", True)
 
 

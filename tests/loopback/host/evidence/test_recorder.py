@@ -17,9 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gdsdeploy.host.evidence.recorder import Recorder, TimeLimitError, _busy, matching_lines, time_limit
+from gdsdeploy.host.evidence.recorder import NOTHING, Recorder, TimeLimitError, _busy, matching_lines, time_limit
 from gdsdeploy.host.io import reading
 from gdsdeploy.host.io.mounts import Mounts, id_of
+from gdsdeploy.host.subjects.rdma import collect_fit
 
 
 @pytest.fixture
@@ -363,3 +364,18 @@ def test_every_mount_of_this_machine_is_the_one_that_the_kernel_finds() -> None:
             descriptor = os.open(point, os.O_PATH)
             assert id_of(descriptor) == row.id
             os.close(descriptor)
+
+
+def test_the_interfaces_in_a_ports_table_are_kept_once(root: Path) -> None:
+    """Most entries aren't in use; reading one fails, here because it is a folder."""
+    port = "sys/class/infiniband/mlx5_0/ports/1"
+    table = root / port / "gid_attrs" / "ndevs"
+    for name in map(str, range(8, 256)):
+        (table / name).mkdir(parents=True)
+    for number, name in enumerate(("ens1", "ens1", "ens1.100", "ens1", "ens1", "ens1.100", "bond0", "ens1")):
+        (table / str(number)).write_text(name + "\n")
+    (root / port / "state").write_text("4: ACTIVE\n")
+    record = recorder(root)
+    collect_fit(record, NOTHING)
+    assert record.document["excerpts"][f"/{port}/gid_attrs/ndevs"]["lines"] == ["bond0", "ens1", "ens1.100"]
+    assert record.document["files"][f"/{port}/state"] == "4: ACTIVE\n"
