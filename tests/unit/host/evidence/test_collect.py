@@ -15,14 +15,16 @@ from gdsdeploy.host import checks
 from gdsdeploy.host.boot.grub import MenuGrub
 from gdsdeploy.host.errors import HostError
 from gdsdeploy.host.evidence.recorder import NOTHING, EvidenceRequest, Recorder, request_for
-from gdsdeploy.host.facts import facts_from
+from gdsdeploy.host.facts import as_dict, facts_from
+from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, Finding
-from gdsdeploy.host.subjects import packages
+from gdsdeploy.host.subjects import packages, storage
 from gdsdeploy.host.subjects.cufile_json import LIMIT, SECTIONS, record_configuration
 from gdsdeploy.host.subjects.environment import relevant
 from gdsdeploy.host.subjects.modules import collect_audits
+from tests.unit.host import cases, hosts
 from tests.unit.host.kmod.kmod_elf import VERMAGIC
 from tests.unit.host.kmod.kmod_root import EXPECTED, RELEASE, Root
 
@@ -264,3 +266,64 @@ def test_a_record_of_another_shape_is_no_pass() -> None:
         expectation = replace(EXPECTED, nvidia_fs_version="")
         findings = checks.run(facts_from({"audits": {"running": record, "next": record}}), expectation)
         assert all(finding.verdict != PASS for finding in findings if finding.check.startswith("modules."))
+
+
+STORED = [
+    "XFS whose realtime files lie on a volume of LVM",
+    "md RAID 0 over partitions of NVMe disks",
+    "Lustre that starts by TCP and whose servers are on InfiniBand",
+    "a volume of LVM with VDO that compresses",
+    "NVMe over TCP",
+]
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_what_a_known_truth_has_of_storage_is_collected_from_such_a_host(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files, links and folders are made below a folder, and collected again."""
+    case = cases.read("truth/storage")[name]
+    before, document = hosts.named(case.host), case.document()
+    changed = [
+        (section, key, value)
+        for section in ("links", "files", "listings")
+        for key, value in document[section].items()
+        if before[section].get(key) != value and key != "/proc/modules"
+    ]
+    for section, key, value in changed:
+        path = tmp_path / key.lstrip("/")
+        if section == "links":
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.symlink_to(value)
+            (path.parent / value).mkdir(parents=True, exist_ok=True)
+        elif section == "listings":
+            for entry in value:
+                (path / entry).mkdir(parents=True, exist_ok=True)
+        elif isinstance(value, str):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(value)
+            if key.startswith("/sys/class/block/"):
+                (tmp_path / "dev").mkdir(exist_ok=True)
+                (tmp_path / "dev" / path.parent.name).touch()
+    recorder = Recorder(root=str(tmp_path))
+    monkeypatch.setattr(recorder, "command", lambda *_words, **_more: None)
+    storage.collect_storage(recorder, EvidenceRequest(mounts=("/data",)))
+    collected = recorder.finish()
+    assert shown(collected) == shown(document)
+    paths = [key for key in document["files"] if key.endswith("/ost_conn_uuid")]
+    assert {key: collected["files"].get(key) for key in paths} == {key: document["files"][key] for key in paths}
+
+
+def shown(document: Any) -> Any:
+    """What is known of the mount, but for what only the filesystem itself or device mapper says."""
+
+    def kept(value: Any) -> Any:
+        if isinstance(value, list):
+            return [kept(one) for one in value]
+        return {key: kept(one) for key, one in value.items() if key not in ASKED} if isinstance(value, dict) else value
+
+    return kept(as_dict(storage.StorageFacts(Document(document)).mounts["/data"]))
+
+
+#: Facts of a mount and its devices for which a filesystem or dmsetup is asked.
+ASKED = ("flags", "ext4_features", "ext4_options", "dm_targets", "line")
