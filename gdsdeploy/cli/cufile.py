@@ -211,7 +211,7 @@ def _write(file: Path, text: str) -> None:
     if file.is_file() and file.read_text(encoding="utf-8", errors="replace") == text:
         console.say(f"{file} matches")
         return
-    from gdsdeploy.validate.output import write
+    from gdsdeploy.files.output import write
 
     write(file, text)
     console.say(f"Wrote {file}")

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.errors import ControllerUnfit, FleetInvalid, GdsError, HostKeyMismatch, HostUnreachable
+from gdsdeploy.files.output import require_folder, write
 from gdsdeploy.fleetfile import ansible_inventory, selection
 from gdsdeploy.host.facts import as_dict
 from gdsdeploy.host.io.wording import aligned, line
@@ -27,7 +28,6 @@ from gdsdeploy.proposal.propose import Source, propose, yaml_comment, yaml_text
 from gdsdeploy.ssh import reply_schema
 from gdsdeploy.ssh.endpoint import TIMEOUT
 from gdsdeploy.validate.facts import ask_facts
-from gdsdeploy.validate.output import require_folder, write
 
 _STDOUT = Path("-")
 #: What says nothing of whether a host is fit.

@@ -14,13 +14,13 @@ from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.cli.verbs import Verbs, below
 from gdsdeploy.errors import GdsError, Interrupted
+from gdsdeploy.files.output import require_folder, write_each
 from gdsdeploy.host.io import streams
 from gdsdeploy.host.io.wording import aligned, joined, span
 from gdsdeploy.model.events import RolloutPaused
 from gdsdeploy.rollout import control, display, journal, machine, page, progress
 from gdsdeploy.rollout.display import Watch
 from gdsdeploy.rollout.machine import Status
-from gdsdeploy.validate.output import require_folder, write_each
 
 #: Verb → what it does, in the order of use.
 VERBS = {

@@ -17,6 +17,7 @@ from gdsdeploy.cli.provision import say_plans
 from gdsdeploy.cli.rollout import write_report
 from gdsdeploy.converge.plan_fleet import PLAN_TIMEOUT
 from gdsdeploy.errors import Busy, Interrupted, RolloutFailed, RolloutRefused
+from gdsdeploy.files.output import require_folder
 from gdsdeploy.fleetfile.load import TRUSTED
 from gdsdeploy.host.io.wording import count
 from gdsdeploy.lock import lockfile, releases
@@ -27,7 +28,6 @@ from gdsdeploy.rollout.display import Watch
 from gdsdeploy.rollout.driver import Effects
 from gdsdeploy.rollout.machine import Status
 from gdsdeploy.rollout.preconditions import RolloutPreview, choose_participants, newest_rollout
-from gdsdeploy.validate.output import require_folder
 
 
 @click.command()

@@ -117,8 +117,8 @@ def validate(
     if pytest_args:
         raise click.UsageError(f"unexpected argument {pytest_args[0]!r}; arguments for pytest need --pytest")
     waivers = _waivers(waive, until, reason)
+    from gdsdeploy.files.output import require_folder
     from gdsdeploy.validate.fleet_validation import ValidateOptions, outcome, require_check
-    from gdsdeploy.validate.output import require_folder
 
     request = ValidateOptions([require_check(name) for name in only], waivers, load=load)
     # Before a host is asked.
@@ -149,9 +149,9 @@ def _show(report: Report, *, as_json: bool, verbose: bool) -> None:
 
 def _write(report: Report, *, junit: Path | None, html: Path | None, metrics: Path | None) -> dict[Path, GdsError]:
     """As write_each."""
+    from gdsdeploy.files.output import write_each
     from gdsdeploy.report import formats
     from gdsdeploy.report.html import stream
-    from gdsdeploy.validate.output import write_each
 
     return write_each(
         [
@@ -290,10 +290,10 @@ def support_bundle(fleet: Path, output: Path, limit: str | None, hide_names: boo
       gdsdeploy support-bundle fleet.yml -o case-4711.tar.gz --limit gpu7
       gdsdeploy validate --evidence case-4711.tar.gz
     """
+    from gdsdeploy.files.output import require_folder, write
     from gdsdeploy.fleetfile import selection
     from gdsdeploy.fleetfile.load import TRUSTED
     from gdsdeploy.lock import lockfile
-    from gdsdeploy.validate.output import require_folder, write
     from gdsdeploy.validate.support_bundle import pack_fleet
 
     intent, lock = lockfile.fleet_and_lock(fleet, TRUSTED, signed=False)

@@ -1,1 +1,1 @@
-"""Files that others wrote, read within bounds."""
+"""Files that others wrote, read within bounds; and files that verbs write."""

@@ -16,6 +16,8 @@ _REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE, er
 
 def refusal(error: OSError) -> ControllerUnfit | None:
     """Why this machine refuses a file, and the way out; None: the error names no file, or one that is missing."""
+    if error.errno == errno.ENOENT and not Path().stat().st_nlink:
+        return ControllerUnfit("the current folder was removed", hint="Change to another folder")
     if not isinstance(error.filename, str):
         return None
     if error.errno not in _REFUSALS:

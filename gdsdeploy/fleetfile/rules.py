@@ -13,9 +13,9 @@ from typing import Annotated, Any, Final, Literal, Self, get_args
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from gdsdeploy import atomic, paths
+from gdsdeploy import paths
 from gdsdeploy.errors import FleetInvalid, did_you_mean
-from gdsdeploy.files import yamlfile
+from gdsdeploy.files import output, yamlfile
 from gdsdeploy.host.model import compat
 from gdsdeploy.host.model.compat import Rule
 from gdsdeploy.model.fleet import Driver, Fleet, GpuClass, Profile
@@ -149,11 +149,7 @@ def write_own(fleet: Path, rules: Sequence[Block]) -> Path:
     path = own_rules_of(fleet)
     content = {"rules": [_short(rule) for rule in sorted(rules, key=lambda rule: rule.id)]}
     text = _HEAD + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
-    try:
-        atomic.write(path, text)
-    except OSError as error:
-        hint = f"Make {path.parent.resolve()} writable, or free some space"
-        raise FleetInvalid(f"{path}: cannot be written: {error.strerror}", hint=hint) from error
+    output.write(path, text, error=FleetInvalid)
     return path
 
 

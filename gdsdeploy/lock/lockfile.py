@@ -18,9 +18,9 @@ from typing import Any, Literal
 
 import yaml
 
-from gdsdeploy import atomic, console, paths
+from gdsdeploy import console, paths
 from gdsdeploy.errors import LockInvalid, LockStale, SignatureRefused
-from gdsdeploy.files import yamlfile
+from gdsdeploy.files import output, yamlfile
 from gdsdeploy.fleetfile.load import CONFINED, Reading, load_fleet, parse_document
 from gdsdeploy.fleetfile.rules import rules_of
 from gdsdeploy.host.model.compat import judge, kernel_version
@@ -98,11 +98,7 @@ def write(path: Path, lock: Lock) -> None:
     if len(text.encode()) > yamlfile.LIMIT:
         words = f"it would have {len(text.encode()):,} bytes; no reader takes more than {yamlfile.LIMIT:,}"
         raise LockInvalid(f"{path}: {words}", hint="Divide the profiles among several fleet files")
-    try:
-        atomic.write(path, text)
-    except OSError as error:
-        hint = f"Make {path.parent.resolve()} writable, or free some space"
-        raise LockInvalid(f"{path}: cannot be written: {error.strerror}", hint=hint) from error
+    output.write(path, text, error=LockInvalid)
 
 
 def read(path: Path, *, warn: Callable[[str], None] = console.warn, links: bool = True) -> Lock:

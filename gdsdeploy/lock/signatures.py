@@ -11,9 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from gdsdeploy import atomic, paths, run
+from gdsdeploy import paths, run
 from gdsdeploy.errors import FleetInvalid, LockInvalid, MissingProgram, SignatureRefused, SigningKeyUnusable
-from gdsdeploy.files import yamlfile
+from gdsdeploy.files import output, yamlfile
 from gdsdeploy.host.io import reading
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
@@ -58,11 +58,7 @@ def write(lock: Path, signature: bytes) -> Path:
     """Write the signature beside ``lock`` in one step, and return its file; raises LockInvalid if it cannot."""
     place = beside(lock)
     yamlfile.require_no_way_out(place, LockInvalid)
-    try:
-        atomic.write(place, signature)
-    except OSError as error:
-        hint = f"Make {place.parent.resolve()} writable, or free some space"
-        raise LockInvalid(f"{place}: cannot be written: {error.strerror}", hint=hint) from None
+    output.write(place, signature, error=LockInvalid)
     return place
 
 

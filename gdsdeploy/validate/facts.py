@@ -11,6 +11,7 @@ from typing import Any
 from gdsdeploy import paths
 from gdsdeploy.converge.expectation import golden_document
 from gdsdeploy.errors import ChecksFailed, ChecksUnknown, FleetInvalid, GdsError
+from gdsdeploy.files.output import write_each
 from gdsdeploy.fleetfile.load import CONFINED, Reading, load_fleet
 from gdsdeploy.fleetfile.selection import require_host
 from gdsdeploy.host import evidence
@@ -24,7 +25,6 @@ from gdsdeploy.paths import DEFAULT_FLEET
 from gdsdeploy.ssh import reply_schema
 from gdsdeploy.ssh.endpoint import TIMEOUT
 from gdsdeploy.ssh.transport import ask
-from gdsdeploy.validate.output import write_each
 
 
 def facts_of_this_machine(mount: str) -> HostFacts:

@@ -18,12 +18,15 @@ def require_folder(file: Path | None) -> None:
         raise GdsError(f"{file}: you may not write to the folder {file.parent}", hint=f"Try: ls -ld {file.parent}")
 
 
-def write(file: Path, text: str | bytes | Iterable[str], *, mode: int | None = None) -> None:
-    """Write a report, whole or in parts, with ``mode`` or as ``atomic.write`` chooses it; raises GdsError."""
+def write(
+    file: Path, text: str | bytes | Iterable[str], *, mode: int | None = None, error: type[GdsError] = GdsError
+) -> None:
+    """Write a file, whole or in parts, with ``mode`` or as ``atomic.write`` chooses it; raises ``error``."""
     try:
         atomic.write(file, text, mode=mode)
     except OSError as caught:
-        raise GdsError(f"{file}: cannot be written: {caught.strerror}") from None
+        hint = f"Make {file.absolute().parent} writable, or free some space"
+        raise error(f"{file}: cannot be written: {caught.strerror}", hint=hint) from None
 
 
 def write_each(reports: Iterable[tuple[Path | None, Callable[[], str | Iterable[str]]]]) -> dict[Path, GdsError]:
