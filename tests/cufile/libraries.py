@@ -59,6 +59,13 @@ def library(version: str) -> Library:
     return Library(file, standin=True)
 
 
+@functools.cache
+def rdma_library(version: str) -> Path:
+    """The libcufile_rdma.so.1 of a wheel, which libcufile loads where a list names adapters."""
+    file = paths.cache() / "cufile" / "rdma" / version / "libcufile_rdma.so.1"
+    return kept(file, lambda work: _wheel(version, work, file.name))
+
+
 def kept(file: Path, fetch: Callable[[Path], Path]) -> Path:
     """``file``, which alone has its folder; ``fetch`` gets it in the folder that it is given, unless it is there."""
     folder = file.parent
@@ -102,14 +109,14 @@ def debian_package(name: str, version: str, os_name: str, work: Path, component:
     raise LookupError(f"Debian's archive has no {name} {version} for {os_name}")
 
 
-def _wheel(version: str, work: Path) -> Path:
+def _wheel(version: str, work: Path, wanted: str = "libcufile.so.0") -> Path:
     name = SOURCES[version]
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     where = ["--only-binary", ":all:", "--platform", "manylinux_2_27_x86_64", "--platform", "manylinux2014_x86_64"]
     subprocess.run([*pip, *where, "--dest", work, f"{name}=={version}"], check=True, env=os.environ)
     (wheel,) = work.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        (member,) = [n for n in archive.namelist() if n.rsplit("/", 1)[-1] == "libcufile.so.0"]
+        (member,) = [n for n in archive.namelist() if n.rsplit("/", 1)[-1] == wanted]
         return Path(archive.extract(member, work))
 
 
