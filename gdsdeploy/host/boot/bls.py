@@ -159,7 +159,6 @@ ENTRIES = "/boot/loader/entries"
 #: On RHEL, /boot/grub2/grubenv may be a link into the EFI system partition; it is followed.
 ENVIRONMENT = "/boot/grub2/grubenv"
 _MACHINE = "/etc/machine-id"
-_TIMEOUT = 60.0
 
 
 class BlsEntry(NamedTuple):
@@ -224,6 +223,11 @@ def _of_this_system(menu: Sequence[BlsEntry]) -> List[BlsEntry]:
     own = [entry.words for entry in menu if entry.ident.endswith(f"-{entry.release}")]
     own = [words for words in own if of_this_system(words, ())]
     return [entry for entry in menu if of_this_system(entry.words, own)]
+
+
+def arguments(menu: Sequence[BlsEntry], release: str) -> List[List[str]]:
+    """The arguments of each entry that starts kernel ``release``; without such, of every one."""
+    return [list(one.words) for one in menu if one.release == release] or [list(one.words) for one in menu]
 
 
 def resolve(menu: Sequence[BlsEntry], choice: str) -> Optional[BlsEntry]:

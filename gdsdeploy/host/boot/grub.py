@@ -18,6 +18,7 @@ from ..io.mounts import Mounts
 from ..paths import GRUB2_FILES, MOUNTINFO
 from ..rootdir import inside, list_folder, read_text
 from . import bls
+from .arguments import grub_lines
 from .bls import ENTRIES, ENVIRONMENT, BlsEntry, MenuEntry, environment, menu_choice, menu_entries, of_this_system
 from .loader import GRUB, RECORD, UNKNOWN, Arguments, BootError, Entry, Loader, earlier, entry_arguments
 from .sdboot import SystemdBoot
@@ -145,6 +146,9 @@ class EntriesGrub(_Grub):
         choices = [choice for choice in choices if choice != "${next_entry}"]
         return choices[-1] if choices and _SAVED not in choices else None
 
+    def words(self, release: str) -> List[List[str]]:
+        return bls.arguments(bls.entries(self.files), release)
+
     def arguments(self) -> Arguments:
         if any("blscfg" in read_text(self.root, path) for path in GRUB2_FILES):
             return entry_arguments(self.root, ENTRIES)
@@ -270,6 +274,9 @@ class MenuGrub(_Grub):
             self._run("update-grub")
             atomic.remove(inside(self.root, RECORD))
         return self.answer(changes)
+
+    def words(self, release: str) -> List[List[str]]:
+        return grub_lines(self.config, release)
 
     def arguments(self) -> Arguments:
         if not self.config:

@@ -99,6 +99,10 @@ class Loader(ABC):
         """Have an entry boot once; empty: none does.  Raises RolloutError."""
 
     @abstractmethod
+    def words(self, release: str) -> List[List[str]]:
+        """The arguments of each entry that starts kernel ``release``; without such, of every one."""
+
+    @abstractmethod
     def arguments(self) -> Arguments:
         """How this host's kernels get their arguments."""
 

@@ -14,7 +14,7 @@ from .. import process
 from ..errors import RolloutError
 from ..paths import EFI, PARTITIONS
 from ..rootdir import Files, list_folder, read_text
-from .bls import BlsEntry, best, entries, kept
+from .bls import BlsEntry, arguments, best, entries, kept
 from .loader import UNKNOWN, Arguments, BootError, Entry, Loader, entry_arguments, kernels_in
 
 #: Names of its variables that decide what boots.
@@ -93,6 +93,9 @@ class SystemdBoot(Loader):
             _bootctl(["set-oneshot", f"{entry}.conf" if entry else ""], self.root)
         except BootError as error:
             raise RolloutError("systemd-boot", error.message, error.hint) from None
+
+    def words(self, release: str) -> List[List[str]]:
+        return arguments(menu(self.files).entries, release)
 
     def arguments(self) -> Arguments:
         """Also of a system that another loader has started, or none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Dict, Iterable, List, Mapping, Optional, Tuple
 
-from ..facts.document import Document, Ran, collected, once_for_alike, recorded_lines
+from ..facts.document import Document, Ran, collected, once_for_alike
 from ..facts.unknown import Facts, UndecidedError, fact, given, if_known
 from ..model.expectation import Expectation
 from ..paths import (
@@ -77,34 +77,6 @@ def collect_boot(recorder: Recorder, _request: EvidenceRequest) -> None:
         recorder.command("systemctl-units", ["systemctl", "show", "--property", PROPERTIES, *UNITS])
         failed_units = ["systemctl", "list-units", "--failed", "--plain", "--no-legend", "--no-pager"]
         recorder.command("systemctl-failed", failed_units)
-
-
-#: The arguments of each entry.
-Entries = Tuple[Tuple[str, ...], ...]
-
-
-def configured(document: Document, release: str) -> Entries:
-    """The arguments of each entry of kernel ``release``; without such, of every kernel's.  Raises UndecidedError."""
-    # Only a check asks: other readers of facts needn't import every boot loader.
-    from ..boot import arguments
-    from ..boot.arguments import grub_lines
-
-    for path in GRUB_FILES:
-        grub = grub_lines("\n".join(recorded_lines(document, path)), release)
-        if grub:
-            return tuple(map(tuple, grub))
-    entries: Dict[str, List[str]] = {}
-    own: List[str] = []
-    for folder in ENTRY_FOLDERS:
-        names = document.names(folder) or ()
-        for path in (f"{folder}/{name}" for name in names if name.endswith(".conf") and "-0-rescue" not in name):
-            text = "\n".join(document.lines(path) or ())
-            if "linux" in text:
-                entries[path] = arguments.words_of(path, text)
-                own += [path] if release in text else []
-    if not entries:
-        raise UndecidedError("the boot loader's entries aren't in the evidence")
-    return tuple(tuple(entries[path]) for path in own or entries)
 
 
 def shown_parameters(document: Document, names: Iterable[str]) -> Mapping[str, Optional[str]]:
@@ -275,6 +247,7 @@ _MULTIPATH = "nvme_core.multipath"
 def arguments(facts: HostFacts, expectation: Expectation) -> Answer:
     from ..boot.arguments import differing, unmet
     from ..boot.arguments import name as name_of
+    from ..boot.loader import loader
 
     expected = expectation.module_parameters
     words = facts.kernel.command_line
@@ -283,8 +256,8 @@ def arguments(facts: HostFacts, expectation: Expectation) -> Answer:
     missing = unmet(words, expectation.boot_arguments)
     if missing:
         text = "this boot is without {}".format(", ".join(missing))
-        entries = if_known(lambda: configured(facts.document, expectation.kernel_release), None)
-        if entries is not None and not any(unmet(entry, missing) for entry in entries):
+        entries = if_known(lambda: loader(files=Recorded(facts.document)).words(expectation.kernel_release), [])
+        if entries and not any(unmet(entry, missing) for entry in entries):
             return failed(f"reboot pending: {text}, which the next boot has", _PENDING, lines)
         return failed(text, _AGAIN, lines)
     shown = shown_parameters(facts.document, expected)
