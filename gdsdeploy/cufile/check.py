@@ -41,7 +41,7 @@ from gdsdeploy.cufile.model import (
 )
 from gdsdeploy.files import yamlfile
 from gdsdeploy.host.io import reading
-from gdsdeploy.host.subjects.cufile_json import LIST, TABLE, key_name
+from gdsdeploy.host.subjects.cufile_json import LIST, key_name
 
 #: The kind of a path on the machine where the library runs; "" means that nothing exists there.
 What = Literal["folder", "block", "other", ""]
@@ -367,22 +367,16 @@ def _problem(places: _Places, problem: model.Problem, release: Release) -> Findi
 
 def _on(machine: MachineFacts, values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Problems with paths and kernel of this machine."""
-    for name in ("logging.dir", "miscellaneous.static_routing_filepath", "miscellaneous.static_config_filepath"):
-        if isinstance(values.get(name), str) and not machine.look(values[name]):
-            yield "missing-path", name, f"{values[name]} does not exist on this machine"
-    for name in ("denylist.mounts", "denylist.devices"):
-        paths = values.get(name)
-        for path in paths if isinstance(paths, list) else ():
-            what = machine.look(path) if isinstance(path, str) else "block"
-            if not what:
-                yield "missing-path", name, f"{path} does not exist on this machine"
-            elif name.endswith("devices") and what != "block":
-                yield "not-a-block-device", name, f"{path} is not a block device"
     for name, value in values.items():
-        if name.endswith(TABLE) and isinstance(value, dict):
-            for path in value:
-                if machine.look(path) != "folder":
-                    yield "missing-path", name, f"{path} is not a folder on this machine"
+        is_table = isinstance(value, dict)
+        is_path = is_table or known_keys()[name].limits.form == "path"
+        for path in (value if isinstance(value, (list, dict)) else [value]) if is_path else ():
+            what = machine.look(path) if isinstance(path, str) else "block"
+            if not what or (is_table and what != "folder"):
+                what_not = "is not a folder" if what else "does not exist"
+                yield "missing-path", name, f"{path} {what_not} on this machine"
+            elif name == "denylist.devices" and what != "block":
+                yield "not-a-block-device", name, f"{path} is not a block device"
         if name.endswith(_P2PDMA) and value is True and machine.p2pdma is False:
             yield "no-p2pdma", name, "this machine's kernel has no PCI peer-to-peer DMA (CONFIG_PCI_P2PDMA)"
 

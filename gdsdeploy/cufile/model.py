@@ -293,26 +293,22 @@ def _judge(path: KeyPath, value: object, key: Key, release: Release) -> Iterator
         yield from _judge_table(path, value, key, release)
     else:
         for part in value if isinstance(value, (list, tuple)) else (value,):
-            problems: Iterator[tuple[str, str]] = iter(())
             if isinstance(part, int) and not isinstance(part, bool):
-                problems = _judge_number(part, key, limits)
+                yield from _judge_number(name, part, key, limits)
             elif isinstance(part, str):
-                problems = _judge_text(part, limits, release)
-            yield from (Problem(name, message, kind) for kind, message in problems)
+                yield from _judge_text(name, part, limits, release)
 
 
 def _judge_table(path: KeyPath, table: Mapping[str, object], key: Key, release: Release) -> Iterator[Problem]:
     for folder, row in table.items():
         at = (*path, folder)
-        problems = _judge_text(folder, Limits(form="path"), release)
-        yield from (Problem(key_name(at), message, kind) for kind, message in problems)
+        yield from _judge_text(key_name(at), folder, Limits(form="path"), release)
         if not isinstance(row, Mapping):
             yield Problem(key_name(at), f"expected an object (found {shown(row)})", "wrong-type")
             continue
         for name, value in row.items():
             if name in key.rows:
-                inside = known_keys()[key_name((*path[:-1], name))]
-                yield from _judge((*at, name), value, inside, release)
+                yield from _judge((*at, name), value, known_keys()[key_name((*path[:-1], name))], release)
             else:
                 near = nearest(name, key.rows)
                 message = "unknown key, which libcufile would ignore" + (f" (did you mean {near}?)" if near else "")
@@ -335,7 +331,7 @@ def _is(value: object, kind: _Kind) -> bool:
     return isinstance(value, (list, tuple)) and all(_is(part, part_kind) for part in value)
 
 
-def _judge_number(value: int, key: Key, limits: Limits) -> Iterator[tuple[str, str]]:
+def _judge_number(name: str, value: int, key: Key, limits: Limits) -> Iterator[Problem]:
     if value in limits.also:
         return
     unit = f" {key.unit}" if key.unit else ""
@@ -343,20 +339,20 @@ def _judge_number(value: int, key: Key, limits: Limits) -> Iterator[tuple[str, s
     high = limits.max if limits.max is not None else (_UINT_MAX // 2 if key.type == "int" else _UINT_MAX)
     if not low <= value <= high:
         also = "".join(f" or {number}" for number in limits.also)
-        yield "out-of-range", f"must be {low} to {high}{unit}{also} (found {shown(value)})"
+        yield Problem(name, f"must be {low} to {high}{unit}{also} (found {shown(value)})", "out-of-range")
     elif limits.multiple and value % limits.multiple:
-        yield "not-a-multiple", f"must be a multiple of {limits.multiple}{unit} (found {value})"
+        yield Problem(name, f"must be a multiple of {limits.multiple}{unit} (found {value})", "not-a-multiple")
 
 
-def _judge_text(value: str, limits: Limits, release: Release) -> Iterator[tuple[str, str]]:
+def _judge_text(name: str, value: str, limits: Limits, release: Release) -> Iterator[Problem]:
     if limits.words and value not in limits.words:
-        yield "unknown-word", f"must be one of {', '.join(limits.words)} (found {shown(value)})"
+        yield Problem(name, f"must be one of {', '.join(limits.words)} (found {shown(value)})", "unknown-word")
     if limits.pattern and not re.fullmatch(limits.pattern, value):
-        yield "bad-format", f"must look like {limits.pattern} (found {shown(value)})"
+        yield Problem(name, f"must look like {limits.pattern} (found {shown(value)})", "bad-format")
     if limits.form == "path" and not value.startswith("/"):
-        yield "bad-format", f"must be an absolute path (found {shown(value)})"
+        yield Problem(name, f"must be an absolute path (found {shown(value)})", "bad-format")
     if limits.form == "adapter" and (why := rdma.refusal(value, release)):
-        yield "bad-format", f"{why} (found {shown(value)})"
+        yield Problem(name, f"{why} (found {shown(value)})", "bad-format")
 
 
 @dataclass(frozen=True)

@@ -350,11 +350,6 @@ def _file(
     return _template().render(entries=entries, usage=head), ()
 
 
-def document(name: str, profile: Profile, libcufile: str) -> dict[str, Any]:
-    """The same as a mapping, for a profile without ``fit``; raises FleetInvalid."""
-    return dict(render_profile(name, profile, libcufile).document)
-
-
 def usage(profile: Profile, variant: Variant) -> list[str]:
     """The comment at the head of the file: how a program gets it."""
     if variant == "host":

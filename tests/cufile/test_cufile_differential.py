@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from gdsdeploy import run
-from gdsdeploy.cufile import model, render
+from gdsdeploy.cufile import model
 from gdsdeploy.cufile.check import check
 from gdsdeploy.cufile.model import EXAMINED_RELEASES, P2PDMA, Release, release_of
+from gdsdeploy.cufile.render import render_profile
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.host.gdscheck.reader import parse_log
 from gdsdeploy.host.libcufile import p2pdma
@@ -95,7 +96,7 @@ FOLDERS = ("/var/log/cufile",)
 
 def rendered(version: str, **profile: Any) -> dict[str, Any]:
     intent = Profile.model_validate({"os": "debian-13", "mode": "p2pdma", **profile})
-    return render.document("gds", intent, version)
+    return dict(render_profile("gds", intent, version).document)
 
 
 def enabled(log: str, release: Release) -> set[str]:

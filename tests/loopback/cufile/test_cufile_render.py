@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from gdsdeploy.cufile.model import check, get, release_of
-from gdsdeploy.cufile.render import document, log_dir, render, render_profile
+from gdsdeploy.cufile.render import log_dir, render, render_profile
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.model.fleet import Profile
 from tests.cufile import libraries
@@ -24,6 +24,10 @@ LARGEST = "properties.max_direct_io_size_kb"
 
 def profile(**keys: Any) -> Profile:
     return Profile.model_validate({"os": "debian-13", **keys})
+
+
+def document(name: str, intent: Profile, version: str) -> dict[str, Any]:
+    return dict(render_profile(name, intent, version).document)
 
 
 def parsed(text: str) -> Any:
