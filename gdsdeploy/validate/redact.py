@@ -124,7 +124,7 @@ class Redactor:
 
     def kept(self, kind: str) -> list[str]:
         """The learned words of ``kind`` that stay in texts, because the evidence has them as its own."""
-        return [word for word, of in self._words.items() if of == kind and self._is_kept(word)]
+        return [word for word, of in self._words.items() if of == kind and self._stays(word)]
 
     def name(self, name: str) -> str:
         """What stands for a host's name at a place that is only for those; it is again one that a file can have."""
@@ -178,7 +178,7 @@ class Redactor:
         self.text.cache_clear()
 
     def _compiled(self) -> re.Pattern[str]:
-        words = [word for word in self._words if not self._is_kept(word)]
+        words = [word for word in self._words if not self._stays(word)]
         users = [word for word in words if self._words[word] == USER]
         others = [word for word in words if self._words[word] != USER]
         found = {
@@ -189,10 +189,8 @@ class Redactor:
         }
         return re.compile("|".join(f"(?P<{name}>{expression})" for name, expression in found.items() if expression))
 
-    def _is_kept(self, word: str) -> bool:
-        if word in self._names:
-            return True
-        return word in _own_words() and re.search(re.escape(word).join(_EDGES["word"]), _own_words()) is not None
+    def _stays(self, word: str) -> bool:
+        return word in self._names or _is_own(word)
 
     def _replaced(self, match: re.Match[str]) -> str:
         form, text = str(match.lastgroup), match[0]
@@ -252,6 +250,11 @@ def _own_words() -> str:
     files = (resources.package() / "host").rglob("*")
     own = "\n".join(file.read_text(encoding="utf-8") for file in files if file.suffix in (".py", ".json"))
     return f"{own}\n{json.dumps(Fleet.model_json_schema())}"
+
+
+@functools.cache
+def _is_own(word: str) -> bool:
+    return word in _own_words() and re.search(re.escape(word).join(_EDGES["word"]), _own_words()) is not None
 
 
 def _any_of(words: Iterable[str]) -> str:

@@ -76,22 +76,10 @@ _FEWER = "Make several bundles with --limit HOST[,HOST…]"
 #: What a bundle has of a host's evidence: what facts are read from, and where they are from.
 SECTIONS: Final = frozenset(
     {
-        *("version", "collected_at", "seconds", "host", "files", "binaries", "links", "listings", "excerpts"),
-        *("commands", "modules", "audits", "trees", "dkms", "modulefiles", "owners", "excludes", "inodes", "features"),
-        *(
-            "opens",
-            "odirect",
-            "load",
-            "insides",
-            "acs",
-            "ports",
-            "vpd",
-            "environment",
-            "configs",
-            "processes",
-            "space",
-            "gaps",
-        ),
+        *("version", "collected_at", "seconds", "host", "gaps"),
+        *("files", "binaries", "links", "listings", "excerpts", "commands", "modules", "audits", "trees", "dkms"),
+        *("modulefiles", "owners", "excludes", "inodes", "features", "opens", "odirect", "load", "insides", "acs"),
+        *("ports", "vpd", "environment", "configs", "processes", "space"),
     }
 )
 

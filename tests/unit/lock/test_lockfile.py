@@ -11,6 +11,7 @@ import yaml
 from gdsdeploy.converge.expectation import expectation
 from gdsdeploy.converge.machine import Machine
 from gdsdeploy.errors import LockInvalid, LockStale
+from gdsdeploy.files import yamlfile
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
 from gdsdeploy.lock.lockfile import Difference
@@ -79,6 +80,13 @@ def test_the_digest_is_over_content_and_not_layout(path: Path) -> None:
     path.write_text(yaml.safe_dump(dict(reversed(value.items())), default_flow_style=True))
     assert lockfile.read(path) == LOCK
     assert list(lockfile.build({"b": target(), "a": target()}).targets) == ["a", "b"]
+
+
+def test_a_lock_that_no_reader_takes_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yamlfile, "LIMIT", 10)
+    with pytest.raises(LockInvalid, match=r"it would have [\d,]+ bytes; no reader takes more than 10"):
+        lockfile.write(tmp_path / "gdsdeploy.lock", LOCK)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_lock_that_cannot_be_written_is_named(tmp_path: Path) -> None:

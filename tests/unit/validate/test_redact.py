@@ -113,6 +113,26 @@ def test_nothing_that_stands_for_a_name_is_replaced_again_or_is_a_name() -> None
     assert redactor.text("head7 host-1 host-3 host-2 host-1") == "host-4 host-5 host-6 host-7 host-5"
 
 
+def test_words_of_every_host_stay_in_texts_and_hosts_get_other_names() -> None:
+    redactor = learned("boot", "eth7", "head7")
+    redactor.keep(paths=["/sys/class/net/eth7/mtu"])
+    assert redactor.text("boot of head7 by eth7") == "boot of host-1 by eth7"
+    assert redactor.kept(HOST) == ["boot", "eth7"]
+    assert [redactor.name(name) for name in ("boot", "eth7", "head7")] == ["host-2", "host-3", "host-1"]
+
+
+def test_machines_that_a_log_names() -> None:
+    redactor = Redactor()
+    log = """Nov 30 01:00:00 node9 sshd[1]: session of ops@desk7
+mount nas:/export from nas.corp.example by gpu1.corp.example, see docs.nvidia.com and gds@x.service"""
+    redactor.learn_log(log, ["gpu1"])
+    assert (
+        redactor.text(log)
+        == """Nov 30 01:00:00 other-host-1 sshd[1]: session of ops@other-host-2
+mount other-host-3:/export from other-host-4 by gpu1.corp.example, see docs.nvidia.com and gds@x.service"""
+    )
+
+
 # --- whole bundles ---------------------------------------------------------------------------------------------------
 
 
