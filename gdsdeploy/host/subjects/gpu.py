@@ -148,28 +148,28 @@ def _rows(gpus: Sequence[Gpu]) -> Tuple[str, ...]:
 
 def cached(facts: HostFacts, gpu: Function, refuses: bool = False) -> Iterator[Condition]:
     """A GPU has a BAR1, large enough for libcufile's bounce buffers."""
-    if not gpu.bars:
-        yield Condition(Unknown(f"the evidence doesn't show the BARs of the GPU {gpu.address}"))
-    elif not gpu.bar1:
-        what = f"the GPU {gpu.address} has no BAR1, through which other devices reach its memory"
-        if gpu.bar1 == 0:
-            what = f"BAR1 of the GPU {gpu.address} has no address: neither firmware nor kernel found room for it"
-        evidence = quote.with_source(
-            f"{PCI}/{gpu.address}/resource", ["BARs of {} bytes".format(", ".join(map(str, gpu.bars.values())))]
-        )
-        yield Condition(False, listed_cause("gpu.no-bar1", evidence, what))
     size = if_known(lambda: facts.cufile.setting("properties", "max_device_cache_size_kb", CACHE_KIB), CACHE_KIB)
     needed = (size if isinstance(size, int) else CACHE_KIB) << 10
-    yield from bar1(gpu, needed, f"less than the {needed >> 20} MiB of bounce buffers in {CUFILE}", refuses)
+    return bar1(gpu, needed, f"less than the {needed >> 20} MiB of bounce buffers in {CUFILE}", refuses)
 
 
 def bar1(gpu: Function, least: int, why: str, refuses: bool = True) -> Iterator[Condition]:
-    """BAR1 has at least ``least`` bytes.  refuses: whether a smaller one rules the path out, else it only may."""
-    size = gpu.bar1
-    if size and size < least:
+    """A GPU has a BAR1 of at least ``least`` bytes.
+
+    refuses: whether a smaller one rules the path out, else it only may.
+    """
+    size, source = gpu.bar1, f"{PCI}/{gpu.address}/resource"
+    if not gpu.bars:
+        yield Condition(Unknown(f"the evidence doesn't show the BARs of the GPU {gpu.address}"))
+    elif not size:
+        what = f"the GPU {gpu.address} has no BAR1, through which other devices reach its memory"
+        if size == 0:
+            what = f"BAR1 of the GPU {gpu.address} has no address: neither firmware nor kernel found room for it"
+        shown = "BARs of {} bytes".format(", ".join(map(str, gpu.bars.values())))
+        yield Condition(False, listed_cause("gpu.no-bar1", quote.with_source(source, [shown]), what))
+    elif size < least:
         what = f"BAR1 of the GPU {gpu.address} has {size >> 20} MiB, {why}"
-        evidence = quote.with_source(f"{PCI}/{gpu.address}/resource", [f"BAR1 of {size} bytes"])
-        cause = listed_cause("gpu.small-bar1", evidence, what)
+        cause = listed_cause("gpu.small-bar1", quote.with_source(source, [f"BAR1 of {size} bytes"]), what)
         yield Condition(False if refuses else Unknown(what), cause, suspect=True)
 
 
