@@ -39,6 +39,7 @@ from typing import Any, Callable, Dict, Iterator, Optional
 from ..io.mounts import id_of
 from ..io.reading import flags_of
 from ..process import TIMED_OUT, apart
+from ..subjects.odirect import BUFFERED, BYPASSED, FELL_BACK, NOT_PROVEN, REFUSED, WRONG
 from .scratch import reopened, scratch
 
 _AT_EMPTY_PATH = 0x1000
@@ -160,16 +161,6 @@ def cache_of(descriptor: int, length: int) -> Optional[Cache]:
             return Cache(descriptor, Cache(descriptor, False).empty(length))
     return None
 
-
-#: Results of one piece of direct I/O.
-BYPASSED = "bypassed"
-BUFFERED = "buffered"
-#: written through the cache, and dropped from it afterwards
-FELL_BACK = "fell back"
-REFUSED = "refused"
-#: other bytes came back
-WRONG = "wrong data"
-NOT_PROVEN = "not proven"
 
 PAGE = mmap.PAGESIZE
 #: One piece of I/O; a write has one of its pages mapped.

@@ -42,8 +42,8 @@ JOURNALLING, INLINE, CHECKSUMS, COMPRESSION, DEDUPLICATION, ENCRYPTION, COW, CAC
     "data journalling", "inline data", "checksums", "compression", "deduplication", "encryption", "copy-on-write",
     "cache of the client",
 )  # fmt: skip
-RAID, LVM, MULTI, TIERING, REPLICATION, READ_AHEAD, TRANSPORT = (
-    "RAID or erasure coding", "LVM", "multipath", "tiering", "synchronous replication", "read-ahead", "transport",
+RAID, LVM, MULTI, TIERING, REPLICATION, TRANSPORT = (
+    "RAID or erasure coding", "LVM", "multipath", "tiering", "synchronous replication", "transport",
 )  # fmt: skip
 #: Feature of a filesystem's own, in the order of a report → what to do where it is on.
 FIXES = {
@@ -88,21 +88,10 @@ LAYERS = {
     storage.LOOP: Layer(instead="put the files on a filesystem of the disk itself, not into an image file"),
     storage.MULTIPATH: Layer((MULTI,)),
 }  # fmt: skip
-#: Filesystems whose data lies with servers → their kernel modules.
-SERVED = {
-    "nfs": ("nfs", "rpcrdma"),
-    "nfs4": ("nfsv4", "rpcrdma"),
-    "lustre": ("lustre", "lnet"),
-    "gpfs": ("mmfs26", "mmfslinux"),
-    "wekafs": ("wekafsio", "wekafsgw"),
-    "beegfs": ("beegfs",),
-    "scatefs": ("scatefs",),
-    "panfs": ("panfs",),
-    "virtiofs": ("virtiofs",),
-    "ceph": ("ceph",),
-    "cifs": ("cifs",),
-    "9p": ("9p",),
-}
+#: Filesystems whose data lies with servers.
+SERVED = (
+    "nfs", "nfs4", "lustre", "gpfs", "wekafs", "beegfs", "scatefs", "panfs", "virtiofs", "ceph", "cifs", "9p",
+)  # fmt: skip
 #: Filesystems without a cache beside the page cache.
 _PAGE_CACHE_ONLY = ("ext4", "ext3", "ext2", "xfs", "btrfs")
 #: A flag of XFS's geometry: XFS_FSOP_GEOM_FLAGS_REFLINK.
@@ -152,7 +141,7 @@ def features(facts: StorageFacts, mount: Mount, path: str) -> Tuple[Feature, ...
         # An encrypted disk under a filesystem that does not encrypt: what is on counts.
         if previous is None or previous.state != ON:
             by_name[feature.name] = feature
-    names = (*FIXES, *BLOCK, READ_AHEAD, TRANSPORT)
+    names = (*FIXES, *BLOCK, TRANSPORT)
     return tuple(by_name[name] for name in names if name in by_name)
 
 
@@ -194,12 +183,8 @@ def _served(mount: Mount) -> Iterator[Feature]:
     options = [
         option for option in mount.options if option.split("=")[0] in ("proto", "vers", "nconnect", "rdma", "port")
     ]
-    modules = if_known(lambda: mount.document.text("/proc/modules"), None) or ""
-    loaded = {line.split()[0] for line in modules.splitlines() if line.strip()}
-    clients = SERVED[mount.filesystem]
-    modules_line = ", ".join(name for name in clients if name in loaded) or "none of " + ", ".join(clients)
     words = "RDMA" if over_rdma(mount) else " ".join(options) or Unknown(f"{mount.filesystem} does not show it here")
-    yield Feature(TRANSPORT, words, (mount.words, "/proc/modules: " + modules_line))
+    yield Feature(TRANSPORT, words, (mount.words,))
 
 
 def over_rdma(mount: Mount) -> bool:
@@ -339,9 +324,6 @@ def _of_devices(mount: Mount) -> Iterator[Feature]:
                 unknown = line
             else:
                 evidence[name].append(line)
-    size = if_known(lambda: top.read_ahead, None)
-    if size is not None:
-        yield Feature(READ_AHEAD, f"{size} KiB, for buffered reads only", (f"{mount.source}: {size}",))
     for name, lines in evidence.items():
         if lines:
             yield Feature(name, ON, tuple(lines))

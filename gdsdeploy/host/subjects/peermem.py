@@ -9,7 +9,7 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from ..facts.document import TIMED_OUT, Document, Ran, there
+from ..facts.document import Document, Ran, there
 from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, follows, given, if_known, known
 from ..model.expectation import Expectation
 from ..paths import HOLDERS, INFINIBAND, LEGACY_SERVICE, NVIDIA, PEERS, REGISTRATION, SERVICE_FOLDERS
@@ -18,7 +18,7 @@ from .condition import DMABUF, PEERMEM, Cause, Condition, condition, numbers
 from .driver import OPEN
 from .kernel import KernelFacts, check_messages
 from .modules import ModuleFacts, loaded
-from .proof import events, given_gpus, not_given, refused, register_memory, served
+from .proof import ended, events, given_gpus, not_given, refused, register_memory, served
 from .rdma import no_rdma
 from .register import Answer, Steps, check, collector, failed, passed, unknown
 from .topology import iommu
@@ -199,19 +199,14 @@ class _Trial:
 
     def _ending(self) -> str:
         """Why the trial stopped."""
-        library, gpu, run = self._event("not loaded"), self._event("no GPU"), self._run
+        library, gpu = self._event("not loaded"), self._event("no GPU")
         if library:
             return f"a library was not loaded: {library.get('reason')}"
         if gpu:
             return f"CUDA gives no GPU: {gpu.get('call')} returned {gpu.get('status')}"
         last: Mapping[str, Any] = next((event for event in reversed(self._events) if event.get("event") == "begin"), {})
         place = f" at {last.get('adapter')} with GPU {last.get('gpu')}" if last.get("gpu") else ""
-        if run.status == TIMED_OUT:
-            return f"the registration did not return in time{place}"
-        if run.status < 0:
-            return f"the registration was ended by signal {-run.status}{place}"
-        error = (run.stderr.strip().splitlines() or ["it printed no error"])[-1]
-        return f"the registration ended with status {run.status}{place}: {error}"
+        return ended(self._run, "the registration", place)
 
 
 #: First kernel whose RDMA core accepts DMA-BUF memory.

@@ -307,15 +307,19 @@ class _Try:
         return self._end(f"before this {operation}" if opened else "in cuFileDriverOpen or before")
 
     def _end(self, where: str) -> _Ending:
-        status = self._run.status
-        if status == TIMED_OUT:
-            return _Ending(f"cuFile did not return in time, {where}")
-        if status < 0:
-            return _Ending(f"cuFile was ended by signal {-status}, {where}")
-        if status == NOT_FOUND:
+        if self._run.status == NOT_FOUND:
             return _Ending(f"the try could not be started: {self._run.stderr.strip()}", tried=False)
-        last = (self._run.stderr.strip().splitlines() or ["it printed nothing"])[-1]
-        return _Ending(f"the try ended with status {status}, {where}: {last}")
+        return _Ending(ended(self._run, "cuFile", f", {where}"))
+
+
+def ended(run: Ran, name: str, where: str) -> str:
+    """Why a child stopped before it was done."""
+    if run.status == TIMED_OUT:
+        return f"{name} did not return in time{where}"
+    if run.status < 0:
+        return f"{name} was ended by signal {-run.status}{where}"
+    last = (run.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+    return f"{name} ended with status {run.status}{where}: {last}"
 
 
 def events(output: str) -> List[Dict[str, Any]]:

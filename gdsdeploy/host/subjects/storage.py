@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
 #: Files of a block device; a partition doesn't have most of them, its disk does.
 FILES = (
-    *("partition", "dm/name", "dm/uuid", "md/level", "md/metadata_version", "queue/logical_block_size"),
-    *("queue/rotational", "queue/nr_requests", "queue/read_ahead_kb", "integrity/device_is_integrity_capable"),
-    *("integrity/format", "device/transport", "device/model"),
+    *("partition", "dm/name", "dm/uuid", "md/level", "queue/logical_block_size", "queue/nr_requests"),
+    *("integrity/device_is_integrity_capable", "integrity/format"),
 )
 BLOCKS = "/sys/class/block"
 CONTROLLERS, CONTROLLER_FILES = "/sys/class/nvme", ("transport", "address", "model", "firmware_rev", "subsysnqn")
@@ -198,8 +197,6 @@ class Device(Facts):
     md_level = _line("md/level")
     #: how many requests its queue holds
     requests = _number("queue/nr_requests")
-    #: KiB that the kernel reads ahead for buffered reads
-    read_ahead = _number("queue/read_ahead_kb")
     #: bytes of a logical block
     block_size = _number("queue/logical_block_size")
 

@@ -64,7 +64,7 @@ def _device(name: str, words: Mapping[str, Any]) -> Iterator[tuple[str, str, Any
     yield "links", link, "../../" + folder.removeprefix("/sys/")
     files: dict[str, str] = {"dm/name": words.get("name", ""), "dm/uuid": words.get("uuid", "")}
     files |= {"md/level": words.get("level", ""), "queue/logical_block_size": str(words.get("block", 512))}
-    files |= {"queue/nr_requests": str(words.get("requests", 1023)), "queue/read_ahead_kb": "128"}
+    files |= {"queue/nr_requests": str(words.get("requests", 1023))}
     files |= {"integrity/format": words.get("format", "none")}
     files |= {"integrity/device_is_integrity_capable": str(words.get("flag", int("format" in words)))}
     is_part = "of" in words
