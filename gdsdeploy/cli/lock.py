@@ -134,16 +134,6 @@ def lock_fleet(
         _lock(fleet, mode, moved, hosts, tries if prove else 0, sign, as_json)
 
 
-def _signed(fleet: Path, mode: Reading, key: Path | None) -> GdsError | None:
-    """Sign the lock beside ``fleet`` with the key, if there is one; returns why it isn't signed."""
-    try:
-        if key is not None:
-            _sign(fleet, mode, key)
-    except GdsError as error:
-        return error
-    return None
-
-
 def _sign(fleet: Path, mode: Reading, key: Path) -> None:
     """Sign the lock beside ``fleet``; raises SignatureRefused where the fleet file doesn't list the signer."""
     path, intent = lockfile.beside(fleet), load_fleet(fleet, mode)
@@ -178,13 +168,18 @@ def _lock(
     pieces = _ask(intent, fleet, *hosts) if hosts is not None else Pieces({}, {})
     resolved, proven = _resolve(intent, fleet, mode, old, upgrade, pieces, tries)
     attempts = proven.attempts if proven is not None else ()
-    named = old is not None and (intent.signers is None or bool(old.fleet_id)) and _of_fleet(intent, old)
+    named = old is not None and intent.fleet_id in (None, old.fleet_id) and bool(intent.signers is None or old.fleet_id)
     same = named and lockfile.same_choice(old, resolved.lock)
     changes = lockfile.changes(old, resolved.lock)
     if not same:
         resolved = replace(resolved, lock=lockfile.successor(resolved.lock, intent, old))
         lockfile.write(path, resolved.lock)
-    errors = [_undecided(proven), _signed(fleet, mode, key)]
+    errors = _undecided(proven)
+    if key is not None:
+        try:
+            _sign(fleet, mode, key)
+        except GdsError as error:
+            errors.append(error)
     for profile, verdict in resolved.warnings:
         console.warn(f"profile {profile}: [{verdict.rule}] {verdict.words}")
     for change in changes:
@@ -216,11 +211,6 @@ def _lock(
 def _fetcher(intent: Fleet, fleet: Path, mode: Reading) -> Fetcher:
     within = None if mode.file_repositories else paths.folder_of(fleet)
     return Fetcher(logins=credentials.of_fleet(intent, fleet), within=within)
-
-
-def _of_fleet(intent: Fleet, lock: Lock) -> bool:
-    """Whether the lock has the id that the fleet file states, if it states one."""
-    return intent.fleet_id is None or lock.fleet_id == intent.fleet_id
 
 
 def _resolve(
@@ -276,12 +266,12 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
     return {"profile": attempt.profile, **values, "kept": attempt.is_earlier, "rule": attempt.rule or None}
 
 
-def _undecided(proven: Proven | None) -> GdsError | None:
+def _undecided(proven: Proven | None) -> list[GdsError]:
     """What the command ends in where no build can prove a stack that is locked."""
-    if proven is None or not proven.undecided:
-        return None
-    lines = [f"profile {e.profile}: {e.label} has no proof: {e.record.error}" for e in proven.undecided]
-    return ChecksUnknown(joined(lines), hint="The lock is written. Hosts audit the modules that they build")
+    undecided = proven.undecided if proven is not None else ()
+    lines = [f"profile {e.profile}: {e.label} has no proof: {e.record.error}" for e in undecided]
+    hint = "The lock is written. Hosts audit the modules that they build"
+    return [ChecksUnknown(joined(lines), hint=hint)] if lines else []
 
 
 def _ask(intent: Fleet, fleet: Path, adopt: str, timeout: float) -> Pieces:

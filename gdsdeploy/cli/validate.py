@@ -65,7 +65,7 @@ _JUDGING = ("--check", "--waive", "--until", "--reason", "--verbose", "--json", 
 @options.at_once
 @options.as_json()
 @click.option("--junit", type=options.FILE, metavar="FILE", help="Also write JUnit XML, a suite per host.")
-@click.option("--html", type=options.FILE, metavar="FILE", help="Also write one self-contained HTML file.")
+@click.option("--html", "page", type=options.FILE, metavar="FILE", help="Also write one self-contained HTML file.")
 @click.option("--metrics", type=options.FILE, metavar="FILE", help="Also write metrics in Prometheus' text format.")
 def validate(
     fleet: Path | None,
@@ -83,7 +83,7 @@ def validate(
     timeout: float,
     as_json: bool,
     junit: Path | None,
-    html: Path | None,
+    page: Path | None,
     metrics: Path | None,
 ) -> None:
     """Prove on each host of FLEET what its stack is and which path its storage takes.
@@ -117,20 +117,31 @@ def validate(
     if pytest_args:
         raise click.UsageError(f"unexpected argument {pytest_args[0]!r}; arguments for pytest need --pytest")
     waivers = _waivers(waive, until, reason)
-    from gdsdeploy.files.output import require_folder
+    from gdsdeploy.files.output import require_folder, write_each
+    from gdsdeploy.report import formats, html
     from gdsdeploy.validate.fleet_validation import ValidateOptions, outcome, require_check
 
     request = ValidateOptions([require_check(name) for name in only], waivers, load=load)
     # Before a host is asked.
-    for file in (junit, html, metrics):
+    for file in (junit, page, metrics):
         require_folder(file)
     if source is not None:
-        report = _judge_bundle(source, request)
+        from gdsdeploy.validate.support_bundle import judge, read
+
+        saved = read(source)
+        with console.step(f"Judging the evidence from {words(saved.hosts)} of {saved.when}"):
+            report = judge(saved, request, fleet=str(source), progress=console.say_each(len(saved.hosts)))
     else:
         assert fleet is not None
         report = _validate_hosts(fleet, limit, request, timeout=timeout, since_boot=since_boot)
     # First, because a reader of the words may go before their end.
-    unwritten = _write(report, junit=junit, html=html, metrics=metrics).values()
+    unwritten = write_each(
+        [
+            (junit, lambda: formats.junit_xml(report)),
+            (page, lambda: html.stream(report)),
+            (metrics, lambda: formats.metrics(report)),
+        ]
+    ).values()
     _show(report, as_json=as_json, verbose=verbose)
     options.end_with([*unwritten, outcome(report)])
 
@@ -145,21 +156,6 @@ def _show(report: Report, *, as_json: bool, verbose: bool) -> None:
     console.table(formats.fleet_table(report, verbose=verbose))
     if details := formats.details(report, verbose=verbose):
         console.data(f"\n{details}")
-
-
-def _write(report: Report, *, junit: Path | None, html: Path | None, metrics: Path | None) -> dict[Path, GdsError]:
-    """As write_each."""
-    from gdsdeploy.files.output import write_each
-    from gdsdeploy.report import formats
-    from gdsdeploy.report.html import stream
-
-    return write_each(
-        [
-            (junit, lambda: formats.junit_xml(report)),
-            (html, lambda: stream(report)),
-            (metrics, lambda: formats.metrics(report)),
-        ]
-    )
 
 
 def _validate_hosts(
@@ -185,14 +181,6 @@ def _validate_hosts(
             since_boot=since_boot,
             progress=console.say_each(len(names)),
         )
-
-
-def _judge_bundle(source: Path, request: ValidateOptions) -> Report:
-    from gdsdeploy.validate.support_bundle import judge, read
-
-    saved = read(source)
-    with console.step(f"Judging the evidence from {words(saved.hosts)} of {saved.when}"):
-        return judge(saved, request, fleet=str(source), progress=console.say_each(len(saved.hosts)))
 
 
 def _as_pytest(fleet: Path, limit: str | None, argv: tuple[str, ...]) -> None:
