@@ -18,7 +18,6 @@ from typing import Any, Final
 
 from gdsdeploy import resources
 from gdsdeploy.files.secret import REDACTED, hide, names_secret
-from gdsdeploy.host.paths import SECURE_BOOT, SHIM_STATE
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.text import NAME
 
@@ -204,8 +203,8 @@ class Redactor:
         if form in ("ipv4", "ipv6"):
             return self._address(text)
         if form == "uuid":
-            # Part of an EFI variable's name, the same on every machine.
-            own = text in SECURE_BOOT + SHIM_STATE
+            # Those of EFI variables and of partitions' types are the same on every machine.
+            own = text.lower() in _own_uuids()
             return text if own else self._stand_in("UUID", text.lower(), "00000000-0000-4000-8000-{:012x}".format)
         if form == "machine":
             return self._stand_in("machine id", text, "{:032x}".format)
@@ -250,6 +249,11 @@ def _own_words() -> str:
     files = (resources.package() / "host").rglob("*")
     own = "\n".join(file.read_text(encoding="utf-8") for file in files if file.suffix in (".py", ".json"))
     return f"{own}\n{json.dumps(Fleet.model_json_schema())}"
+
+
+@functools.cache
+def _own_uuids() -> frozenset[str]:
+    return frozenset(each.lower() for each in re.findall(_FORMS["uuid"], _own_words()))
 
 
 @functools.cache

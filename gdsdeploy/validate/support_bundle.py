@@ -15,6 +15,7 @@ A gzipped tar archive, the same bytes for the same content::
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import io
@@ -164,7 +165,11 @@ def _redacted_host(host: BundleHost, redactor: Redactor) -> BundleHost:
     """The same host, with the declared sections of its evidence alone."""
     evidence = host.evidence
     if evidence is not None:
+        binaries = evidence.get("binaries")
         evidence = {name: redactor.value(section) for name, section in evidence.items() if name in SECTIONS}
+        if binaries:
+            redacted = {redactor.text(path): _redacted_binary(path, data, redactor) for path, data in binaries.items()}
+            evidence["binaries"] = redacted
         if own := _own_name(host.evidence):
             evidence["host"]["name"] = redactor.name(own)
     expected = {
@@ -178,6 +183,17 @@ def _redacted_host(host: BundleHost, redactor: Redactor) -> BundleHost:
         replace(each, check=redactor.text(each.check), reason=redactor.text(each.reason)) for each in host.waivers
     )
     return BundleHost(expectation_from(json.dumps(expected)), evidence, trouble, waivers, host.seconds)
+
+
+def _redacted_binary(path: str, data: Any, redactor: Redactor) -> Any:
+    """Hex digits; those of a boot loader's variable are four bytes and a text (The Boot Loader Interface)."""
+    if not isinstance(data, str):
+        return redactor.value(data)
+    if "/efivars/Loader" in path:
+        with contextlib.suppress(ValueError):
+            value = bytes.fromhex(data)
+            return (value[:4] + redactor.text(value[4:].decode("utf-16-le")).encode("utf-16-le")).hex()
+    return data
 
 
 def pack(bundle: Bundle, taken_out: Mapping[str, int]) -> bytes:

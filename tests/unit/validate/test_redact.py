@@ -25,11 +25,13 @@ from gdsdeploy.host.facts import document, facts_from
 from gdsdeploy.host.facts.document import EvidenceFileError
 from gdsdeploy.host.io import tarball
 from gdsdeploy.host.model.expectation import Expectation, from_json
+from gdsdeploy.host.model.finding import FAIL
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.ssh import reply_schema
 from gdsdeploy.validate import support_bundle
 from gdsdeploy.validate.redact import HOST, USER, Redactor
 from gdsdeploy.validate.support_bundle import Bundle, BundleHost, judge, learn_host, redactor_for
+from tests.unit.host import cases
 from tests.unit.host.facts.test_evidence_file import EVIDENCE, expected
 
 HOSTS = Path(__file__).parents[2] / "evidence" / "hosts"
@@ -449,6 +451,22 @@ def test_names_out_of_odd_words_change_no_verdict(name: str, words: list[str]) -
     before = checks.run(facts_from(RECORDED[name]), expectation)
     after = checks.run(facts_from(first.evidence), first.expectation)
     assert [entry.verdict for entry in after] == [entry.verdict for entry in before]
+
+
+def test_the_variables_of_a_boot_loader_are_texts_and_their_names_the_same_everywhere() -> None:
+    document = cases.read("truth/boot")["systemd-boot, another kernel for one boot"].document()
+    text = json.dumps(document)
+    for encode in (str, lambda word: word.encode("utf-16-le").hex()):
+        text = text.replace(encode("m-6.12.9"), encode("0123456789abcdef0123456789abcdef-6.12.9"))
+    original = whole(json.loads(text))
+    redacted = support_bundle.redact_bundle(original, redactor_of(original)).hosts["host-1"]
+    assert "0123456789abcdef".encode("utf-16-le").hex() not in json.dumps(redacted.evidence)
+    before, after = (
+        {entry.check: entry.verdict for entry in checks.run(facts_from(each.evidence), each.expectation)}
+        for each in (original.hosts["gpu1"], redacted)
+    )
+    assert after == before
+    assert before["kernel.boot-default"] == FAIL
 
 
 def test_sections_that_are_not_declared_are_left_out_and_said() -> None:
