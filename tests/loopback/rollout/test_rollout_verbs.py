@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -324,6 +325,23 @@ def test_others_watch_and_pause_the_one_that_works(
     assert watched_events[-1]["kind"] in ("paused", "end")
     assert run("rollout", "pause", fleet.path) == 50, "it is paused already"
     assert status_of(fleet).reason == "lunch"
+
+
+@pytest.mark.parametrize(("number", "times"), [(signal.SIGINT, 1), (signal.SIGTERM, 2), (signal.SIGHUP, 3)])
+def test_it_dies_by_the_signal_that_ended_it(
+    number: signal.Signals, times: int, make_fleet: Make, command: Callable[..., Any]
+) -> None:
+    fleet = make_fleet(seconds=0.2)
+    process = command("start", fleet.path, "--yes")
+    until(fleet, lambda now: bool(now.under_way()))
+    for _ in range(times):
+        process.send_signal(number)
+        time.sleep(0.05)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == -number, err
+    assert "Continue with: gdsdeploy rollout resume" in err
+    assert run("rollout", "resume", fleet.path) == 0
+    assert status_of(fleet).outcomes() == OUTCOMES
 
 
 def test_a_rollout_in_a_terminal_is_drawn_anew(make_fleet: Make, command: Callable[..., Any], tmp_path: Path) -> None:
