@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import queue
 import signal
 import sys
 import threading
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from gdsdeploy.errors import Interrupted
 
@@ -30,40 +31,39 @@ HURRY = 5.0
 _GONE = 3.0
 #: PR_SET_CHILD_SUBREAPER of prctl(2)
 _ADOPT = 36
+#: Seconds between two looks at a request.
+_LOOK = 0.2
+
+T = TypeVar("T")
 
 
 class Stop:
     """A request to end, made once and never withdrawn; safe to share between threads."""
 
     def __init__(self) -> None:
-        self._wished = threading.Event()
-        self._lock = threading.Lock()
-        self._ends: dict[int, Callable[[], None]] = {}
-        self._number = 0
-
-    @property
-    def event(self) -> threading.Event:
-        """Set by the request; for code that waits in its own way."""
-        return self._wished
+        #: set by the request
+        self.event = threading.Event()
 
     def request(self) -> None:
         """End everything within a scope of this soon.  Called from another thread."""
-        with self._lock:
-            self._wished.set()
-            ends = list(self._ends.values())
-        for end in ends:
-            # Each may block.
-            threading.Thread(target=end, daemon=True).start()
+        self.event.set()
 
     def check(self) -> None:
         """Raise Interrupted after the request."""
-        if self._wished.is_set():
+        if self.event.is_set():
             raise Interrupted("stopped before it was done; the next run resumes there")
 
     def wait(self, seconds: float) -> None:
         """Pause; the request raises Interrupted at once."""
-        self._wished.wait(seconds)
+        self.event.wait(seconds)
         self.check()
+
+    def take(self, source: queue.SimpleQueue[T]) -> T:
+        """The next value; the request raises Interrupted soon."""
+        while True:
+            self.check()
+            with contextlib.suppress(queue.Empty):
+                return source.get(timeout=_LOOK)
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -74,22 +74,6 @@ class Stop:
             yield
         finally:
             _CURRENT.reset(token)
-
-    @contextmanager
-    def ending(self, end: Callable[[], None]) -> Iterator[None]:
-        """Within the block, the request calls ``end`` in another thread; at once after an earlier request."""
-        with self._lock:
-            self._number += 1
-            number = self._number
-            self._ends[number] = end
-            already = self._wished.is_set()
-        if already:
-            threading.Thread(target=end, daemon=True).start()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._ends.pop(number, None)
 
 
 _CURRENT: ContextVar[Stop | None] = ContextVar("stop", default=None)

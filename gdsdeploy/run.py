@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from gdsdeploy import cancel
-from gdsdeploy.errors import MissingProgram, ProgramFailed, lack_of_controller
+from gdsdeploy.errors import Interrupted, MissingProgram, ProgramFailed, lack_of_controller
 
 #: Lines of a failed program's output that are quoted in the error.
 TAIL_LINES = 25
@@ -171,7 +171,7 @@ def run(
             )
         stack.enter_context(process)
         try:
-            outputs = _outputs(process, timeout)
+            outputs = _outputs(process, _minding(process, timeout))
         except subprocess.TimeoutExpired as error:
             _kill(process)
             command = shlex.join(map(str, argv))
@@ -196,22 +196,33 @@ def _file_of(data: str | bytes) -> Iterator[IO[bytes]]:
         yield file
 
 
-def _outputs(process: subprocess.Popen[bytes], timeout: float | None) -> Sequence[bytes | None]:
-    """Standard output and error of a program to its end; raises TimeoutExpired, and Interrupted as :func:`run` does."""
-    begin, ended, stop = time.monotonic(), 0.0, cancel.current()
+def _minding(process: subprocess.Popen[bytes], timeout: float | None) -> Callable[[], None]:
+    """What raises Interrupted after a request to stop, and TimeoutExpired ``timeout`` seconds from now.
+
+    It does so while the program runs.  One that begins after the request cleans up, and comes to its end.
+    """
+    stop, until = cancel.current(), None if timeout is None else time.monotonic() + timeout
     stops = not stop.event.is_set()
+
+    def mind() -> None:
+        if process.poll() is None:
+            if stops:
+                stop.check()
+            if until is not None and time.monotonic() >= until:
+                raise subprocess.TimeoutExpired(process.args, 0)
+
+    return mind
+
+
+def _outputs(process: subprocess.Popen[bytes], mind: Callable[[], None]) -> Sequence[bytes | None]:
+    """Standard output and error of a program to its end; raises what ``mind`` raises."""
+    ended = 0.0
     while True:
-        left = _LOOK if timeout is None else min(_LOOK, begin + timeout - time.monotonic())
         try:
-            return process.communicate(timeout=max(0.0, left))
+            return process.communicate(timeout=_LOOK)
         except subprocess.TimeoutExpired as error:
-            now = time.monotonic()
-            if process.poll() is None:
-                if stops:
-                    stop.check()
-                if timeout is not None and now >= begin + timeout:
-                    raise
-            elif (ended := ended or now) + LINGER <= now:
+            mind()
+            if process.returncode is not None and (ended := ended or time.monotonic()) + LINGER <= time.monotonic():
                 return error.stdout, error.stderr
 
 
@@ -234,8 +245,7 @@ def stream(
     KeyboardInterrupt ends the program, which can clean up, and is raised again.  A request to stop (``cancel``) ends
     it, too, and raises Interrupted.
     """
-    stop = cancel.current()
-    stop.check()
+    cancel.current().check()
     settings: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "cwd": cwd}
     settings |= {"env": _environment(env), "start_new_session": True}
     with _starting(argv, doing, cwd=cwd), _file_of(input) as stdin:
@@ -244,16 +254,17 @@ def stream(
         if memory:
             # It doesn't talk to anything yet: Python itself is still starting.
             _limit(process.pid, memory)
-        with stop.ending(lambda: _end(process, cancel.HURRY)):
-            for text in _lines(process, None if timeout is None else time.monotonic() + timeout):
-                line(text)
-            status = process.wait()
-        stop.check()
-    except subprocess.TimeoutExpired as error:
-        _end(process)
-        raise ProgramFailed(f"cannot {doing}: no end after {timeout:.0f} s") from error
-    except BaseException:
-        _end(process)
+        mind = _minding(process, timeout)
+        for text in _lines(process, mind):
+            line(text)
+        while (status := process.poll()) is None:
+            mind()
+            time.sleep(_LOOK / 10)
+        cancel.current().check()
+    except BaseException as error:
+        _end(process, cancel.HURRY if isinstance(error, Interrupted) else TO_END)
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise ProgramFailed(f"cannot {doing}: no end after {timeout:.0f} s") from error
         raise
     finally:
         _output(process).close()
@@ -265,17 +276,16 @@ def _output(process: subprocess.Popen[bytes]) -> IO[bytes]:
     return process.stdout
 
 
-def _lines(process: subprocess.Popen[bytes], until: float | None) -> Iterator[str]:
-    """The lines that a program prints, to its end; raises TimeoutExpired where it still runs at the time ``until``."""
+def _lines(process: subprocess.Popen[bytes], mind: Callable[[], None]) -> Iterator[str]:
+    """The lines that a program prints, to its end; raises what ``mind`` raises."""
     output, poll, ended, rest = _output(process).fileno(), select.poll(), 0.0, ""
     decode = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True).decode
     poll.register(output, select.POLLIN)
     chunk = b"..."
     while chunk:
+        mind()
         ended = ended or (time.monotonic() if process.poll() is not None else 0.0)
         left = ended + LINGER - time.monotonic() if ended else _LOOK
-        if not ended and until is not None and time.monotonic() >= until:
-            raise subprocess.TimeoutExpired(process.args, 0)
         if left > 0 and not poll.poll(min(left, _LOOK) * 1000):
             continue
         chunk = os.read(output, 1 << 16) if left > 0 else b""
@@ -295,14 +305,14 @@ def _limit(process: int, memory: int) -> None:
             resource.prlimit(process, kind, (limit, most))
 
 
-def _end(process: subprocess.Popen[bytes], seconds: float | None = None) -> None:
-    """Ask a program and its children to end; kill them if they don't."""
+def _end(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Ask a program and its children to end; kill them if they don't within ``seconds``."""
     # A background job of a shell ignores SIGINT, and so does what it starts.
     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM if ignored else signal.SIGINT)
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=TO_END if seconds is None else seconds)
+        process.wait(timeout=seconds)
     _kill(process)
     # Such a job also outlives the shell, and keeps its output open.
     with contextlib.suppress(ProcessLookupError):

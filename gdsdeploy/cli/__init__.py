@@ -86,16 +86,13 @@ def end_with(command: click.Command, name: str, argv: list[str] | None = None) -
 def _run(command: click.Command, name: str, argv: list[str] | None) -> int:
     try:
         status = command.main(args=argv, prog_name=name, standalone_mode=False)
-    except GdsError as error:
-        if error.message:
-            console.error(error.message, error.hint)
-        return error.exit_code
-    except OSError as error:
-        refusal = rights.refusal(error)
-        if refusal is None:
+    except (GdsError, OSError) as error:
+        known = error if isinstance(error, GdsError) else rights.refusal(error)
+        if known is None:
             raise
-        console.error(refusal.message, refusal.hint)
-        return refusal.exit_code
+        if known.message:
+            console.error(known.message, known.hint)
+        return known.exit_code
     except UndecidedError as error:
         console.error(f"could not tell: {error}", error.hint)
         return ChecksUnknown.exit_code

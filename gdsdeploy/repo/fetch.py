@@ -30,7 +30,7 @@ from urllib.parse import quote, unquote, urlsplit
 import certifi
 import httpx
 
-from gdsdeploy import atomic
+from gdsdeploy import atomic, cancel
 from gdsdeploy import paths as folders
 from gdsdeploy.errors import GdsError, ProgramFailed, RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.host.rootdir import open_file
@@ -287,7 +287,11 @@ def _in_time(uri: str, seconds: float, request: Callable[[], None]) -> None:
             outcome.set_exception(error)
 
     threading.Thread(target=work, daemon=True).start()
-    if not wait([outcome], seconds).done:
+    end = time.monotonic() + seconds
+    while not wait([outcome], min(1.0, max(0.0, end - time.monotonic()))).done:
+        cancel.current().check()
+        if time.monotonic() < end:
+            continue
         raise RepositoryUnusable(
             f"{uri}: not here after {seconds:.0f} seconds", hint="Use a faster server, or ask why this one is slow"
         )

@@ -39,7 +39,6 @@ from gdsdeploy.errors import (
     HostKeyMismatch,
     HostUnfit,
     HostUnreachable,
-    Interrupted,
     lack_of_controller,
 )
 from gdsdeploy.host.io import reading
@@ -292,22 +291,16 @@ def fan_out(
             except Exception as bug:  # noqa: BLE001 - raised again below; a thread cannot
                 answers.put(bug)
 
-    def interrupt() -> None:
-        opened.close()
-        # Also when a thread is stuck in a name look-up.
-        answers.put(Interrupted("stopped while hosts were being asked"))
-
     # Daemons: a thread that is stuck in a name look-up must not hold up the end of the process.
     for _ in range(workers):
         threading.Thread(target=work, daemon=True).start()
     try:
-        with stop.ending(interrupt):
-            for _ in hosts:
-                answer = answers.get()
-                stop.check()
-                if isinstance(answer, Exception):
-                    raise answer
-                yield answer
+        for _ in hosts:
+            # Also when a thread is stuck in a name look-up.
+            answer = stop.take(answers)
+            if isinstance(answer, Exception):
+                raise answer
+            yield answer
     finally:
         opened.close()
 
