@@ -165,10 +165,10 @@ _NUMBER = re.compile(r"([+-]?)(?:0[xX]([0-9a-fA-F]{1,16})|(0[0-7]{0,22})|([1-9][
 def kernel_number(text: str, *, begins: bool = False) -> Optional[int]:
     """The number that the kernel reads: hexadecimal after 0x, octal after 0, else decimal; None where it refuses.
 
-    begins: as C's strtoul does, whatever follows the number.
+    begins: as NVIDIA's driver does, whatever follows the number, and without a sign.
     """
     match = _NUMBER.match(text) if begins else _NUMBER.fullmatch(text)
-    if not match:
+    if not match or (begins and match.group(1)):
         return None
     sign, hexadecimal, octal, decimal = match.groups()
     value = int(hexadecimal, 16) if hexadecimal else int(octal, 8) if octal else int(decimal)
