@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Dict, Iterable, List, Mapping, Optional, Tuple
 
+from ..errors import HostError
 from ..facts.document import Document, Ran, collected, once_for_alike
 from ..facts.unknown import Facts, UndecidedError, fact, given, if_known
 from ..model.expectation import Expectation
@@ -123,12 +124,12 @@ class BootFacts(Facts):
     def default_kernel(self) -> Optional[str]:
         """Kernel release that the boot loader starts next; None: this host has no boot loader."""
         # Only a check asks: other readers of facts needn't import every boot loader.
-        from ..boot.loader import BootError, loader
+        from ..boot.loader import loader
 
         files = Recorded(self.document)
         try:
             release = loader(files=files).kernels()["next"]
-        except BootError:
+        except HostError:
             others = [folder for folder in LOADER_FOLDERS if any(map(_IS_ENTRY.search, files.names(folder)))]
             if others:
                 raise UndecidedError(

@@ -22,6 +22,7 @@ from ..paths import (
     HOLDERS,
     IMEX_NODES,
     LEGACY_SERVICE,
+    MODPROBE,
     NVFS,
     NVFS_DEVICE,
     NVIDIA,
@@ -293,8 +294,9 @@ def nouveau(facts: HostFacts, expectation: Expectation) -> Steps:
         cause = listed_cause("nvidia.nouveau", evidence, "nouveau is loaded")
         yield Condition(lambda: NOUVEAU not in facts.kernel.modules, cause)
     forbidden = known(lambda: NOUVEAU in facts.boot.forbidden)
-    # Kernels of clouds are built without it, or have it in a package of its own.
-    absent = known(lambda: ModuleFacts(facts.document, NOUVEAU).path is None)
+    # Kernels of clouds are built without it, or have it in a package of its own.  Older evidence doesn't say so.
+    asked = facts.document.recorded("commands", MODPROBE + NOUVEAU)
+    absent = known(lambda: asked and ModuleFacts(facts.document, NOUVEAU).path is None)
     cause = listed_cause("nvidia.nouveau", (), "not loaded, but nothing keeps it out")
     yield Condition(lambda: any_of([forbidden, absent]), cause)
     words = "forbidden in modprobe.d or on the kernel's command line" if forbidden is True else "not installed"

@@ -543,7 +543,7 @@ def boot_default(facts: HostFacts, expectation: Expectation) -> Answer:
     if default == expectation.kernel_release:
         return passed(default)
     if default is None:
-        return not_applicable("no boot loader, as in a guest whose kernel comes from outside")
+        return not_applicable("no supported boot loader, as in a guest whose kernel comes from outside")
     return failed(default, "Provision the host again, which makes the locked kernel the default of its boot loader")
 
 
