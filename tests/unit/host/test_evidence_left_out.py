@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gdsdeploy.host.boot import grub
 from gdsdeploy.host.explain import WIDTH, NoSuchMountError, as_document, explain, render
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.model.finding import NOT_APPLICABLE, PASS, UNKNOWN
-from gdsdeploy.host.subjects import boot
 from gdsdeploy.host.subjects.condition import DIRECT
 from tests.unit.host import hosts
 from tests.unit.host.cases import CaseError
@@ -34,9 +34,9 @@ EXAMPLES = int(os.environ.get("LEFT_OUT_EXAMPLES", "60"))
 @pytest.fixture(autouse=True, scope="module")
 def _one_menu_is_read_once() -> Iterator[None]:
     """Nearly all these documents have the same boot menu, whose words cost as much as all checks together."""
-    read = functools.cache(boot.menu_entries)
+    read = functools.cache(grub.menu_entries)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(boot, "menu_entries", lambda text: list(read(text)))
+        patch.setattr(grub, "menu_entries", lambda text: list(read(text)))
         yield
 
 

@@ -418,10 +418,11 @@ def test_mounts_of_the_system_and_of_other_storage_are_left_out() -> None:
     document = of_system(with_gpu(capable()), "debian-13", "6.12.94+deb13-amd64")
     lines = document["files"]["/proc/self/mountinfo"].splitlines(keepends=True)
     nvme = next(line for line in lines if " /mnt/nvme " in line)
-    points = ("/", "/boot/efi", "/var/lib/docker", "/home", "/opt/data")
-    lines += [nvme.replace(" /mnt/nvme ", f" {point} ") for point in points]
-    lines.append("90 27 0:50 / /tcp rw - nfs4 10.0.0.1:/x rw,proto=tcp\n")
-    lines.append("91 27 0:51 / /usb rw - ext4 /dev/sdb1 rw\n")
+    lines = [nvme.replace("48 29", "29 1").replace("/mnt/nvme", "/") if " / / " in line else line for line in lines]
+    points = ("/boot/efi", "/var/lib/docker", "/home", "/opt/data")
+    lines += [nvme.replace("48 ", f"{80 + at} ").replace("/mnt/nvme", point) for at, point in enumerate(points)]
+    lines.append("90 29 0:50 / /tcp rw - nfs4 10.0.0.1:/x rw,proto=tcp\n")
+    lines.append("91 29 0:51 / /usb rw - ext4 /dev/sdb1 rw\n")
     document["files"]["/proc/self/mountinfo"] = "".join(lines)
     mounts = {mount.mount: mount for mount in observed("gpu1", document).mounts}
     assert list(mounts) == ["/mnt/nvme", "/opt/data", "/tcp"]
