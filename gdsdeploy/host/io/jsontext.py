@@ -113,7 +113,8 @@ class _Stream:
     def require(self, words: str) -> None:
         """Step over this character; raises NotJsonError with the words for what should be here."""
         if self.next() != words:
-            raise NotJsonError(f"not JSON: {words} is missing before {self._text[self._at : self._at + 20]!r}")
+            # Without what stands here: it may be a line of a file with secrets.
+            raise NotJsonError(f"not JSON: {words} is missing")
         self._at += 1
 
     def value(self) -> Any:
