@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.errors import GdsError
+from gdsdeploy.files.secret import REDACTED
 from gdsdeploy.host import checks
 from gdsdeploy.host.facts import document, facts_from
 from gdsdeploy.host.facts.document import EvidenceFileError
@@ -86,6 +87,28 @@ def test_versions_that_look_like_addresses_stay_where_they_are_known() -> None:
 def test_names_are_whole_words() -> None:
     redactor = Redactor(names={"gpu1": "host-1", "gpu10": "host-2"})
     assert redactor.text("gpu1 gpu10 gpu11 /gpu1.lan gpu1:") == "host-1 host-2 gpu11 /host-1.lan host-1:"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "password=hunter2,rw",
+        'export AWS_SECRET_ACCESS_KEY="hunter2"',
+        "api_key: hunter2",
+        '{"auth_token": "hunter2"}',
+        "https://joe:hunter2@mirror.example/debian",
+        "Authorization: Bearer hunter2hunter2",
+        "-----BEGIN OPENSSH PRIVATE KEY-----\nhunter2\n-----END OPENSSH PRIVATE KEY-----",
+        "mount -o username=joe,passwd=hunter2",
+    ],
+)
+def test_secrets_are_gone(text: str) -> None:
+    redactor = Redactor()
+    redacted_text = redactor.text(text)
+    assert "hunter2" not in redacted_text
+    assert REDACTED in redacted_text
+    assert redactor.summary()["secret"] >= 1
+    assert redactor.text(redacted_text) == redacted_text
 
 
 # --- whole bundles ---------------------------------------------------------------------------------------------------
