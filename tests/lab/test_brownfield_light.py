@@ -118,7 +118,7 @@ def packages(snapshot: frozenset[str]) -> dict[str, str]:
 PACKAGES = frozenset({"removals", "held"})
 #: What the first roles leave on a host before it is refused: nothing that is installed.
 WRITTEN = re.compile(
-    r".*(gdsdeploy|/etc/apt/(preferences|apt\.conf|keyrings)|/etc/dnf/(modules\.d|plugins)|versionlock).*"
+    r".*(gdsdeploy|/etc/apt/(preferences|apt\.conf|keyrings)|/etc/dnf/(modules\.d|plugins)|versionlock|gpg-pubkey).*"
 )
 
 
