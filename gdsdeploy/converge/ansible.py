@@ -53,6 +53,8 @@ KINDS: Mapping[str, type[GdsError]] = {
     "busy": Busy,
     "not-delivered": NotProvisioned,
 }
+#: Roles that end before anything is installed: a host that they refuse can't take the lock.
+_BEFORE = ("gds_preflight", "gds_repo")
 #: Ansible's whole message about a command that failed.
 _ENDED = "non-zero return code"
 #: Its exit statuses at the end of a playbook: the bits of failed hosts, silent hosts, and a play that was cut short.
@@ -369,7 +371,7 @@ def _of_kind(host: str, role: str, task: str, typed: Mapping[str, Any], whole: s
     # On separate lines, because people copy the command at the end of a hint.
     hint = f"{hint}\n{whole}" if hint else whole
     kind = str(typed.get("kind", ""))
-    if kind == "refused" and role == "gds_preflight":
+    if kind == "refused" and role in _BEFORE:
         return HostUnfit(f"{host}: {message}", hint=hint)
     if kind in KINDS:
         return KINDS[kind](f"{host}: {message}", hint=hint)

@@ -383,7 +383,7 @@ def damaged_answer(data: bytes, random: Random) -> bytes:
 
 
 CHANGE = {"kind": "install", "subject": "nvidia-driver", "after": "550", "disruption": "reboot"}
-REFUSAL = {"message": "no", "hint": "h", "kind": "refused"}
+REFUSAL = {"id": "os", "message": "no", "hint": "h"}
 RESULT = {"name": "packages", "changes": [CHANGE], "refusals": [REFUSAL], "unknown": ["x"], "report": {"a": 1}}
 TASK = {"host": "a", "role": "r", "task": "t"}
 DETAIL = {"msg": "m", "stderr": "e", "rc": 1, "cmd": ["a"], "gds_error": {"kind": "busy", "message": "m", "hint": "h"}}

@@ -118,7 +118,7 @@ def packages(snapshot: frozenset[str]) -> dict[str, str]:
 PACKAGES = frozenset({"removals", "held"})
 #: What the first roles leave on a host before it is refused: nothing that is installed.
 WRITTEN = re.compile(
-    r".*(gdsdeploy|/etc/apt/(preferences|apt\.conf|keyrings)|/etc/dnf/(modules\.d|plugins)|versionlock).*"
+    r".*(gdsdeploy|/etc/apt/(preferences|apt\.conf|keyrings)|/etc/dnf/(modules\.d|plugins)|versionlock|gpg-pubkey).*"
 )
 
 
@@ -131,7 +131,10 @@ def test_the_plan_names_what_others_have_installed(fields: Field) -> None:
 
 
 def test_a_host_that_would_lose_packages_is_refused_before_anything_is_installed(fields: Field) -> None:
-    """What would leave is named word by word, and by the next plan too.  Others are refused before anything changes."""
+    """What would leave is named word by word, and by the next plan too, and `remove` takes back what was written.
+
+    Others are refused before anything changes.
+    """
     refused = [name for name, start in fields.family.starts.items() if start.refusals]
     done = gdsdeploy("provision", fields.lab.fleet_path, "--limit", ",".join(refused), "--json", status=22)
     hosts, plans = json.loads(done.stdout)["hosts"], fields.plans()
@@ -139,12 +142,17 @@ def test_a_host_that_would_lose_packages_is_refused_before_anything_is_installed
         start = fields.family.starts[name]
         differing = sorted(fields.snapshot(name) ^ fields.start[name])
         if start.refusals - PACKAGES:
-            assert (hosts[name]["changed"], differing) == (False, []), name
+            assert (hosts[name]["changed"], differing) == ([], []), name
             continue
         assert [line for line in differing if not WRITTEN.fullmatch(line)] == [], name
         assert {refusal["id"] for refusal in plans[name]["refusals"]} == start.refusals, name
         for words in (hosts[name]["error"], " ".join(refusal["message"] for refusal in plans[name]["refusals"])):
             assert start.leaving <= set(re.findall(r"[\w.+-]+", words)), name
+    gdsdeploy("remove", fields.lab.fleet_path, "--limit", ",".join(refused))
+    for name in refused:
+        lost = fields.lost(name)
+        differing = sorted(line for line in fields.snapshot(name) ^ fields.start[name] if not lost.fullmatch(line))
+        assert differing == [], name
 
 
 @pytest.fixture(scope="module")
@@ -160,19 +168,27 @@ def ready(fields: Field) -> Field:
     return fields
 
 
+@dataclass(frozen=True)
+class Planned:
+    """Plans of hosts that have the repositories and pins, and what was installed there."""
+
+    plans: dict[str, Any]
+    packages: dict[str, dict[str, str]]
+
+
 @pytest.fixture(scope="module")
-def provisioned(ready: Field) -> dict[str, Any]:
-    """The plans before the provision of all hosts, which have the repositories and pins already."""
+def provisioned(ready: Field) -> Planned:
+    """All hosts are provisioned after these plans."""
     gdsdeploy("provision", ready.lab.fleet_path, "--limit", "node*", "--tags", "gds_preflight,gds_repo")
-    plans = ready.plans()
+    planned = Planned(ready.plans(), {name: packages(ready.snapshot(name)) for name in ready.family.starts})
     gdsdeploy("provision", ready.lab.fleet_path, "--limit", "node*")
-    return plans
+    return planned
 
 
-def test_provision_does_what_the_plan_named(ready: Field, provisioned: dict[str, Any]) -> None:
-    for name, plan in provisioned.items():
+def test_provision_does_what_the_plan_named(ready: Field, provisioned: Planned) -> None:
+    for name, plan in provisioned.plans.items():
         assert plan["refusals"] == [], name
-        before, after = packages(ready.ready[name]), packages(ready.snapshot(name))
+        before, after = provisioned.packages[name], packages(ready.snapshot(name))
         named: dict[str, set[str]] = {}
         for action in plan["actions"]:
             named.setdefault(action["kind"], set()).add(action["subject"])
@@ -182,12 +198,12 @@ def test_provision_does_what_the_plan_named(ready: Field, provisioned: dict[str,
         assert named.get("upgrade", set()) | named.get("downgrade", set()) == moved, name
 
 
-def test_nothing_is_left_to_do_and_all_hosts_pass(ready: Field, provisioned: dict[str, Any]) -> None:
+def test_nothing_is_left_to_do_and_all_hosts_pass(ready: Field, provisioned: Planned) -> None:
     assert {plan["state"] for plan in ready.plans(status=0).values()} == {"nothing to do"}
     gdsdeploy("validate", ready.lab.fleet_path)
 
 
-def test_a_rollback_brings_back_what_left(ready: Field, provisioned: dict[str, Any]) -> None:
+def test_a_rollback_brings_back_what_left(ready: Field, provisioned: Planned) -> None:
     """The newer libcufile takes a package away, which the profile allows; then the canary's validation fails."""
     lab = ready.lab
     ready.root("node1", f"{ready.family.install} {brownfield.TOOL}")
@@ -209,7 +225,7 @@ def test_a_rollback_brings_back_what_left(ready: Field, provisioned: dict[str, A
     ready.root("node1", f"{ready.family.install.replace(' install', ' remove')} {brownfield.TOOL}")
 
 
-def test_remove_brings_back_what_left(ready: Field, provisioned: dict[str, Any]) -> None:
+def test_remove_brings_back_what_left(ready: Field, provisioned: Planned) -> None:
     gdsdeploy("remove", ready.lab.fleet_path, "--limit", ",".join(ready.family.starts), "--json")
     for name in ready.family.starts:
         # What came along for the stack stays until the administrator removes what nothing needs.

@@ -312,7 +312,7 @@ def test_an_operating_system(copy: Copy, tmp_path: Path) -> None:
 
 SYSTEM_OF_HOST = """
 import json
-from gdsdeploy.host.subjects.stack import facts_from
+from gdsdeploy.host.facts import facts_from
 facts = facts_from(json.loads(sys.argv[1]))
 print(json.dumps([facts.os.name, facts.os.family]))
 """

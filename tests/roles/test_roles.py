@@ -150,3 +150,17 @@ def test_the_roles_stand_in_the_order_of_the_resources() -> None:
         if resource.role != previous:
             assert resource.role in remaining, f"{resource.name} is not where {resource.role} is played: {played}"
         previous = resource.role
+
+
+@pytest.mark.parametrize("role", ROLES, ids=role_name)
+def test_nothing_dangerous(role: Path) -> None:
+    text = "".join(path.read_text() for path in role.rglob("*.yml"))
+    for word in (
+        "ignore_errors",
+        "ansible.builtin.shell",
+        "trusted",
+        "--force",
+        "allow_unauthenticated",
+        "force: true",
+    ):
+        assert word not in text

@@ -58,15 +58,15 @@ def public_of(private: str) -> str:
     return done.stdout
 
 
-def _ask(words: Sequence[str], files: Dict[str, bytes], secret: str = "") -> Tuple[process.Output, bytes]:
-    """Run openssl in a folder with ``files``; its output, and the file ``signature``.  secret: its standard input."""
+def _ask(words: Sequence[str], files: Dict[str, bytes], stdin: str = "") -> Tuple[process.Output, bytes]:
+    """Run openssl in a folder with ``files``; its output, and the file ``signature``.  stdin: may be a private key."""
     try:
         with tempfile.TemporaryDirectory(prefix="gdsdeploy-openssl-") as folder:
             for name, data in files.items():
                 with open(os.path.join(folder, name), "wb") as file:
                     file.write(data)
             # None of the caller's variables: some choose a configuration, and with it what openssl loads.
-            done = process.run(["openssl", *words], _TIMEOUT, cwd=folder, input=secret, inherited=("PATH",))
+            done = process.run(["openssl", *words], _TIMEOUT, cwd=folder, input=stdin, inherited=("PATH",))
             path = os.path.join(folder, "signature")
             if not os.path.isfile(path):
                 return done, b""

@@ -378,7 +378,7 @@ def test_root_runs_and_loads_nothing_of_others_from_the_places_of_cuda(
     if kind == "link":
         (hostile.victim.parent / "cuda").symlink_to(folder)
         folder = hostile.victim.parent / "cuda"
-    monkeypatch.setattr(processes, "GDSCHECKS", (f"{folder}/gdsch*",))
+    monkeypatch.setattr(gdscheck, "GDSCHECKS", (f"{folder}/gdsch*",))
     monkeypatch.setattr(probe, "LIBRARIES", (f"{folder}/libcufile*",))
     recorder = Recorder()
     gdscheck.collect_programs(recorder, NOTHING)

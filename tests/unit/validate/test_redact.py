@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsdeploy.errors import GdsError
+from gdsdeploy.files.secret import REDACTED
 from gdsdeploy.host import checks
 from gdsdeploy.host.facts import document, facts_from
 from gdsdeploy.host.facts.document import EvidenceFileError
@@ -133,6 +134,28 @@ mount nas:/export from nas.corp.example by gpu1.corp.example, see docs.nvidia.co
         == """Nov 30 01:00:00 other-host-1 sshd[1]: session of ops@other-host-2
 mount other-host-3:/export from other-host-4 by gpu1.corp.example, see docs.nvidia.com and gds@x.service"""
     )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "password=hunter2,rw",
+        'export AWS_SECRET_ACCESS_KEY="hunter2"',
+        "api_key: hunter2",
+        '{"auth_token": "hunter2"}',
+        "https://joe:hunter2@mirror.example/debian",
+        "Authorization: Bearer hunter2hunter2",
+        "-----BEGIN OPENSSH PRIVATE KEY-----\nhunter2\n-----END OPENSSH PRIVATE KEY-----",
+        "mount -o username=joe,passwd=hunter2",
+    ],
+)
+def test_secrets_are_gone(text: str) -> None:
+    redactor = Redactor()
+    redacted_text = redactor.text(text)
+    assert "hunter2" not in redacted_text
+    assert REDACTED in redacted_text
+    assert redactor.summary()["secret"] >= 1
+    assert redactor.text(redacted_text) == redacted_text
 
 
 # --- whole bundles ---------------------------------------------------------------------------------------------------

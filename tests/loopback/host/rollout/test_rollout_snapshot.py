@@ -206,12 +206,10 @@ def test_the_command_compares_with_a_file(host: Root, tmp_path: Path, capsys: py
 
 #: Files that resources only read or that are of the package manager's own making, and folders.
 NOT_WRITTEN = {
-    "/etc/apt/preferences",
     *("/etc/os-release", "/etc/apt/sources.list", "/etc/systemd/system"),
     *("/etc/dnf/dnf.conf", "/etc/dnf/plugins/*", "/etc/dnf/plugins/versionlock.conf"),
     *(
         "/etc/apt/sources.list.d",
-        "/etc/apt/preferences.d",
         "/etc/dkms",
         "/etc/dnf/modules.d",
         "/etc/gdsdeploy",
