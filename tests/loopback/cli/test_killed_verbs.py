@@ -24,7 +24,7 @@ from tests.loopback.verbs import verbs
 #: How often each verb is killed: a release needs ten.
 KILLS = int(os.environ.get("GDSDEPLOY_KILLS", "1"))
 #: Seconds after which a verb has surely ended, on a machine with other work, too.
-END = 60.0
+END = 300.0
 Make = Callable[..., LoopbackFleet]
 #: The words of a verb that needs some; FLEET and DIR stand for names.
 WORDS = {

@@ -81,7 +81,8 @@ def test_a_run_lets_go_of_the_hosts_that_it_worked_on(
     ((hosts, argv),) = calls
     assert hosts == ["gpu1"], "the satisfied host was left alone"
     assert argv[:3] == ["apply", "--json", "--release"]
-    inventory = (tmp_path / "state" / "runs" / "inventory.yml").read_text()
+    (place,) = (tmp_path / "state" / "runs").rglob("inventory.yml")
+    inventory = place.read_text()
     assert f'gds_run: !unsafe "{argv[3]}"' in inventory
     assert ': provision"' in inventory
 
