@@ -10,7 +10,7 @@ from pathlib import Path
 from gdsdeploy import paths
 from gdsdeploy.errors import ControllerUnfit, lack_of_controller
 
-#: What the system says of files that are there and can't be used.
+#: Errors of files that exist and can't be used.
 _REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE, errno.ENAMETOOLONG)
 
 

@@ -95,7 +95,7 @@ def test_recorded_findings_without_an_outcome_are_read(recorded: dict[str, Any],
 
 @pytest.mark.parametrize(("status", "tried"), [(127, False), (124, True), (1, True), (-11, True)])
 def test_whether_a_proof_was_tried_is_no_matter_of_words(status: int, tried: bool) -> None:
-    ending = proofs._Try(Ran(status, "", "no such thing"))._end("where")
+    ending = proofs._Try(Ran(status, "", "no such thing"), ())._end("where")
     assert ending.tried is tried
     reworded = proofs._Pair("read", {}, ending._replace(why="libcufile or CUDA gives up"))
     assert proofs._is_untried(reworded) is not tried

@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 from typing import List, NamedTuple, Optional, Tuple
 
-#: The filesystem that stands at a path until somebody goes there (autofs(5), systemd.automount(5)).
+#: The filesystem that stands at a path until a program goes there (autofs(5), systemd.automount(5)).
 AUTOFS = "autofs"
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 

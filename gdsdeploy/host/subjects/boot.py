@@ -203,7 +203,7 @@ def _forbidden(fragments: Fragments, command_line: str) -> Tuple[str, ...]:
             names.append(words[1])
     for word in command_line.split():
         key, _, value = word.partition("=")
-        # rd.driver.blacklist is dracut's alone, for its own time.  Newer ones leave a file in /run/modprobe.d, too.
+        # Only dracut reads rd.driver.blacklist, in the initramfs.  Newer releases leave a file in /run/modprobe.d, too.
         if key in ("modprobe.blacklist", "module_blacklist"):
             names += filter(None, value.split(","))
     return tuple(dict.fromkeys(name.replace("-", "_") for name in names))

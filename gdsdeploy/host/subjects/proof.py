@@ -64,7 +64,7 @@ def prove(
 ) -> None:
     """Try both ways through ``command`` (Recorder.command); the second only where some I/O of the first failed.
 
-    folders: mount point → the id of the mount that is meant, or empty for what is there.
+    folders: mount point → the id of the mount to try, or empty for the one that the path leads to.
     config: the host's configuration as a JSON object where it isn't /etc/cufile.json, else {}.
     """
     with tempfile.TemporaryDirectory(prefix="cufile-proof-") as work:
