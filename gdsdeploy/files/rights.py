@@ -11,7 +11,10 @@ from gdsdeploy import paths
 from gdsdeploy.errors import ControllerUnfit, lack_of_controller
 
 #: Errors of files that exist and can't be used.
-_REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE, errno.ENAMETOOLONG)
+_REFUSALS = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE, errno.ENAMETOOLONG),
+    *(errno.ENOTDIR, errno.ELOOP),
+)
 
 
 def refusal(error: OSError) -> ControllerUnfit | None:
