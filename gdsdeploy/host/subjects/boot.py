@@ -86,7 +86,7 @@ def shown_parameters(document: Document, names: Iterable[str]) -> Mapping[str, O
 
 
 class Recorded(Files):
-    """What boot loaders read, in evidence.  Older evidence has less of it, as if the host had it not."""
+    """What boot loaders read, in evidence.  Older evidence lacks LoaderInfo and the grub.cfg of EL 8: none is there."""
 
     def __init__(self, document: Document) -> None:
         super().__init__()
@@ -95,10 +95,10 @@ class Recorded(Files):
     def text(self, path: str) -> str:
         if self._document.recorded("excerpts", path):
             return "\n".join(self._document.lines(path) or ())
-        return (self._document.text(path) or "") if self._document.recorded("files", path) else ""
+        return "" if path in GRUB2_FILES[1:] else self._document.text(path) or ""
 
     def content(self, path: str) -> bytes:
-        if not self._document.recorded("binaries", path):
+        if "LoaderInfo" in path and not self._document.recorded("binaries", path):
             return b""
         try:
             return bytes.fromhex(self._document.binary(path) or "")
@@ -106,7 +106,7 @@ class Recorded(Files):
             raise UndecidedError(f"the record of {path} is malformed") from None
 
     def names(self, folder: str) -> List[str]:
-        return list(self._document.names(folder) or ()) if self._document.recorded("listings", folder) else []
+        return list(self._document.names(folder) or ())
 
     def exists(self, path: str) -> bool:
         return bool(self.text(path))
@@ -130,7 +130,7 @@ class BootFacts(Facts):
         try:
             release = loader(files=files).kernels()["next"]
         except HostError:
-            others = [folder for folder in LOADER_FOLDERS if any(map(_IS_ENTRY.search, files.names(folder)))]
+            others = [folder for folder in LOADER_FOLDERS if any(map(_IS_ENTRY.search, self.document.existing(folder)))]
             if others:
                 raise UndecidedError(
                     f"no boot loader is recognised, but there are entries of one: {others[0]}"
