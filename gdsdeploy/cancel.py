@@ -10,10 +10,8 @@ import ctypes
 import os
 import queue
 import signal
-import sys
 import threading
 import time
-import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from gdsdeploy.errors import Interrupted
+from gdsdeploy.host.io import streams
 
 #: Ctrl-C, the request of a supervisor, a terminal that is gone.
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -175,10 +174,8 @@ def whole_process() -> Iterator[None]:
         except SystemExit as error:
             code = error.code
             raise
-        except BaseException as error:
-            code = 1
-            if ending.interrupted and not isinstance(error, KeyboardInterrupt):
-                traceback.print_exc()
+        except KeyboardInterrupt:
+            code = Interrupted.exit_code
             raise
         finally:
             if ending.first and (code == Interrupted.exit_code or (ending.interrupted and code)):
@@ -199,9 +196,7 @@ def _die(number: int) -> None:
     end = time.monotonic() + _GONE
     while kill(os.getpid()) and time.monotonic() < end:
         time.sleep(0.02)
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
+    streams.flush()
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 

@@ -121,8 +121,7 @@ def names(path: Path) -> set[str]:
 
 def test_the_controller_writes_to_the_terminal_through_the_console() -> None:
     writers = {relative(p) for p in MODULES if not relative(p).startswith("host/") and names(p) & WRITERS}
-    # What was written is flushed before the process dies by a signal.
-    assert writers == {*CHILDREN, "console.py", "cancel.py"}
+    assert writers == {*CHILDREN, "console.py"}
 
 
 def test_the_host_program_prints_through_what_makes_text_printable() -> None:

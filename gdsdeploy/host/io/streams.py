@@ -91,6 +91,13 @@ def guarded(kind: Type[Outlet] = Outlet) -> Iterator[None]:
         yield
 
 
+def flush() -> None:
+    """Write what is buffered, where that is possible."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+
+
 def end(status: int) -> int:
     """What a program ends with: its own ``status``, or what is to be said of its standard output where that is 0."""
     sys.stdout.flush()
