@@ -187,7 +187,7 @@ def parse(texts: Iterable[Tuple[str, str]]) -> List[BlsEntry]:
     for name, text in texts:
         if not name.endswith(".conf") or "-0-rescue" in name:
             continue
-        lines = re.findall(r"^(title|version|linux|options)[ \t]+(\S.*?)[ \t]*$", text, re.MULTILINE)
+        lines = re.findall(r"^(title|version|linux|options)[ \t]+(\S.*?)[ \t\r]*$", text, re.MULTILINE)
         fields = dict(lines)
         image = os.path.basename(fields.get("linux", "")).partition("-")[2]
         # A version is a word for people; the image is what boots, where its name has a release.

@@ -276,7 +276,7 @@ class MenuGrub(_Grub):
         return self.answer(changes)
 
     def words(self, release: str) -> List[List[str]]:
-        return grub_lines(self.config, release)
+        return grub_lines(self.config, release) if self.config else SystemdBoot(self.root, self.files).words(release)
 
     def arguments(self) -> Arguments:
         if not self.config:

@@ -52,8 +52,9 @@ def rhel(root: Path, options: str = "root=UUID=0f3c ro crashkernel=1G-4G:192M rh
 def systemd_boot(root: Path, partition: str = "/efi") -> Path:
     running(root)
     put(root, f"{partition}/loader/loader.conf", "timeout 3\n")
-    for name in (f"{TOKEN}-{RELEASE}+3.conf", f"{TOKEN}-{OLDER}.conf"):
-        put(root, f"{partition}/loader/entries/{name}", entry(name, "root=UUID=0f3c rw").replace("\n", "\r\n"))
+    for release, tries in ((RELEASE, "+3"), (OLDER, "")):
+        path = f"{partition}/loader/entries/{TOKEN}-{release}{tries}.conf"
+        put(root, path, entry(release, "root=UUID=0f3c rw").replace("\n", "\r\n"))
     put(root, f"{partition}/loader/entries/windows.conf", "title Windows\nefi /EFI/Microsoft/bootmgfw.efi\n")
     put(root, "/etc/kernel/cmdline", "# of this host\nroot=UUID=0f3c rw\n\n")
     return root
