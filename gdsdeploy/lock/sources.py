@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import re
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Final, TypeVar
+
+from pydantic import StringConstraints, TypeAdapter
 
 from gdsdeploy import atomic
 from gdsdeploy.errors import RepositoryUnusable
 from gdsdeploy.host.errors import ElfError
+from gdsdeploy.host.io import reading
 from gdsdeploy.host.kmod.module import read_module
 from gdsdeploy.host.secure_boot.signature import signer_of
 from gdsdeploy.model.lock import Index, Package, Part
@@ -33,8 +35,11 @@ _ASSIGNMENT: Final = re.compile(
 )
 _VARIABLE: Final = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 _KEYS: Final = ("PACKAGE_NAME", "PACKAGE_VERSION")
+#: Path → text of each dkms.conf.
+_CONFS: Final = TypeAdapter(dict[Annotated[str, StringConstraints(pattern=rf"^{_CONF.pattern}$")], str])
 #: Bytes of a remembered answer.
 _MEMORY_LIMIT: Final = 4 << 20
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,19 @@ class _Reader:
     indices: Sequence[Index]
     #: announces a long step while it runs
     step: Callable[[str], AbstractContextManager[None]]
+
+    def _read(self, package: Package, folder: str, kind: TypeAdapter[T], read: Callable[[Path], T]) -> T:
+        """What ``read`` tells of a package's file; from the cache's ``folder`` if it was read before."""
+        memory = self.fetcher.cache / folder / f"{package.sha256}.json"
+        # Without an answer that can be read again, the package is.
+        with contextlib.suppress(OSError, ValueError):
+            return kind.validate_json(reading.whole(str(memory), _MEMORY_LIMIT), strict=True)
+        with self.step(f"Reading {package.package} {package.version}"):
+            value = read(fetch(self.fetcher, self.indices, package))
+        with contextlib.suppress(OSError):
+            memory.parent.mkdir(parents=True, exist_ok=True)
+            atomic.write(memory, kind.dump_json(value).decode(), mode=0o600)
+        return value
 
 
 class PackagedSources(_Reader):
@@ -85,17 +103,15 @@ class PackagedSources(_Reader):
 
     def _confs(self, package: Package) -> dict[str, str]:
         """Path → text of each dkms.conf in ``package``."""
-        memory = self.fetcher.cache / "dkms" / f"{package.sha256}.json"
-        with contextlib.suppress(ValueError, TypeError):
-            return _known_confs(_remembered(memory))
-        with self.step(f"Reading {package.package} {package.version}"):
-            try:
-                files = packagefile.find_files(fetch(self.fetcher, self.indices, package), _CONF)
-            except (packagefile.UnreadablePackageError, MissingFile) as error:
-                raise _unusable(package, str(error)) from error
-        confs = {path: content.decode("utf-8", "replace") for path, content in files.items()}
-        _remember(memory, confs)
-        return confs
+
+        def read(file: Path) -> dict[str, str]:
+            files = packagefile.find_files(file, _CONF)
+            return {path: content.decode("utf-8", "replace") for path, content in files.items()}
+
+        try:
+            return self._read(package, "dkms", _CONFS, read)
+        except (packagefile.UnreadablePackageError, MissingFile) as error:
+            raise _unusable(package, str(error)) from error
 
 
 def fetch(fetcher: Fetcher, indices: Sequence[Index], package: Package) -> Path:
@@ -162,29 +178,6 @@ def _expand(name: str, assigned: dict[str, set[tuple[str, bool]]], within: tuple
     return _VARIABLE.sub(lambda match: _expand(match[1] or match[2], assigned, (*within, name)), value)
 
 
-def _remembered(memory: Path) -> Any:
-    """What was read of a package before; raises ValueError where nothing was that can be read again."""
-    try:
-        with memory.open("rb") as file:
-            return json.loads(file.read(_MEMORY_LIMIT))
-    except (OSError, RecursionError) as error:
-        raise ValueError(str(error)) from None
-
-
-def _remember(memory: Path, value: Any) -> None:
-    # Without it, the next run reads the package again.
-    with contextlib.suppress(OSError):
-        memory.parent.mkdir(parents=True, exist_ok=True)
-        atomic.write(memory, json.dumps(value, sort_keys=True), mode=0o600)
-
-
-def _known_confs(value: Any) -> dict[str, str]:
-    """Raises ValueError for anything but what is written now."""
-    if not isinstance(value, dict) or not all(_CONF.fullmatch(p) and isinstance(t, str) for p, t in value.items()):
-        raise ValueError("not texts of dkms.conf")
-    return value
-
-
 _HINT: Final = "Lock another version of this driver or nvidia-fs, or use another repository"
 
 
@@ -219,6 +212,7 @@ class ModuleInPackage:
     driver: str
 
 
+_MODULES: Final = TypeAdapter(list[ModuleInPackage])
 #: The modules that the packages of a lock bring.
 PackagedModules = Callable[[Sequence[Package]], Sequence[ModuleInPackage]]
 
@@ -231,20 +225,18 @@ class ModulesReader(_Reader):
         return [module for package in packages if package.part in MODULE_PARTS for module in self._modules(package)]
 
     def _modules(self, package: Package) -> list[ModuleInPackage]:
-        memory = self.fetcher.cache / "modules-in-packages" / f"{package.sha256}.json"
-        with contextlib.suppress(ValueError, TypeError):
-            return _known_modules(_remembered(memory))
-        with self.step(f"Reading {package.package} {package.version}"):
-            try:
-                files = packagefile.find_files(fetch(self.fetcher, self.indices, package), _MODULE, _FILE_LIMIT)
-                modules = [describe_module(package.package, path, content) for path, content in sorted(files.items())]
-            except (packagefile.UnreadablePackageError, MissingFile, ElfError) as error:
-                raise unusable_modules(package, f"its modules can't be read: {error}") from error
+        def read(file: Path) -> list[ModuleInPackage]:
+            files = packagefile.find_files(file, _MODULE, _FILE_LIMIT)
+            return [describe_module(package.package, path, content) for path, content in sorted(files.items())]
+
+        try:
+            modules = self._read(package, "modules-in-packages", _MODULES, read)
+        except (packagefile.UnreadablePackageError, MissingFile, ElfError) as error:
+            raise unusable_modules(package, f"its modules can't be read: {error}") from error
         if not modules:
             raise unusable_modules(
                 package, "it has no kernel modules: they may be linked on each host when it is installed"
             )
-        _remember(memory, [asdict(module) for module in modules])
         return modules
 
 
@@ -278,11 +270,3 @@ def unusable_modules(package: Package, reason: str) -> RepositoryUnusable:
     where = f"{package.package} {package.version} ({package.repository})"
     hint = "Lock another version of the kernel or the driver, or have a host build the modules: `modules: build`"
     return RepositoryUnusable(f"{where}: {reason}", hint=hint)
-
-
-def _known_modules(value: Any) -> list[ModuleInPackage]:
-    """Raises ValueError, TypeError for anything but what is written now."""
-    modules = [ModuleInPackage(**entry) for entry in value]
-    if not all(isinstance(text, str) for module in modules for text in asdict(module).values()):
-        raise ValueError("not descriptions of modules")
-    return modules

@@ -10,6 +10,7 @@ is checked by its own signature first.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import re
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -27,6 +28,7 @@ import yaml
 
 from gdsdeploy.errors import LockStale, NoSolution, RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.files import yamlfile
+from gdsdeploy.host.io import reading
 from gdsdeploy.mirror import host_sources, writing
 from gdsdeploy.mirror.host_sources import STACK, SYSTEM
 from gdsdeploy.mirror.writing import Folder, MirroredPackage
@@ -34,8 +36,8 @@ from gdsdeploy.model.lock import Index, Lock, Package, Target
 from gdsdeploy.platform import StackPlatform, stack_platform_for
 from gdsdeploy.repo import apt, rpm
 from gdsdeploy.repo.fetch import Fetcher, MissingFile, address
-from gdsdeploy.repo.packages import Candidate, Group, IndexedList, Key, Order, PackageList, Universe
-from gdsdeploy.repo.repository import Repository, verify
+from gdsdeploy.repo.packages import Candidate, Group, IndexedList, Key, Order, Universe
+from gdsdeploy.repo.repository import LARGEST_KEYRING, Repository, key_fingerprints, verify
 from gdsdeploy.repo.rpm import ModularUniverse, Modules, nevra
 from gdsdeploy.run import run, which
 
@@ -137,8 +139,9 @@ def keyring(index: Index, keyrings: Sequence[Path]) -> Path:
         return paths[0]
     needed = [index.signed_by] if index.signed_by else list(index.package_keys)
     for path in paths:
-        if all(writing.holds(path, key) for key in needed):
-            return path
+        with contextlib.suppress(OSError, ValueError):
+            if set(needed) <= set(key_fingerprints(reading.whole(str(path), LARGEST_KEYRING))):
+                return path
     raise RepositoryUnusable(
         f"{index.host_keyring}: this machine has no such keyring to check repository {index.repository} with",
         hint=f"Name the file that has the key {' and '.join(needed)}: --keyring FILE",
@@ -503,7 +506,7 @@ def apt_content(
     # A file keeps its place when a second architecture comes.
     for arch in sorted({target.arch for target in targets}, reverse=True):
         architecture, own = platform.architecture(arch), [target for target in targets if target.arch == arch]
-        sources, date = _read(_repositories(own, keyrings), architecture, fetcher)
+        releases, sources = apt.contents(fetcher, _repositories(own, keyrings), architecture)
         lists = [each for _, each in sources]
         stack = locked_packages((package for target in own for package in target.packages), lists)
         system = needed_packages(stack, Universe(lists), platform, name) if dependencies else []
@@ -518,22 +521,8 @@ def apt_content(
                 entries.append(MirroredPackage(c.package, c.version, listing.stanza(c), place))
                 files.append(File(address(origin.uri, c.filename), c.sha256, c.size, place))
         suites.append(Suite(name, architecture, len(stack), len(system)))
-        dates.append(date)
+        dates += [release.date for release in releases]
     return AptContent(tuple(suites), folder, written, files, max(dates))
-
-
-def _read(
-    repositories: Iterable[Repository], architecture: str, fetcher: Fetcher
-) -> tuple[list[tuple[Repository, PackageList]], datetime]:
-    """The package lists of repositories of one suite each as they are now, and the newest date among them."""
-    lists: list[tuple[Repository, PackageList]] = []
-    dates = []
-    for repository in repositories:
-        release = apt.release(fetcher, repository, repository.suites[0], now=datetime.now(UTC))
-        dates.append(release.date)
-        stems = apt.list_stems(release, architecture)
-        lists += [(repository, apt.package_list(fetcher, release, stem, architecture)) for stem in stems]
-    return lists, max(dates)
 
 
 def _download(

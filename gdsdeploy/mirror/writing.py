@@ -310,14 +310,6 @@ def secret_keys(*, home: Path | None = None) -> dict[str, str]:
     return names
 
 
-def holds(path: Path, fingerprint: str) -> bool:
-    """Whether a file of public keys, armoured or not, has the key ``fingerprint``."""
-    argv: list[str | Path] = [*_gpg(), "--batch", "--with-colons", "--show-keys", path]
-    # 2: not a file of keys.
-    shown = run(argv, doing=f"list the keys of {path}", ok=(0, 2), timeout=60).stdout
-    return fingerprint in {line.split(":")[9] for line in shown.splitlines() if line.startswith("fpr:")}
-
-
 def has_signature(text: bytes, signature: bytes | None, fingerprint: str, keyring: Path) -> bool:
     """Whether ``signature`` is a good detached one of ``text`` by this key."""
     try:

@@ -18,7 +18,15 @@ from gdsdeploy.model.lock import Index
 from gdsdeploy.repo import names, unpack
 from gdsdeploy.repo.fetch import BETWEEN_UPDATES, Fetcher, MissingFile
 from gdsdeploy.repo.packages import NVIDIA, Origin, PackageList, Universe
-from gdsdeploy.repo.repository import FETCHES_AT_ONCE, Repository, Signed, require_past, rfc3339, verify
+from gdsdeploy.repo.repository import (
+    FETCHES_AT_ONCE,
+    Repository,
+    Signed,
+    VerifiedIndex,
+    require_past,
+    rfc3339,
+    verify,
+)
 
 #: Endings of compressed lists, best first.
 _ENDINGS: Final = (".xz", ".zst", ".gz", ".bz2", "")
@@ -29,30 +37,21 @@ _NVIDIA_PACKAGE: Final = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Release:
+@dataclass(frozen=True, kw_only=True)
+class Release(VerifiedIndex):
     """A verified Release file."""
 
-    repository: Repository
-    suite: str
     #: address of the folder it lies in, with ``/`` at its end
     base: str
     #: lower-case field names
     fields: dict[str, str]
     #: path relative to ``base`` → (sha256, bytes)
     files: dict[str, tuple[str, int]]
-    date: datetime
-    valid_until: datetime | None
-    signed_by: tuple[str, ...]
 
     @property
     def flat(self) -> bool:
         """Whether the repository has neither suites nor components."""
         return self.suite.endswith("/")
-
-    def index(self) -> Index:
-        """The lock's record of it."""
-        return self.repository.index("apt", self.date, self.signed_by[0], self.suite, self.valid_until)
 
 
 def read(
@@ -63,13 +62,21 @@ def read(
     now: aware; the time that Date and Valid-Until are compared with.
     Raises RepositoryUnusable naming the address, RepositoryUntrusted naming the file.
     """
+    releases, lists = contents(fetcher, repositories, architecture, now=now)
+    return Universe(packages for _, packages in lists), tuple(each.index() for each in releases)
+
+
+def contents(
+    fetcher: Fetcher, repositories: Sequence[Repository], architecture: str, *, now: datetime | None = None
+) -> tuple[list[Release], list[tuple[Repository, PackageList]]]:
+    """The suites of ``repositories`` and each of their lists, verified, in their order; as for ``read``."""
     moment = now or datetime.now(UTC)
     with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
         suites = [(repository, suite) for repository in repositories for suite in repository.suites]
         releases = list(pool.map(lambda pair: release(fetcher, pair[0], pair[1], now=moment), suites))
         stems = [(each, stem) for each in releases for stem in list_stems(each, architecture)]
         lists = list(pool.map(lambda pair: package_list(fetcher, pair[0], pair[1], architecture), stems))
-    return Universe(lists), tuple(r.index() for r in releases)
+    return releases, [(each.repository, packages) for (each, _), packages in zip(stems, lists, strict=True)]
 
 
 def release(fetcher: Fetcher, repository: Repository, suite: str, *, now: datetime) -> Release:
@@ -96,7 +103,16 @@ def release(fetcher: Fetcher, repository: Repository, suite: str, *, now: dateti
     valid_until = _date(fields.get("valid-until"), uri, "Valid-Until")
     _check_time(uri, date, valid_until, now)
     _check_suite(uri, suite, sorted(filter(None, {fields.get("suite"), fields.get("codename")})))
-    return Release(repository, suite, base, fields, files, date, valid_until, signed.fingerprints)
+    return Release(
+        repository=repository,
+        suite=suite,
+        base=base,
+        fields=fields,
+        files=files,
+        date=date,
+        valid_until=valid_until,
+        signed_by=signed.fingerprints,
+    )
 
 
 def list_stems(release: Release, architecture: str) -> list[str]:

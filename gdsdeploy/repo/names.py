@@ -7,6 +7,7 @@ Each function gives its text back, and raises ValueError that says what the text
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Final, Literal
 
 #: Characters of a name or a version; numbers of more than some thousand digits can't be compared.
@@ -32,29 +33,25 @@ _PART: Final = r"[!-\-0-\[\]-~](?: ?[!-.0-\[\]-~])*"
 _PATH: Final = re.compile(rf"{_PART}(?:/{_PART})*")
 
 
-def package(text: str) -> str:
-    """The name of a package, a module or a stream."""
-    return _checked(text, _NAME, "a name")
+def _checked(text: str, pattern: re.Pattern[str], what: str, longest: int = LONGEST) -> str:
+    if len(text) > longest or not pattern.fullmatch(text):
+        raise ValueError(f"not {what}: {text[:80]!r}")
+    return text
+
+
+#: The name of a package, a module or a stream.
+package = partial(_checked, pattern=_NAME, what="a name")
+#: The architecture of a package.
+architecture = partial(_checked, pattern=_ARCHITECTURE, what="an architecture")
+#: A package as module metadata names it.
+nevra = partial(_checked, pattern=_NEVRA, what="a package's name and version")
+#: A checksum, which also names files in the cache.
+sha256 = partial(_checked, pattern=_SHA256, what="a sha256")
 
 
 def version(text: str, kind: Literal["apt", "rpm"]) -> str:
     """A version, which the family's order can compare with every other."""
     return _checked(text, _VERSIONS[kind], "a version")
-
-
-def architecture(text: str) -> str:
-    """The architecture of a package."""
-    return _checked(text, _ARCHITECTURE, "an architecture")
-
-
-def nevra(text: str) -> str:
-    """A package as module metadata names it."""
-    return _checked(text, _NEVRA, "a package's name and version")
-
-
-def sha256(text: str) -> str:
-    """A checksum, which also names files in the cache."""
-    return _checked(text, _SHA256, "a sha256")
 
 
 def size(text: str, most: int = LARGEST_PACKAGE) -> int:
@@ -71,9 +68,3 @@ def path(text: str) -> str:
     if "://" in place:
         raise ValueError(f"not a path inside the repository: {text[:LONGEST]!r}")
     return _checked(place, _PATH, "a path inside the repository", LONGEST_PATH)
-
-
-def _checked(text: str, pattern: re.Pattern[str], what: str, longest: int = LONGEST) -> str:
-    if len(text) > longest or not pattern.fullmatch(text):
-        raise ValueError(f"not {what}: {text[:80]!r}")
-    return text

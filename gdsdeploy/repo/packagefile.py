@@ -168,30 +168,20 @@ def _exactly(file: IO[bytes], size: int) -> bytes:
     return data
 
 
-def _opened(file: IO[bytes], compression: str) -> IO[bytes]:
-    """The uncompressed content of ``file`` from its position on, read from front to back."""
-    return io.BufferedReader(_Stream(unpack.pieces(file, compression)), _CHUNK)
+def _pieces(file: IO[bytes], size: int) -> Iterator[bytes]:
+    """``size`` bytes of a file from its position on."""
+    while size > 0:
+        piece = _exactly(file, min(size, _CHUNK))
+        size -= len(piece)
+        yield piece
+
+
+def _opened(pieces: Iterator[bytes]) -> IO[bytes]:
+    """``pieces`` as a file that is read from front to back."""
+    return io.BufferedReader(_Stream(pieces), _CHUNK)
 
 
 # .deb
-
-
-class _Member(io.RawIOBase):
-    """``size`` bytes of a file from its position on."""
-
-    def __init__(self, file: IO[bytes], size: int) -> None:
-        self._file, self._left = file, size
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._file.read(min(len(buffer), self._left))
-        if not data and self._left:
-            raise EOFError("it ends early")
-        buffer[: len(data)] = data
-        self._left -= len(data)
-        return len(data)
 
 
 def _deb_data(file: IO[bytes]) -> IO[bytes]:
@@ -203,7 +193,7 @@ def _deb_data(file: IO[bytes]) -> IO[bytes]:
         if header[58:] != b"`\n" or size < 0:
             raise ValueError("a member of the ar archive has no header")
         if name.split(".")[:2] == ["data", "tar"]:
-            return _opened(io.BufferedReader(_Member(file, size), _CHUNK), name[len("data.tar") :].lstrip("."))
+            return _opened(unpack.pieces(_opened(_pieces(file, size)), name[len("data.tar") :].lstrip(".")))
         file.seek(size + size % 2, io.SEEK_CUR)
 
 
@@ -230,7 +220,7 @@ def _rpm_payload(file: BinaryIO) -> IO[bytes]:
     _, header, _ = read_header(file)
     names = {"gzip": "gz", "bzip2": "bz2", "xz": "xz", "lzma": "xz", "zstd": "zst"}
     compressor = "".join(header.strings(_PAYLOAD_COMPRESSOR)[:1]) or "gzip"
-    return _opened(file, names.get(compressor, compressor))
+    return _opened(unpack.pieces(file, names.get(compressor, compressor)))
 
 
 def _cpio_entries(plain: IO[bytes]) -> Iterator[_Entry]:
@@ -259,8 +249,8 @@ def _cpio_entries(plain: IO[bytes]) -> Iterator[_Entry]:
 
 
 def _skip(file: IO[bytes], size: int) -> None:
-    while size > 0:
-        size -= len(_exactly(file, min(size, _CHUNK)))
+    for _ in _pieces(file, size):
+        pass
 
 
 #: Tags of the signature header: OpenPGP signatures of the header, by DSA, EdDSA and RSA keys, and rpm 6's list of them.

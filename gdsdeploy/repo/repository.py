@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from gdsdeploy.errors import RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.host.apply.packages.aptsources import SUFFIXES, Source, SourcesError, parse_sources
@@ -32,7 +32,7 @@ FETCHES_AT_ONCE: Final = 6
 
 
 #: Bytes of a keyring; Debian's has 60 kB.
-_KEYRING: Final = 16 << 20
+LARGEST_KEYRING: Final = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -59,26 +59,37 @@ class Repository:
     def __str__(self) -> str:
         return f"{self.name} ({' '.join(self.suites)})" if self.suites else self.name
 
-    def index(
-        self, kind: Literal["apt", "rpm"], date: datetime, signer: str, suite: str = "", until: datetime | None = None
-    ) -> Index:
-        """The lock's record of one of its indices."""
+
+@dataclass(frozen=True, kw_only=True)
+class VerifiedIndex:
+    """An index of a repository: a Release file of apt's, or a repomd.xml."""
+
+    repository: Repository
+    #: empty for rpm
+    suite: str = ""
+    date: datetime
+    valid_until: datetime | None = None
+    #: primary fingerprints; empty for one that is used unsigned
+    signed_by: tuple[str, ...]
+
+    def index(self) -> Index:
+        """The lock's record of it."""
         # The model takes long to import; the lab reads this machine's sources without it.
         from gdsdeploy.model.lock import Index
 
         return Index(
-            repository=self.name,
-            kind=kind,
-            uri=self.uri,
-            suite=suite,
-            components=self.components,
-            date=rfc3339(date),
-            valid_until=rfc3339(until) if until else None,
-            signed_by=signer,
-            host_keyring=self.host_keyring,
-            metadata="unsigned" if self.unsigned else "signed",
-            package_keys=self.package_keys,
-            why=self.unsigned,
+            repository=self.repository.name,
+            kind="apt" if self.suite else "rpm",
+            uri=self.repository.uri,
+            suite=self.suite,
+            components=self.repository.components,
+            date=rfc3339(self.date),
+            valid_until=rfc3339(self.valid_until) if self.valid_until else None,
+            signed_by="".join(self.signed_by[:1]),
+            host_keyring=self.repository.host_keyring,
+            metadata="unsigned" if self.repository.unsigned else "signed",
+            package_keys=self.repository.package_keys,
+            why=self.repository.unsigned,
         )
 
 
@@ -190,7 +201,7 @@ def verify(
             hint="Install the archive's keyring package, or set `keyring` of this repository",
         )
     try:
-        ring = without_armour(reading.whole(str(keyring), _KEYRING))
+        ring = without_armour(reading.whole(str(keyring), LARGEST_KEYRING))
     except (OSError, ValueError):
         # Any file of this machine may be named here: nothing of it is said.
         raise RepositoryUnusable(f"{keyring}: no keyring of OpenPGP, or larger than one") from None

@@ -52,7 +52,7 @@ from gdsdeploy.repo.packages import (
     counted,
     places_of,
 )
-from gdsdeploy.repo.repository import FETCHES_AT_ONCE, Repository, Signed, require_past, verify
+from gdsdeploy.repo.repository import FETCHES_AT_ONCE, Repository, Signed, VerifiedIndex, require_past, verify
 
 #: In these, and in no other encoding that the parser knows, a document type reads as ASCII.
 _ENCODINGS: Final = {b"utf-8", b"us-ascii", b"ascii"}
@@ -552,20 +552,13 @@ class Listed:
     open_size: int | None
 
 
-@dataclass(frozen=True)
-class Repomd:
+@dataclass(frozen=True, kw_only=True)
+class Repomd(VerifiedIndex):
     """A verified repomd.xml."""
 
-    repository: Repository
     uri: str
     #: type (``primary``, ``modules``) → file
     files: dict[str, Listed]
-    date: datetime
-    signed_by: tuple[str, ...]
-
-    def index(self) -> Index:
-        """The lock's record of it."""
-        return self.repository.index("rpm", self.date, "".join(self.signed_by[:1]))
 
 
 @dataclass(frozen=True)
@@ -633,7 +626,7 @@ def repomd(fetcher: Fetcher, repository: Repository, *, now: datetime) -> Repomd
     require_past(uri, moment, now)
     if "primary" not in files:
         raise RepositoryUnusable(f"{uri}: it lists no primary")
-    return Repomd(repository, uri, files, moment, signed.fingerprints)
+    return Repomd(repository=repository, uri=uri, files=files, date=moment, signed_by=signed.fingerprints)
 
 
 def _signed(fetcher: Fetcher, repository: Repository, uri: str, document: bytes) -> Signed:

@@ -216,17 +216,13 @@ def parse_versions(text: str) -> Expression:
 Value = Union[str, Version]
 
 
-def holds(subject: str, texts: Sequence[str], value: Value) -> Optional[bool]:
+@lru_cache(maxsize=4096)
+def holds(subject: str, texts: Tuple[str, ...], value: Value) -> Optional[bool]:
     """Whether ``value`` meets one of a condition's ``texts``: version expressions, or words with ``!=`` for not.
 
     In both, a comma joins terms that all have to hold.  None: the version has no name that tells.
     Raises ValueError for an invalid expression about versions.
     """
-    return _holds(subject, tuple(texts), value)
-
-
-@lru_cache(maxsize=4096)
-def _holds(subject: str, texts: Tuple[str, ...], value: Value) -> Optional[bool]:
     if subject in VERSIONS:
         names = value if isinstance(value, Version) else (value,)
         answers = {parse_versions(text).admits(*names) for text in texts}

@@ -12,28 +12,17 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from gdsdeploy.host.model.compat import Verdict
 from gdsdeploy.lock.resolve.options import Choice, Task
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Package, Part
 from gdsdeploy.platform.base import NVLSM, Packaging, StackPackage, StackPlatform
-from gdsdeploy.repo.packages import Candidate, Group, Key, Order, Relation, Universe
+from gdsdeploy.repo.packages import Candidate, Group, Key, Relation, Universe
 
 #: Alternatives after which a search gives up; Debian's stack takes about a hundred.
 MOST_TRIED = 50_000
-
-
-class Stack(Protocol):
-    """The platform's methods that the solver uses."""
-
-    @property
-    def order(self) -> Order: ...
-    def in_stack(self, candidate: Candidate) -> bool: ...
-    def follows_driver(self, candidate: Candidate) -> bool: ...
-    def of_driver(self, candidate: Candidate) -> bool: ...
-    def upstream_version(self, version: str) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -102,7 +91,7 @@ class Provider:
     """Tells the search what the universe offers."""
 
     universe: Universe
-    stack: Stack
+    stack: StackPlatform
     #: the package whose maker and upstream version all packages of the driver must have
     driver: Candidate
     #: version that is preferred where several fit

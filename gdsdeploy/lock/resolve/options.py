@@ -219,63 +219,68 @@ def without_userland(modules: Mapping[str, Sequence[BuiltModules]]) -> Iterator[
             yield Incomplete("driver", one.version, refused, (one.version, release))
 
 
-def packaged_kernels(
-    images: Sequence[KernelImage],
+def packaged_kernel(
+    kernel: KernelImage,
     task: Task,
     modules: Mapping[str, Sequence[BuiltModules]],
     labels: Mapping[tuple[str, str, str], str],
-) -> Iterator[Option | Incomplete]:
-    """The kernels for which there are packages with everything that the profile's mode loads.
+) -> Option | Incomplete:
+    """A kernel with the packages of everything that the profile's mode loads.
 
     labels: key of a package that tells a driver → label of the driver's option.
     """
     profile, platform, universe = task
-    for kernel in images:
-        image, release, names = kernel.image, kernel.release, kernel.names
-        by_driver: dict[str, tuple[Candidate, ...]] = {}
-        for one in modules.get(release, ()):
-            label = labels.get(one.driver.key) if one.driver is not None else None
-            if label:
-                by_driver[label] = (*by_driver.get(label, ()), one.package)
-        if lack := _lack(release, task, modules.get(release), by_driver):
-            refused = RefusedChoice(what=f"kernel {release}", rule="packaged-modules", words=lack)
-            yield Incomplete("kernel", image.version, refused, names)
-            continue
-        packages: dict[Part, Candidate] = {"kernel-image": image}
-        if profile.mode == "nvidia-fs":
-            versions = universe.named(platform.built_nvidia_fs(release))
-            # It is built with its kernel, in the same version.
-            own = [candidate for candidate in versions if candidate.version == image.version]
-            packages["nvidia-fs-modules"] = _newest(platform, own or versions)
-        facts = _kernel_facts(kernel, task)
-        yield Option("kernel", f"kernel {release}", facts, packages, image.version, names, release, modules=by_driver)
+    by_driver: dict[str, tuple[Candidate, ...]] = {}
+    for one in modules.get(kernel.release, ()):
+        label = labels.get(one.driver.key) if one.driver is not None else None
+        if label:
+            by_driver[label] = (*by_driver.get(label, ()), one.package)
+    name = platform.built_nvidia_fs(kernel.release)
+    versions = universe.named(name) if profile.mode == "nvidia-fs" else []
+    # It is built with its kernel, in the same version.
+    own = [candidate for candidate in versions if candidate.version == kernel.image.version] or versions
+    lack = ""
+    if not modules.get(kernel.release):
+        lack = f"The repositories have no package with modules of the driver ({profile.driver.flavour}) for it."
+    elif not by_driver:
+        lack = "The repositories have modules for it only of drivers whose userland they don't have."
+    elif profile.mode == "nvidia-fs" and not own:
+        lack = f"The repositories have no {name}."
+    if lack:
+        return _without_package(kernel, "packaged-modules", lack)
+    nvidia_fs = max(own, key=lambda candidate: platform.order.key(candidate.version), default=None)
+    return _kernel(kernel, task, {"nvidia-fs-modules": nvidia_fs} if nvidia_fs is not None else {}, by_driver)
 
 
-def _kernel_facts(kernel: KernelImage, task: Task) -> Combination:
+def _without_package(kernel: KernelImage, rule: str, words: str) -> Incomplete:
+    refused = RefusedChoice(what=f"kernel {kernel.release}", rule=rule, words=words)
+    return Incomplete("kernel", kernel.image.version, refused, kernel.names)
+
+
+def _kernel(
+    kernel: KernelImage,
+    task: Task,
+    others: Mapping[Part, Candidate],
+    modules: Mapping[str, tuple[Candidate, ...]] | None = None,
+) -> Option:
+    """The option of a kernel with its image and ``others``; modules: as in Option."""
     # DOCA's nvme takes the place of the kernel's own.
     own_hooks = has_nvme_hooks(kernel.release) and not any("nvme" in package for package in task.profile.doca)
-    return {
-        "kernel": kernel.names, "kernel_package": kernel.image.version, "kernel_flavour": kernel.flavour,
-        "nvme_hooks": "kernel" if own_hooks else "ofed",
-    }  # fmt: skip
-
-
-def _lack(
-    release: str,
-    task: Task,
-    modules: Sequence[BuiltModules] | None,
-    by_driver: Mapping[str, Sequence[Candidate]],
-) -> str:
-    """What a kernel has no packages for, in words; empty: it has all of them."""
-    profile, platform, universe = task
-    if not modules:
-        return f"The repositories have no package with modules of the driver ({profile.driver.flavour}) for it."
-    if not by_driver:
-        return "The repositories have modules for it only of drivers whose userland they don't have."
-    name = platform.built_nvidia_fs(release)
-    if profile.mode == "nvidia-fs" and not universe.named(name):
-        return f"The repositories have no {name}."
-    return ""
+    return Option(
+        "kernel",
+        f"kernel {kernel.release}",
+        facts={
+            "kernel": kernel.names,
+            "kernel_package": kernel.image.version,
+            "kernel_flavour": kernel.flavour,
+            "nvme_hooks": "kernel" if own_hooks else "ofed",
+        },
+        packages={"kernel-image": kernel.image, **others},
+        version=kernel.image.version,
+        names=kernel.names,
+        release=kernel.release,
+        modules=modules,
+    )
 
 
 def packages_without_nvidia_fs(profile: Profile, platform: StackPlatform, universe: Universe) -> str:
@@ -301,12 +306,12 @@ def packages_without_nvidia_fs(profile: Profile, platform: StackPlatform, univer
     )
 
 
-def _newest(platform: StackPlatform, candidates: Sequence[Candidate]) -> Candidate:
-    return max(candidates, key=lambda candidate: platform.order.key(candidate.version))
-
-
 #: Begins the name of a metapackage of modules that doca-kernel-support built for one kernel.
 _DOCA_KERNEL = "doca-kernel-"
+
+
+#: What rules call nvidia-fs's version, its package's version and its maker.
+_NVIDIA_FS = ("nvidia_fs", "nvidia_fs_package", "nvidia_fs_origin")
 
 
 def find(profile: Profile, platform: StackPlatform, universe: Universe) -> Options:
@@ -316,22 +321,28 @@ def find(profile: Profile, platform: StackPlatform, universe: Universe) -> Optio
         _add_packaged(options, task)
     else:
         _add_drivers(options, task)
-        _add_kernels(options, task)
+        _add_kernels(options, task, buildable_kernel)
     if profile.mode == "nvidia-fs" and is_packaged(profile):
         # Its version is read in the kernel's package: no relation tells it.
         options.levels.append([Option("nvidia-fs", "nvidia-fs of the kernel's package", {}, {})])
     elif profile.mode == "nvidia-fs":
-        otherwise = f"the repositories have no {platform.nvidia_fs_package}"
-        options.add("nvidia_fs", profile.nvidia_fs, _nvidia_fs(platform, universe), otherwise)
+        package = platform.nvidia_fs_package
+        otherwise = f"the repositories have no {package}"
+        options.add(
+            "nvidia_fs",
+            profile.nvidia_fs,
+            _alone("nvidia-fs", "nvidia-fs-source", package, _NVIDIA_FS, task),
+            otherwise,
+        )
     else:
-        absent: dict[str, str | None] = dict.fromkeys(("nvidia_fs", "nvidia_fs_package", "nvidia_fs_origin"))
+        absent: dict[str, str | None] = dict.fromkeys(_NVIDIA_FS)
         options.levels.append([Option("nvidia-fs", f"no nvidia-fs (mode {profile.mode})", absent, {})])
     otherwise = f"the repositories have no {platform.libcufile_package} with its {platform.gds_tools_package}"
     options.add("libcufile", profile.libcufile, _libraries(platform, universe), otherwise)
     if profile.doca:
         # The profile's other packages come in the versions of the first one's repository.
         otherwise = f"the repositories have no {profile.doca[0]}"
-        options.add("doca", "newest", _docas(profile.doca[0], platform, universe), otherwise)
+        options.add("doca", "newest", _alone("doca", "doca", profile.doca[0], ("doca",), task), otherwise)
     options.missing += pulling_drivers(universe, platform, profile.cuda)
     return options
 
@@ -360,8 +371,8 @@ def _add_packaged(options: Options, task: Task) -> None:
     )
     instead = f"; choose another driver or kernel flavour, {INSTEAD}"
     options.add("driver", profile.driver.version, drivers, otherwise, instead)
-    kernels = partial(packaged_kernels, modules=modules, labels=labels)
-    _add_kernels(options, task, kernels, packages_without_nvidia_fs(profile, platform, universe))
+    choice = partial(packaged_kernel, modules=modules, labels=labels)
+    _add_kernels(options, task, choice, packages_without_nvidia_fs(profile, platform, universe))
 
 
 def _preferred_first(platform: StackPlatform, universe: Universe, candidates: list[Candidate]) -> list[Candidate]:
@@ -388,10 +399,9 @@ def _drivers(holders: list[Candidate], task: Task, part: Part = "driver-source")
             lacks = RefusedChoice(what=label, rule="transitional", words=words)
         if lacks:
             yield Incomplete("driver", candidate.version, lacks, names)
-            continue
-        facts = {"driver": version, "driver_package": candidate.version, "driver_origin": candidate.origin}
-        packages: dict[Part, Candidate] = {part: candidate}
-        yield Option("driver", label, facts, packages, candidate.version, names, companions=companions)
+        else:
+            facts = {"driver": version, "driver_package": candidate.version, "driver_origin": candidate.origin}
+            yield Option("driver", label, facts, {part: candidate}, candidate.version, names, companions=companions)
 
 
 def _companions(label: str, driver: Candidate, task: Task) -> tuple[tuple[Candidate, ...], RefusedChoice | None]:
@@ -419,11 +429,11 @@ def _companions(label: str, driver: Candidate, task: Task) -> tuple[tuple[Candid
 
 
 def _add_kernels(
-    options: Options, task: Task, choices: Callable[..., Iterator[Option | Incomplete]] | None = None, instead: str = ""
+    options: Options, task: Task, choice: Callable[[KernelImage, Task], Option | Incomplete], instead: str = ""
 ) -> None:
     """The kernels of the profile's flavour; without any, the problem names the other flavours.
 
-    choices: makes their options; None: of kernels that have headers.  instead: what to do without any.
+    choice: makes the option of one.  instead: what to do without any.
     """
     profile, platform, universe = task
     flavour = profile.kernel.flavour or platform.kernel_flavours(profile.arch)[0]
@@ -431,10 +441,10 @@ def _add_kernels(
     kernels.sort(key=lambda kernel: platform.order.key(kernel.image.version), reverse=True)
     mine = [kernel for kernel in kernels if kernel.flavour == flavour]
     otherwise = f"the repositories have no kernel image of flavour {flavour} with headers of its version"
-    if choices is not None:
+    if is_packaged(profile):
         otherwise = f"the repositories have no kernel of flavour {flavour} with packages of all its modules"
     instead = instead or _other_flavours([kernel for kernel in kernels if kernel.flavour != flavour], profile, platform)
-    options.add("kernel", profile.kernel.version, (choices or _kernels)(mine, task), otherwise, instead)
+    options.add("kernel", profile.kernel.version, (choice(kernel, task) for kernel in mine), otherwise, instead)
 
 
 def _other_flavours(kernels: Sequence[KernelImage], profile: Profile, platform: StackPlatform) -> str:
@@ -454,23 +464,16 @@ def _other_flavours(kernels: Sequence[KernelImage], profile: Profile, platform: 
     return f". Other kernel flavours on offer, with their newest: {listed}; to lock one, write {line} in the profile"
 
 
-def _kernels(kernels: Sequence[KernelImage], task: Task) -> Iterator[Option | Incomplete]:
-    profile, platform, universe = task
-    for kernel in kernels:
-        image, release, names = kernel.image, kernel.release, kernel.names
-        if other := _other_kernel(release, profile.doca):
-            refused = RefusedChoice(what=f"kernel {release}", rule="doca-kernel", words=other)
-            yield Incomplete("kernel", image.version, refused, names)
-            continue
-        label, headers_name = f"kernel {release}", platform.kernel_packages(release)[1]
-        headers = [c for c in universe.named(headers_name) if c.version == image.version]
-        if not headers:
-            words = f"The repositories have the image, but no {headers_name} {image.version} to build modules with."
-            refused = RefusedChoice(what=label, rule="kernel-headers", words=words)
-            yield Incomplete("kernel", image.version, refused, names)
-            continue
-        packages: dict[Part, Candidate] = {"kernel-image": image, "kernel-headers": headers[0]}
-        yield Option("kernel", label, _kernel_facts(kernel, task), packages, image.version, names, release)
+def buildable_kernel(kernel: KernelImage, task: Task) -> Option | Incomplete:
+    """A kernel with the headers that modules are built with."""
+    if other := _other_kernel(kernel.release, task.profile.doca):
+        return _without_package(kernel, "doca-kernel", other)
+    version, name = kernel.image.version, task.platform.kernel_packages(kernel.release)[1]
+    headers = [candidate for candidate in task.universe.named(name) if candidate.version == version]
+    if not headers:
+        words = f"The repositories have the image, but no {name} {version} to build modules with."
+        return _without_package(kernel, "kernel-headers", words)
+    return _kernel(kernel, task, {"kernel-headers": headers[0]})
 
 
 def _other_kernel(release: str, packages: Sequence[str]) -> str:
@@ -483,13 +486,15 @@ def _other_kernel(release: str, packages: Sequence[str]) -> str:
     return "" if fits else f"The profile asks for modules that were built for another kernel: {', '.join(kernels)}."
 
 
-def _nvidia_fs(platform: StackPlatform, universe: Universe) -> Iterator[Option]:
-    for candidate in _preferred_first(platform, universe, universe.named(platform.nvidia_fs_package)):
-        version = platform.upstream_version(candidate.version)
-        facts = {"nvidia_fs": version, "nvidia_fs_package": candidate.version, "nvidia_fs_origin": candidate.origin}
-        packages: dict[Part, Candidate] = {"nvidia-fs-source": candidate}
-        names = (version, candidate.version)
-        yield Option("nvidia-fs", f"nvidia-fs {version}", facts, packages, candidate.version, names)
+def _alone(subject: Subject, part: Part, package: str, facts: Sequence[str], task: Task) -> Iterator[Option]:
+    """The versions of a subject that is one package.
+
+    facts: what rules call its version, its package's version and its maker, without what they don't ask about.
+    """
+    for candidate in _preferred_first(task.platform, task.universe, task.universe.named(package)):
+        names = (task.platform.upstream_version(candidate.version), candidate.version)
+        told = dict(zip(facts, (*names, candidate.origin), strict=False))
+        yield Option(subject, f"{subject} {names[0]}", told, {part: candidate}, candidate.version, names)
 
 
 def _libraries(platform: StackPlatform, universe: Universe) -> Iterator[Option | Incomplete]:
@@ -504,17 +509,10 @@ def _libraries(platform: StackPlatform, universe: Universe) -> Iterator[Option |
             words = f"The repositories have no {tools_name} {candidate.version} that goes with it."
             refused = RefusedChoice(what=label, rule="gds-tools", words=words)
             yield Incomplete("libcufile", candidate.version, refused, names)
-            continue
-        facts = {"libcufile": version, "cuda": platform.cuda_version(candidate)}
-        packages: dict[Part, Candidate] = {"libcufile": candidate, "gds-tools": tools[0]}
-        yield Option("libcufile", label, facts, packages, candidate.version, names)
-
-
-def _docas(package: str, platform: StackPlatform, universe: Universe) -> Iterator[Option]:
-    for candidate in _preferred_first(platform, universe, universe.named(package)):
-        version = platform.upstream_version(candidate.version)
-        names = (version, candidate.version)
-        yield Option("doca", f"doca {version}", {"doca": version}, {"doca": candidate}, names[1], names)
+        else:
+            facts = {"libcufile": version, "cuda": platform.cuda_version(candidate)}
+            packages: dict[Part, Candidate] = {"libcufile": candidate, "gds-tools": tools[0]}
+            yield Option("libcufile", label, facts, packages, candidate.version, names)
 
 
 #: Combinations that are looked at to explain a failure; the nearest are among the first.

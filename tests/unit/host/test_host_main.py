@@ -115,7 +115,7 @@ def test_no_expectation_is_said_clearly(
         ("", "Expecting value"),
         ("[]", "an expectation is a JSON object"),
         ("{}", "has version None; this program reads 1"),
-        ('{"version": 1, "kernell": "x"}', "unknown keys: kernell"),
+        ('{"version": 1, "kernell": "x"}', "expectation.kernell: unknown key"),
         ('{"version": 1}', "expectation.host: this key is required"),
     ],
 )
