@@ -352,7 +352,7 @@ def _gate(machine: Machine) -> gate.Desired:
         slurm=wish.slurm,
         metrics=wish.metrics,
         measured_boot=wish.measured_boot,
-        waivers=[waiver.as_dict() for waiver in selection.waivers_of(machine.fleet, machine.name)],
+        waivers=selection.waivers_of(machine.fleet, machine.name),
     )
     return gate.Desired(
         enabled=wish.enabled and machine.is_host,

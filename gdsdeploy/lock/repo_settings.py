@@ -69,23 +69,18 @@ class Setting:
         path = self.preset.path_for(self.arch)
         return f"{base}/{path}" if base and path else base
 
-    def gaps(self) -> list[str]:
-        """The keys that the fleet file has to give."""
-        fixed = self.declared()
-        found_by_apt = self.preset is not None and self.preset.known_as is not None
-        values = {
-            "uri": fixed.uri or found_by_apt,
-            "suites": fixed.suites or self.platform.kind == "rpm",
-            "keyring": fixed.keyring != Path(),
-            **({"package_keys": fixed.package_keys} if fixed.unsigned else {"fingerprints": fixed.fingerprints}),
-            "components": fixed.components or _is_flat(fixed.suites) or self.platform.kind == "rpm",
-        }
-        return [key for key, value in values.items() if not value]
-
     def problem(self) -> str:
         """Why it can't be used, to be read behind its name; empty if it can."""
-        entry, kind, system = self.entry, self.platform.kind, self.platform.os
-        gaps = ", ".join(self.gaps())
+        entry, kind, system, fixed = self.entry, self.platform.kind, self.platform.os, self.declared()
+        # What the fleet file has to give.
+        needed = {
+            "uri": fixed.uri or (self.preset is not None and self.preset.known_as is not None),
+            "suites": fixed.suites or kind == "rpm",
+            "keyring": fixed.keyring != Path(),
+            **({"package_keys": fixed.package_keys} if fixed.unsigned else {"fingerprints": fixed.fingerprints}),
+            "components": fixed.components or _is_flat(fixed.suites) or kind == "rpm",
+        }
+        gaps = ", ".join(key for key, value in needed.items() if not value)
         if (entry.kind or kind) != kind:
             return f"kind is {entry.kind}, but {system} uses {kind}"
         if kind == "apt" and entry.metadata == "unsigned":

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.host.model.discovery import import_modules
-from gdsdeploy.platform.base import Preset, StackPackage, StackPlatform, refused, registered
+from gdsdeploy.platform.base import PLATFORMS, REFUSED, Preset, StackPackage, StackPlatform
 from gdsdeploy.repo.packages import DEB, Order
 
 __all__ = ["Preset", "StackPackage", "StackPlatform", "stack_platform_for", "supported_systems", "version_order"]
 
 import_modules(__name__)
-_PLATFORMS = registered()
-_REFUSED = refused()
+_PLATFORMS = {os: platform for os, (_, platform) in sorted(PLATFORMS.items(), key=lambda entry: entry[1][0])}
 
 
 def supported_systems() -> tuple[str, ...]:
@@ -24,8 +23,8 @@ def supported_systems() -> tuple[str, ...]:
 
 def stack_platform_for(os: str) -> StackPlatform:
     """The platform of an ``os`` such as ``debian-13``; raises FleetInvalid listing the known ones."""
-    if os in _REFUSED:
-        reason, hint = _REFUSED[os]
+    if os in REFUSED:
+        reason, hint = REFUSED[os]
         raise FleetInvalid(f"{os} {reason}", hint=hint)
     try:
         return _PLATFORMS[os]

@@ -134,10 +134,6 @@ class StackPlatform(ABC):
     #: by which rules of compat.yml speak about it: ``debian``, ``ubuntu``, ``rhel`` …
     family: str
     release: str
-    #: source packages of the stack: only packages built from them are locked
-    stack_sources: tuple[re.Pattern[str], ...]
-    #: of these, the ones whose packages have to be of the driver's own version
-    driver_sources: tuple[re.Pattern[str], ...]
 
     @abstractmethod
     def architecture(self, arch: str) -> str:
@@ -238,9 +234,10 @@ class StackPlatform(ABC):
         """Packages that belong to this libcufile, apart from its gds-tools."""
         return ()
 
-    @abstractmethod
     def upstream_version(self, version: str) -> str:
         """Upstream's own version number in a package version."""
+        # GDS packages carry the CUDA release behind "~": 2.19.7~12.4.1-2.
+        return upstream(version).split("~", 1)[0]
 
     def cuda_version(self, candidate: Candidate) -> str | None:
         """The CUDA release that a GDS package belongs to, if it says so: 12.4 for libcufile-12-4."""
@@ -267,13 +264,13 @@ class StackPlatform(ABC):
     def part(self, candidate: Candidate) -> Part:
         """The part of the stack that a dependency belongs to."""
 
+    @abstractmethod
     def in_stack(self, candidate: Candidate) -> bool:
         """Whether the lock holds this package; otherwise the host's own updates decide."""
-        return any(pattern.fullmatch(candidate.source) for pattern in self.stack_sources)
 
+    @abstractmethod
     def follows_driver(self, candidate: Candidate) -> bool:
         """Whether this package has to be of the driver's own upstream version."""
-        return any(pattern.fullmatch(candidate.source) for pattern in self.driver_sources)
 
     def of_driver(self, candidate: Candidate) -> bool:
         """Whether this package is a piece of a driver, so that it has to come from the driver's own maker."""
@@ -281,9 +278,9 @@ class StackPlatform(ABC):
 
 
 #: os → its place in the list of known systems, and the platform
-_PLATFORMS: dict[str, tuple[int, StackPlatform]] = {}
+PLATFORMS: dict[str, tuple[int, StackPlatform]] = {}
 #: os → why it can't be served, and what to do
-_REFUSED: dict[str, tuple[str, str]] = {}
+REFUSED: dict[str, tuple[str, str]] = {}
 
 
 def register(*platforms: StackPlatform, rank: int = 100) -> None:
@@ -292,25 +289,15 @@ def register(*platforms: StackPlatform, rank: int = 100) -> None:
     rank: place in the list of known systems, the smallest first; ties go by the order of registering.
     """
     for platform in platforms:
-        if platform.os in _PLATFORMS:
+        if platform.os in PLATFORMS:
             raise ValueError(f"two platforms have the name {platform.os}")
-        _PLATFORMS[platform.os] = (rank, platform)
+        PLATFORMS[platform.os] = (rank, platform)
 
 
 def refuse(reason: str, hint: str, *systems: str) -> None:
     """Make systems known as ones that can't be served; the reason is a clause after the system's name."""
     for os in systems:
-        _REFUSED[os] = (reason, hint)
-
-
-def refused() -> dict[str, tuple[str, str]]:
-    """The systems that can't be served: os → (reason, hint)."""
-    return dict(_REFUSED)
-
-
-def registered() -> dict[str, StackPlatform]:
-    """Every platform by its ``os``, in order."""
-    return {os: platform for os, (_, platform) in sorted(_PLATFORMS.items(), key=lambda entry: entry[1][0])}
+        REFUSED[os] = (reason, hint)
 
 
 #: NVIDIA's CUDA repositories: one for each system and architecture.
@@ -380,6 +367,10 @@ ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 class DpkgPlatform(StackPlatform):
     """A release of an operating system with dpkg."""
 
+    #: source packages of the stack: only packages built from them are locked, and NVIDIA's
+    stack_sources: tuple[re.Pattern[str], ...]
+    #: of these, the ones whose packages have to be of the driver's own version
+    driver_sources: tuple[re.Pattern[str], ...]
     codename: str
 
     def architecture(self, arch: str) -> str:
@@ -409,19 +400,17 @@ class DpkgPlatform(StackPlatform):
         own = library.package == self.libcufile_package and rdma != "none"
         return (StackPackage("libcufile-rdma1", "libcufile", "host"),) if own else ()
 
-    def upstream_version(self, version: str) -> str:
-        # GDS packages carry the CUDA release behind "~": 2.19.7~12.4.1-2.
-        return upstream(version).split("~", 1)[0]
-
     def cuda_version(self, candidate: Candidate) -> str | None:
         own = upstream(candidate.source_version) if candidate.source == "nvidia-cuda-toolkit" else None
         return own or super().cuda_version(candidate)
 
     def in_stack(self, candidate: Candidate) -> bool:
-        return candidate.origin == NVIDIA or super().in_stack(candidate)
+        own = any(pattern.fullmatch(candidate.source) for pattern in self.stack_sources)
+        return own or candidate.origin == NVIDIA
 
     def follows_driver(self, candidate: Candidate) -> bool:
-        return of_driver(candidate) if candidate.origin == NVIDIA else super().follows_driver(candidate)
+        own = any(pattern.fullmatch(candidate.source) for pattern in self.driver_sources)
+        return of_driver(candidate) if candidate.origin == NVIDIA else own
 
     def may_be_adopted(self, name: str) -> bool:
         return bool(_DRIVER.fullmatch(name) or GDS_UMBRELLAS.fullmatch(name))

@@ -31,7 +31,7 @@ from gdsdeploy.platform.base import (
     refuse,
     register,
 )
-from gdsdeploy.repo.packages import RPM, Candidate, Kind, Order, Universe, upstream
+from gdsdeploy.repo.packages import RPM, Candidate, Kind, Order, Universe
 
 _EPEL: Final = "https://dl.fedoraproject.org/pub/epel"
 _EPEL_KEYS: Final = {
@@ -131,6 +131,14 @@ class Rhel(StackPlatform):
         )
 
     def packaging(self, driver: Candidate, flavour: Flavour) -> Packaging:
+        other = "latest" if flavour == "open" else "open"
+        # The other flavour's packages, and other drivers': kmod-nvidia-580.95.05-… are built for one kernel each; cuda
+        # pulls whatever driver is newest.
+        excluded = (
+            re.compile(rf"kmod-nvidia-(?:{other}-dkms|[0-9].*)|akmod-nvidia.*"),
+            re.compile(r"cuda|cuda-[0-9]+-[0-9]+|cuda-runtime-.*|cuda-demo-suite.*"),
+            re.compile(r"nvidia-open.*" if flavour == "proprietary" else r"nvidia-latest.*"),
+        )
         has_policy = RPM.holds(self.upstream_version(driver.version), ">=", _FIRST_WITH_POLICY)
         further = (
             StackPackage("nvidia-driver-cuda", "driver-userland", "host"),
@@ -142,20 +150,7 @@ class Rhel(StackPlatform):
             *([StackPackage(_POLICY, "driver-userland", "host", optional=True)] if has_policy else []),
             StackPackage("dkms", "dkms", "build"),
         )
-        return Packaging(self.driver_module(flavour), further, self.excluded(flavour), (_UMBRELLAS,))
-
-    def excluded(self, flavour: Flavour) -> tuple[re.Pattern[str], ...]:
-        """Packages that must not be chosen: the other flavour's, and other drivers'."""
-        other = "latest" if flavour == "open" else "open"
-        # kmod-nvidia-580.95.05-… are built for one kernel each; cuda pulls whatever driver is newest.
-        return (
-            re.compile(rf"kmod-nvidia-(?:{other}-dkms|[0-9].*)|akmod-nvidia.*"),
-            re.compile(r"cuda|cuda-[0-9]+-[0-9]+|cuda-runtime-.*|cuda-demo-suite.*"),
-            re.compile(r"nvidia-open.*" if flavour == "proprietary" else r"nvidia-latest.*"),
-        )
-
-    def upstream_version(self, version: str) -> str:
-        return upstream(version).split("~", 1)[0]
+        return Packaging(self.driver_module(flavour), further, excluded, (_UMBRELLAS,))
 
     def kept_out(self) -> tuple[str, ...]:
         # Not nvidia-*: the container toolkit and CUDA's own packages are the user's to choose.
@@ -266,9 +261,7 @@ def register_releases(
     """
     for release, fields in of.items():
         system = f"{name}-{release}"
-        register(
-            make(os=system, family="rhel", release=release, stack_sources=(), driver_sources=(), **fields), rank=rank
-        )
+        register(make(os=system, family="rhel", release=release, **fields), rank=rank)
     refuse(
         "isn't supported: its Python is 3.6, and gdsdeploy's program on the host needs 3.9",
         f"Use {' or '.join(f'{name}-{release}' for release in of)}",
@@ -305,4 +298,4 @@ register_rebuild(
     {"9": "BF18AC2876178908D6E71267D36CB86CB86B3716", "10": "EE6DB7B98F5BF5EDD9DA0DE5DEE5C11CC2A1E572"},
 )
 register_releases("oracle", Oracle, rank=31)
-register(Amazon(os="amazon-2023", family="amazon", release="2023", stack_sources=(), driver_sources=()), rank=32)
+register(Amazon(os="amazon-2023", family="amazon", release="2023"), rank=32)

@@ -83,8 +83,8 @@ def _open_record(folder: str, basis: str) -> Optional[gate.Record]:
 
 
 def _patience(settings: gate.Settings) -> float:
-    """Seconds that another run may take; the file of the settings may have anything as their number."""
-    return MARGIN + (settings.seconds if isinstance(settings.seconds, (int, float)) else 0.0)
+    """Seconds that another run may take."""
+    return MARGIN + settings.seconds
 
 
 def _settings(text: str) -> gate.Settings:

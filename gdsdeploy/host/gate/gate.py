@@ -24,13 +24,14 @@ import re
 import time
 import traceback
 from collections import Counter
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from ..io import atomic
 from ..io.prometheus import Metric, Sample, folders, text
 from ..io.scontrol import SlurmError, node_name, scontrol
 from ..io.wording import first_few
+from ..model import schema
 from ..model.expectation import Expectation
 from ..model.expectation import from_json as expectation_from
 from ..model.finding import (
@@ -45,7 +46,6 @@ from ..model.finding import (
     Waiver,
     apply,
     today,
-    waiver_from,
     worst,
 )
 from ..secure_boot.firmware import measured_boot
@@ -79,16 +79,11 @@ class Settings:
     metrics: str = ""
     #: whether each record has PCR 7 and the state of Secure Boot
     measured_boot: bool = False
-    #: as waiver.Waiver has them
-    waivers: List[Dict[str, str]] = field(default_factory=list)
+    waivers: List[Waiver] = field(default_factory=list)
     version: int = VERSION
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
-
-    def read_waivers(self) -> List[Waiver]:
-        """The waivers; raises ValueError."""
-        return list(map(waiver_from, self.waivers))
 
 
 def settings_from(text: str) -> Settings:
@@ -96,12 +91,7 @@ def settings_from(text: str) -> Settings:
     value: Any = json.loads(text)
     if not isinstance(value, dict) or value.get("version") != VERSION:
         raise ValueError(f"the gate's settings are a JSON object of version {VERSION}")
-    surplus = sorted(set(value) - {field.name for field in fields(Settings)})
-    if surplus:
-        raise ValueError(f"unknown keys: {', '.join(surplus)}")
-    settings = Settings(**value)
-    settings.read_waivers()
-    return settings
+    return schema.read(Settings, value, "settings")
 
 
 @dataclass(frozen=True)
@@ -230,7 +220,7 @@ def _verdict(expectation: Expectation, settings: Settings) -> Dict[str, Any]:
     from ..evidence import collect, request_for
 
     host_facts = facts.facts_from(collect(request_for(expectation), total=settings.seconds))
-    findings = apply(checks.run(host_facts, expectation), settings.read_waivers(), today())
+    findings = apply(checks.run(host_facts, expectation), settings.waivers, today())
     document = checks.document(expectation, host_facts, findings)
     state, reason = decide(findings)
     keys = ("verdict", "host", "profile", "lock_digest", "stack", "findings", "gaps")

@@ -91,7 +91,6 @@ class Expectation:
 
 def from_json(text: str) -> Expectation:
     """Read an expectation; raises ValueError that says what is wrong with it."""
-    from ..errors import DesiredError
     from . import schema
 
     value: Any = jsontext.loads(text)
@@ -99,10 +98,7 @@ def from_json(text: str) -> Expectation:
         raise ValueError("an expectation is a JSON object")
     if value.get("version") != VERSION:
         raise ValueError(f"this expectation has version {value.get('version')!r}; this program reads {VERSION}")
-    try:
-        expectation = schema.load(Expectation, value, "expectation", lines=True)
-    except DesiredError as error:
-        raise ValueError(str(error)) from None
+    expectation = schema.read(Expectation, value, "expectation")
     for mount in expectation.storage:
         texts = [mount.get(key, "") for key in ("mount", "path", "scratch")]
         load = mount.get("load") or {"read": 0, "seconds": 0}

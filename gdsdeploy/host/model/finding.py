@@ -7,7 +7,7 @@ controller and the host use the same rule, so that the gate and ``validate`` agr
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Optional, Sequence
 
 from ..io.wording import line
@@ -88,7 +88,7 @@ def worst(findings: List[Finding]) -> str:
 
 @dataclass(frozen=True)
 class Waiver:
-    """One acceptance."""
+    """One acceptance; raises ValueError where one of its texts is empty."""
 
     #: id of a check; without a subject it covers every subject
     check: str
@@ -96,22 +96,12 @@ class Waiver:
     until: str
     reason: str
 
+    def __post_init__(self) -> None:
+        if not (self.check and self.until and self.reason):
+            raise ValueError(f"check, until and reason of a waiver are texts: {self!r}")
+
     def covers(self, finding: Finding) -> bool:
         return self.check in (finding.check, finding.check.partition(":")[0])
-
-    def as_dict(self) -> Dict[str, str]:
-        return asdict(self)
-
-
-def waiver_from(value: Any) -> Waiver:
-    """The inverse of :meth:`Waiver.as_dict`; raises ValueError."""
-    try:
-        waiver = Waiver(**value)
-    except TypeError as error:
-        raise ValueError(f"a waiver is check, until and reason: {error}") from None
-    if not all(isinstance(text, str) and text for text in asdict(waiver).values()):
-        raise ValueError(f"check, until and reason of a waiver are texts: {value!r}")
-    return waiver
 
 
 def today() -> str:

@@ -46,6 +46,14 @@ def load(kind: Type[T], value: Any, place: str, *, lines: bool = False) -> T:
     return kind(**values)
 
 
+def read(kind: Type[T], value: Any, place: str) -> T:
+    """The same for a document that isn't a desired state, with several lines in any string; raises ValueError."""
+    try:
+        return load(kind, value, place, lines=True)
+    except DesiredError as error:
+        raise ValueError(str(error)) from None
+
+
 def schema(kind: Type[Any]) -> Dict[str, Any]:
     """The JSON schema of the dataclass ``kind``."""
     hints = _hints(kind)  # type: ignore[arg-type]
