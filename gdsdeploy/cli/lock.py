@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -376,12 +377,8 @@ def _passed_over(fleet: Path, lock: Lock) -> None:
 
 
 def _show(changes: list[lockfile.Change]) -> None:
-    profile = ""
-    for change in changes:
-        if change.profile != profile:
-            profile = change.profile
-            console.data(f"profile {profile}:")
-        console.data(f"  {change}")
+    for profile, own in itertools.groupby(changes, key=lambda change: change.profile):
+        console.data(joined([f"profile {profile}:", *(f"  {change}" for change in own)]))
 
 
 def _table(lock: Lock) -> str:

@@ -434,12 +434,6 @@ def subjects(target: Target) -> dict[str, str]:
     }
 
 
-def _version(target: Target, subject: str) -> str:
-    """A subject's version; empty if the target has no such subject, or it has no version."""
-    part = getattr(target, subject.replace("-", "_"))
-    return getattr(part, "version", "")
-
-
 def _subjects(profile: str, old: Target | None, new: Target | None) -> Iterator[Change]:
     before, after = (subjects(old) if old else {}), (subjects(new) if new else {})
     for what in before or after:
@@ -455,7 +449,9 @@ def _goes_back(what: str, old: Target, new: Target) -> bool:
     """Whether a subject's version is lower than before, on the same system."""
     if old.os != new.os:
         return False
-    order, before, after = version_order(new.os), _version(old, what), _version(new, what)
+    # Not every subject is in every target, and the system has no version.
+    before, after = (getattr(getattr(target, what.replace("-", "_")), "version", "") for target in (old, new))
+    order = version_order(new.os)
     return bool(before and after and order.key(after) < order.key(before))
 
 

@@ -132,7 +132,9 @@ def parse(path: str, text: str) -> SourceTree:
     what only a shell on the host can tell is refused.
     """
     tree = path.split("/")[2]
-    values = {key: _value(key, text) for key in _KEYS}
+    assigned = _assignments(text)
+    # What a shell has in each after the script, if that is certain.
+    values = {key: _expand(key, assigned, ()) for key in _KEYS}
     for key, pattern in zip(_KEYS, (_NAME, _VERSION), strict=True):
         if not pattern.fullmatch(values[key]):
             raise ValueError(f"{key} is {values[key]!r}, which is no name that DKMS takes before the build")
@@ -140,12 +142,6 @@ def parse(path: str, text: str) -> SourceTree:
     if tree != f"{name}-{version}":
         raise ValueError(f"DKMS looks for {name} {version} in /usr/src/{name}-{version}, not in /usr/src/{tree}")
     return SourceTree(f"/usr/src/{tree}", name, version)
-
-
-def _value(key: str, text: str) -> str:
-    """What a shell has in ``key`` after the script, if that is certain; raises ValueError."""
-    assigned = _assignments(text)
-    return _expand(key, assigned, ())
 
 
 def _assignments(text: str) -> dict[str, set[tuple[str, bool]]]:

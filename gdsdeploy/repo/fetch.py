@@ -68,7 +68,7 @@ def cache_dir() -> Path:
     return folders.cache() / "repo"
 
 
-class Fetcher:
+class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
     """Fetches repository files; safe to share between threads.  Use as a context manager."""
 
     def __init__(
@@ -94,9 +94,6 @@ class Fetcher:
             timeout=TIMEOUT,
             headers={"User-Agent": "gdsdeploy", "Accept-Encoding": "identity"},
         )
-
-    def __enter__(self) -> Fetcher:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._client.close()
