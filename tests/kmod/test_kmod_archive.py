@@ -305,12 +305,28 @@ def recipes(host: Builder, version: str = "1.2.3", edit: tuple[str, str] = ("", 
         host.write(f"/etc/dkms/{name}.conf", text.replace(*edit) if edit[0] else text)
 
 
-def provide(host: Builder, *words: str, version: str = "1.2.3", status: int = 0) -> subprocess.CompletedProcess[str]:
-    """What the role runs."""
-    argv = ["kmod", "dkms", "--json", "--kernel", host.kernel, "--driver", f"nvidia-standin/{version}"]
-    argv += ["--nvidia-fs", NVIDIA_FS, "--driver-tree", f"/usr/src/nvidia-standin-{version}"]
-    argv += ["--driver-version", version, "--driver-flavour", "open", *words]
-    return host.gdsdeploy(*argv, status=status)
+#: Arguments: the driver's version, then options of ``DkmsRequest`` and ``provide`` that are to be true.
+PROVIDE = """\
+import json, sys
+sys.path.insert(0, "/usr/lib/gdsdeploy/gdsdeploy-host.pyz")
+from gdsdeploy.host.build.dkms import DkmsRequest, Package, provide
+from gdsdeploy.host.errors import guarded
+from gdsdeploy.host.kmod import files
+def run(words):
+    kernel, version, *options = words
+    driver, nvidia_fs = ("nvidia-standin", version, "driver"), ("nvidia-fs", "2.19.7", "nvidia-fs")
+    tree = files.expect(f"/usr/src/nvidia-standin-{version}", version, "open")
+    chosen = {name: name in options for name in ("peermem", "target_only")}
+    request = DkmsRequest(kernel, [Package(*driver), Package(*nvidia_fs)], tree, **chosen)
+    print(json.dumps(provide(request, check="check" in options)))
+    return 0
+sys.exit(guarded(run)(sys.argv[1:]))
+"""
+
+
+def provide(host: Builder, *options: str, version: str = "1.2.3", status: int = 0) -> subprocess.CompletedProcess[str]:
+    """What the resource ``modules`` has DKMS do."""
+    return host.run("python3", "-c", PROVIDE, host.kernel, version, *options, status=status)
 
 
 def answer(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -347,7 +363,7 @@ def driver_of(host: Builder, file: str) -> str:
 def registered_modules(
     kbuild_base: Path, make_host: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Builder]:
-    """A host on which the role's command has run once."""
+    """A host on which DKMS was had to build once."""
     host = make_host(kbuild_base, tmp_path_factory.mktemp("dkms") / "host")
     host.run("cp", "-r", "/usr/src/driver", "/usr/src/nvidia-standin-1.2.3")
     host.run("cp", "-r", "/usr/src/nvidia-fs", "/usr/src/nvidia-fs-2.19.7")
@@ -381,8 +397,8 @@ def test_every_kernel_with_headers_gets_both_and_a_second_run_does_nothing(host:
 def test_a_builder_builds_for_the_target_alone(host: Builder) -> None:
     for name in (NVIDIA_FS, DRIVER):
         host.run("dkms", "unbuild", name, "-k", host.other_kernel)
-    assert answer(provide(host, "--check", "--target-only"))["changed"] is False
-    assert {step["kernel_release"] for step in answer(provide(host, "--check"))["done"]} == {host.other_kernel}
+    assert answer(provide(host, "check", "target_only"))["changed"] is False
+    assert {step["kernel_release"] for step in answer(provide(host, "check"))["done"]} == {host.other_kernel}
     # As packages' scripts do, which build while packages are installed: before Ansible's own step.
     recipes(host, target=host.kernel)
     host.run("dkms", "autoinstall", "-k", host.other_kernel)
@@ -442,7 +458,7 @@ def test_a_new_driver_on_the_same_kernel_brings_a_new_nvidia_fs(host: Builder) -
     recipes(host, "1.2.4")
     host.run("dkms", "install", NEXT, "-k", host.kernel)
     assert driver_of(host, installed_module(host)) == "1.2.4"
-    assert answer(provide(host, "--check", version="1.2.4")) == {
+    assert answer(provide(host, "check", version="1.2.4")) == {
         "changed": False,
         "done": [],
         "notes": [f"kernel {host.other_kernel} has no headers: nothing is built for it"],
@@ -518,6 +534,6 @@ def test_another_kernel_that_cannot_be_built_for_is_noted_each_time(host: Builde
 
 
 def test_peermem_that_would_be_a_stub_is_refused_before_anything_is_built(host: Builder) -> None:
-    error = provide(host, "--peermem", status=1).stderr
+    error = provide(host, "peermem", status=1).stderr
     assert "would be a stub that fails to load with 'Invalid argument'" in error
     assert "install OFED or DOCA" in error

@@ -334,7 +334,7 @@ def _observe_build(host: ManagedHost, desired: Desired) -> Dict[str, Any]:
 
 
 def _dkms(host: ManagedHost, desired: Desired) -> Dict[str, Any]:
-    """``installed``: NAME/VERSION; ``steps``: what ``kmod dkms`` would do, of every kernel with headers."""
+    """``installed``: NAME/VERSION; ``steps``: what DKMS would build, for every kernel with headers."""
     kernel = _kernel(host, desired.kernel_release)
     plan = dkms.provide(_dkms_request(host, desired), check=True)
     installed = [str(package) for package in packages(desired) if dkms.is_installed(kernel, package)]

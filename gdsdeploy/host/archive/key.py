@@ -1,25 +1,19 @@
 """What a build of modules depends on, as one key: builds of equal keys are interchangeable.
 
-The key of finished modules is read from them and their kernel; the key of a future build is computed from its sources.
+The key of finished modules is read from them and their kernel.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from .. import process
 from ..kmod import ofed
 from ..kmod.driver import flavour as driver_flavour
-from ..kmod.files import Tree, digest
 from ..kmod.kernel import Kernel
 from ..kmod.module import Module
 from ..kmod.packaged import identity, is_same_build
-from ..rootdir import inside
-from ..secure_boot.certificate import DerError, read_certificate
 from ..secure_boot.signature import signer_of
 from ..secure_boot.trust import trust_of
 
@@ -44,19 +38,11 @@ INGREDIENTS: Tuple[str, ...] = (
     "signer",
 )
 NONE = "none"
-_PROGRAM_TIMEOUT = 20.0
-_DKMS_CERTIFICATE = "/var/lib/dkms/mok.pub"
-_CERTIFICATE_LIMIT = 1 << 16
 
 
 def key_of(ingredients: Mapping[str, str]) -> str:
     """``sha256:…`` of ``ingredients``; an unknown one counts as a value."""
     return _digest(json.dumps([[name, ingredients.get(name, "")] for name in INGREDIENTS], separators=(",", ":")))
-
-
-def missing_ingredients(ingredients: Mapping[str, str]) -> List[str]:
-    """Names of the ingredients that are missing."""
-    return [name for name in INGREDIENTS if not ingredients.get(name)]
 
 
 def of_modules(kernel: Kernel, modules: Sequence[Module]) -> Dict[str, str]:
@@ -77,27 +63,6 @@ def of_modules(kernel: Kernel, modules: Sequence[Module]) -> Dict[str, str]:
         "compiler": one.compiler,
         "ofed": ofed_digest(kernel),
         "signer": "+".join(sorted({_signer(module.path) for module in modules})),
-    }
-
-
-def of_sources(kernel: Kernel, tree: Tree, source: str) -> Dict[str, str]:
-    """The ingredients of a future build, from ``tree`` and the folder ``source`` of nvidia-fs; empty: without it.
-
-    The signer is DKMS's on this host.  Raises TreeError where ``source`` isn't a source of nvidia-fs.
-    """
-    from ..build.run import source_digest
-
-    return {
-        "kernel_release": kernel.release,
-        "symvers": kernel.symvers_digest(),
-        "arch": os.uname().machine,
-        "driver_version": tree.version,
-        "driver_flavour": tree.flavour,
-        "driver_tree": digest(tree),
-        "nvidia_fs_source": source_digest(source) if source else NONE,
-        "compiler": compiler(kernel),
-        "ofed": ofed_digest(kernel),
-        "signer": _dkms_signer(kernel),
     }
 
 
@@ -151,38 +116,9 @@ def ofed_digest(kernel: Kernel) -> str:
     return _digest("".join(f"{name} {crc:08x}\n" for name, crc in sorted(exports.items())))
 
 
-def compiler(kernel: Kernel) -> str:
-    """The compiler that kbuild would take for ``kernel``, as its ``--version`` says; empty when there is none."""
-    if "CONFIG_CC_IS_CLANG" in kernel.config:
-        return _version_of("clang")
-    # Distributions name the compiler that a kernel was built with by its major version.
-    major = kernel.config.get("CONFIG_GCC_VERSION", "")[:-4]
-    version = (_version_of("gcc-" + major) if major else "") or _version_of("gcc")
-    match = re.match(r"^\S+ (.*)$", version)
-    return "GCC: " + match.group(1) if match else ""
-
-
-def _version_of(program: str) -> str:
-    done = process.run([program, "--version"], _PROGRAM_TIMEOUT)
-    return done.stdout.splitlines()[0].strip() if done.status == 0 and done.stdout else ""
-
-
 def _signer(path: str) -> str:
     signature = signer_of(path)
     return NONE if signature is None else _digest(signature.identity)
-
-
-def _dkms_signer(kernel: Kernel) -> str:
-    """The signer whose key DKMS uses on this host; empty while DKMS has no key."""
-    if "CONFIG_MODULE_SIG" not in kernel.config:
-        return NONE
-    try:
-        with open(inside(kernel.root, _DKMS_CERTIFICATE), "rb") as file:
-            certificate = read_certificate(file.read(_CERTIFICATE_LIMIT))
-    except (OSError, DerError):
-        return ""
-    # As Signature.identity: sign-file names a key by issuer and serial.
-    return _digest(f"{certificate.issuer.hex()}/{certificate.serial}")
 
 
 def _digest(text: str) -> str:

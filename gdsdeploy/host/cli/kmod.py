@@ -3,8 +3,6 @@
 Exit status: 0 done, or nothing to object to; 1 an audit found errors, or a build failed; 2 unusable arguments or files;
 3 an audit found no error but could not tell everything.
 
-``kmod key``: the ingredients of a build for a kernel on this host, and those that the host cannot tell.
-
 ``kmod sign|keygen|enrol|unenrol``: sign modules, make a key for that, ask the firmware to enrol or delete it.
 """
 
@@ -18,7 +16,6 @@ import sys
 from typing import Any, Dict, List, Optional, Tuple
 
 from ..archive import pack
-from ..archive.key import INGREDIENTS, host_ingredients, key_of, missing_ingredients, of_sources, ofed_digest
 from ..archive.provenance import Builder, Origin, own_key
 from ..audit.audit import Result, audit, has_errors, is_undecided, stack_files
 from ..build import dkms
@@ -26,13 +23,12 @@ from ..build.kbuild import BuildRequest, cores
 from ..build.run import MODULES, Report, build
 from ..errors import BuildError, HostError, guarded
 from ..io import atomic
-from ..io.wording import aligned, joined
+from ..io.wording import joined
 from ..kmod import driver as drivers
 from ..kmod import files
 from ..kmod.driver import Expected
 from ..kmod.kernel import Kernel
 from ..kmod.module import read_module
-from ..kmod.packaged import installed_manifest
 from ..rootdir import inside, list_folder
 from ..secure_boot import signature, signing
 from ..secure_boot.certificate import Certificate
@@ -41,60 +37,6 @@ from . import parsers
 from .parsers import Run, add_driver, add_target
 
 OK, FAILED, UNUSABLE, UNDECIDED = 0, 1, 2, 3
-
-_KEY_EXAMPLES = """\
-examples:
-  %(prog)s --kernel 6.12.94+deb13-amd64 --driver-version 550.163.01 --source /usr/src/nvidia-fs-2.19.7
-  %(prog)s --json | jq -r '.unknown[]'          what this host cannot tell, so that it has to receive its modules
-"""
-
-
-def _add_key(commands: Any) -> None:
-    text = "the key of a build, with each ingredient: hosts of equal keys may share one build"
-    parser = _add(commands, "key", _key, text, _KEY_EXAMPLES)
-    add_target(parser)
-    parser.add_argument("--driver-tree", default="", metavar="DIR", help="the driver's source (default: the only one)")
-    add_driver(parser)
-    parser.add_argument("--source", default="", metavar="DIR", help="the source of nvidia-fs")
-
-
-def _key(arguments: argparse.Namespace) -> int:
-    kernel = Kernel(arguments.kernel or os.uname().release, arguments.root)
-    local = host_ingredients(kernel, os.uname().machine)
-    driver = _driver_tree(arguments)
-    if driver is not None:
-        ingredients = of_sources(kernel, driver, arguments.source)
-    else:
-        ingredients = dict.fromkeys(INGREDIENTS, "")
-        ingredients.update(kernel_release=kernel.release, symvers=kernel.symvers_digest(), ofed=ofed_digest(kernel))
-        ingredients["arch"] = local["arch"]
-    missing = missing_ingredients(ingredients)
-    installed = installed_manifest(kernel).get("key")
-    value: Dict[str, Any] = {
-        "key": None if missing else key_of(ingredients),
-        "ingredients": ingredients,
-        "unknown": missing,
-        "told": local,
-        "installed": key_of(installed) if isinstance(installed, dict) else None,
-    }
-    lines = [value["key"] or f"no key: {', '.join(missing)} cannot be told here"]
-    lines += aligned([(name, ingredients[name] or "(unknown)") for name in INGREDIENTS], "  ")
-    lines += [f"received modules have key {value['installed']}"] if value["installed"] else []
-    _print(arguments, value, lines)
-    return OK
-
-
-def _driver_tree(arguments: argparse.Namespace) -> Any:
-    """The driver's tree, or None without any; raises TreeError where the arguments don't match one."""
-    if arguments.driver_tree:
-        return files.expect(os.path.abspath(arguments.driver_tree), arguments.driver_version, arguments.driver_flavour)
-    trees = files.find_trees()
-    if not trees:
-        return None
-    if arguments.driver_version:
-        return files.select(trees, arguments.driver_version, arguments.driver_flavour)
-    return trees[0] if len(trees) == 1 else None
-
 
 KEY, CERTIFICATE = "/etc/gdsdeploy-keys/modules.key", "/etc/gdsdeploy-keys/modules.der"
 
@@ -271,12 +213,10 @@ def add_parsers(subparsers: Any) -> None:
     commands.required = True
     _add_audit(commands)
     _add_build(commands)
-    _add_dkms(commands)
     _add_backup(commands)
     # For package managers that only report that a build failed.
     _add(commands, "why", _why, "print why DKMS's latest build failed; nothing if it succeeded")
     _add_archive(commands)
-    _add_key(commands)
     _add_signing(commands)
     trees = _add(commands, "trees", _trees, "list the driver source trees", _TREES_EXAMPLES)
     trees.add_argument("--sources", default=files.SOURCES, metavar="DIR", help="where to look (default: %(default)s)")
@@ -545,43 +485,8 @@ def _add_backup(commands: Any) -> None:
     parser.add_argument("--kernel", required=True, metavar="REL")
 
 
-def _add_dkms(commands: Any) -> None:
-    """``kmod dkms``: what the resource ``modules`` does, too."""
-    text = "have DKMS build and install what is missing or stale, for every kernel with headers"
-    parser = _add(commands, "dkms", _dkms, text)
-    parser.add_argument("--kernel", required=True, metavar="REL", help="the kernel for which a failure is an error")
-    parser.add_argument("--driver", required=True, metavar="NAME/VERSION", help="the driver in DKMS")
-    parser.add_argument("--nvidia-fs", default="", metavar="NAME/VERSION", help="nvidia-fs in DKMS; default: none")
-    parser.add_argument("--driver-tree", required=True, metavar="DIR", help="the driver's source")
-    parser.add_argument("--driver-version", default="", metavar="V")
-    parser.add_argument("--driver-flavour", choices=("open", "proprietary"), default="")
-    parser.add_argument("--peermem", action="store_true", help="nvidia-peermem has to work on this kernel")
-    parser.add_argument("--target-only", action="store_true", help="build for this kernel alone")
-    parser.add_argument("--check", action="store_true", help="print what would be done and do nothing")
-
-
 def _why(_arguments: argparse.Namespace) -> int:
     dkms.why()
-    return OK
-
-
-def _dkms(arguments: argparse.Namespace) -> int:
-    packages = []
-    for kind, text in (("driver", arguments.driver), ("nvidia-fs", arguments.nvidia_fs)):
-        name, _, version = text.partition("/")
-        if text and not (name and version):
-            raise HostError(f"{text!r} isn't NAME/VERSION of DKMS", "give it as dkms status shows it")
-        if text:
-            packages.append(dkms.Package(name, version, kind))
-    chosen = files.expect(arguments.driver_tree, arguments.driver_version, arguments.driver_flavour)
-    request = dkms.DkmsRequest(arguments.kernel, packages, chosen, arguments.peermem, target_only=arguments.target_only)
-    result = dkms.provide(request, arguments.check)
-    verb = "would be done" if arguments.check else "done"
-    lines = [
-        "{}: {action} {package} for kernel {kernel_release}: {why}".format(verb, **step) for step in result["done"]
-    ]
-    lines += [f"note: {note}" for note in result["notes"]]
-    _print(arguments, result, lines if result["done"] else [*lines, "nothing to build"])
     return OK
 
 

@@ -18,7 +18,7 @@ from gdsdeploy.host import process
 from gdsdeploy.host.__main__ import main
 from gdsdeploy.host.archive import key
 from gdsdeploy.host.archive import pack as packing
-from gdsdeploy.host.archive.key import INGREDIENTS, NONE, key_of, ofed_digest
+from gdsdeploy.host.archive.key import INGREDIENTS, NONE, host_ingredients, key_of, ofed_digest
 from gdsdeploy.host.archive.provenance import Builder, public_pem
 from gdsdeploy.host.audit.audit import audit
 from gdsdeploy.host.errors import AuditError, ElfError, PackError
@@ -509,20 +509,10 @@ def test_install_by_hand_verifies_who_built_it(
     assert (host.modules / "updates/gdsdeploy/nvidia.ko").exists()
 
 
-def test_what_a_bare_host_cannot_tell(host: Root, archive: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["kmod", "key", "--kernel", RELEASE, "--root", str(host.path), "--json"]
-    assert main(argv) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["key"] is None
-    assert {"symvers", "compiler", "nvidia_fs_source"} <= set(result["unknown"])
-    assert result["told"]["ofed"] == NONE
-    assert result["told"]["kernel_build"] == packing.read_manifest(str(archive))["kernel_build"]
-    assert result["installed"] is None
-    packing.install(str(archive), kernel(host))
-    assert main(argv) == 0
-    assert json.loads(capsys.readouterr().out)["installed"] == key_of(packing.read_manifest(str(archive))["key"])
-    assert main(argv[:-1]) == 0
-    assert "no key: " in capsys.readouterr().out
+def test_what_a_bare_host_tells_of_builds_that_fit_it(host: Root, archive: Path) -> None:
+    told = host_ingredients(kernel(host), "x86_64")
+    assert (told["arch"], told["ofed"]) == ("x86_64", NONE)
+    assert told["kernel_build"] == packing.read_manifest(str(archive))["kernel_build"]
 
 
 def test_archives_from_before_builds_had_keys_are_taken(archive: Path, host: Root) -> None:

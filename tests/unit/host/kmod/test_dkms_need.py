@@ -1,4 +1,4 @@
-"""What ``kmod dkms`` builds again, and what it doesn't try again: the audit's findings and one list decide."""
+"""What DKMS builds again, and what it doesn't try again: the audit's findings and one list decide."""
 
 from __future__ import annotations
 
