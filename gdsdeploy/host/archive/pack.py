@@ -19,10 +19,9 @@ import tempfile
 from typing import IO, Any, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
 from .. import derived, process
-from ..audit.audit import Result, audit, stack_files
+from ..audit.audit import Result, audit, file_of, stack_files
 from ..errors import AuditError, HostError, PackError
 from ..io import atomic
-from ..kmod import driver as drivers
 from ..kmod.kernel import Inputs, Kernel, override_line, read_dependencies, run_depmod
 from ..kmod.module import decisive, is_incomplete, name_of, read_module
 from ..kmod.packaged import FOLDER, MANIFEST, identity, installed_manifest, is_same_build, sha256, vouched_files
@@ -72,7 +71,7 @@ def pack(kernel: Kernel, modules: Sequence[str], output: str, builder: Optional[
     if not chosen:
         raise PackError(f"kernel {kernel.release} has none of NVIDIA's modules to pack", "build them first")
     _refuse("pack", [result for result in audit(kernel, modules) if result["ok"] is not True])
-    paths = [_path(kernel, name) for name in chosen]
+    paths = [file_of(kernel, name) for name in chosen]
     names = sorted(map(os.path.basename, paths))
     if len(set(names)) != len(names):
         raise PackError(f"two of the modules have the same file name: {', '.join(names)}")
@@ -157,35 +156,24 @@ def differences(archive: str, kernel: Kernel) -> List[Difference]:
     return _differences(kernel, read_manifest(archive)) + _leftovers(kernel)
 
 
-def remove(kernel: Kernel, check: bool = False) -> Dict[str, Any]:
-    """Remove what :func:`install` placed for ``kernel``; returns the same shape."""
-    places = [os.path.join(kernel.folder, FOLDER), _overrides_path(kernel), *_left_behind(kernel.release, kernel.root)]
+def remove_from(release: str, root: str, check: bool = False) -> Dict[str, Any]:
+    """Remove what :func:`install` placed for a kernel, also one that isn't installed any more; as :func:`install`."""
+    folder = inside(root, "/lib/modules/" + release)
+    kernel = Kernel(release, root) if "/" in release or os.path.isdir(folder) else None
+    overrides = inside(root, _OVERRIDES.format(release))
+    places = [os.path.join(folder, FOLDER), overrides, *_left_behind(release, root)]
     changes = [place for place in places if os.path.lexists(place)]
-    if _is_index_due(kernel.release, kernel.root):
-        changes.append(os.path.join(kernel.folder, _INDEX))
+    if kernel is not None and _is_index_due(release, root):
+        changes.append(os.path.join(folder, _INDEX))
     if changes and not check:
         try:
-            _sweep(kernel.release, kernel.root)
-            _swap(kernel, None, "")
+            _sweep(release, root)
+            if kernel is not None:
+                _swap(kernel, None, "")
+            else:
+                atomic.remove(overrides)
         except OSError as error:
             raise PackError(f"cannot remove {error.filename}: {error.strerror}") from None
-    return _change(changes)
-
-
-def remove_from(release: str, root: str, check: bool = False) -> Dict[str, Any]:
-    """Like :func:`remove`; a kernel that isn't installed has nothing but its overrides."""
-    if "/" in release or os.path.isdir(inside(root, "/lib/modules/" + release)):
-        return remove(Kernel(release, root), check)
-    path = inside(root, _OVERRIDES.format(release))
-    changes = [path] if os.path.lexists(path) else []
-    changes += _left_behind(release, root)
-    if changes and not check:
-        try:
-            atomic.remove(path)
-            for left in _left_behind(release, root):
-                shutil.rmtree(left)
-        except OSError as error:
-            raise PackError(f"cannot remove {path}: {error.strerror}") from None
     return _change(changes)
 
 
@@ -200,14 +188,6 @@ def _change(
         "modules": list(modules),
         "audit": list(results),
     }
-
-
-def _path(kernel: Kernel, name: str) -> str:
-    if "/" in name or ".ko" in name:
-        return name
-    place = drivers.find(kernel, name.replace("-", "_"))
-    assert place is not None
-    return kernel.path(place.file)
 
 
 def _manifest(kernel: Kernel, paths: Sequence[str]) -> Dict[str, Any]:
@@ -458,17 +438,15 @@ def keep(ident: str, release: str = "", root: str = "/") -> Dict[str, Any]:
 
 
 def _keep(ident: str, release: str, root: str) -> Dict[str, Any]:
-    if not os.path.isdir(inside(root, "/lib/modules/" + release)):
-        return {"changed": False, "kernel": release, "archive": "", "from": "", "modules": []}
-    kernel = Kernel(release, root)
-    digests = module_digests(kernel)
-    answer = {"kernel": release, "modules": sorted(digests)}
-    if not digests:
-        return {"changed": False, "archive": "", "from": "", **answer}
+    kernel = Kernel(release, root) if os.path.isdir(inside(root, "/lib/modules/" + release)) else None
+    digests = module_digests(kernel) if kernel is not None else {}
+    answer = {"changed": False, "kernel": release, "archive": "", "from": "", "modules": sorted(digests)}
+    if kernel is None or not digests:
+        return answer
     archive = kept_path(ident, kernel.release)
     place = inside(root, archive)
     if _has_exactly(place, digests):
-        return {"changed": False, "archive": archive, "from": "kept", **answer}
+        return {**answer, "archive": archive, "from": "kept"}
     atomic.make_folder(os.path.dirname(place))
     provisioned = inside(root, _PROVISIONED.format(kernel.release))
     if _has_exactly(provisioned, digests):
@@ -480,7 +458,7 @@ def _keep(ident: str, release: str, root: str) -> Dict[str, Any]:
     else:
         pack(kernel, [], place)
         source = "packed"
-    return {"changed": True, "archive": archive, "from": source, **answer}
+    return {**answer, "changed": True, "archive": archive, "from": source}
 
 
 def forget_kept(ident: str, root: str = "/") -> Dict[str, Any]:

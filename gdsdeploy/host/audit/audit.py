@@ -15,7 +15,7 @@ import os
 from dataclasses import replace
 from typing import Any, Container, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from ..errors import ElfError
+from ..errors import ElfError, HostError
 from ..kmod import driver as drivers
 from ..kmod import files, ofed
 from ..kmod.btf import btf_problem
@@ -70,7 +70,7 @@ def audit(
     pairs = [_read(kernel, name) for name in names]
     chosen: Dict[str, Module] = {}
     # A file that was named explicitly takes the place of what is installed, and so does the exporter of ``extra``.
-    named = {module.name for name, (_result, module) in zip(names, pairs) if module is not None and _is_file(name)}
+    named = {module.name for name, (_result, module) in zip(names, pairs) if module is not None and is_file(name)}
     named |= {digest_name(export.module) for export in (extra or {}).values()}
     replaced = {place.file for name, place in places.items() if place is not None and name in named}
     for name, place in places.items():
@@ -124,14 +124,25 @@ def _verdict(findings: Sequence[Finding]) -> Optional[bool]:
     return False if ERROR in outcomes else None if UNKNOWN in outcomes else True
 
 
-def _is_file(name: str) -> bool:
+def is_file(name: str) -> bool:
+    """Whether a word names a module's file, not a module."""
     return "/" in name or ".ko" in name
+
+
+def file_of(kernel: Kernel, name: str) -> str:
+    """The path of a module, by its name or its file; raises HostError where the kernel has none of that name."""
+    if is_file(name):
+        return os.path.abspath(name)
+    place = drivers.find(kernel, name.replace("-", "_"))
+    if place is None:
+        raise HostError(f"kernel {kernel.release} has no module {name}", "build or install it first")
+    return kernel.path(place.file)
 
 
 def _read(kernel: Kernel, name: str) -> Tuple[Result, Optional[Module]]:
     """The result, with findings about the module's place only, and the module; None if it can't be read."""
     result: Result = {"module": "", "file": name, "ok": None, "findings": []}
-    if _is_file(name):
+    if is_file(name):
         place, file = None, os.path.abspath(name)
     else:
         name = result["module"] = name.replace("-", "_")

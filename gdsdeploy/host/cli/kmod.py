@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from ..archive import pack
 from ..archive.provenance import Builder, Origin, own_key
-from ..audit.audit import Result, audit, has_errors, is_undecided, stack_files
+from ..audit.audit import Result, audit, file_of, has_errors, is_file, is_undecided, stack_files
 from ..build import dkms
 from ..build.kbuild import BuildRequest, cores
 from ..build.run import MODULES, Report, build
@@ -108,7 +108,10 @@ def _sign(arguments: argparse.Namespace) -> int:
         hint = "give --key and --certificate, or signing in the fleet file"
         raise HostError("nothing says whose signature modules should get", hint)
     kernel = Kernel(arguments.kernel or _release(arguments.modules), arguments.root)
-    results = signing.sign(kernel, _files(kernel, arguments.modules), by, check=arguments.check)
+    paths = [file_of(kernel, module) for module in arguments.modules] or stack_files(kernel)
+    if not paths:
+        raise HostError(f"kernel {kernel.release} has none of NVIDIA's modules", "build them first")
+    results = signing.sign(kernel, paths, by, check=arguments.check)
     word = "would be signed" if arguments.check else "signed"
     changed = any(module["changed"] for module in results)
     lines = [f"{module['file']}: {word if module['changed'] else 'is signed already'}" for module in results]
@@ -118,25 +121,8 @@ def _sign(arguments: argparse.Namespace) -> int:
 
 def _release(modules: List[str]) -> str:
     """DKMS has files signed, and does not say for which kernel; the files do."""
-    for module in modules:
-        if "/" in module or ".ko" in module:
-            return (read_module(module).vermagic.split() or [""])[0]
-    return os.uname().release
-
-
-def _files(kernel: Kernel, modules: List[str]) -> List[str]:
-    paths = [] if modules else stack_files(kernel)
-    for module in modules:
-        if "/" in module or ".ko" in module:
-            paths.append(os.path.abspath(module))
-            continue
-        place = drivers.find(kernel, module.replace("-", "_"))
-        if place is None:
-            raise HostError(f"kernel {kernel.release} has no module {module}", "build or install it first")
-        paths.append(kernel.path(place.file))
-    if not paths:
-        raise HostError(f"kernel {kernel.release} has none of NVIDIA's modules", "build them first")
-    return paths
+    file = next(filter(is_file, modules), "")
+    return (read_module(file).vermagic.split() or [""])[0] if file else os.uname().release
 
 
 def _keygen(arguments: argparse.Namespace) -> int:

@@ -44,7 +44,7 @@ from typing import (
 from .. import process
 from ..errors import ElfError, HostError, KernelError, SymversError
 from ..io import cache
-from ..rootdir import inside, list_folder, list_names, read_file
+from ..rootdir import LoopError, inside, list_folder, list_names, read_file
 from .files import SUFFIXES, open_plain
 from .flavour import series
 from .module import Module, name_of, read_module, read_once, stem_of
@@ -62,12 +62,12 @@ class Inputs:
 
     def text(self, path: str) -> str:
         """The text of a file; empty where it doesn't exist or can't be read."""
-        return self._read(path, read_file, "")
+        return self.read(path, read_file, "")
 
     def names(self, path: str) -> List[str]:
         """The sorted names in a folder; empty where it doesn't exist or can't be listed."""
         empty: List[str] = []
-        return self._read(path, list_names, empty)
+        return self.read(path, list_names, empty)
 
     def skip(self, error: HostError) -> None:
         """Record what the audit continues without."""
@@ -77,9 +77,11 @@ class Inputs:
         """Record a path of this machine that can't be read."""
         self.skip(HostError(f"{path}: cannot be read: {error.strerror or error}"))
 
-    def _read(self, path: str, read: Callable[[str], _Value], nothing: _Value) -> _Value:
-        place = inside(self.root, path)
+    def read(self, path: str, read: Callable[[str], _Value], nothing: _Value) -> _Value:
+        """What ``read`` gives for the place of ``path`` on this machine; ``nothing`` where that can't be read."""
+        place = path
         try:
+            place = inside(self.root, path)
             return read(place)
         except (FileNotFoundError, NotADirectoryError) as error:
             # A file in the place of a folder is there, and it is no folder.
@@ -87,6 +89,8 @@ class Inputs:
                 self.skip_path(place, error)
         except OSError as error:
             self.skip_path(place, error)
+        except LoopError as error:
+            self.skip(error)
         return nothing
 
 

@@ -338,7 +338,7 @@ def _unsigned(trust: Trust, what: str) -> List[Finding]:
 def _undecided(trust: Trust, what: str) -> Finding:
     if trust.unread:
         files = first_few(trust.unread, 3)
-        message = f"{what}, and it's unknown whether the kernel enforces signatures: can't read {files}"
+        message = f"{what}, and it's unknown whether the kernel enforces signatures: {files}"
         return unknown_finding("enforcement-unknown", message, "read the boot loader's files as root")
     message = f"{what}, and {_state(trust)}"
     return unknown_finding("secure-boot-unknown", message, "mount efivarfs at /sys/firmware/efi/efivars")

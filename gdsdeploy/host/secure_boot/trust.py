@@ -16,7 +16,6 @@ from functools import lru_cache
 from typing import (
     IO,
     TYPE_CHECKING,
-    Callable,
     Dict,
     Iterable,
     Iterator,
@@ -24,15 +23,14 @@ from typing import (
     NamedTuple,
     Optional,
     Tuple,
-    TypeVar,
 )
 
 from ..errors import HostError
 from ..io.reading import kernel_switch
 from ..kmod.files import CHUNK, open_plain
-from ..kmod.kernel import Kernel
+from ..kmod.kernel import Inputs, Kernel
 from ..paths import ENTRY_FOLDERS, GRUB2_FILES, GRUB_ENVIRONMENTS, GRUB_FILES, UNIFIED_FOLDERS
-from ..rootdir import LoopError, inside, list_names, open_file, read_file, read_text
+from ..rootdir import inside, open_file, read_text
 from .certificate import Certificate, read_certificate
 from .firmware import Firmware, firmware
 
@@ -111,7 +109,6 @@ def path_of(folder: str, boot: str, release: str) -> str:
     return next((place for place in places if os.access(place, os.R_OK)), "")
 
 
-T = TypeVar("T")
 _LOCKS = ("integrity", "confidentiality")
 #: Bytes for the headers of such an image, and for its arguments.
 _HEAD = 16 << 10
@@ -136,7 +133,7 @@ class Trust(NamedTuple):
     takes_db: bool
     #: keys that the kernel refuses although it has them
     revoked: List[Certificate]
-    #: files that may enforce signatures and can't be read, each with the reason; empty where that doesn't matter
+    #: why files that may enforce signatures can't be read; empty where that doesn't matter
     unread: Tuple[str, ...] = ()
 
     @property
@@ -189,12 +186,13 @@ def trust_of(kernel: Kernel) -> Trust:
     host = firmware(kernel.root)
     own = kernel.own_module()
     checks = "CONFIG_MODULE_SIG" in kernel.config or (not kernel.config and own is not None and bool(own.signature))
-    unread: List[str] = []
-    why = _enforced_because(kernel, host.secure_boot, unread)
+    inputs = Inputs(kernel.root)
+    why = _enforced_because(kernel, host.secure_boot, inputs)
+    unread = () if why else tuple(inputs.unread)
     enforced = None if not why and (unread or host.secure_boot is None) else bool(why)
     # Without this option, as in Debian's kernels, a revoked certificate counts: it was seen to.
     revoked = host.revoked if not kernel.config or "CONFIG_SYSTEM_REVOCATION_LIST" in kernel.config else []
-    return Trust(kernel, checks, enforced, why, host, _takes_db(kernel), revoked, () if why else tuple(unread))
+    return Trust(kernel, checks, enforced, why, host, _takes_db(kernel), revoked, unread)
 
 
 def _takes_db(kernel: Kernel) -> bool:
@@ -232,8 +230,8 @@ def own_signer(kernel: Kernel) -> str:
     return "" if signature is None else signature.identity
 
 
-def _enforced_because(kernel: Kernel, secure_boot: Optional[bool], unread: List[str]) -> str:
-    """Why the kernel enforces signatures; empty: nothing says so.  unread: gets the files that can't be read."""
+def _enforced_because(kernel: Kernel, secure_boot: Optional[bool], inputs: Inputs) -> str:
+    """Why the kernel enforces signatures; empty: nothing says so.  inputs: records the files that can't be read."""
     config = kernel.config
     if "CONFIG_MODULE_SIG_FORCE" in config:
         return "this kernel loads signed modules only"
@@ -241,7 +239,7 @@ def _enforced_because(kernel: Kernel, secure_boot: Optional[bool], unread: List[
         if f"CONFIG_LOCK_DOWN_KERNEL_FORCE_{lock.upper()}" in config:
             return f"this kernel is always locked down ({lock})"
     # Neither can be taken back: a later and weaker value changes nothing.
-    for key, sign, value in _command_line(kernel, unread):
+    for key, sign, value in _command_line(kernel, inputs):
         if key == "module.sig_enforce" and (not sign or kernel_switch(value)):
             return "module.sig_enforce is on the kernel's command line"
         if key == "lockdown" and value in _LOCKS:
@@ -261,47 +259,39 @@ def _runs(kernel: Kernel) -> bool:
     return read_text(kernel.root, "/proc/sys/kernel/osrelease").strip() == kernel.release
 
 
-def _command_line(kernel: Kernel, unread: List[str]) -> List[Tuple[str, str, str]]:
+def _command_line(kernel: Kernel, inputs: Inputs) -> List[Tuple[str, str, str]]:
     """(name, ``=`` or nothing, value) of each argument that this kernel runs with, and of those of its next start."""
-    root, release = kernel.root, kernel.release
-
-    def text_of(path: str) -> str:
-        return _present(path, lambda: read_file(inside(root, path)), "", unread)
-
-    def paths_in(folder: str, ending: str = "") -> List[str]:
-        none: List[str] = []
-        names = _present(folder, lambda: list_names(inside(root, folder)), none, unread)
-        return [f"{folder}/{name}" for name in names if name.lower().endswith(ending)]
+    release = kernel.release
 
     def texts_in(folder: str, ending: str = "") -> List[str]:
-        return [text_of(path) for path in paths_in(folder, ending)]
+        return [inputs.text(path) for path in paths_in(folder, ending)]
 
-    def unified(path: str) -> Dict[str, str]:
-        none: Dict[str, str] = {}
-        return _present(path, lambda: _unified(inside(root, path)), none, unread)
+    def paths_in(folder: str, ending: str = "") -> List[str]:
+        return [f"{folder}/{name}" for name in inputs.names(folder) if name.lower().endswith(ending)]
 
     def matches(pattern: str, texts: Iterable[str]) -> List[str]:
         return [match for text in texts for match in re.findall(pattern, text, re.MULTILINE)]
 
     # The kernel has its own ones compiled in.
     texts = [kernel.config.get("CONFIG_CMDLINE", "").strip('"')]
-    texts += [text_of("/proc/cmdline")] if _runs(kernel) else []
+    texts += [inputs.text("/proc/cmdline")] if _runs(kernel) else []
     # Links lead to files that were read before.
-    menus = [text_of(path) for path in _MENUS]
+    menus = [inputs.text(path) for path in _MENUS]
     this = rf"(?:\S*[/-])?{re.escape(release)}(?:[/.]\S*)?(?=\s|$)"
     menu = matches(rf"^\s*linux\w*\s+{this}(.*)$", menus)
     entries = [text for folder in ENTRY_FOLDERS for text in texts_in(folder, ".conf")]
     own = [text for text in entries if matches(rf"^(?:version|linux)[ \t]+{this}", [text])]
     menu += matches(r"^options\s(.*)$", own)
-    images = [unified(path) for folder in UNIFIED_FOLDERS for path in paths_in(folder, ".efi")]
+    none: Dict[str, str] = {}
+    images = [inputs.read(path, _unified, none) for folder in UNIFIED_FOLDERS for path in paths_in(folder, ".efi")]
     menu += [parts.get(".cmdline", "") for parts in images if parts.get(".uname", release) == release]
     for name in set(matches(r"\$\{?(\w+)", menu)):
-        texts += matches(rf"^\s*(?:set )?{name}=(.*)$", [*menus, *map(text_of, GRUB_ENVIRONMENTS)])
+        texts += matches(rf"^\s*(?:set )?{name}=(.*)$", [*menus, *map(inputs.text, GRUB_ENVIRONMENTS)])
     if not menu:
         # Not in the menu yet: the next update of the menu adds these.
-        files = [text_of("/etc/default/grub"), *texts_in("/etc/default/grub.d")]
+        files = [inputs.text("/etc/default/grub"), *texts_in("/etc/default/grub.d")]
         texts += matches(r"^\s*(?:export )?GRUB_CMDLINE_LINUX(?:_DEFAULT)?\+?=(.*)$", files)
-        texts += [text_of("/etc/kernel/cmdline")]
+        texts += [inputs.text("/etc/kernel/cmdline")]
     words = (word.strip("\"'").partition("=") for word in " ".join(texts + menu).split())
     return [(key.replace("-", "_"), sign, value.strip("\"'")) for key, sign, value in words]
 
@@ -323,16 +313,3 @@ def _unified(path: str) -> Dict[str, str]:
                 file.seek(number(entry + 20))
                 texts[name] = file.read(min(number(entry + 8), _HEAD)).decode("utf-8", "replace").strip("\0\n ")
     return texts
-
-
-def _present(path: str, read: Callable[[], T], nothing: T, unread: List[str]) -> T:
-    """What ``read`` finds at ``path``, or ``nothing``; unread: gets the path if something is there."""
-    try:
-        return read()
-    except (FileNotFoundError, NotADirectoryError):
-        return nothing
-    except OSError as error:
-        unread.append(f"{path} ({error.strerror})")
-    except LoopError:
-        unread.append(f"{path} (too many symbolic links)")
-    return nothing

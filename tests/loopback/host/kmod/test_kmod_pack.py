@@ -379,13 +379,14 @@ def test_a_failing_depmod_leaves_nothing_of_a_first_install(
 def test_remove_takes_away_all_of_it_and_then_nothing(archive: Path, host: Root) -> None:
     before = tree_of(host)
     packing.install(str(archive), kernel(host))
-    assert packing.remove(kernel(host), check=True)["changed"]
+    assert packing.remove_from(RELEASE, str(host.path), check=True)["changed"]
     assert (host.modules / FOLDER).is_dir()
-    assert packing.remove(kernel(host))["changed"]
+    assert packing.remove_from(RELEASE, str(host.path))["changed"]
     after = tree_of(host)
     assert set(after) == set(before)
     assert "gdsdeploy" not in (host.modules / "modules.dep").read_text()
-    assert packing.remove(kernel(host)) == {"changed": False, "changes": [], "notes": [], "modules": [], "audit": []}
+    nothing = {"changed": False, "changes": [], "notes": [], "modules": [], "audit": []}
+    assert packing.remove_from(RELEASE, str(host.path)) == nothing
 
 
 def test_the_drivers_symbols_are_checked_even_when_vouched_for(builder: Root, archive: Path, host: Root) -> None:
