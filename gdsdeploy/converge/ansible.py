@@ -131,10 +131,6 @@ class Outcome:
     status: int
     hosts: dict[str, HostResult] = field(default_factory=dict)
 
-    def changes(self) -> int:
-        """Number of changed tasks on all hosts."""
-        return sum(len(result.changed) for result in self.hosts.values())
-
 
 @dataclass(frozen=True)
 class Flags:

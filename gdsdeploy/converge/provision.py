@@ -73,11 +73,12 @@ def provision(
     do something else than to converge.  Lock and fleet file are kept, so that a rollout can return to them.
     image: stands for its host, which isn't reached and gets no release on record.
     """
-    identity = Identity.of(playbook)
     if playbook != "provision":
         refused = first_contact(fleet, fleet_path, names) if image is None else {}
         files = replace(write_run_files(paths.folder_of(fleet_path).resolve()), image=image)
-        return _play(_Play(fleet, lock, fleet_path, playbook, flags, identity, files), names, refused, progress)
+        return _play(
+            fleet, lock, fleet_path, names, files, playbook=playbook, flags=flags, refused=refused, progress=progress
+        )
     release = releases.store(fleet_path, lock) if image is None else None
     with assign.open_run_archives(fleet_path) as shelf:
         planned = plan_fleet(fleet, lock, fleet_path, names, shelf=shelf, image=image)
@@ -101,9 +102,15 @@ def provision(
         if kept is not None:
             # What is known is on record also where the run is interrupted.
             releases.record_hosts(kept, satisfied)
-        play = _Play(fleet, lock, fleet_path, playbook, flags, identity, planned.files, satisfied)
         try:
-            run = _play(play, names, refused, progress)
+            run = _play(
+                *(fleet, lock, fleet_path, names, planned.files),
+                playbook=playbook,
+                flags=flags,
+                refused=refused,
+                satisfied=satisfied,
+                progress=progress,
+            )
         finally:
             # Also of a run that was interrupted: what was built is not built again.
             for error in shelf.keep(lock, fleet, planned.supplies):
@@ -115,20 +122,6 @@ def provision(
             done = set(names) - explained.failures().keys() - set(satisfied)
             releases.record_hosts(kept, sorted(done))
         return explained
-
-
-@dataclass(frozen=True)
-class _Play:
-    """What is played: the run's inputs, and what a look at the machines has found."""
-
-    fleet: Fleet
-    lock: Lock
-    fleet_path: Path
-    playbook: str
-    flags: ansible.Flags
-    identity: Identity
-    files: RunFiles
-    satisfied: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -158,29 +151,39 @@ def release(fleet: Fleet, fleet_path: Path, names: Sequence[str], program: bytes
 
 
 def _play(
-    play: _Play, names: Sequence[str], refused: dict[str, GdsError], progress: Callable[[str], None]
+    fleet: Fleet,
+    lock: Lock,
+    fleet_path: Path,
+    names: Sequence[str],
+    files: RunFiles,
+    *,
+    playbook: str,
+    flags: ansible.Flags,
+    refused: dict[str, GdsError],
+    satisfied: tuple[str, ...] = (),
+    progress: Callable[[str], None],
 ) -> ProvisionRun:
     """Run the playbook on those of ``names`` that are neither satisfied nor refused."""
+    identity = Identity.of(playbook)
     first_lines = ((name, model.about(error.message.splitlines()[0], name)) for name, error in refused.items())
     for why, hosts in grouped(first_lines).items():
         progress(f"  {words(hosts)}: refused: {why}")
-    reachable = [name for name in names if name not in refused and name not in play.satisfied]
-    work = paths.runs(play.fleet_path)
+    reachable = [name for name in names if name not in refused and name not in satisfied]
+    work = paths.runs(fleet_path)
     # Each run has another log: a run of other hosts of the fleet may be under way.
-    log = work / f"{play.playbook}-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
+    log = work / f"{playbook}-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
     work.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not reachable:
-        return ProvisionRun(ansible.Outcome(status=0), refused, log, play.satisfied)
+        return ProvisionRun(ansible.Outcome(status=0), refused, log, satisfied)
     path = log.with_suffix(".yml")
-    run_files = play.files
-    if run_files.image is None:
-        run_files = replace(run_files, run=play.identity.run, who=play.identity.who)
-    path.write_text(dump(inventory(play.fleet, play.lock, run_files, set(reachable))), encoding="utf-8")
-    command = ansible.argv(play.playbook, path, limit=reachable, extra=play.flags.words)
+    if files.image is None:
+        files = replace(files, run=identity.run, who=identity.who)
+    path.write_text(dump(inventory(fleet, lock, files, set(reachable))), encoding="utf-8")
+    command = ansible.argv(playbook, path, limit=reachable, extra=flags.words)
     try:
         # Connections are kept by the hosts' names, which another fleet may have, too.
         with ansible.control_folder() as control:
-            environment = ansible.environment(control_dir=control, program=run_files.program)
+            environment = ansible.environment(control_dir=control, program=files.program)
             outcome = ansible.play(
                 command, environment, log=log, progress=progress, each=console.say_each(len(reachable)),
                 inventory=path.stat().st_size,
@@ -190,15 +193,15 @@ def _play(
             # A host whose task never came to its end.
             console.board.end(name, done=False)
         path.replace(work / "inventory.yml")
-        if run_files.image is None and not play.flags.checks:
-            release(play.fleet, play.fleet_path, reachable, run_files.program.read_bytes(), play.identity)
+        if files.image is None and not flags.checks:
+            release(fleet, fleet_path, reachable, files.program.read_bytes(), identity)
     hint = f"None of the run's tasks was for it, or the run ended before. Whole output: {log}"
     unplayed = {
         name: NotProvisioned(f"{name}: not played: Ansible did nothing on it", hint=hint)
         for name in reachable
         if name not in outcome.hosts
     }
-    return ProvisionRun(outcome, {**refused, **unplayed}, log, play.satisfied)
+    return ProvisionRun(outcome, {**refused, **unplayed}, log, satisfied)
 
 
 def _without_supply(plans: Mapping[str, HostPlan], satisfied: Sequence[str]) -> dict[str, GdsError]:

@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -40,37 +40,28 @@ from gdsdeploy.report.model import (
 if TYPE_CHECKING:
     from gdsdeploy.host.subjects.topology import Topology
 
+T = TypeVar("T", bound=Hashable)
 #: Parts of the template that are written together.
 _TOGETHER = 64
 
 
-class Table:
-    """Values by their place: each is in the page once, and everything else has its place."""
+class Table(dict[T, int]):
+    """Values and their places: each is in the page once, and everything else has its place."""
 
-    def __init__(self) -> None:
-        self._places: dict[Hashable, int] = {}
-
-    def place(self, value: Hashable) -> int:
+    def place(self, value: T) -> int:
         """The place of ``value``, from 0."""
-        return self._places.setdefault(value, len(self._places))
+        return self.setdefault(value, len(self))
 
-    def __contains__(self, value: Hashable) -> bool:
-        return value in self._places
-
-    def __iter__(self) -> Iterator[Hashable]:
-        return iter(self._places)
+    def each(self, *values: T) -> tuple[int, ...]:
+        """Their places."""
+        return tuple([self.setdefault(value, len(self)) for value in values])
 
 
-class Texts(Table):
+class Texts(Table[str]):
     """The texts of a page."""
 
-    def each(self, *texts: str) -> tuple[int, ...]:
-        """Their places."""
-        places = self._places
-        return tuple([places.setdefault(text, len(places)) for text in texts])
-
     def __iter__(self) -> Iterator[str]:
-        return (fit(str(text)) for text in super().__iter__())
+        return map(fit, super().__iter__())
 
 
 def page(name: str, data: Iterable[tuple[str, Iterable[object]]], **values: object) -> Iterator[str]:
@@ -250,10 +241,11 @@ class _Records:
 
     def __init__(self, every_cause: Sequence[Cause]) -> None:
         self._cause = {(host, cause.name): cause.number for cause in every_cause for host in cause.hosts}
-        self.texts, self.findings, self.lists = Texts(), Table(), Table()
+        self.texts, self.findings = Texts(), Table[tuple[Hashable, ...]]()
+        self.lists = Table[tuple[int, ...]]()
         self._room = {True: PROBLEMS_ROOM, False: OTHER_ROOM}
         #: topology → its place
-        self.topologies: dict[Topology, int] = {}
+        self.topologies: Table[Topology] = Table()
 
     def host(self, host: HostReport) -> tuple[object, ...]:
         """One line of the data."""
@@ -298,4 +290,4 @@ class _Records:
             return -1
         if host.topology not in self.topologies and len(self.topologies) == TOPOLOGIES:
             return -2
-        return self.topologies.setdefault(host.topology, len(self.topologies))
+        return self.topologies.place(host.topology)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from gdsdeploy.errors import GdsError
 from gdsdeploy.host.io.wording import count, line, quoted, span
-from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, VERDICTS, WAIVED, Finding, worst
+from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, WAIVED, Finding, worst
 from gdsdeploy.host.model.finding import WORDS as FINDING_WORDS
 from gdsdeploy.model import hostnames
 from gdsdeploy.model.hostnames import grouped
@@ -320,8 +320,3 @@ def examined(findings: Sequence[Finding]) -> str:
     """How many checks examined something, and how many had nothing to examine: ``14 checked, 30 not applicable``."""
     skipped = sum(finding.verdict == NOT_APPLICABLE for finding in findings)
     return f"{len(findings) - skipped} checked" + (f", {skipped} {WORDS[NOT_APPLICABLE]}" if skipped else "")
-
-
-def by_verdict(findings: Sequence[Finding]) -> list[Finding]:
-    """The worst first, otherwise in their order."""
-    return sorted(findings, key=lambda finding: VERDICTS.index(finding.verdict))

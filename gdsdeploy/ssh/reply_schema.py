@@ -48,7 +48,6 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 LockDigest = Annotated[str, Field(pattern=r"^(sha256:[0-9a-f]{64})?$")]
 Below = Annotated[str, Field(pattern=f"^[A-Za-z0-9_]{PLAIN}*$", max_length=4096), AfterValidator(_normal)]
 Plain = Annotated[str, Field(pattern=f"^{PLAIN}*$", max_length=4096)]
-Day = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
 Size = Annotated[int, Field(ge=-1, lt=1 << 63)]
 Id = Annotated[int, Field(ge=0, lt=1 << 32)]
 #: Seconds.

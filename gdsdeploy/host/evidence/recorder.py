@@ -193,7 +193,8 @@ class Recorder:
         """
 
         def read(place: str) -> Any:
-            return cache.of_inputs(path, (self.root, pattern, *inputs), lambda: find(place)) if inputs else find(place)
+            words = cache.Inputs((), (self.root, pattern, *inputs))
+            return cache.of(path, words, lambda: find(place)) if inputs else find(place)
 
         def find(place: str) -> Dict[str, Any]:
             opener: Any = gzip.open if path.endswith(".gz") else open

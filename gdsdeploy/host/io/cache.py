@@ -30,16 +30,7 @@ def of_file(kind: str, path: str, read: Callable[[], Any]) -> Any:
 
     kind: what is read from it.  Raises what ``read`` raises.
     """
-    before = _identity(path)
-    if before is None or folder() is None:
-        return read()
-    value = _load(kind, path, before)
-    if value is None:
-        value = read()
-        # A file that changed meanwhile may have been read half before, half after.
-        if value is not None and _identity(path) == before:
-            _store(kind, path, before, value)
-    return value
+    return _kept(kind, path, lambda: _identity(path), read)
 
 
 class Inputs(NamedTuple):
@@ -58,29 +49,27 @@ def of(kind: str, inputs: Inputs, read: Callable[[], Any]) -> Any:
 
     None isn't stored.  Raises what ``read`` raises.
     """
-    before = None if folder() is None else _identities(inputs.paths)
+    # The digest of the words: /proc/modules alone has 20 KB.
+    digest = hashlib.sha256("\0".join(inputs.words).encode("utf-8", "surrogateescape")).hexdigest()
+
+    def now() -> Optional[List[Any]]:
+        identities = _identities(inputs.paths)
+        return None if identities is None else [digest, identities]
+
+    return _kept(kind, "", now, read)
+
+
+def _kept(kind: str, path: str, now: Callable[[], Optional[List[Any]]], read: Callable[[], Any]) -> Any:
+    """now: what decides about the value; None: it can't be told."""
+    before = None if folder() is None else now()
     if before is None:
         return read()
-    key = [list(inputs.words), before]
-    value = _load(kind, "", key)
+    value = _load(kind, path, before)
     if value is None:
         value = read()
-        if value is not None and _identities(inputs.paths) == before:
-            _store(kind, "", key, value)
-    return value
-
-
-def of_inputs(kind: str, inputs: Sequence[str], read: Callable[[], Any]) -> Any:
-    """``read()``, a JSON value, or what it was while all ``inputs`` were the same texts."""
-    if folder() is None:
-        return read()
-    # Their digest: /proc/modules alone has 20 KB.
-    digest = [hashlib.sha256("\0".join(inputs).encode("utf-8", "surrogateescape")).hexdigest()]
-    value = _load(kind, "", digest)
-    if value is None:
-        value = read()
-        if value is not None:
-            _store(kind, "", digest, value)
+        # A file that changed meanwhile may have been read half before, half after.
+        if value is not None and now() == before:
+            _store(kind, path, before, value)
     return value
 
 

@@ -19,7 +19,7 @@ _PIECE = 1 << 20
 _SPACE = re.compile(r"[ \t\r\n]*")
 #: Of lists and objects in each other.
 _DEPTH = 64
-_TOO_DEEP = "it is nested more than {} deep"
+_TOO_DEEP = f"it is nested more than {_DEPTH} deep"
 #: Where half of a surrogate pair may be, which no program can write again.
 _HALF = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
@@ -28,10 +28,10 @@ class NotJsonError(ValueError):
     """A text that isn't JSON at all."""
 
 
-def loads(text: str, *, depth: int = _DEPTH, limit: int = LIMIT, items: int = 0, more: bool = False) -> Any:
+def loads(text: str, *, limit: int = LIMIT, items: int = 0, more: bool = False) -> Any:
     """The value that the JSON ``text`` is; half of a surrogate pair becomes U+FFFD.
 
-    depth: of lists and objects in each other.  limit: in characters.  items: at most; 0: as its size allows.
+    limit: in characters.  items: at most; 0: as its size allows.
     more: something else may follow the value.
     Raises ValueError: larger or deeper, with a number of more than 64 bits, or with a key twice; NotJsonError.
     """
@@ -44,20 +44,19 @@ def loads(text: str, *, depth: int = _DEPTH, limit: int = LIMIT, items: int = 0,
     except json.JSONDecodeError as error:
         raise NotJsonError(f"not JSON: {error}") from None
     except RecursionError:
-        too_deep = True
-    else:
-        too_deep = False
-    if too_deep:
-        raise ValueError(_TOO_DEEP.format(depth))
+        raise ValueError(_TOO_DEEP) from None
     if not more and text[end:].strip():
         raise NotJsonError(f"not JSON: more after character {end}")
-    return _checked(value, text, depth)
+    return _checked(value, text)
 
 
-def _checked(value: Any, text: str, depth: int) -> Any:
+def _checked(value: Any, text: str) -> Any:
     """The ``value`` of ``text``, which is not too deep, as one that can be written."""
-    if _is_deeper(value, depth):
-        raise ValueError(_TOO_DEEP.format(depth))
+    level = [value]
+    for _ in range(_DEPTH):
+        level = [inner for outer in level for inner in _children(outer)]
+    if any(isinstance(inner, (dict, list)) for inner in level):
+        raise ValueError(_TOO_DEEP)
     return _without_surrogates(value) if _HALF.search(text) else value
 
 
@@ -126,7 +125,7 @@ class _Stream:
                 # Before anything else, a number may go on.
                 if self._text[end : end + 1] in tuple(",}]: \t\r\n"):
                     text, self._at = self._text[self._at : end], end
-                    return _checked(value, text, _DEPTH)
+                    return _checked(value, text)
             if not self._more():
                 break
         # Which says why.
@@ -152,14 +151,6 @@ def _fraction(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{text[:_DIGITS]} is no number that can be used")
     return value
-
-
-def _is_deeper(value: Any, depth: int) -> bool:
-    """Whether a list or an object lies in ``depth`` others."""
-    level = [value]
-    for _ in range(depth):
-        level = [inner for value_inside in level for inner in _children(value_inside)]
-    return any(isinstance(value_inside, (dict, list)) for value_inside in level)
 
 
 def _children(value: Any) -> Iterable[Any]:

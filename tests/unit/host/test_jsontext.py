@@ -51,9 +51,9 @@ def test_what_is_read(text: str, value: object) -> None:
 
 
 def test_the_caller_may_have_other_bounds() -> None:
-    assert loads("[[1]]", depth=2, limit=5, items=2) == [[1]]
+    assert loads("[[1]]", limit=5, items=2) == [[1]]
     assert loads(" [[1]] and more", more=True) == [[1]]
-    for bounds in ({"depth": 1}, {"limit": 4}, {"items": 1}):
+    for bounds in ({"limit": 4}, {"items": 1}):
         with pytest.raises(ValueError, match=r"more than|too many"):
             loads("[[1]]", **bounds)
 
