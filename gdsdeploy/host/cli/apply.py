@@ -16,41 +16,52 @@ from ..apply.host import ManagedHost
 from ..apply.model import Change, with_kind, writing
 from ..errors import ApplyError, DesiredError
 from ..io.wording import joined, line
+from .parsers import command, option
 
 #: Bytes of a document; a real one has some 100 KB.
 _LIMIT = 64 << 20
+_COMMON = (
+    option("--check", action="store_true", help="say what would change and change nothing"),
+    option("--json", action="store_true", help="print one JSON object"),
+    option(
+        "--run", dest="run_id", metavar="ID", default="", help="this call is part of a run, which reserves the host"
+    ),
+    option("--who", metavar="NAME", default="", help="the name that other runs see while they are refused"),
+)
 
 
 def add_apply(commands: Any) -> None:
     """Add ``apply`` to the commands of the program."""
     text = "make this host what a desired state says; a second run changes nothing"
-    parser = commands.add_parser("apply", help=text, description=text)
-    parser.add_argument("resources", nargs="*", metavar="RESOURCE", help="only these (default: all of the document)")
-    parser.add_argument("--desired", metavar="FILE", help="the desired state; - reads it from standard input")
-    parser.add_argument("--diff", action="store_true", help="show the text of files before and after")
-    parser.add_argument("--release", metavar="ID", help="only end the run ID, which reserves this host")
-    parser.add_argument("--schema", action="store_true", help="only print the JSON schema of every resource")
-    _common(parser)
-    parser.set_defaults(run=_apply)
+    command(
+        commands,
+        "apply",
+        _apply,
+        text,
+        option("resources", nargs="*", metavar="RESOURCE", help="only these (default: all of the document)"),
+        option("--desired", metavar="FILE", help="the desired state; - reads it from standard input"),
+        option("--diff", action="store_true", help="show the text of files before and after"),
+        option("--release", metavar="ID", help="only end the run ID, which reserves this host"),
+        option("--schema", action="store_true", help="only print the JSON schema of every resource"),
+        *_COMMON,
+        with_json=False,
+    )
 
 
 def add_remove(commands: Any) -> None:
     """Add ``remove`` to the commands of the program."""
     text = "take back what was applied here: packages, files, holds, modules and the boot default"
-    parser = commands.add_parser("remove", help=text, description=text)
-    parser.add_argument("resources", nargs="*", metavar="RESOURCE", help="only these (default: all)")
-    parser.add_argument("--fleet-id", metavar="ID", default="", help="refuse if this host has another fleet's lock")
-    parser.add_argument("--lock-serial", type=int, default=0, help="with --fleet-id: refuse if its lock is newer")
-    _common(parser)
-    parser.set_defaults(run=lambda arguments: _answer(arguments, lambda answer: _remove(arguments, answer)))
-
-
-def _common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--check", action="store_true", help="say what would change and change nothing")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    text = "this call is part of a run, which reserves the host"
-    parser.add_argument("--run", dest="run_id", metavar="ID", default="", help=text)
-    parser.add_argument("--who", metavar="NAME", default="", help="the name that other runs see while they are refused")
+    command(
+        commands,
+        "remove",
+        lambda arguments: _answer(arguments, lambda answer: _remove(arguments, answer)),
+        text,
+        option("resources", nargs="*", metavar="RESOURCE", help="only these (default: all)"),
+        option("--fleet-id", metavar="ID", default="", help="refuse if this host has another fleet's lock"),
+        option("--lock-serial", type=int, default=0, help="with --fleet-id: refuse if its lock is newer"),
+        *_COMMON,
+        with_json=False,
+    )
 
 
 def _apply(arguments: argparse.Namespace) -> int:

@@ -11,7 +11,6 @@ what it warns of.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import syslog
 from dataclasses import asdict
@@ -23,50 +22,45 @@ from ..errors import AuditError, HostError, guarded
 from ..io.wording import line
 from ..model.expectation import Expectation, from_json
 from ..paths import EXPECTATION
-from .parsers import command, group
+from .parsers import ROOT, command, group, option, show_indented
 
 
 def add_parsers(commands: Any) -> None:
     """Add ``boot`` to the program's commands."""
     verbs = group(commands, "boot", "what the next boot starts, and whether one is needed")
     needed.add_parser(verbs)
+    check = option("--check", action="store_true", help="print what would change and change nothing")
+    kernel = option("--kernel", required=True, metavar="REL", help="kernel release")
     words = "make a kernel the default until changed again"
-    default = command(verbs, "default", guarded(_boot_default), words)
-    default.add_argument("--kernel", required=True, metavar="REL", help="kernel release")
+    command(verbs, "default", guarded(_boot_default), words, kernel, check)
     words = "leave the choice of the kernel to the boot loader's own configuration again"
-    clear = command(verbs, "clear", guarded(_boot_clear), words)
-    for parser in (default, clear):
-        parser.add_argument("--check", action="store_true", help="print what would change and change nothing")
-    show = command(verbs, "show", guarded(_boot_show), "print which kernel boots by default and which boots next")
-    show.add_argument("--root", default="/", metavar="DIR", help="a root folder; it needn't be running")
+    command(verbs, "clear", guarded(_boot_clear), words, check)
+    words = "print which kernel boots by default and which boots next"
+    root = option("--root", default="/", metavar="DIR", help="a root folder; it needn't be running")
+    command(verbs, "show", guarded(_boot_show), words, root)
 
 
 def _boot_default(arguments: argparse.Namespace) -> int:
-    return _print_changes(arguments, loader().default(arguments.kernel, check=arguments.check))
+    return _show_changes(arguments, loader().default(arguments.kernel, check=arguments.check))
 
 
 def _boot_clear(arguments: argparse.Namespace) -> int:
-    return _print_changes(arguments, loader().undo_default(check=arguments.check))
+    return _show_changes(arguments, loader().undo_default(check=arguments.check))
 
 
 def _boot_show(arguments: argparse.Namespace) -> int:
     value = loader(arguments.root).kernels()
-    if arguments.json:
-        print(json.dumps(value, indent=2, sort_keys=True))
-    else:
-        for key in ("default", "next"):
-            print(line(f"{key}: {value[key] or 'no Linux kernel'} ({value[key + '_entry'] or 'no entry'})"))
-    return 0
+    lines = (
+        f"{key}: {value[key] or 'no Linux kernel'} ({value[key + '_entry'] or 'no entry'})"
+        for key in ("default", "next")
+    )
+    return show_indented(arguments, value, lines)
 
 
-def _print_changes(arguments: argparse.Namespace, result: Dict[str, Any]) -> int:
-    if arguments.json:
-        print(json.dumps(result, indent=2, sort_keys=True))
-    else:
-        for change in result["changes"]:
-            print("would change" if arguments.check else "changed", change)
-        print(line(f"default: {result['kernel']} ({result['entry']})"))
-    return 0
+def _show_changes(arguments: argparse.Namespace, result: Dict[str, Any]) -> int:
+    did = "would change" if arguments.check else "changed"
+    now = f"default: {result['kernel']} ({result['entry']})"
+    return show_indented(arguments, result, [*(f"{did} {change}" for change in result["changes"]), now])
 
 
 IDENT = "gdsdeploy-guard"
@@ -75,46 +69,40 @@ IDENT = "gdsdeploy-guard"
 def add_guard(commands: Any) -> None:
     """Add ``guard`` to the program's commands."""
     verbs = group(commands, "guard", "which kernels may boot by default, and why not")
+    expectation = option("--expectation", default=EXPECTATION, metavar="FILE", help="default: %(default)s")
     words = "say which installed kernels are admitted"
-    status = command(verbs, "status", guarded(_status), words, description=guard.__doc__)
-    status.add_argument("--root", default="/", metavar="DIR", help="a root folder that need not be running")
+    command(verbs, "status", guarded(_status), words, ROOT, expectation, description=guard.__doc__)
     words = "say whether one kernel has the modules that are expected, and audit them"
-    judge = command(verbs, "judge", guarded(_judge), words)
-    judge.add_argument("--kernel", metavar="REL", help="default: the one that is expected")
+    kernel = option("--kernel", metavar="REL", help="default: the one that is expected")
+    command(verbs, "judge", guarded(_judge), words, kernel, expectation)
     words = "make the locked kernel the boot default if its modules are good"
-    default = command(verbs, "default", guarded(_default), words)
-    default.add_argument("--check", action="store_true", help="say what would change and change nothing")
+    check = option("--check", action="store_true", help="say what would change and change nothing")
+    command(verbs, "default", guarded(_default), words, check, expectation)
     words = "answer a kernel that was installed or removed; always ends with 0"
-    hook = command(verbs, "hook", _hook, words, json=False)
-    hook.add_argument("event", choices=(guard.INSTALLED, guard.REMOVED))
-    hook.add_argument("kernel", metavar="REL", help="kernel release")
-    for parser in (status, judge, default, hook):
-        parser.add_argument("--expectation", default=EXPECTATION, metavar="FILE", help="default: %(default)s")
+    event = option("event", choices=(guard.INSTALLED, guard.REMOVED))
+    release = option("kernel", metavar="REL", help="kernel release")
+    command(verbs, "hook", _hook, words, event, release, expectation, with_json=False)
 
 
 def _status(arguments: argparse.Namespace) -> int:
     answer = guard.status(_expectation(arguments.expectation), arguments.root)
-    if arguments.json:
-        print(json.dumps(answer, indent=2, sort_keys=True))
-        return 0 if answer["ok"] else 1
+    lines = []
     for kernel in answer["kernels"]:
         release = kernel["release"]
         marks = [name for name in ("locked", "running", "default", "next") if answer[name] == release]
         word = "admitted" if kernel["admitted"] else f"not admitted: {'; '.join(kernel['reasons'])}"
         suffix = f" ({', '.join(marks)})" if marks else ""
-        print(line(f"{release}{suffix}: {word}"))
-    if answer["problem"]:
-        print(line(f"the boot default cannot be told: {answer['problem']}"))
+        lines.append(f"{release}{suffix}: {word}")
+    lines += [f"the boot default cannot be told: {answer['problem']}"] if answer["problem"] else []
+    show_indented(arguments, answer, lines)
     return 0 if answer["ok"] else 1
 
 
 def _judge(arguments: argparse.Namespace) -> int:
     expectation = _expectation(arguments.expectation)
     verdict = guard.judge(arguments.kernel or expectation.kernel_release, expectation)
-    if arguments.json:
-        print(json.dumps(asdict(verdict), indent=2, sort_keys=True))
-    else:
-        print(line(f"{verdict.release}: {'admitted' if verdict.admitted else f'not admitted: {verdict.why()}'}"))
+    text = f"{verdict.release}: {'admitted' if verdict.admitted else f'not admitted: {verdict.why()}'}"
+    show_indented(arguments, asdict(verdict), [text])
     return 0 if verdict.admitted else 1
 
 
@@ -128,8 +116,7 @@ def _default(arguments: argparse.Namespace) -> int:
             hint = "the boot default is as before; build or receive the modules first: gdsdeploy provision"
             raise AuditError(f"kernel {release} is not admitted: {verdict.why()}", hint)
     result = loader().default(release, check=arguments.check)
-    print(json.dumps(result, indent=2, sort_keys=True) if arguments.json else f"default: {result['kernel']}")
-    return 0
+    return show_indented(arguments, result, [f"default: {result['kernel']}"])
 
 
 def _hook(arguments: argparse.Namespace) -> int:

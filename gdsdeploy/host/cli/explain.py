@@ -9,7 +9,7 @@ from typing import Any, Optional, Sequence
 from ..errors import UsageError
 from ..model.compat import Rule
 from ..model.expectation import Expectation
-from .parsers import Run, command
+from .parsers import Run, command, option
 
 
 class NothingToExplainError(UsageError):
@@ -19,19 +19,23 @@ class NothingToExplainError(UsageError):
 def add_parser(commands: Any, action: Run) -> None:
     """Add ``explain`` to the host program's commands; ``action`` runs it."""
     words = "say why mounts do not take the direct path: causes in order, with evidence and fixes"
-    parser = command(commands, "explain", action, words)
-    parser.add_argument("mount", nargs="?", metavar="MOUNT", help="this mount, or that of this file; or a process id")
-    parser.add_argument("--evidence", metavar="FILE", help="explain saved evidence, of any host")
-    parser.add_argument("--error", metavar="CODE", help="say what an error of cuFile means instead, e.g. 5027")
-    words = "explain pasted logs of any kind instead; - is standard input"
-    parser.add_argument("--log", nargs="*", metavar="FILE", help=words)
+    command(
+        commands,
+        "explain",
+        action,
+        words,
+        option("mount", nargs="?", metavar="MOUNT", help="this mount, or that of this file; or a process id"),
+        option("--evidence", metavar="FILE", help="explain saved evidence, of any host"),
+        option("--error", metavar="CODE", help="say what an error of cuFile means instead, e.g. 5027"),
+        option("--log", nargs="*", metavar="FILE", help="explain pasted logs of any kind instead; - is standard input"),
+    )
 
 
 def add_topology(commands: Any, action: Run) -> None:
     """Add ``topology`` to the host program's commands; ``action`` runs it."""
     words = "how far GPUs, NVMe disks and network adapters are from each other, from sysfs alone"
-    parser = command(commands, "topology", action, words)
-    parser.add_argument("--evidence", metavar="FILE", help="evidence that was collected before, of any host")
+    evidence = option("--evidence", metavar="FILE", help="evidence that was collected before, of any host")
+    command(commands, "topology", action, words, evidence)
 
 
 def collect_topology() -> Any:

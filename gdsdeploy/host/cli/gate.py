@@ -8,7 +8,6 @@ told, or the gate has not judged this boot; 2 unusable arguments.  ``slurm-healt
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import syslog
 import time
@@ -16,10 +15,10 @@ from typing import Any, List, Optional, Tuple
 
 from .. import process, trail
 from ..gate import gate
-from ..io.wording import joined, line
+from ..io.wording import line
 from ..model.finding import FAIL, NOT_APPLICABLE, PASS, WAIVED
 from ..paths import EXPECTATION
-from .parsers import command, group
+from .parsers import command, group, option, show
 
 IDENT = "gds-gate"
 FAILED, UNDECIDED = 30, 31
@@ -37,23 +36,32 @@ NPD_LENGTH = 80
 def add_parsers(commands: Any) -> None:
     """Add ``gate`` to the program's commands."""
     verbs = group(commands, "gate", "judge this boot, and keep the host out of its scheduler unless it passes")
-    run = command(verbs, "run", _run, "judge this host now, and publish the verdict", description=gate.__doc__)
-    run.add_argument("--once", action="store_true", help="skip it if the gate is open in this boot, by the same basis")
-    run.add_argument("--quiet", action="store_true", help="report in the journal only")
-    again = command(verbs, "again", _again, "publish the verdict as it counts today", json=False)
-    show = command(verbs, "show", _show, "what the gate found in this boot")
+    run_folder, state_folder, expectation, settings = (
+        option(name, default=default, metavar=metavar, help="default: %(default)s")
+        for name, default, metavar in (
+            ("--run-folder", gate.RUN_FOLDER, "DIR"),
+            ("--state-folder", gate.STATE_FOLDER, "DIR"),
+            ("--expectation", EXPECTATION, "FILE"),
+            ("--settings", gate.PATH, "FILE"),
+        )
+    )
+    command(
+        verbs,
+        "run",
+        _run,
+        "judge this host now, and publish the verdict",
+        option("--once", action="store_true", help="skip it if the gate is open in this boot, by the same basis"),
+        option("--quiet", action="store_true", help="report in the journal only"),
+        *(run_folder, state_folder, expectation, settings),
+        description=gate.__doc__,
+    )
+    words = "publish the verdict as it counts today"
+    command(verbs, "again", _again, words, run_folder, state_folder, settings, with_json=False)
+    command(verbs, "show", _show, "what the gate found in this boot", run_folder, state_folder)
     words = "Slurm's HealthCheckProgram: drain or resume this node"
-    slurm = command(verbs, "slurm-health", _slurm_health, words, json=False)
-    slurm.add_argument("--node", default="", metavar="NAME", help="its name in Slurm (default: Slurm is asked)")
-    npd = command(verbs, "npd", _npd, "a plugin of Kubernetes' node-problem-detector", json=False)
-    for parsers, option, default, metavar in (
-        ((run, again, show, slurm, npd), "--run-folder", gate.RUN_FOLDER, "DIR"),
-        ((run, again, show), "--state-folder", gate.STATE_FOLDER, "DIR"),
-        ((run,), "--expectation", EXPECTATION, "FILE"),
-        ((run, again), "--settings", gate.PATH, "FILE"),
-    ):
-        for parser in parsers:
-            parser.add_argument(option, default=default, metavar=metavar, help="default: %(default)s")
+    node = option("--node", default="", metavar="NAME", help="its name in Slurm (default: Slurm is asked)")
+    command(verbs, "slurm-health", _slurm_health, words, node, run_folder, with_json=False)
+    command(verbs, "npd", _npd, "a plugin of Kubernetes' node-problem-detector", run_folder, with_json=False)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -67,10 +75,8 @@ def _run(arguments: argparse.Namespace) -> int:
         if record is None:
             record = gate.judge(expectation, settings)
             record, lines = _publish(record, configured, arguments)
-    if arguments.json:
-        print(json.dumps(record.document(), sort_keys=True))
-    elif not arguments.quiet:
-        print(joined(text for _, text in lines or [(0, _sentence(record))]))
+    if arguments.json or not arguments.quiet:
+        show(arguments, record.document(), (text for _, text in lines or [(0, _sentence(record))]))
     return _status(record)
 
 
@@ -155,13 +161,11 @@ def _slurm(state: str, reason: str, name: str = "") -> Tuple[int, str]:
 
 def _show(arguments: argparse.Namespace) -> int:
     record, reason = gate.current(arguments.run_folder, arguments.state_folder)
-    if arguments.json:
-        answer = {"version": gate.VERSION, "boot_id": gate.boot_id(), "reason": reason}
-        print(json.dumps({**answer, "record": record.document() if record else None}, sort_keys=True))
-    else:
-        print(_sentence(record) if record else reason)
-        if record and record.measured:
-            print(line(f"measured: {', '.join(f'{name} {value}' for name, value in sorted(record.measured.items()))}"))
+    answer = {"version": gate.VERSION, "boot_id": gate.boot_id(), "reason": reason}
+    lines = [_sentence(record) if record else reason]
+    if record and record.measured:
+        lines.append(f"measured: {', '.join(f'{name} {value}' for name, value in sorted(record.measured.items()))}")
+    show(arguments, {**answer, "record": record.document() if record else None}, lines)
     return _status(record) if record else UNDECIDED
 
 

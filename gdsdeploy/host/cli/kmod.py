@@ -9,7 +9,6 @@ Exit status: 0 done, or nothing to object to; 1 an audit found errors, or a buil
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import sys
@@ -23,7 +22,6 @@ from ..build.kbuild import BuildRequest, cores
 from ..build.run import MODULES, Report, build
 from ..errors import BuildError, HostError, guarded
 from ..io import atomic
-from ..io.wording import joined
 from ..kmod import driver as drivers
 from ..kmod import files
 from ..kmod.driver import Expected
@@ -34,9 +32,11 @@ from ..secure_boot import signature, signing
 from ..secure_boot.certificate import Certificate
 from ..secure_boot.signing import ENROLMENTS, enrol, make_key, unenrol, withdraw
 from . import parsers
-from .parsers import Run, add_driver, add_target
+from .parsers import Option, Run, driver, option, show_indented, target
 
 OK, FAILED, UNUSABLE, UNDECIDED = 0, 1, 2, 3
+
+_MODULES = option("modules", nargs="*", metavar="MODULE", help="names or files (default: NVIDIA's that are there)")
 
 KEY, CERTIFICATE = "/etc/gdsdeploy-keys/modules.key", "/etc/gdsdeploy-keys/modules.der"
 
@@ -75,31 +75,49 @@ examples:
 
 
 def _add_signing(commands: Any) -> None:
-    sign = _add(commands, "sign", _sign, "sign modules with the kernel's own tool", _SIGN_EXAMPLES)
-    sign.add_argument("modules", nargs="*", metavar="MODULE", help="names or files (default: NVIDIA's that are there)")
-    sign.add_argument("--kernel", default="", metavar="REL", help="kernel release (default: that of the files)")
-    sign.add_argument("--root", default="/", metavar="DIR")
-    sign.add_argument("--key", default="", metavar="FILE", help="the private key, or pkcs11:…")
-    sign.add_argument("--certificate", default="", metavar="FILE", help="its certificate, PEM or DER")
-    sign.add_argument("--settings", default=signing.SETTINGS, metavar="FILE", help=argparse.SUPPRESS)
-    sign.add_argument("--check", action="store_true", help="say what would be signed and change nothing")
-    key = _add(commands, "keygen", _keygen, "make a key that signs modules, and its certificate", _KEYGEN_EXAMPLES)
-    key.add_argument("--key", default=KEY, metavar="FILE", help="default: %(default)s")
-    key.add_argument("--certificate", default=CERTIFICATE, metavar="FILE", help="default: %(default)s")
-    key.add_argument("--name", required=True, help="what the firmware's screen and modinfo show")
-    key.add_argument("--days", type=int, default=3650, metavar="N", help="default: %(default)s")
-    words = "have the firmware take a key, with its owner at the console"
-    enrol = _add(commands, "enrol", _enrol, words, _ENROL_EXAMPLES)
-    enrol.add_argument("--certificate", default=CERTIFICATE, metavar="FILE", help="default: %(default)s")
-    enrol.add_argument("--root", default="/", metavar="DIR", help=argparse.SUPPRESS)
-    enrol.add_argument("--where-needed", action="store_true", help="do nothing where Secure Boot is off")
-    enrol.add_argument("--withdraw", action="store_true", help="withdraw pending requests, of any key")
-    enrol.add_argument("--check", action="store_true", help="say what would change and change nothing")
-    words = "have the firmware delete a key that was enrolled, with its owner at the console"
-    unenrol = _add(commands, "unenrol", _unenrol, words, _UNENROL_EXAMPLES)
-    unenrol.add_argument("--certificate", required=True, metavar="FILE", help="of the key, PEM or DER")
-    unenrol.add_argument("--root", default="/", metavar="DIR", help=argparse.SUPPRESS)
-    unenrol.add_argument("--check", action="store_true", help="say what would change and change nothing")
+    root = option("--root", default="/", metavar="DIR", help=argparse.SUPPRESS)
+    check = option("--check", action="store_true", help="say what would change and change nothing")
+    certificate = option("--certificate", default=CERTIFICATE, metavar="FILE", help="default: %(default)s")
+    _add(
+        commands,
+        "sign",
+        _sign,
+        "sign modules with the kernel's own tool",
+        _MODULES,
+        option("--kernel", default="", metavar="REL", help="kernel release (default: that of the files)"),
+        option("--root", default="/", metavar="DIR"),
+        option("--key", default="", metavar="FILE", help="the private key, or pkcs11:…"),
+        option("--certificate", default="", metavar="FILE", help="its certificate, PEM or DER"),
+        option("--settings", default=signing.SETTINGS, metavar="FILE", help=argparse.SUPPRESS),
+        option("--check", action="store_true", help="say what would be signed and change nothing"),
+        epilog=_SIGN_EXAMPLES,
+    )
+    _add(
+        commands,
+        "keygen",
+        _keygen,
+        "make a key that signs modules, and its certificate",
+        option("--key", default=KEY, metavar="FILE", help="default: %(default)s"),
+        certificate,
+        option("--name", required=True, help="what the firmware's screen and modinfo show"),
+        option("--days", type=int, default=3650, metavar="N", help="default: %(default)s"),
+        epilog=_KEYGEN_EXAMPLES,
+    )
+    _add(
+        commands,
+        "enrol",
+        _enrol,
+        "have the firmware take a key, with its owner at the console",
+        certificate,
+        root,
+        option("--where-needed", action="store_true", help="do nothing where Secure Boot is off"),
+        option("--withdraw", action="store_true", help="withdraw pending requests, of any key"),
+        check,
+        epilog=_ENROL_EXAMPLES,
+    )
+    text = "have the firmware delete a key that was enrolled, with its owner at the console"
+    certificate = option("--certificate", required=True, metavar="FILE", help="of the key, PEM or DER")
+    _add(commands, "unenrol", _unenrol, text, certificate, root, check, epilog=_UNENROL_EXAMPLES)
 
 
 def _sign(arguments: argparse.Namespace) -> int:
@@ -115,8 +133,7 @@ def _sign(arguments: argparse.Namespace) -> int:
     word = "would be signed" if arguments.check else "signed"
     changed = any(module["changed"] for module in results)
     lines = [f"{module['file']}: {word if module['changed'] else 'is signed already'}" for module in results]
-    _print(arguments, {"changed": changed, "modules": results}, lines)
-    return OK
+    return show_indented(arguments, {"changed": changed, "modules": results}, lines)
 
 
 def _release(modules: List[str]) -> str:
@@ -130,8 +147,7 @@ def _keygen(arguments: argparse.Namespace) -> int:
     value = {"key": arguments.key, "certificate": arguments.certificate, "fingerprint": pair.fingerprint}
     lines = [f"key: {arguments.key} (keep it: it is nowhere else)"]
     lines += [f"certificate: {arguments.certificate}", f"SHA1 fingerprint: {pair.fingerprint}"]
-    _print(arguments, value, lines)
-    return OK
+    return show_indented(arguments, value, lines)
 
 
 def _enrol(arguments: argparse.Namespace) -> int:
@@ -139,19 +155,16 @@ def _enrol(arguments: argparse.Namespace) -> int:
         answer = withdraw(arguments.root, arguments.check)
         word = "would be withdrawn" if arguments.check else "withdrawn"
         lines = [f"the request for {subject!r}: {word}" for subject in answer["withdrawn"]]
-        _print(arguments, answer, lines or ["no request is pending"])
-        return OK
+        return show_indented(arguments, answer, lines or ["no request is pending"])
     owners = signing.read_certificate_file(arguments.certificate)
     answer = enrol(owners, arguments.root, arguments.check, arguments.where_needed)
-    _print_state(arguments, answer)
-    return OK
+    return _show_state(arguments, answer)
 
 
 def _unenrol(arguments: argparse.Namespace) -> int:
     owners = signing.read_certificate_file(arguments.certificate)
     answer = unenrol(owners, arguments.root, arguments.check, _signed_with(owners, arguments.root))
-    _print_state(arguments, answer)
-    return OK
+    return _show_state(arguments, answer)
 
 
 def _signed_with(owners: Certificate, root: str) -> List[str]:
@@ -162,14 +175,9 @@ def _signed_with(owners: Certificate, root: str) -> List[str]:
     return [path for path, each in signatures if each is not None and each.is_by(owners)]
 
 
-def _print_state(arguments: argparse.Namespace, answer: Dict[str, Any]) -> None:
+def _show_state(arguments: argparse.Namespace, answer: Dict[str, Any]) -> int:
     steps = [f"  {number}. {text}" for number, text in enumerate(answer["steps"], 1)]
-    _print(arguments, answer, [ENROLMENTS[answer["state"]], *steps])
-
-
-def _print(arguments: argparse.Namespace, value: Any, lines: List[str]) -> None:
-    if arguments.json or lines:
-        print(json.dumps(value, indent=2, sort_keys=True) if arguments.json else joined(lines))
+    return show_indented(arguments, answer, [ENROLMENTS[answer["state"]], *steps])
 
 
 _AUDIT_EXAMPLES = """\
@@ -184,7 +192,6 @@ examples:
   %(prog)s --peermem --storage nvme                  with what this host has to have
   %(prog)s --json | jq -r '.[].findings[].id'
 """
-_MODULES = "names or files (default: NVIDIA's that are there)"
 _TREES_EXAMPLES = """\
 examples:
   %(prog)s
@@ -204,52 +211,78 @@ def add_parsers(subparsers: Any) -> None:
     _add(commands, "why", _why, "print why DKMS's latest build failed; nothing if it succeeded")
     _add_archive(commands)
     _add_signing(commands)
-    trees = _add(commands, "trees", _trees, "list the driver source trees", _TREES_EXAMPLES)
-    trees.add_argument("--sources", default=files.SOURCES, metavar="DIR", help="where to look (default: %(default)s)")
-    add_driver(trees, version="require exactly one of this version")
+    sources = option("--sources", default=files.SOURCES, metavar="DIR", help="where to look (default: %(default)s)")
+    options = (sources, *driver(version="require exactly one of this version"))
+    _add(commands, "trees", _trees, "list the driver source trees", *options, epilog=_TREES_EXAMPLES)
 
 
-def _add(commands: Any, name: str, run: Run, text: str, epilog: str = "") -> argparse.ArgumentParser:
+def _add(commands: Any, name: str, run: Run, text: str, *options: Option, epilog: str = "") -> None:
     """epilog: what --help ends with, as it is to be printed; %(prog)s stands for the words up to the command."""
     formatter = argparse.RawDescriptionHelpFormatter
-    parser: argparse.ArgumentParser = parsers.command(
-        commands, name, guarded(run), text, epilog=epilog, formatter_class=formatter
-    )
+    parser = parsers.command(commands, name, guarded(run), text, *options, epilog=epilog, formatter_class=formatter)
     parser.set_defaults(unguarded=run)
-    return parser
 
 
 def _add_audit(commands: Any) -> None:
     text = (
         "Would these modules load on that kernel, and are they the right ones?  Nothing is loaded, no root is needed."
     )
-    parser = _add(commands, "audit", _audit, text, _AUDIT_EXAMPLES)
-    parser.add_argument("modules", nargs="*", metavar="MODULE", help=_MODULES)
-    add_target(parser)
-    add_driver(parser, "", "the version the driver has to have")
-    parser.add_argument("--driver-tree", default="", metavar="DIR", help="the tree nvidia-fs has to be built against")
-    parser.add_argument("--peermem", action="store_true", help="nvidia-peermem has to work: a stub is an error")
-    text = "a storage driver that has to let nvidia-fs in, such as nvme, rpcrdma, lnet (more than once)"
-    parser.add_argument(
-        "--storage", action="append", default=[], choices=sorted(drivers.DRIVERS), metavar="DRIVER", help=text
+    _add(
+        commands,
+        "audit",
+        _audit,
+        text,
+        _MODULES,
+        *target(),
+        *driver("", "the version the driver has to have"),
+        option("--driver-tree", default="", metavar="DIR", help="the tree nvidia-fs has to be built against"),
+        option("--peermem", action="store_true", help="nvidia-peermem has to work: a stub is an error"),
+        option(
+            "--storage",
+            action="append",
+            default=[],
+            choices=sorted(drivers.DRIVERS),
+            metavar="DRIVER",
+            help="a storage driver that has to let nvidia-fs in, such as nvme, rpcrdma, lnet (more than once)",
+        ),
+        epilog=_AUDIT_EXAMPLES,
     )
 
 
 def _add_archive(commands: Any) -> None:
     check = "say what would change and change nothing"
-    parser = _add(commands, "pack", _pack, "put audited modules and their manifest into an archive")
-    parser.add_argument("modules", nargs="*", metavar="MODULE", help=_MODULES)
-    add_target(parser)
-    parser.add_argument("--output", required=True, metavar="FILE")
-    text = "sign it with this machine's own key, as the fleet's machine NAME"
-    parser.add_argument("--builder", default="", metavar="NAME", help=text)
-    parser = _add(commands, "install", _install, "verify and audit an archive, then place its modules")
-    parser.add_argument("archive", metavar="FILE")
-    add_target(parser, check=check)
-    text = "the machine that has to have signed FILE, with --builder-key; without both, its builder isn't verified"
-    parser.add_argument("--builder", default="", metavar="NAME", help=text)
-    parser.add_argument("--builder-key", default="", metavar="FILE", help="that machine's public key")
-    add_target(_add(commands, "remove", _remove, "remove the modules that install placed"), check=check)
+    _add(
+        commands,
+        "pack",
+        _pack,
+        "put audited modules and their manifest into an archive",
+        _MODULES,
+        *target(),
+        option("--output", required=True, metavar="FILE"),
+        option(
+            "--builder",
+            default="",
+            metavar="NAME",
+            help="sign it with this machine's own key, as the fleet's machine NAME",
+        ),
+    )
+    _add(
+        commands,
+        "install",
+        _install,
+        "verify and audit an archive, then place its modules",
+        option("archive", metavar="FILE"),
+        *target(check),
+        option(
+            "--builder",
+            default="",
+            metavar="NAME",
+            help="the machine that has to have signed FILE, with --builder-key; without both, its builder isn't"
+            " verified",
+        ),
+        option("--builder-key", default="", metavar="FILE", help="that machine's public key"),
+    )
+    _add(commands, "remove", _remove, "remove the modules that install placed", *target(check))
 
 
 def _audit(arguments: argparse.Namespace) -> int:
@@ -263,7 +296,7 @@ def _audit(arguments: argparse.Namespace) -> int:
         raise HostError(
             f"kernel {kernel.release} has none of NVIDIA's modules", "name the modules to audit, or build them"
         )
-    _print(arguments, results, _text(results, kernel))
+    show_indented(arguments, results, _text(results, kernel))
     return FAILED if has_errors(results) else UNDECIDED if is_undecided(results) else OK
 
 
@@ -271,8 +304,7 @@ def _pack(arguments: argparse.Namespace) -> int:
     builder = Builder(arguments.builder, own_key(arguments.root)) if arguments.builder else None
     manifest = pack.pack(_kernel(arguments), arguments.modules, arguments.output, builder)
     names = ", ".join(module["name"] for module in manifest["modules"])
-    _print(arguments, manifest, [f"packed {names} for kernel {manifest['kernel_release']}"])
-    return OK
+    return show_indented(arguments, manifest, [f"packed {names} for kernel {manifest['kernel_release']}"])
 
 
 def _install(arguments: argparse.Namespace) -> int:
@@ -303,15 +335,13 @@ def _trees(arguments: argparse.Namespace) -> int:
     if arguments.driver_version:
         trees = [files.select(trees, arguments.driver_version, arguments.driver_flavour)]
     lines = [f"{one.path}: driver {one.version} ({one.flavour})" for one in trees]
-    _print(arguments, [one.as_dict() for one in trees], lines or ["no driver source tree"])
-    return OK
+    return show_indented(arguments, [one.as_dict() for one in trees], lines or ["no driver source tree"])
 
 
 def _show_changes(arguments: argparse.Namespace, result: Any, verb: str) -> int:
     lines = [f"{'would ' if arguments.check else ''}{verb}: {change}" for change in result["changes"]]
     lines += [f"note: {note}" for note in result["notes"]]
-    _print(arguments, result, lines or ["nothing to change"])
-    return OK
+    return show_indented(arguments, result, lines or ["nothing to change"])
 
 
 def _kernel(arguments: argparse.Namespace) -> Kernel:
@@ -364,24 +394,38 @@ _BACKUP_ACTIONS = {"save": _save, "release": dkms.release, "restore": dkms.resto
 
 def _add_build(commands: Any) -> None:
     text = "build modules for a kernel, running or not, and audit them"
-    parser = _add(commands, "build", _build, text, _BUILD_EXAMPLES)
-    # DKMS appends LLVM=1 to its command for kernels that clang compiled, so variables may follow anywhere.
-    parser.add_argument("words", nargs="+", metavar="MODULE|NAME=VALUE", help="what to build; variables for make")
-    parser.add_argument("--kernel", required=True, metavar="REL", help="kernel release")
-    parser.add_argument("--source", default="", metavar="DIR", help="the source of nvidia-fs")
-    parser.add_argument("--driver-tree", default="", metavar="DIR", help="the driver's source (default: the only one)")
-    parser.add_argument("--driver-version", default="", metavar="V", help="the version that the tree has to have")
-    text = "default: open; with --driver-tree, the tree's own"
-    parser.add_argument("--driver-flavour", choices=("open", "proprietary"), help=text)
-    text = "the file of one module, or a folder; logs go beside"
-    parser.add_argument("--output", required=True, metavar="FILE|DIR", help=text)
-    parser.add_argument("--jobs", type=int, default=0, metavar="N", help="parallel jobs (default: the number of cores)")
-    parser.add_argument("--ahead", action="store_true", help="for a driver that isn't installed for this kernel yet")
-    text = "with driver: nvidia-peermem has to work, is left out where it would be a stub, or may be one"
-    parser.add_argument("--peermem", choices=("required", "optional", "stub"), default="optional", help=text)
-    parser.add_argument("--log", default="", metavar="FILE", help="one log for everything; its folder is created")
-    parser.add_argument("--kept", default="", metavar="NAME", help="if it fails, put back what DKMS had as NAME")
-    parser.add_argument("--verbose", action="store_true", help="print the build log, whatever the outcome")
+    _add(
+        commands,
+        "build",
+        _build,
+        text,
+        # DKMS appends LLVM=1 to its command for kernels that clang compiled, so variables may follow anywhere.
+        option("words", nargs="+", metavar="MODULE|NAME=VALUE", help="what to build; variables for make"),
+        option("--kernel", required=True, metavar="REL", help="kernel release"),
+        option("--source", default="", metavar="DIR", help="the source of nvidia-fs"),
+        option("--driver-tree", default="", metavar="DIR", help="the driver's source (default: the only one)"),
+        option("--driver-version", default="", metavar="V", help="the version that the tree has to have"),
+        option(
+            "--driver-flavour",
+            choices=("open", "proprietary"),
+            help="default: open; with --driver-tree, the tree's own",
+        ),
+        option(
+            "--output", required=True, metavar="FILE|DIR", help="the file of one module, or a folder; logs go beside"
+        ),
+        option("--jobs", type=int, default=0, metavar="N", help="parallel jobs (default: the number of cores)"),
+        option("--ahead", action="store_true", help="for a driver that isn't installed for this kernel yet"),
+        option(
+            "--peermem",
+            choices=("required", "optional", "stub"),
+            default="optional",
+            help="with driver: nvidia-peermem has to work, is left out where it would be a stub, or may be one",
+        ),
+        option("--log", default="", metavar="FILE", help="one log for everything; its folder is created"),
+        option("--kept", default="", metavar="NAME", help="if it fails, put back what DKMS had as NAME"),
+        option("--verbose", action="store_true", help="print the build log, whatever the outcome"),
+        epilog=_BUILD_EXAMPLES,
+    )
 
 
 def _build(arguments: argparse.Namespace) -> int:
@@ -401,7 +445,7 @@ def _build(arguments: argparse.Namespace) -> int:
         for outcome in report.outcomes
         for built in outcome.built
     ]
-    _print(arguments, report.as_dict(), [*lines, *(f"note: {note}" for note in report.notes)])
+    show_indented(arguments, report.as_dict(), [*lines, *(f"note: {note}" for note in report.notes)])
     sys.stdout.flush()
     if not report.failures:
         if arguments.kept:
@@ -464,11 +508,16 @@ def _join(text: str, more: str) -> str:
 def _add_backup(commands: Any) -> None:
     """``kmod kept``, which DKMS calls through the hooks of gdsdeploy's recipes."""
     text = "sign the modules that DKMS installed, and copy them, so that a failed rebuild can't lose them"
-    parser = _add(commands, "kept", _backup, text)
-    text = "after an install; before one; after a failed build"
-    parser.add_argument("action", choices=tuple(_BACKUP_ACTIONS), help=text)
-    parser.add_argument("names", nargs="+", metavar="NAME", help="names of packages in DKMS")
-    parser.add_argument("--kernel", required=True, metavar="REL")
+    actions, words = tuple(_BACKUP_ACTIONS), "after an install; before one; after a failed build"
+    _add(
+        commands,
+        "kept",
+        _backup,
+        text,
+        option("action", choices=actions, help=words),
+        option("names", nargs="+", metavar="NAME", help="names of packages in DKMS"),
+        option("--kernel", required=True, metavar="REL"),
+    )
 
 
 def _why(_arguments: argparse.Namespace) -> int:
@@ -479,5 +528,6 @@ def _why(_arguments: argparse.Namespace) -> int:
 def _backup(arguments: argparse.Namespace) -> int:
     kernel, action = Kernel(arguments.kernel), _BACKUP_ACTIONS[arguments.action]
     done = {name: action(kernel, name) for name in arguments.names}
-    _print(arguments, done, [f"{arguments.action}: {name}: {', '.join(done[name]) or 'nothing'}" for name in done])
-    return OK
+    return show_indented(
+        arguments, done, [f"{arguments.action}: {name}: {', '.join(done[name]) or 'nothing'}" for name in done]
+    )

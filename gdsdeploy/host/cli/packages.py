@@ -14,17 +14,15 @@ from ..apply.host import ManagedHost
 from ..apply.packages import state
 from ..apply.packages.apt import Apt
 from ..errors import ApplyError, CannotTellError, RolloutError
-from ..io.wording import line
 from ..model.system import system_of
 from ..rootdir import read_text
-from .parsers import command, group
+from .parsers import ROOT, command, group, show
 
 
 def add_packages(commands: Any) -> None:
     """Add ``packages`` to the host program's commands."""
     text = "the packages that are installed here, with their versions and holds"
-    parser = command(commands, "packages", run_packages, text)
-    parser.add_argument("--root", default="/", metavar="DIR", help="a root folder that need not be running")
+    command(commands, "packages", run_packages, text, ROOT)
 
 
 def run_packages(arguments: argparse.Namespace) -> int:
@@ -42,12 +40,9 @@ def run_packages(arguments: argparse.Namespace) -> int:
         "arch": os.uname().machine,
         "packages": {name: entry for name, entry in versions.items() if entry["version"]},
     }
-    if arguments.json:
-        print(json.dumps(answer, sort_keys=True))
-    else:
-        for name, entry in answer["packages"].items():
-            print(line(f"{name} {entry['version']}{' (held)' if entry['held'] else ''}"))
-    return 0
+    listed = answer["packages"].items()
+    lines = (f"{name} {entry['version']}{' (held)' if entry['held'] else ''}" for name, entry in listed)
+    return show(arguments, answer, lines)
 
 
 def add_pins(commands: Any) -> None:
@@ -65,6 +60,4 @@ def refresh_pins(arguments: argparse.Namespace) -> int:
             json.dumps({"error": str(error)}) if arguments.json else f"gdsdeploy-host: the pins are as before: {error}"
         )
         return 1
-    if arguments.json:
-        print(json.dumps({"changed": changed}))
-    return 0
+    return show(arguments, {"changed": changed}, ())

@@ -17,7 +17,7 @@ from ..boot.needed import file_of
 from ..errors import HostError
 from ..kmod.module import read_module
 from ..paths import HOLDERS, PEERS
-from .parsers import command, group
+from .parsers import command, group, show
 
 MODULE, LEGACY = "nvidia-peermem", "nv_peer_mem"
 REGISTER = "ib_register_peer_memory_client"
@@ -131,5 +131,4 @@ def run(arguments: argparse.Namespace) -> int:
     except PeermemError as error:
         print(json.dumps({"error": str(error)}) if arguments.json else f"gdsdeploy-host: {error}")
         return 30
-    print(json.dumps(asdict(done)) if arguments.json else done.words)
-    return 0
+    return show(arguments, asdict(done), [done.words])

@@ -6,11 +6,11 @@ import argparse
 import json
 import re
 import sys
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, List
 
 from ..errors import REFUSED, HostError, RolloutError
-from ..io.wording import joined, quoted
-from .parsers import command, group
+from ..io.wording import quoted
+from .parsers import ROOT, Option, command, group, option, show
 
 #: Exit status of arguments and documents that cannot be used.
 UNUSABLE = 2
@@ -38,46 +38,71 @@ _boot_id = _matching(
 def add_parsers(commands: Any) -> None:
     """Add ``rollout`` to the program's commands."""
     verbs = group(commands, "rollout", "steps of a rollout on this host: snapshot, boot once, reboot, reload, space")
-    verb = _add(verbs, "snapshot", _snapshot, "the state of this host, as a document that a rollback compares with")
-    verb.add_argument("--packages", type=_names, default=[], metavar="A,B", help="also these packages")
-    verb.add_argument("--root", default="/", metavar="DIR", help="a root folder that need not be running")
-    verb = _add(verbs, "compare", _compare, "how this host differs now from such a document; 0 also where it does")
-    verb.add_argument("--with", dest="document", required=True, metavar="FILE", help="- reads it from standard input")
-    verb.add_argument("--root", default="/", metavar="DIR", help="a root folder that need not be running")
-    verb = _add(verbs, "keep", _keep, "keep the modules of a kernel, so that they can be put back without a network")
-    verb.add_argument("--kernel", type=_release, metavar="REL", help="default: the one that runs")
-    verb.add_argument("--id", type=_ident, required=True, metavar="ID", help="of the rollout")
-    verb = _add(verbs, "forget", _forget, "delete what was kept")
-    verb.add_argument("--id", type=_ident, required=True, metavar="ID", help="of the rollout")
-    _add(verbs, "status", _status, "boot, kernel, package manager, users of the GPUs, space")
-    verb = _add(verbs, "once", _once, "boot a kernel once; the boot after that is of the default again")
-    either = verb.add_mutually_exclusive_group(required=True)
+    ident = option("--id", type=_ident, required=True, metavar="ID", help="of the rollout")
+    boot = option("--boot-id", type=_boot_id, required=True, metavar="ID", help="as status has it")
+
+    def add(name: str, run: Callable[[Any], int], text: str, *options: Option) -> argparse.ArgumentParser:
+        return command(verbs, name, _answering(run), text, *options)
+
+    add(
+        "snapshot",
+        _snapshot,
+        "the state of this host, as a document that a rollback compares with",
+        option("--packages", type=_names, default=[], metavar="A,B", help="also these packages"),
+        ROOT,
+    )
+    add(
+        "compare",
+        _compare,
+        "how this host differs now from such a document; 0 also where it does",
+        option("--with", dest="document", required=True, metavar="FILE", help="- reads it from standard input"),
+        ROOT,
+    )
+    add(
+        "keep",
+        _keep,
+        "keep the modules of a kernel, so that they can be put back without a network",
+        option("--kernel", type=_release, metavar="REL", help="default: the one that runs"),
+        ident,
+    )
+    add("forget", _forget, "delete what was kept", ident)
+    add("status", _status, "boot, kernel, package manager, users of the GPUs, space")
+    once = add("once", _once, "boot a kernel once; the boot after that is of the default again")
+    either = once.add_mutually_exclusive_group(required=True)
     either.add_argument("--kernel", type=_release, metavar="REL", help="kernel release to boot next")
     either.add_argument("--clear", action="store_true", help="take that back")
-    verb.add_argument("--default", type=_release, metavar="REL", help="make this kernel the default first")
-    verb = _add(verbs, "space", _space, "whether sizes fit: 0 if they do, 30 if not")
-    verb.add_argument("--need", required=True, metavar="FILE", help='e.g. {"/boot": 90000000}; - reads standard input')
-    verb.add_argument(
-        "--margin", type=float, default=0.1, metavar="SHARE", help="more than that (default: %(default)s)"
+    once.add_argument("--default", type=_release, metavar="REL", help="make this kernel the default first")
+    add(
+        "space",
+        _space,
+        "whether sizes fit: 0 if they do, 30 if not",
+        option("--need", required=True, metavar="FILE", help='e.g. {"/boot": 90000000}; - reads standard input'),
+        option("--margin", type=float, default=0.1, metavar="SHARE", help="more than that (default: %(default)s)"),
     )
-    verb = _add(verbs, "reboot", _reboot, "reboot if this is still the boot with that id, and at most once in it")
-    verb.add_argument("--boot-id", type=_boot_id, required=True, metavar="ID", help="as status has it")
-    verb.add_argument("--rollout", default="", metavar="PLAN", help="who orders it, for the journal")
-
-    verb = _add(verbs, "enrol", _enrol, "ask the firmware to take the key of the modules, by a person at the console")
-    verb.add_argument("--certificate", required=True, metavar="FILE", help="PEM or DER; - reads it from standard input")
-    verb.add_argument("--check", action="store_true", help="only say whether it has the key")
-    verb.add_argument("--withdraw", action="store_true", help="withdraw the request")
-
-    verb = _add(verbs, "reload", _reload, "exchange NVIDIA's modules without a reboot, if that is safe")
-    verb.add_argument("--boot-id", type=_boot_id, required=True, metavar="ID", help="as status has it")
-    verb.add_argument("--id", type=_ident, required=True, metavar="ID", help="of the rollout that kept what is loaded")
-    verb.add_argument("--kernel", type=_release, metavar="REL", help="refuse unless this kernel runs")
-    verb.add_argument("--check", action="store_true", help="say whether it is safe, and what would be done")
-
-
-def _add(verbs: Any, name: str, run: Callable[[Any], int], text: str) -> Any:
-    return command(verbs, name, _answering(run), text)
+    add(
+        "reboot",
+        _reboot,
+        "reboot if this is still the boot with that id, and at most once in it",
+        boot,
+        option("--rollout", default="", metavar="PLAN", help="who orders it, for the journal"),
+    )
+    add(
+        "enrol",
+        _enrol,
+        "ask the firmware to take the key of the modules, by a person at the console",
+        option("--certificate", required=True, metavar="FILE", help="PEM or DER; - reads it from standard input"),
+        option("--check", action="store_true", help="only say whether it has the key"),
+        option("--withdraw", action="store_true", help="withdraw the request"),
+    )
+    add(
+        "reload",
+        _reload,
+        "exchange NVIDIA's modules without a reboot, if that is safe",
+        boot,
+        option("--id", type=_ident, required=True, metavar="ID", help="of the rollout that kept what is loaded"),
+        option("--kernel", type=_release, metavar="REL", help="refuse unless this kernel runs"),
+        option("--check", action="store_true", help="say whether it is safe, and what would be done"),
+    )
 
 
 def _answering(run: Callable[[Any], int]) -> Callable[[Any], int]:
@@ -107,7 +132,7 @@ def _snapshot(arguments: argparse.Namespace) -> int:
     from ..rollout import snapshot
 
     document = snapshot.take(arguments.packages, arguments.root)
-    return _print(arguments, document, snapshot.lines(document))
+    return show(arguments, document, snapshot.lines(document))
 
 
 def _compare(arguments: argparse.Namespace) -> int:
@@ -117,7 +142,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     names = list(before.get("packages") or {}) if isinstance(before, dict) else []
     differences = snapshot.differences(before, snapshot.take(names, arguments.root))
     value = {"same": not differences, "differences": differences}
-    return _print(arguments, value, [entry["says"] for entry in differences] or ["this host is unchanged"])
+    return show(arguments, value, [entry["says"] for entry in differences] or ["this host is unchanged"])
 
 
 def _keep(arguments: argparse.Namespace) -> int:
@@ -126,14 +151,14 @@ def _keep(arguments: argparse.Namespace) -> int:
     answer = pack.keep(arguments.id, arguments.kernel or "")
     kernel = f"kernel {answer['kernel']}"
     text = f"{answer['archive']} has {', '.join(answer['modules'])} of {kernel}"
-    return _print(arguments, answer, [text if answer["archive"] else f"{kernel} has none of NVIDIA's modules"])
+    return show(arguments, answer, [text if answer["archive"] else f"{kernel} has none of NVIDIA's modules"])
 
 
 def _forget(arguments: argparse.Namespace) -> int:
     from ..archive import pack
 
     answer = pack.forget_kept(arguments.id)
-    return _print(arguments, answer, [f"{answer['folder']} is deleted"])
+    return show(arguments, answer, [f"{answer['folder']} is deleted"])
 
 
 def _enrol(arguments: argparse.Namespace) -> int:
@@ -150,14 +175,14 @@ def _enrol(arguments: argparse.Namespace) -> int:
     # For the controller alone, which keeps it for the person at the console.
     password = signing.one_time_password() if answer["state"] == "pending" and arguments.json else ""
     value = {**{name: answer[name] for name in ("state", "fingerprint")}, "boot_id": boot_id(), "password": password}
-    return _print(arguments, value, [signing.ENROLMENTS[answer["state"]], *answer["steps"]])
+    return show(arguments, value, [signing.ENROLMENTS[answer["state"]], *answer["steps"]])
 
 
 def _space(arguments: argparse.Namespace) -> int:
     from ..io import space
 
     answer = space.fits(_document(arguments.need, "a need"), arguments.margin)
-    _print(arguments, answer, [filesystem["says"] for filesystem in answer["filesystems"]])
+    show(arguments, answer, [filesystem["says"] for filesystem in answer["filesystems"]])
     return 0 if answer["fits"] else REFUSED
 
 
@@ -165,7 +190,7 @@ def _status(arguments: argparse.Namespace) -> int:
     from ..rollout import reboot
 
     document = reboot.status()
-    return _print(arguments, document, reboot.lines(document))
+    return show(arguments, document, reboot.lines(document))
 
 
 def _once(arguments: argparse.Namespace) -> int:
@@ -174,14 +199,14 @@ def _once(arguments: argparse.Namespace) -> int:
     answer = once.clear() if arguments.clear else once.arm(arguments.kernel, arguments.default or "")
     default = answer["default"] or "an unknown entry"
     text = f"boots {answer['kernel']} once, then {default}" if answer["once"] else f"boots {default} at every boot"
-    return _print(arguments, answer, [text])
+    return show(arguments, answer, [text])
 
 
 def _reboot(arguments: argparse.Namespace) -> int:
     from ..rollout import reboot
 
     answer = reboot.order(arguments.boot_id, arguments.rollout)
-    return _print(arguments, answer, [f"{answer['did']}: this is boot {answer['boot_id']}"])
+    return show(arguments, answer, [f"{answer['did']}: this is boot {answer['boot_id']}"])
 
 
 def _reload(arguments: argparse.Namespace) -> int:
@@ -190,7 +215,7 @@ def _reload(arguments: argparse.Namespace) -> int:
     words = (arguments.boot_id, arguments.id, arguments.kernel or "")
     if not arguments.check:
         answer = reload.exchange(*words)
-        return _print(arguments, answer, [f"{answer['did']}: {', '.join(answer['modules']) or 'no modules'}"])
+        return show(arguments, answer, [f"{answer['did']}: {', '.join(answer['modules']) or 'no modules'}"])
     plan = reload.plan(*words)
     text = [
         "needed" if plan.needed else "not needed: the loaded modules are the installed ones",
@@ -201,13 +226,8 @@ def _reload(arguments: argparse.Namespace) -> int:
     document = plan.document()
     if not plan.safe:
         document["error"] = {"kind": "unsafe", "message": "; ".join(plan.reasons), "hint": reload.INSTEAD}
-    _print(arguments, document, text)
+    show(arguments, document, text)
     return 0 if plan.safe else REFUSED
-
-
-def _print(arguments: argparse.Namespace, value: Dict[str, Any], lines: List[str]) -> int:
-    print(json.dumps(value, sort_keys=True) if arguments.json else joined(lines))
-    return 0
 
 
 def _document(path: str, what: str) -> Any:

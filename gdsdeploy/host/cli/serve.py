@@ -67,7 +67,7 @@ class Request:
 def add_parser(commands: Any, action: parsers.Run) -> None:
     """Add ``serve`` to the host program's commands; ``action`` runs it."""
     words = "answer one question that only reads, from standard input, for users who may do nothing else as root"
-    parsers.command(commands, "serve", action, words, json=False)
+    parsers.command(commands, "serve", action, words, with_json=False)
 
 
 def serve(_arguments: argparse.Namespace, run: Callable[[List[str]], int]) -> int:

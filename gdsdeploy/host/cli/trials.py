@@ -120,11 +120,8 @@ def try_proof(arguments: argparse.Namespace) -> int:
     """Print the answer; 0 whatever it is, because ``validate`` is what fails."""
     folders = [os.path.abspath(path) for path in arguments.path]
     results = try_paths(folders, arguments.timeout)
-    if arguments.json:
-        print(json.dumps({"version": VERSION, "proofs": as_dict(results)}, sort_keys=True))
-    else:
-        print(joined(line for folder in folders for line in proof_text(folder, results.get(folder, ()))))
-    return 0
+    lines = (line for folder in folders for line in proof_text(folder, results.get(folder, ())))
+    return parsers.show(arguments, {"version": VERSION, "proofs": as_dict(results)}, lines)
 
 
 def try_paths(folders: Sequence[str], seconds: float = TIMEOUT) -> Mapping[str, Tuple[Proof, ...]]:
@@ -153,10 +150,10 @@ def proof_text(folder: str, results: Sequence[Proof]) -> Iterator[str]:
 def add_rdma(commands: Any) -> None:
     """Add ``rdma`` to the host program's commands."""
     words = "register memory of each GPU with each RDMA adapter, through peermem and as DMA-BUF, and deregister it"
-    parser = parsers.command(commands, "rdma", try_registration, words)
-    parser.add_argument(
+    timeout = parsers.option(
         "--timeout", type=seconds, default=REGISTRATION_TIMEOUT, metavar="SECONDS", help="for all (%(default)g)"
     )
+    parsers.command(commands, "rdma", try_registration, words, timeout)
 
 
 def try_registration(arguments: argparse.Namespace) -> int:
@@ -165,11 +162,8 @@ def try_registration(arguments: argparse.Namespace) -> int:
     register_memory(recorder.command, arguments.timeout)
     document = Document(recorder.finish())
     results = known(lambda: registrations(document))
-    if arguments.json:
-        print(json.dumps({"version": VERSION, "registrations": as_dict(results)}, sort_keys=True))
-    else:
-        print(joined(registration_lines(results)))
-    return 0
+    value = {"version": VERSION, "registrations": as_dict(results)}
+    return parsers.show(arguments, value, registration_lines(results))
 
 
 def registration_lines(results: Maybe[Tuple[Registration, ...]]) -> Iterator[str]:

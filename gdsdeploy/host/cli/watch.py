@@ -14,6 +14,7 @@ from ..subjects.processes import JOB_NAME, collect_statistics
 from ..watch.document import VERSION, document, lines, total
 from ..watch.look import Watcher
 from . import parsers
+from .parsers import option
 
 #: Seconds between two looks: usual, least, most.
 EVERY, LEAST, MOST = 2.0, 0.2, 3600.0
@@ -25,17 +26,37 @@ def add_parser(commands: Any) -> None:
     words = (
         "show which processes do I/O through cuFile, and whether it takes a direct path or bounces through CPU memory"
     )
-    parser = parsers.command(commands, "watch", command, words)
-    parser.add_argument("--once", action="store_true", help="end after one interval, instead of going on")
-    words = "instead, remove the shared memory that programs with cuFile have left when they ended"
-    parser.add_argument("--collect", action="store_true", help=words)
-    words = "instead, write counters for node_exporter's textfile collector until it ends, as gds-watch.service does"
-    parser.add_argument("--metrics", action="store_true", help=words)
-    help_text = "--metrics: folder of the collector (default: the usual ones that are there)"
-    parser.add_argument("--folder", default="", metavar="DIR", help=help_text)
-    parser.add_argument("--job", type=job, metavar="JOB", help="only processes of this Slurm job: 12, 12_3, 12+1")
-    help_text = f"seconds of an interval ({EVERY:g}; --metrics: {METRICS_EVERY:g})"
-    parser.add_argument("--every", type=interval, metavar="N", help=help_text)
+    parsers.command(
+        commands,
+        "watch",
+        command,
+        words,
+        option("--once", action="store_true", help="end after one interval, instead of going on"),
+        option(
+            "--collect",
+            action="store_true",
+            help="instead, remove the shared memory that programs with cuFile have left when they ended",
+        ),
+        option(
+            "--metrics",
+            action="store_true",
+            help="instead, write counters for node_exporter's textfile collector until it ends, as gds-watch.service"
+            " does",
+        ),
+        option(
+            "--folder",
+            default="",
+            metavar="DIR",
+            help="--metrics: folder of the collector (default: the usual ones that are there)",
+        ),
+        option("--job", type=job, metavar="JOB", help="only processes of this Slurm job: 12, 12_3, 12+1"),
+        option(
+            "--every",
+            type=interval,
+            metavar="N",
+            help=f"seconds of an interval ({EVERY:g}; --metrics: {METRICS_EVERY:g})",
+        ),
+    )
 
 
 def interval(text: str) -> float:
