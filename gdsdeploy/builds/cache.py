@@ -274,7 +274,7 @@ class BuildCache:
             size = (path / _ARCHIVE).stat().st_size
             if (value["format"], value["size"], value["sha256"]) == (_FORMAT, size, path.name):
                 used, manifest = (path / _ENTRY).stat().st_mtime, pack.read_manifest(str(path / _ARCHIVE))
-                key = key_of(manifest["key"]) if isinstance(manifest.get("key"), dict) else ""
+                key = key_of(manifest["key"])
                 return CacheEntry(path.name, str(value["builder"]), key, size, used, manifest)
         if path.exists():
             self._remove(path)

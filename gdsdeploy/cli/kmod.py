@@ -134,9 +134,9 @@ def _described(entries: Sequence[CacheEntry]) -> list[dict[str, object]]:
         {
             "builder": entry.builder,
             "key": entry.key,
-            "ingredients": entry.manifest.get("key"),
+            "ingredients": entry.manifest["key"],
             "kernel_release": entry.manifest["kernel_release"],
-            "driver": entry.manifest.get("driver"),
+            "driver": entry.manifest["driver"],
             "modules": [module["name"] for module in entry.manifest["modules"]],
             "sha256": entry.sha256,
             "size": entry.size,
@@ -153,7 +153,7 @@ def _print(cache: BuildCache, **lists: list[dict[str, object]]) -> None:
 def _lines(entries: Sequence[CacheEntry]) -> str:
     """Print the builds, and return their size together."""
     for entry in entries:
-        driver = entry.manifest.get("driver") or {}
+        driver = entry.manifest["driver"] or {}
         used = time.strftime("%Y-%m-%d", time.gmtime(entry.used))
         what = f"{entry.manifest['kernel_release']}, driver {driver.get('version', '?')} ({driver.get('flavour', '?')})"
         size = _megabytes(entry.size)

@@ -71,7 +71,9 @@ def prove(
         resolved = resolve(fleet)
         passed, failed = list[Attempt](), False
         for name in sorted(name for name, target in resolved.lock.targets.items() if not target.packaged):
-            cell, record = _try(fleet, resolved, name, fetcher)
+            (cell,) = preflight(fleet, resolved.lock, [name], StackChoices(), again=False, fetcher=fetcher)
+            record = cell.record
+            assert record is not None
             attempt = Attempt(name, cell.candidate.label, record, cell.is_earlier)
             if record.builds is Answer.UNKNOWN:
                 hint = "Give this machine what it lacks, then run the same command again; nothing was written"
@@ -80,7 +82,9 @@ def prove(
                 passed.append(attempt)
                 continue
             failed = True
-            attempts.append(replace(attempt, rule=_learn(path, rule(fleet, cell, record))))
+            learned = rule(fleet, cell, record)
+            write_own(path, [*(each for each in own_blocks(path) if each.id != learned.id), learned])
+            attempts.append(replace(attempt, rule=learned.id))
             console.say(f"profile {name}: {attempt.label}: {record.error}")
             failures[name] += 1
             if failures[name] >= tries:
@@ -92,19 +96,6 @@ def prove(
                 for name, target in resolved.lock.targets.items()
             }
             return Proven(replace(resolved, lock=lockfile.build(targets)), (*attempts, *passed))
-
-
-def _try(fleet: Fleet, resolved: Resolved, name: str, fetcher: Fetcher) -> tuple[Cell, PreflightRecord]:
-    (cell,) = preflight(fleet, resolved.lock, [name], StackChoices(), again=False, fetcher=fetcher)
-    assert cell.record is not None
-    return cell, cell.record
-
-
-def _learn(path: Path, block: Block) -> str:
-    """Add a rule to those beside the fleet file, or replace the one of its id, which is returned."""
-    others = [each for each in own_blocks(path) if each.id != block.id]
-    write_own(path, [*others, block])
-    return block.id
 
 
 def rule(fleet: Fleet, cell: Cell, record: PreflightRecord) -> Block:

@@ -478,7 +478,7 @@ def archives() -> list[bytes]:
     module.write_bytes(module_bytes())
     row = {"name": "nvidia", "file": module.name, "sha256": sha256(str(module)), "size": module.stat().st_size}
     manifest = {"format": FORMAT, "kernel_release": "6.1", "vermagic": "v", "symvers": "s", "compiler": "c",
-                "key": {"driver": "550"}, "modules": [row]}  # fmt: skip
+                "driver": {}, "nvidia_fs": {}, "key": {"driver": "550"}, "modules": [row]}  # fmt: skip
     archive = io.BytesIO()
     pack.write_archive(archive, manifest, [str(module)], BUILDER)
     return [archive.getvalue()]

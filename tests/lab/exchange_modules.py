@@ -74,7 +74,7 @@ def put_aside():
         for name, path in zip(NAMES, paths, strict=True)
     ]
     manifest = {"format": 1, "kernel_release": os.uname().release, "modules": rows}
-    manifest.update({"vermagic": "", "symvers": "", "compiler": ""})
+    manifest.update({"vermagic": "", "symvers": "", "compiler": "", "driver": {}, "nvidia_fs": {}, "key": {}})
     text = json.dumps(manifest).encode()
     place = Path(pack.kept_path(IDENT, os.uname().release))
     place.parent.mkdir(parents=True, exist_ok=True)

@@ -78,15 +78,13 @@ def test_an_undecided_finding_is_one_by_its_outcome(ident: str) -> None:
 @pytest.mark.parametrize(
     ("recorded", "outcome"),
     [
-        ({"id": "symbol-unknown", "severity": "warning"}, "unknown"),
-        ({"id": "duplicate", "severity": "warning"}, "warning"),
-        ({"id": "duplicate", "severity": "error"}, "error"),
-        ({"id": "unsigned", "severity": "note"}, "ok"),
+        ({"id": "duplicate", "severity": "error"}, "unknown"),
+        ({"id": "duplicate", "severity": "error", "outcome": "error"}, "error"),
         ({"id": "symbol-unknown", "severity": "warning", "outcome": "ok"}, "ok"),
-        ({"id": ["odd"], "severity": {}, "outcome": []}, "ok"),
+        ({"id": ["odd"], "severity": {}, "outcome": []}, "unknown"),
     ],
 )
-def test_recorded_findings_without_an_outcome_are_read(recorded: dict[str, Any], outcome: str) -> None:
+def test_the_outcome_of_a_recorded_finding_decides(recorded: dict[str, Any], outcome: str) -> None:
     assert module.outcome_of(recorded) == outcome
     evidence = {"audits": {"running": {"release": "6.12", "results": [{"module": "m", "findings": [recorded]}]}}}
     read: Any = AuditFacts(Document(copy.deepcopy(evidence))).running

@@ -27,7 +27,7 @@ _MODULES_LIMIT = 64
 #: Bytes of an archive with as many modules as it may have.
 UNPACKED = (_MODULES_LIMIT + 1) * SIZE_LIMIT
 _TEXTS = ("kernel_release", "vermagic", "symvers", "compiler")
-_OBJECTS = ("driver", "nvidia_fs")
+_OBJECTS = ("driver", "nvidia_fs", "key")
 
 
 def read_manifest(archive: str, origin: Optional[Origin] = None) -> Dict[str, Any]:
@@ -124,8 +124,8 @@ def _read_manifest(members: Iterator[Member], path: str) -> Tuple[Dict[str, Any]
     modules = value.get("modules")
     if not all(isinstance(value.get(key), str) for key in _TEXTS) or not isinstance(modules, list):
         raise PackError(f"{path}: its manifest needs {', '.join(_TEXTS)} and modules")
-    if not all(isinstance(value.get(key, {}), dict) for key in _OBJECTS):
-        raise PackError(f"{path}: its manifest needs objects as {' and '.join(_OBJECTS)}")
+    if not all(isinstance(value.get(key), dict) for key in _OBJECTS):
+        raise PackError(f"{path}: its manifest needs objects as {', '.join(_OBJECTS)}")
     if not 0 < len(modules) <= _MODULES_LIMIT or not all(map(_is_entry, modules)):
         raise PackError(f"{path}: its manifest has an invalid list of modules")
     return value, text

@@ -85,14 +85,12 @@ def host_ingredients(kernel: Optional[Kernel], machine: str) -> Dict[str, Any]:
 def objections(kernel: Kernel, manifest: Mapping[str, Any]) -> List[str]:
     """Why modules of ``manifest`` weren't built for this host, as far as it knows; each a sentence."""
     reasons = []
-    key, own = manifest.get("key"), kernel.own_module()
-    if isinstance(key, dict):
-        if own is not None and key.get("arch") not in (own.machine, "", None):
-            reasons.append(f"they are for {key.get('arch')}, and this kernel is for {own.machine}")
-        digest_here = ofed_digest(kernel)
-        if key.get("ofed") not in (digest_here, "", None):
-            with_ofed, has_ofed = _ofed_words(str(key.get("ofed"))), _ofed_words(digest_here)
-            reasons.append(f"they were built with {with_ofed}, and this kernel has {has_ofed}")
+    key, own, digest_here = manifest["key"], kernel.own_module(), ofed_digest(kernel)
+    if own is not None and key.get("arch") not in (own.machine, "", None):
+        reasons.append(f"they are for {key.get('arch')}, and this kernel is for {own.machine}")
+    if key.get("ofed") not in (digest_here, "", None):
+        with_ofed, has_ofed = _ofed_words(str(key.get("ofed"))), _ofed_words(digest_here)
+        reasons.append(f"they were built with {with_ofed}, and this kernel has {has_ofed}")
     if is_same_build(kernel, manifest.get("kernel_build")) is False:
         reasons.append(f"they were built for another build of kernel {kernel.release}")
     return reasons

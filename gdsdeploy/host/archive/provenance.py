@@ -117,8 +117,7 @@ def verify(envelope: bytes, manifest: bytes, origin: Origin) -> Dict[str, Any]:
         key = definition["internalParameters"]["build_key"]
     except (ValueError, LookupError, TypeError, AttributeError):
         raise PackError("its signature is malformed", "have its builder pack it again") from None
-    bound = bool(key) and key == _build_key(manifest)
-    if about != (STATEMENT, PREDICATE, BUILD_TYPE, _subjects(manifest)) or not bound:
+    if about != (STATEMENT, PREDICATE, BUILD_TYPE, _subjects(manifest)) or key != _build_key(manifest):
         raise PackError("what its builder signed is about another archive", "have its builder pack it again")
     if builder != BUILDER + origin.name:
         raise PackError(f"it was signed as {str(builder)[:80]!r}, not by {origin.name}", "see gdsdeploy plan")
@@ -145,13 +144,11 @@ def differences(manifest: Mapping[str, Any], expected: Mapping[str, str]) -> Lis
 
     Keys: ``kernel_release``, ``driver_version``, ``driver_flavour``, ``nvidia_fs_version``.
     """
-    driver, nvidia_fs = (manifest.get(part) for part in ("driver", "nvidia_fs"))
-    driver, nvidia_fs = (part if isinstance(part, Mapping) else {} for part in (driver, nvidia_fs))
     claimed = {
-        "kernel_release": manifest.get("kernel_release"),
-        "driver_version": driver.get("version"),
-        "driver_flavour": driver.get("flavour"),
-        "nvidia_fs_version": nvidia_fs.get("version"),
+        "kernel_release": manifest["kernel_release"],
+        "driver_version": manifest["driver"].get("version"),
+        "driver_flavour": manifest["driver"].get("flavour"),
+        "nvidia_fs_version": manifest["nvidia_fs"].get("version"),
     }
     return [
         f"its {name.replace('_', ' ')} is {str(claimed[name])[:80] or 'none'}, not {value}"
@@ -191,8 +188,7 @@ def _subjects(manifest: bytes) -> List[Dict[str, Any]]:
 
 
 def _build_key(manifest: bytes) -> str:
-    key = json.loads(manifest.decode("utf-8")).get("key")
-    return key_of(key) if isinstance(key, dict) else ""
+    return key_of(json.loads(manifest.decode("utf-8"))["key"])
 
 
 def _open_envelope(envelope: bytes, public: str) -> bytes:

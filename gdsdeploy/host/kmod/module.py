@@ -293,10 +293,6 @@ OK = "ok"
 #: Id of the finding that a file which decides can't be read: whatever is audited isn't installed or admitted.
 INCOMPLETE = "input-unknown"
 _OUTCOMES = (ERROR, UNKNOWN, WARNING, OK)
-#: Ids of the undecided findings that were recorded before findings had an outcome.  The list is closed.
-_RECORDED_UNKNOWN = frozenset(
-    ("driver-tree-unknown", "secure-boot-unknown", "signature-key-unknown", "symbol-unknown", "vermagic-unknown")
-)
 #: Symbols or files named in one message; the rest is counted.
 _NAMED = 6
 
@@ -313,13 +309,9 @@ def unknown_finding(ident: str, message: str, hint: str = "") -> Finding:
 
 
 def outcome_of(recorded: Mapping[str, Any]) -> str:
-    """The outcome of a finding read from JSON, also of one recorded before findings had any."""
-    outcome, severity = recorded.get("outcome"), recorded.get("severity")
-    if outcome in _OUTCOMES:
-        return str(outcome)
-    if str(recorded.get("id")) in _RECORDED_UNKNOWN:
-        return UNKNOWN
-    return str(severity) if severity in (ERROR, WARNING) else OK
+    """The outcome of a finding read from JSON; one without an outcome of these is undecided."""
+    outcome = recorded.get("outcome")
+    return str(outcome) if outcome in _OUTCOMES else UNKNOWN
 
 
 def decisive(findings: Sequence[Finding]) -> List[Finding]:

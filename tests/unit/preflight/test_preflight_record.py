@@ -86,7 +86,7 @@ def test_a_record_that_was_moved_to_another_stack_counts_as_none(target: Target)
 
 
 def test_why_not_is_the_first_error(target: Target) -> None:
-    finding = {"id": "symbol-crc", "severity": "error", "message": "other versions", "hint": ""}
+    finding = {"id": "symbol-crc", "severity": "error", "outcome": "error", "message": "other versions", "hint": ""}
     broken = ModuleResult("nvidia_fs", Answer.NO, Answer.NO, error="nvidia-fs does not build: no such function")
     refused = ModuleResult("nvidia_uvm", Answer.YES, Answer.NO, findings=(finding,))
     assert make_record(target, modules=(refused, broken)).error == broken.error

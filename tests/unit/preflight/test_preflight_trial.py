@@ -16,8 +16,8 @@ from tests.repos.stack import TRIXIE, package, without
 from tests.unit.lock.test_resolve import target, universe
 from tests.unit.preflight.test_prove import DEBIAN, TOOLS
 
-STUB = {"id": "peermem-stub", "severity": "warning", "message": "is a stub", "hint": ""}
-NOTE = {"id": "unsigned", "severity": "note", "message": "is unsigned", "hint": ""}
+STUB = {"id": "peermem-stub", "severity": "warning", "outcome": "warning", "message": "is a stub", "hint": ""}
+NOTE = {"id": "unsigned", "severity": "note", "outcome": "ok", "message": "is unsigned", "hint": ""}
 
 
 def built_module(name: str, ok: bool | None, *findings: dict[str, str]) -> dict[str, Any]:

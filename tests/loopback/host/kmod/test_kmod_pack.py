@@ -514,8 +514,3 @@ def test_what_a_bare_host_tells_of_builds_that_fit_it(host: Root, archive: Path)
     told = host_ingredients(kernel(host), "x86_64")
     assert (told["arch"], told["ofed"]) == ("x86_64", NONE)
     assert told["kernel_build"] == packing.read_manifest(str(archive))["kernel_build"]
-
-
-def test_archives_from_before_builds_had_keys_are_taken(archive: Path, host: Root) -> None:
-    edit_manifest(archive, lambda value: value.pop("key"))
-    assert packing.install(str(archive), kernel(host))["changed"]
