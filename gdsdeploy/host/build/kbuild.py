@@ -16,7 +16,7 @@ import re
 import shutil
 import tempfile
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type
 
 from .. import process
 from ..audit.audit import Result, audit
@@ -160,26 +160,6 @@ def without_debug_information(kernel: Kernel) -> Dict[str, str]:
     return {"KCFLAGS": "-g0"}
 
 
-def check_headers(log: Log, kernel: Kernel, folder: str, variables: Sequence[str] = ()) -> None:
-    """Build an empty module, because a configure script's "no" answers may only mean that nothing compiles.
-
-    Raises KernelError with what is missing (a compiler, pahole, generated files).
-    """
-    os.makedirs(folder)
-    for name, text in ((f"{EMPTY}.c", _PROBE), ("Makefile", f"obj-m += {EMPTY}.o\n")):
-        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
-            file.write(text)
-    done = make_modules(log, kernel, folder, variables, 1)
-    if done.status == 0 and os.path.isfile(os.path.join(folder, f"{EMPTY}.ko")):
-        return
-    why = log.trouble(done, folder)
-    # The folder has another name each time.
-    words = why or first_error(done).replace(f"{folder}/", "")
-    message = f"the headers of kernel {kernel.release} cannot build even an empty module: {words}"
-    is_broken = not why or done.status == process.NOT_FOUND
-    raise KernelError(message, f"{_missing_hint(kernel, done) if is_broken else AGAIN}; the log is {log.path}")
-
-
 def first_error(done: process.Output) -> str:
     """The line of a build's output that says why it failed."""
     lines = [line.strip() for line in (done.stderr + "\n" + done.stdout).splitlines()]
@@ -213,40 +193,6 @@ class Versions(NamedTuple):
     extra: Dict[str, Export]
     #: ``module``, ``symvers``, ``compiled``, or ``built`` by the same run
     origin: str
-
-
-def find_versions(
-    kernel: Kernel,
-    tree: Tree,
-    ahead: bool,
-    folder: str,
-    unit_folder: Callable[[], str],
-    log: Log,
-    settings: Sequence[str],
-) -> Versions:
-    """Find them and write ``folder``/nvidia.symvers; raises BuildError or SymversError."""
-    path = os.path.join(folder, "nvidia.symvers")
-    place = None if ahead else drivers.find(kernel, EXPORTER)
-    if place is not None:
-        module = kernel.read(place.file)
-        if (module.version, drivers.flavour(module)) != (tree.version, tree.flavour):
-            message = f"kernel {kernel.release} has nvidia.ko of driver {module.version} ({drivers.flavour(module)}),"
-            message += f" but {tree.path} is the source of {tree.version} ({tree.flavour})"
-            raise BuildError(message, "build the driver for this kernel first, or pass --ahead if it comes later")
-        return _write(path, write_symvers(module, EXPORTER, kernel.versioned), {}, "module")
-    exports, origin = earlier_exports(kernel, tree, log), "symvers"
-    if exports is None:
-        exports, origin = compile_unit(kernel, tree, unit_folder(), log, settings), "compiled"
-    lines = (format_line(name, export) for name, export in sorted(exports.items()))
-    return _write(path, "".join(lines), exports, origin)
-
-
-def from_file(kernel: Kernel, nvidia: str, folder: str) -> Versions:
-    """The versions of one file, which this run built."""
-    module = read_module(nvidia)
-    path = os.path.join(folder, "nvidia.symvers")
-    extra = {name: Export(crc or 0, EXPORTER, gpl) for name, (crc, gpl) in module.exports.items()}
-    return _write(path, write_symvers(module, EXPORTER, kernel.versioned), extra, "built")
 
 
 def earlier_exports(kernel: Kernel, tree: Tree, log: Log) -> Optional[Dict[str, Export]]:
@@ -321,12 +267,6 @@ def _exports_of_unit(kernel: Kernel, folder: str) -> Dict[str, Export]:
     return {name[len(_LABEL) :]: Export(0, EXPORTER, True) for name in names}
 
 
-def _write(path: str, text: str, extra: Dict[str, Export], origin: str) -> Versions:
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
-    return Versions(path, extra, origin)
-
-
 #: What earlier builds leave in source folders.
 SKIPPED = (
     *("*.o", "*.ko", "*.mod", "*.mod.c", ".*.cmd", "Module.symvers", "modules.order", "config-host.h", "conftest"),
@@ -375,29 +315,69 @@ class BuildContext:
 
     request: BuildRequest
     folder: str
-    _checked: bool = False
     _versions: Optional[Versions] = None
     _ofed: Optional[Search] = None
     #: remarks for the user, one line each
     notes: List[str] = field(default_factory=list)
 
     def check_headers(self, log: Log) -> None:
-        """Build an empty module, once; raises KernelError."""
-        if not self._checked:
-            check_headers(log, self.request.kernel, os.path.join(self.folder, "probe"), self.request.variables)
-            self._checked = True
+        """Build an empty module, once, because a configure script's "no" answers may only mean that nothing compiles.
+
+        Raises KernelError with what is missing (a compiler, pahole, generated files).
+        """
+        kernel, folder = self.request.kernel, os.path.join(self.folder, EMPTY)
+        if os.path.isfile(os.path.join(folder, f"{EMPTY}.ko")):
+            return
+        os.makedirs(folder, exist_ok=True)
+        for name, text in ((f"{EMPTY}.c", _PROBE), ("Makefile", f"obj-m += {EMPTY}.o\n")):
+            with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                file.write(text)
+        done = make_modules(log, kernel, folder, self.request.variables, 1)
+        if done.status == 0 and os.path.isfile(os.path.join(folder, f"{EMPTY}.ko")):
+            return
+        why = log.trouble(done, folder)
+        # The folder has another name each time.
+        words = why or first_error(done).replace(f"{folder}/", "")
+        message = f"the headers of kernel {kernel.release} cannot build even an empty module: {words}"
+        is_broken = not why or done.status == process.NOT_FOUND
+        raise KernelError(message, f"{_missing_hint(kernel, done) if is_broken else AGAIN}; the log is {log.path}")
 
     def versions(self, log: Log) -> Versions:
         """The driver's symbol versions for this kernel; raises BuildError or SymversError."""
         if self._versions is None:
-            kernel, tree, ahead = self.request.kernel, self.request.tree, self.request.ahead
-            settings = self.settings()
-            self._versions = find_versions(kernel, tree, ahead, self.folder, self.unit_folder, log, settings)
+            self._versions = self._find_versions(log)
         return self._versions
 
     def use_versions_of(self, nvidia: str) -> None:
         """Take the versions of ``nvidia``, the nvidia.ko that this run built."""
-        self._versions = from_file(self.request.kernel, nvidia, self.folder)
+        module = read_module(nvidia)
+        extra = {name: Export(crc or 0, EXPORTER, gpl) for name, (crc, gpl) in module.exports.items()}
+        text = write_symvers(module, EXPORTER, self.request.kernel.versioned)
+        self._versions = self._write_versions(text, extra, "built")
+
+    def _find_versions(self, log: Log) -> Versions:
+        kernel, tree = self.request.kernel, self.request.tree
+        place = None if self.request.ahead else drivers.find(kernel, EXPORTER)
+        if place is not None:
+            module = kernel.read(place.file)
+            if (module.version, drivers.flavour(module)) != (tree.version, tree.flavour):
+                message = (
+                    f"kernel {kernel.release} has nvidia.ko of driver {module.version} ({drivers.flavour(module)}),"
+                )
+                message += f" but {tree.path} is the source of {tree.version} ({tree.flavour})"
+                raise BuildError(message, "build the driver for this kernel first, or pass --ahead if it comes later")
+            return self._write_versions(write_symvers(module, EXPORTER, kernel.versioned), {}, "module")
+        exports, origin = earlier_exports(kernel, tree, log), "symvers"
+        if exports is None:
+            exports, origin = compile_unit(kernel, tree, self.unit_folder(), log, self.settings()), "compiled"
+        lines = (format_line(name, export) for name, export in sorted(exports.items()))
+        return self._write_versions("".join(lines), exports, origin)
+
+    def _write_versions(self, text: str, extra: Dict[str, Export], origin: str) -> Versions:
+        path = os.path.join(self.folder, "nvidia.symvers")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return Versions(path, extra, origin)
 
     @property
     def versions_origin(self) -> str:
