@@ -19,7 +19,6 @@ from typing import (
     Iterator,
     List,
     Mapping,
-    Match,
     NamedTuple,
     Optional,
     Sequence,
@@ -31,7 +30,7 @@ from .. import data
 from ..facts.unknown import UndecidedError, require
 from ..io.wording import first_few, line
 from ..model.expectation import Expectation
-from .foreign_files import File, ForeignFacts, Library, ModuleFile, Source, is_shipped
+from .foreign_files import File, ForeignFacts, ModuleFile, Source, is_shipped
 from .packages import Package
 from .register import Answer, check, failed, not_applicable, passed
 
@@ -147,11 +146,8 @@ def way_out(install: ForeignInstall, release: str) -> str:
         "commands": "; ".join(row.command.replace("{name}", name) for name in names[: 2 * NAMED]),
     }
 
-    def value(match: Match[str]) -> str:
-        return values[match.group(1)]
-
     # In one pass: a name may have braces.
-    text = re.sub(r"\{(release|names|commands)\}", value, row.way_out)
+    text = re.sub(r"\{(release|names|commands)\}", lambda match: values[match.group(1)], row.way_out)
     return f"{row.harmless}. {text}" if install.answer == NOTE and row.harmless else text
 
 
@@ -159,8 +155,10 @@ def _trace(trace: Trace) -> str:
     return line(f"{trace.name} ({trace.detail})" if trace.detail else trace.name)
 
 
-#: Returns None where the host has nothing of the kind; raises UndecidedError where that isn't known.
-Recognizer = Callable[[ForeignFacts, Locked], Optional[ForeignInstall]]
+#: One piece, and whether a provision would not lead to the locked stack because of it.
+Piece = Tuple[Trace, bool]
+#: Gives every piece of the kind that the host has; raises UndecidedError where that isn't known.
+Recognizer = Callable[[ForeignFacts, Locked], Iterable[Piece]]
 
 RECOGNIZERS: Dict[str, Recognizer] = {}
 
@@ -176,12 +174,13 @@ def findings(facts: ForeignFacts, locked: Locked) -> Tuple[Tuple[ForeignInstall,
     reasons: Dict[str, None] = {}
     for ident in kinds():
         try:
-            result = RECOGNIZERS[ident](facts, locked)
+            pieces = tuple(RECOGNIZERS[ident](facts, locked))
         except UndecidedError as undecided:
             reasons[str(undecided)] = None
             continue
-        if result is not None and result.traces:
-            installs.append(result)
+        if pieces:
+            traces, breaks = zip(*pieces)
+            installs.append(ForeignInstall(ident, traces, any(breaks)))
     return tuple(installs), tuple(reasons)
 
 
@@ -190,39 +189,35 @@ OWN_CUFILE = "Rendered by gdsdeploy"
 
 
 @recognizer("runfile-driver")
-def runfile_driver(facts: ForeignFacts, _locked: Locked) -> Optional[ForeignInstall]:
+def runfile_driver(facts: ForeignFacts, _locked: Locked) -> Iterator[Piece]:
     """Its program for the removal; its log alone stays behind after that."""
-    files = _without_package(facts.driver_programs)
     log = "; ".join(" ".join(line.split()) for line in facts.installer_log[:2])
-    return ForeignInstall(
-        "runfile-driver", tuple(Trace(path, log if not at else "") for at, path in enumerate(files)), True
-    )
+    for at, path in enumerate(_without_package(facts.driver_programs)):
+        yield Trace(path, log if not at else ""), True
 
 
 @recognizer("runfile-cuda")
-def runfile_cuda(facts: ForeignFacts, _locked: Locked) -> Optional[ForeignInstall]:
-    return ForeignInstall("runfile-cuda", tuple(Trace(path) for path in _without_package(facts.cuda_programs)))
+def runfile_cuda(facts: ForeignFacts, _locked: Locked) -> Iterator[Piece]:
+    return ((Trace(path), False) for path in _without_package(facts.cuda_programs))
 
 
 @recognizer("module-without-record")
-def module_without_record(facts: ForeignFacts, locked: Locked) -> Optional[ForeignInstall]:
+def module_without_record(facts: ForeignFacts, locked: Locked) -> Iterator[Piece]:
     """Files that neither a package nor DKMS nor gdsdeploy has put into the locked kernel's folder."""
     files = _modules(facts, locked) or ()
     alone = [file for file in files if not file.dkms and not file.own and require(file.owner) == ""]
-    traces = [
-        Trace(f"/lib/modules/{locked.kernel_release}/{file.file}", "depmod prefers it" if file.chosen else "")
-        for file in sorted(alone, key=lambda file: not file.chosen)
-    ]
-    return ForeignInstall("module-without-record", tuple(traces), any(file.chosen for file in alone))
+    for file in sorted(alone, key=lambda file: not file.chosen):
+        path = f"/lib/modules/{locked.kernel_release}/{file.file}"
+        yield Trace(path, "depmod prefers it" if file.chosen else ""), file.chosen
 
 
 @recognizer("module-loader")
-def module_loader(facts: ForeignFacts, _locked: Locked) -> Optional[ForeignInstall]:
-    return ForeignInstall("module-loader", tuple(Trace(path) for path in _without_package(facts.module_loaders)))
+def module_loader(facts: ForeignFacts, _locked: Locked) -> Iterator[Piece]:
+    return ((Trace(path), False) for path in _without_package(facts.module_loaders))
 
 
 @recognizer("dkms-by-hand")
-def dkms_by_hand(facts: ForeignFacts, locked: Locked) -> Optional[ForeignInstall]:
+def dkms_by_hand(facts: ForeignFacts, locked: Locked) -> Iterator[Piece]:
     """Packages of DKMS whose sources no package has.
 
     One that is installed for the locked kernel writes the same files as the lock's.  One that installs itself does so
@@ -231,46 +226,36 @@ def dkms_by_hand(facts: ForeignFacts, locked: Locked) -> Optional[ForeignInstall
     trees = [tree for tree in facts.dkms if require(tree.owner) == ""]
     coming = bool(trees) and _modules(facts, locked) is None
     breaks = [tree for tree in trees if locked.kernel_release in tree.releases or (coming and tree.autoinstall)]
-    traces = [
-        Trace(f"{tree.name}/{tree.version}", f"{tree.source}; {', '.join(tree.releases) or 'installed for no kernel'}")
-        for tree in sorted(trees, key=lambda tree: tree not in breaks)
-    ]
-    return ForeignInstall("dkms-by-hand", tuple(traces), bool(breaks))
+    for tree in sorted(trees, key=lambda tree: tree not in breaks):
+        installed = ", ".join(tree.releases) or "installed for no kernel"
+        yield Trace(f"{tree.name}/{tree.version}", f"{tree.source}; {installed}"), tree in breaks
 
 
 @recognizer("library-without-package")
-def library_without_package(facts: ForeignFacts, _locked: Locked) -> Optional[ForeignInstall]:
+def library_without_package(facts: ForeignFacts, _locked: Locked) -> Iterator[Piece]:
     """Only the first file of each name counts: programs get that one."""
     sonames: Set[str] = set()
-    alone: List[Tuple[Library, bool]] = []
     for library in facts.libraries:
+        is_first = library.soname not in sonames
         if require(library.owner) == "":
-            alone.append((library, library.soname not in sonames))
+            yield Trace(library.path, f"programs get it as {library.soname}" if is_first else ""), is_first
         sonames.add(library.soname)
-    traces = [Trace(one.path, f"programs get it as {one.soname}" if is_first else "") for one, is_first in alone]
-    return ForeignInstall("library-without-package", tuple(traces), any(is_first for _, is_first in alone))
 
 
 @recognizer("cufile-json")
-def cufile_json(facts: ForeignFacts, _locked: Locked) -> Optional[ForeignInstall]:
+def cufile_json(facts: ForeignFacts, _locked: Locked) -> Iterator[Piece]:
     """Neither gdsdeploy's nor as its package ships it."""
-    config = facts.cufile
-    if config is None:
-        return None
-    place, _, text = config
-    if OWN_CUFILE in text or is_shipped(text, facts.cufile_digests):
-        return None
-    return ForeignInstall("cufile-json", (Trace(place),))
+    place, _, text = facts.cufile or ("", "", OWN_CUFILE)
+    if OWN_CUFILE not in text and not is_shipped(text, facts.cufile_digests):
+        yield Trace(place), False
 
 
 @recognizer("driver-container")
-def driver_container(facts: ForeignFacts, _locked: Locked) -> Optional[ForeignInstall]:
+def driver_container(facts: ForeignFacts, _locked: Locked) -> Iterator[Piece]:
     """Its root folder is mounted where the operator's other containers look for the driver."""
-    if not facts.driver_root:
-        return None
-    loaded = facts.nvidia_loaded
-    trace = Trace("/run/nvidia/driver", "a mount point; nvidia is loaded" if loaded else "a mount point")
-    return ForeignInstall("driver-container", (trace,), loaded)
+    if facts.driver_root:
+        loaded = facts.nvidia_loaded
+        yield Trace("/run/nvidia/driver", "a mount point; nvidia is loaded" if loaded else "a mount point"), loaded
 
 
 def _without_package(files: Iterable[File]) -> List[str]:
@@ -301,41 +286,31 @@ _PRIORITY = 1001
 
 
 @recognizer("prebuilt-modules")
-def prebuilt_modules(facts: ForeignFacts, locked: Locked) -> Optional[ForeignInstall]:
-    names = [name for name in _present(facts) if _PREBUILT.fullmatch(name) and name not in locked.packages]
-    return ForeignInstall("prebuilt-modules", _versions(facts, names))
+def prebuilt_modules(facts: ForeignFacts, locked: Locked) -> Iterator[Piece]:
+    return _packages(facts, lambda name, _: name not in locked.packages and bool(_PREBUILT.fullmatch(name)))
 
 
 @recognizer("driver-packages")
-def driver_packages(facts: ForeignFacts, locked: Locked) -> Optional[ForeignInstall]:
+def driver_packages(facts: ForeignFacts, locked: Locked) -> Iterator[Piece]:
     """Pieces of a driver that the lock doesn't have: provision leaves them in their version, or has to remove them."""
-    if not locked.packages:
-        return None
-    names = [
-        name
-        for name, packages in _present(facts).items()
-        if name not in locked.packages
-        and _DRIVER.match(name)
-        and not _PREBUILT.fullmatch(name)
-        and any(_DRIVER_VERSION.match(package.version) for package in packages)
-    ]
-    return ForeignInstall("driver-packages", _versions(facts, names))
+
+    def is_strange(name: str, packages: Sequence[Package]) -> bool:
+        is_drivers = _DRIVER.match(name) and not _PREBUILT.fullmatch(name) and name not in locked.packages
+        return bool(is_drivers) and any(_DRIVER_VERSION.match(package.version) for package in packages)
+
+    return _packages(facts, is_strange) if locked.packages else iter(())
 
 
 @recognizer("hold")
-def hold(facts: ForeignFacts, locked: Locked) -> Optional[ForeignInstall]:
+def hold(facts: ForeignFacts, locked: Locked) -> Iterator[Piece]:
     """Holds on the lock's packages that aren't gdsdeploy's."""
-    own = facts.own_holds
-    present = _present(facts)
-    names = [
-        name
-        for name, packages in present.items()
-        if name in locked.packages
-        and name not in own
-        and any(package.status.startswith("h") for package in packages)
-        and not any(package.version == locked.packages[name] for package in packages)
-    ]
-    return ForeignInstall("hold", _versions(facts, names))
+    theirs = locked.packages.keys() - set(facts.own_holds)
+
+    def keeps_out(name: str, packages: Sequence[Package]) -> bool:
+        held = name in theirs and any(package.status.startswith("h") for package in packages)
+        return held and all(package.version != locked.packages[name] for package in packages)
+
+    return _packages(facts, keeps_out)
 
 
 class _Pin(NamedTuple):
@@ -346,24 +321,17 @@ class _Pin(NamedTuple):
 
 
 @recognizer("pin")
-def pin(facts: ForeignFacts, locked: Locked) -> Optional[ForeignInstall]:
+def pin(facts: ForeignFacts, locked: Locked) -> Iterator[Piece]:
     """Records for the lock's packages; of two records for a version, apt takes the one that it reads first."""
-    traces: List[Trace] = []
-    breaks = False
     for path, text in facts.preferences:
-        if path == _OWN_PREFERENCES:
-            continue
         # gdsdeploy's file sorts before all names that don't begin with a lower character.
         is_first = path == "/etc/apt/preferences" or path < _OWN_PREFERENCES
-        for record in _pins(path, text):
+        for record in _pins(path, text) if path != _OWN_PREFERENCES else ():
             names = [name for name in locked.packages if any(_matches(word, name) for word in record.names)]
-            if not names:
-                continue
             wins = is_first and any(_wins(record, locked.packages[name]) for name in names)
             detail = f"{' '.join(record.names)}; {record.pin}; priority {record.priority}"
-            traces.append(Trace(path, detail + ("; read before gdsdeploy's" if wins else "")))
-            breaks = breaks or wins
-    return ForeignInstall("pin", tuple(traces), breaks)
+            if names:
+                yield Trace(path, detail + ("; read before gdsdeploy's" if wins else "")), wins
 
 
 def _pins(path: str, text: str) -> Iterator[_Pin]:
@@ -397,10 +365,8 @@ def _wins(record: _Pin, version: str) -> bool:
 
 
 @recognizer("versionlock")
-def versionlock(facts: ForeignFacts, locked: Locked) -> Optional[ForeignInstall]:
+def versionlock(facts: ForeignFacts, locked: Locked) -> Iterator[Piece]:
     """Lines of dnf's locks that keep the locked version of a package out, or name another one."""
-    traces: List[Trace] = []
-    breaks = False
     for path, text in facts.locks:
         for row in map(str.strip, _OWN_LOCKS.sub("", text).splitlines()):
             pattern = row.lstrip("!")
@@ -408,32 +374,21 @@ def versionlock(facts: ForeignFacts, locked: Locked) -> Optional[ForeignInstall]
                 continue
             names = [name for name, version in locked.packages.items() if _locks(pattern, name, version)]
             others = [name for name in locked.packages if name not in names and _names(pattern, name)]
-            is_exclude = row.startswith("!")
-            if is_exclude and names:
-                missing = _missing(facts, locked, names)
-                traces.append(Trace(path, row))
-                breaks = breaks or bool(missing)
-            elif others and not is_exclude:
-                traces.append(Trace(path, row))
-    return ForeignInstall("versionlock", tuple(traces), breaks)
+            if names if row.startswith("!") else others:
+                yield Trace(path, row), row.startswith("!") and bool(_missing(facts, locked, names))
 
 
 @recognizer("exclude")
-def exclude(facts: ForeignFacts, locked: Locked) -> Optional[ForeignInstall]:
+def exclude(facts: ForeignFacts, locked: Locked) -> Iterator[Piece]:
     """Settings of dnf that keep packages of the lock out; those that are installed stay as they are."""
-    traces: List[Trace] = []
-    breaks = False
     for path, row in facts.excludes:
-        words = re.split(r"[,\s]+", row.partition(": ")[2])
+        words = list(filter(None, re.split(r"[,\s]+", row.partition(": ")[2])))
         names = [
-            name
-            for name, version in locked.packages.items()
-            if any(_locks(word, name, version) for word in words if word)
+            name for name, version in locked.packages.items() if any(_locks(word, name, version) for word in words)
         ]
         if names:
-            traces.append(Trace(path, f"{row}: {', '.join(names)}"))
-            breaks = breaks or (row.startswith("main: ") and bool(_missing(facts, locked, names)))
-    return ForeignInstall("exclude", tuple(traces), breaks)
+            breaks = row.startswith("main: ") and bool(_missing(facts, locked, names))
+            yield Trace(path, f"{row}: {', '.join(names)}"), breaks
 
 
 def _locks(pattern: str, name: str, version: str) -> bool:
@@ -455,13 +410,11 @@ def _names(pattern: str, name: str) -> bool:
 
 
 @recognizer("repository")
-def repository(facts: ForeignFacts, locked: Locked) -> Optional[ForeignInstall]:
+def repository(facts: ForeignFacts, locked: Locked) -> Iterator[Piece]:
     """Repositories with a driver that the lock doesn't use; nothing of one that isn't verified can be trusted."""
-    if not locked.repositories:
-        return None
-    sources = facts.sources
-    strange = [one for one in sources if one.trusted or not _is_locked(one, locked.repositories)]
-    return ForeignInstall("repository", tuple(Trace(one.path, _shown(one)) for one in strange))
+    for one in facts.sources if locked.repositories else ():
+        if one.trusted or not _is_locked(one, locked.repositories):
+            yield Trace(one.path, _shown(one)), False
 
 
 def _is_locked(source: Source, addresses: Sequence[str]) -> bool:
@@ -484,18 +437,18 @@ def _shown(source: Source) -> str:
 
 def _present(facts: ForeignFacts) -> Mapping[str, Tuple[Package, ...]]:
     """Name → packages that are unpacked."""
-    installed = facts.installed
-    present = {}
-    for name, packages in sorted(installed.items()):
-        unpacked = tuple(package for package in packages if package.status[1:2] not in ("n", "c", ""))
-        if unpacked:
-            present[name] = unpacked
-    return present
+    unpacked = {
+        name: tuple(package for package in packages if package.status[1:2] not in ("n", "c", ""))
+        for name, packages in sorted(facts.installed.items())
+    }
+    return {name: packages for name, packages in unpacked.items() if packages}
 
 
-def _versions(facts: ForeignFacts, names: Sequence[str]) -> Tuple[Trace, ...]:
-    present = _present(facts) if names else {}
-    return tuple(Trace(name, ", ".join(package.version for package in present[name])) for name in names)
+def _packages(facts: ForeignFacts, fits: Callable[[str, Sequence[Package]], bool]) -> Iterator[Piece]:
+    """Those of the packages that fit, with their versions."""
+    for name, packages in _present(facts).items():
+        if fits(name, packages):
+            yield Trace(name, ", ".join(package.version for package in packages)), False
 
 
 def _missing(facts: ForeignFacts, locked: Locked, names: Sequence[str]) -> List[str]:
