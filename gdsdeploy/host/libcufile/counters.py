@@ -143,31 +143,20 @@ def as_record(counters: Counters) -> Dict[str, Any]:
 
 def from_record(record: Any) -> Optional[Counters]:
     """The counters of a record; None if it isn't one, whatever it is."""
-    if not isinstance(record, dict):
+    try:
+        gpus = tuple(Gpu(uuid, Direction(*read), Direction(*written)) for uuid, read, written in record["gpus"])
+        counters = Counters(**{**record, "gpus": gpus})
+    except (TypeError, ValueError, KeyError):
         return None
-    numbers: List[Any] = [record.get(name) for name in ("version", "size", "read_bytes", "write_bytes")]
-    version, size, read, written = numbers
-    rows = record.get("gpus")
-    if not all(map(_is_count, numbers)) or not isinstance(rows, list) or len(rows) > GPUS:
-        return None
-    gpus: List[Gpu] = []
-    for row in rows:
-        if not isinstance(row, list) or len(row) != 3 or not isinstance(row[0], str):
-            return None
-        reads, writes = (_direction_of(values) for values in row[1:])
-        if reads is None or writes is None:
-            return None
-        gpus.append(Gpu(row[0], reads, writes))
-    return Counters(version, size, read, written, tuple(gpus))
+    numbers = [*counters[:4], *(value for gpu in gpus for one in gpu[1:] for value in _counted(one))]
+    is_list = isinstance(record["gpus"], list) and len(gpus) <= GPUS and all(isinstance(gpu.uuid, str) for gpu in gpus)
+    return counters if is_list and all(map(_is_count, numbers)) else None
 
 
-def _direction_of(values: Any) -> Optional[Direction]:
-    if not isinstance(values, list) or len(values) != len(Direction._fields):
-        return None
-    direction = Direction(*values)
-    optional = (direction.nvfs, direction.p2pdma)
-    others = (value for value in direction if value is not None)
-    return direction if all(map(_is_count, others)) and values.count(None) == optional.count(None) else None
+def _counted(direction: Direction) -> List[Any]:
+    """Its numbers; only a way that the release doesn't count on its own has none."""
+    ways = [way for way in (direction.nvfs, direction.p2pdma) if way is not None]
+    return [*ways, *direction._replace(nvfs=0, p2pdma=0)]
 
 
 def _is_count(value: Any) -> bool:

@@ -7,7 +7,7 @@ import os
 import re
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, List, Mapping, Optional, Tuple
 
 from ..facts.document import Document, collected, recorded_lines, there
 from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, given, if_known, known, require
@@ -220,6 +220,8 @@ def sets_variables(name: str) -> bool:
 
 
 GPUS = "give the container its GPUs: NVIDIA's container runtime and --gpus all; Enroot's 98-nvidia.sh hook"
+NVIDIA_FS = "map every /dev/nvidia-fs* of the host into the container (--device)"
+UDEV = "mount the host's udev database, read-only: --volume /run/udev:/run/udev:ro"
 INFINIBAND = "map /dev/infiniband into the container (--device /dev/infiniband); Enroot's 99-mellanox.sh hook"
 
 
@@ -234,7 +236,7 @@ def view(facts: HostFacts, expectation: Expectation) -> Answer:
     manager = facts.environment.container
     if manager is None:
         return not_applicable("not in a container")
-    missing = list(_missing(facts, expectation))
+    missing = _missing(facts, expectation)
     if not missing:
         return passed(f"{manager}: everything is visible")
     words = "{}: no {}".format(manager, ", no ".join(name for name, _ in missing))
@@ -242,22 +244,19 @@ def view(facts: HostFacts, expectation: Expectation) -> Answer:
     return failed(words, capitalized(fixes), ["{}: {}".format(*gap) for gap in missing])
 
 
-def _missing(facts: HostFacts, expectation: Expectation) -> Iterator[Tuple[str, str]]:
+def _missing(facts: HostFacts, expectation: Expectation) -> List[Tuple[str, str]]:
     """(what is missing, its fix)"""
-    names = facts.environment.devices
-    if "nvidiactl" not in names or not any(name[len("nvidia") :].isdigit() for name in names):
-        yield "/dev/nvidia0 or /dev/nvidiactl", GPUS
-    if "nvidia-uvm" not in names:
-        yield "/dev/nvidia-uvm", GPUS
-    if expectation.nvidia_fs_version and not any(name.startswith("nvidia-fs") for name in names):
-        yield "/dev/nvidia-fs*", "map every /dev/nvidia-fs* of the host into the container (--device)"
-    if "data" not in facts.environment.udev:
-        yield "/run/udev/data", "mount the host's udev database, read-only: --volume /run/udev:/run/udev:ro"
-    if not facts.pci.functions:
-        yield "/sys/bus/pci/devices", "mount the host's /sys, read-only"
-    if expectation.rdma != "none":
-        names = facts.environment.infiniband
-        if "rdma_cm" not in names:
-            yield "/dev/infiniband/rdma_cm", INFINIBAND
-        if not any(name.startswith("uverbs") for name in names):
-            yield "/dev/infiniband/uverbs*", INFINIBAND
+    devices, has_rdma = facts.environment.devices, expectation.rdma != "none"
+    has_gpu = "nvidiactl" in devices and any(name[len("nvidia") :].isdigit() for name in devices)
+    has_nvidia_fs = any(name.startswith("nvidia-fs") for name in devices)
+    has_verbs = has_rdma and any(name.startswith("uverbs") for name in facts.environment.infiniband)
+    rows = (
+        (has_gpu, "/dev/nvidia0 or /dev/nvidiactl", GPUS),
+        ("nvidia-uvm" in devices, "/dev/nvidia-uvm", GPUS),
+        (has_nvidia_fs or not expectation.nvidia_fs_version, "/dev/nvidia-fs*", NVIDIA_FS),
+        ("data" in facts.environment.udev, "/run/udev/data", UDEV),
+        (facts.pci.functions, "/sys/bus/pci/devices", "mount the host's /sys, read-only"),
+        (not has_rdma or "rdma_cm" in facts.environment.infiniband, "/dev/infiniband/rdma_cm", INFINIBAND),
+        (not has_rdma or has_verbs, "/dev/infiniband/uverbs*", INFINIBAND),
+    )
+    return [(what, fix) for is_there, what, fix in rows if not is_there]

@@ -31,7 +31,7 @@ from typing import (
 
 from ..evidence.recorder import matching_lines, read_all
 from ..facts.document import Document, collected
-from ..facts.unknown import Facts, Maybe, UndecidedError, fact, if_known, known
+from ..facts.unknown import Facts, Maybe, UndecidedError, fact, follows, if_known, known
 from ..io.mounts import Mounts, Row
 from ..libcufile import counters
 from ..libcufile.counters import Counters, Segment
@@ -466,8 +466,18 @@ class OpenFile(NamedTuple):
     filesystem: str
     #: whether it is open for direct I/O
     direct: bool
-    #: major:minor of the filesystem, the same wherever that is mounted; empty: not recorded
-    number: str = ""
+    #: major:minor of the filesystem, the same wherever that is mounted
+    number: str
+
+
+#: Key of a process's record → the type of its value.
+_TYPES: Mapping[str, type] = {
+    **dict.fromkeys(("pid", "start"), int),
+    **dict.fromkeys(("program", "unit", "base", "config", "error"), str),
+    **dict.fromkeys(("container", "nvidia_fs"), bool),
+    **dict.fromkeys(("statistics", "wheels", "releases", "variables"), dict),
+    **dict.fromkeys(("libraries", "files", "jobs"), list),
+}
 
 
 class Program(Facts):
@@ -475,56 +485,52 @@ class Program(Facts):
 
     def __init__(self, document: Document, cufile: CufileFacts, row: Dict[str, Any]) -> None:
         super().__init__(document)
+        # What has another type counts as not recorded.
+        row = {key: value for key, value in row.items() if isinstance(value, _TYPES.get(key, ()))}
         self._cufile, self._row = cufile, row
-        pid, start = row.get("pid"), row.get("start")
-        self.pid = pid if isinstance(pid, int) else 0
+        self.pid: int = row.get("pid", 0)
         #: as in /proc/PID/comm: at most 15 characters
-        self.name = _text(row.get("program"))
+        self.name: str = row.get("program", "")
         #: its control group, which names its unit, container or job
-        self.unit = _text(row.get("unit"))
+        self.unit: str = row.get("unit", "")
         #: the path of its /etc/cufile.json
-        self.base_path = _text(row.get("base")) or CUFILE
+        self.base_path: str = row.get("base") or CUFILE
         #: when it started, in clock ticks after the boot; -1: not recorded
-        self.start = start if isinstance(start, int) else -1
-        statistics = row.get("statistics")
-        at = statistics.get("at") if isinstance(statistics, dict) else None
+        self.start: int = row.get("start", -1)
+        statistics = row.get("statistics", {})
+        at = statistics.get("at")
         #: what it has counted, or why that isn't known: an id of counters.REASONS
         self.counters = _counters(statistics)
         #: when its counters were read, in seconds of the host's monotonic clock
         self.at = float(at) if isinstance(at, (int, float)) else 0.0
-        self.files = _files(row.get("files"))
-        jobs = row.get("jobs")
+        self.files = _files(row.get("files", []))
         #: what its Slurm job is called beside its number
-        self.jobs = tuple(map(_text, jobs)) if isinstance(jobs, list) else ()
+        self.jobs = tuple(map(str, row.get("jobs", [])))
 
     @property
     def _unread(self) -> str:
-        return "{} of process {}".format(_text(self._row.get("error")) or "no record", self._row.get("pid"))
+        return "{} of process {}".format(self._row.get("error") or "no record", self._row.get("pid"))
 
-    @fact
-    def container(self) -> bool:
-        """Whether its root is another than this host's, as in a container."""
-        value = self._row.get("container")
-        return collected(value if isinstance(value, bool) else None, self._unread)
+    #: whether its root is another than this host's, as in a container
+    container: bool = follows(lambda self: collected(self._row.get("container"), self._unread))
 
     @fact
     def libraries(self) -> Mapping[str, Maybe[str]]:
         """File of each libcufile → its version."""
-        libraries, wheels, releases = (self._row.get(key) for key in ("libraries", "wheels", "releases"))
-        paths = [path for path in libraries if isinstance(path, str)] if isinstance(libraries, list) else []
-        return {path: known(partial(_version, path, _of(wheels, path), _of(releases, path))) for path in paths}
+        wheels, releases = (self._row.get(key, {}) for key in ("wheels", "releases"))
+        paths = [path for path in self._row.get("libraries", []) if isinstance(path, str)]
+        return {path: known(partial(_version, path, wheels.get(path), releases.get(path))) for path in paths}
 
     @fact
     def variables(self) -> Mapping[str, str]:
         """Libcufile's variables, as the program was started."""
-        value = self._row.get("variables")
-        is_valid = isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
-        return collected(value if is_valid else None, self._unread)
+        value = collected(self._row.get("variables"), self._unread)
+        return collected(value if all(isinstance(text, str) for text in value.values()) else None, self._unread)
 
     @fact
     def base(self) -> Optional[Mapping[str, Any]]:
         """The content of its /etc/cufile.json; None: there is none."""
-        path = _text(self._row.get("base"))
+        path = self._row.get("base", "")
         if path == CUFILE:
             return self._cufile.config
         record = self.document.record("configs", collected(path or None, self._unread))
@@ -535,7 +541,7 @@ class Program(Facts):
 
     @fact
     def overlay(self) -> Optional[Overlay]:
-        named, key = self.variables.get(VARIABLE, ""), _text(self._row.get("config"))
+        named, key = self.variables.get(VARIABLE, ""), self._row.get("config")
         if not named:
             return None
         if not key:
@@ -543,21 +549,15 @@ class Program(Facts):
         place = "the environment of process {}".format(self._row.get("pid"))
         return overlay(self.document, key, Variable(VARIABLE, named, place, f"{VARIABLE}={named}"))
 
-    @fact
-    def nvidia_fs(self) -> bool:
-        """Whether it has nvidia-fs open, without which its I/O can't take it."""
-        value = self._row.get("nvidia_fs")
-        return collected(value if isinstance(value, bool) else None, "its open files were not recorded")
+    #: whether it has nvidia-fs open, without which its I/O can't take it
+    nvidia_fs: bool = follows(lambda self: collected(self._row.get("nvidia_fs"), "its open files were not recorded"))
 
     def mount_of(self, file: OpenFile, storage: StorageFacts) -> Optional[Mount]:
         """The host's mount of a file's filesystem, which may be elsewhere in a namespace of its own; None: it has none.
 
         Raises UndecidedError.
         """
-        if file.number:
-            return storage.of_filesystem(file.number, file.mount)
-        # Evidence of an earlier gdsdeploy: in a container, the same mount point is another mount.
-        return None if self.container else storage.mount_of(file.mount)
+        return storage.of_filesystem(file.number, file.mount)
 
     @property
     def level(self) -> Optional[int]:
@@ -616,18 +616,16 @@ class ProcessFacts(Facts):
         return collected(dead if isinstance(dead, int) else None, words)
 
 
-def _counters(record: Any) -> Union[Counters, str]:
-    record = record if isinstance(record, dict) else {}
+def _counters(record: Dict[str, Any]) -> Union[Counters, str]:
     reason = record.get("reason", counters.NO_RECORD)
     reason_id = reason if isinstance(reason, str) and reason in counters.REASONS else counters.NO_RECORD
     result = counters.from_record(record.get("counters"))
     return reason_id if result is None else result
 
 
-def _files(rows: Any) -> Tuple[OpenFile, ...]:
-    kinds = (str, str, str, bool, str)
-    whole = [row for row in rows if isinstance(row, list) and len(row) in (4, 5)] if isinstance(rows, list) else []
-    return tuple(OpenFile(*row) for row in whole if all(isinstance(part, kind) for part, kind in zip(row, kinds)))
+def _files(rows: List[Any]) -> Tuple[OpenFile, ...]:
+    kinds = [str, str, str, bool, str]
+    return tuple(OpenFile(*row) for row in rows if isinstance(row, list) and list(map(type, row)) == kinds)
 
 
 def _version(path: str, wheels: Any, inside: Any) -> str:
@@ -646,11 +644,3 @@ def _version(path: str, wheels: Any, inside: Any) -> str:
         raise UndecidedError(f"{path}: it was replaced while the program ran, and its name has no version")
     words = f"{path}: neither its name nor a package beside it has a version ({posixpath.basename(path)})"
     raise UndecidedError(words)
-
-
-def _of(values: Any, key: str) -> Any:
-    return values.get(key) if isinstance(values, dict) else None
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""

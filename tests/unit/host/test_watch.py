@@ -143,7 +143,7 @@ def test_no_name_of_a_local_user_makes_a_host_unfit_or_drives_a_terminal(word: s
 def test_the_longest_names_leave_an_answer_that_is_taken() -> None:
     long = "é" * 4000
     libraries = {f"/{number}{long}/libcufile.so.0": long for number in range(20)}
-    files = tuple(OpenFile(f"/{number}{long}", long, long, True) for number in range(16))
+    files = tuple(OpenFile(f"/{number}{long}", long, long, True, "259:0") for number in range(16))
     processes = [program(pid=pid, name=long, libraries=libraries, files=files, unit=long) for pid in range(500)]
     result = shown(*processes)
     assert len(json.dumps(result)) < 5 << 20
