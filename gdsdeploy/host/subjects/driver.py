@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ..facts.document import Document, collected, group_of
-from ..facts.unknown import Facts, Maybe, UndecidedError, any_of, fact, given, if_known, known, require
+from ..facts.unknown import Facts, Maybe, UndecidedError, any_of, fact, follows, given, if_known, known, require
 from ..io.reading import kernel_number, try_open
 from ..model.expectation import Expectation
 from ..model.system import FABRIC, NVLSM, UMAD, services_of
@@ -140,10 +140,10 @@ class DriverFacts(Facts):
     #: PCI addresses of the GPUs that the driver runs
     gpus = given(lambda document: document.names(NVIDIA + "/gpus") or ())
 
-    @fact
-    def models(self) -> Mapping[str, Maybe[str]]:
-        """GPU → its model, e.g. ``NVIDIA H100 80GB HBM3``; of those in ``gpus``."""
-        return {name: known(partial(_model, self.document, name)) for name in if_known(lambda: self.gpus, ())}
+    #: GPU → its model, e.g. ``NVIDIA H100 80GB HBM3``; of those in ``gpus``
+    models: Mapping[str, Maybe[str]] = follows(
+        lambda self: {name: known(partial(_model, self.document, name)) for name in if_known(lambda: self.gpus, ())}
+    )
 
     #: folders of driver sources on this host → ``sha256:…`` of the files that modules are compiled against
     trees = given(lambda document: {path: known(partial(document.tree, path)) for path in document.paths("trees")})

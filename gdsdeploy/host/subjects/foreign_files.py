@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, 
 
 from ..errors import ElfError, HostError
 from ..facts.document import ABSENT, Document, collected, recorded_lines
-from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, given, known
+from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, follows, given, known
 from ..io import reading
 from ..io.mounts import mounts_in
 from ..kmod.module import read_once
@@ -404,10 +404,10 @@ class ForeignFacts(Facts):
 
     installed = given(lambda document: PackageFacts(document).installed)
 
-    @fact
-    def own_holds(self) -> Tuple[str, ...]:
-        """Packages that gdsdeploy holds; empty where it holds none."""
-        return tuple((self.document.text(HOLDS_RECORD) or "").split()) if self._has_apt else ()
+    #: packages that gdsdeploy holds; empty where it holds none
+    own_holds: Tuple[str, ...] = follows(
+        lambda self: tuple((self.document.text(HOLDS_RECORD) or "").split()) if self._has_apt else ()
+    )
 
     @fact
     def modules(self) -> Mapping[str, Maybe[Optional[Tuple[ModuleFile, ...]]]]:
@@ -456,19 +456,13 @@ class ForeignFacts(Facts):
         read = [name for name in sorted(names) if os.path.splitext(name)[1] in ("", ".pref") and name[:1] != "."]
         return _texts(self.document, (APT_PREFERENCES, *(f"{PREFERENCE_PARTS}/{name}" for name in read)))
 
-    @fact
-    def locks(self) -> Tuple[Tuple[str, str], ...]:
-        """(path, text) of dnf's lists of locks; empty without dnf."""
-        return () if self._has_apt else _texts(self.document, VERSIONLOCKS)
-
-    @fact
-    def excludes(self) -> Tuple[Tuple[str, str], ...]:
-        """(path, ``SECTION: words``) of dnf's settings that keep packages out."""
-        return () if self._has_apt else _excludes(self.document)
-
-    @fact
-    def sources(self) -> Tuple[Source, ...]:
-        return _sources(self.document, self._has_apt)
+    #: (path, text) of dnf's lists of locks; empty without dnf
+    locks: Tuple[Tuple[str, str], ...] = follows(
+        lambda self: () if self._has_apt else _texts(self.document, VERSIONLOCKS)
+    )
+    #: (path, ``SECTION: words``) of dnf's settings that keep packages out
+    excludes: Tuple[Tuple[str, str], ...] = follows(lambda self: () if self._has_apt else _excludes(self.document))
+    sources: Tuple[Source, ...] = follows(lambda self: _sources(self.document, self._has_apt))
 
     @fact
     def cufile(self) -> Optional[Tuple[str, Maybe[str], str]]:
@@ -492,10 +486,10 @@ class ForeignFacts(Facts):
         text = collected(self.document.text(MOUNTINFO), f"{MOUNTINFO} is missing")
         return DRIVER_ROOT in mounts_in(text).visible
 
-    @fact
-    def nvidia_loaded(self) -> bool:
-        """Whether a module nvidia is loaded."""
-        return re.search(r"^nvidia ", self.document.text("/proc/modules") or "", re.MULTILINE) is not None
+    #: a module nvidia is loaded
+    nvidia_loaded = given(
+        lambda document: re.search(r"^nvidia ", document.text("/proc/modules") or "", re.MULTILINE) is not None
+    )
 
 
 def _was_read(document: Document, path: str) -> bool:

@@ -445,7 +445,9 @@ def stopped(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condit
     """An error in nvidia-fs that the kernel stopped, or one that every transfer meets, leaves it loaded without use."""
     stops = [message for message in reported(facts, NVIDIA_FS) if message.meaning.id in STOPPING]
     if stops:
-        yield Condition(False, _obstacle(facts, stops[-1]))
+        message = stops[-1]
+        evidence = quote.with_source(facts.kernel.log.source, [message.line])
+        yield Condition(False, listed_cause(STOPPING[message.meaning.id], evidence, message.what))
     else:
         yield Condition(lambda: isinstance(facts.kernel.messages, tuple))
 
@@ -460,11 +462,6 @@ def fault_notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
         for message in reported(facts, module):
             if message.meaning.fault or message.meaning is UNLISTED:
                 yield _cause(ident, facts, message)
-
-
-def _obstacle(facts: HostFacts, message: Message) -> Cause:
-    evidence = quote.with_source(facts.kernel.log.source, [message.line])
-    return listed_cause(STOPPING[message.meaning.id], evidence, message.what)
 
 
 def _cause(ident: str, facts: HostFacts, message: Message) -> Cause:

@@ -60,11 +60,12 @@ class P2pFacts(Facts):
     #: DMA-BUF in the RDMA core, likewise
     rdma_dmabuf: Optional[str] = follows(lambda self: self._exporter(RDMA_DMABUF))
 
-    @fact
-    def legacy_services(self) -> Tuple[str, ...]:
-        """Files of the older module's service."""
-        # gdsdeploy keeps the service from starting with a folder of its name.
-        return tuple(path for path in self._paths(SERVICE_FOLDERS, "/" + LEGACY_SERVICE) if not path.endswith(".d"))
+    #: files of the older module's service; gdsdeploy keeps the service from starting with a folder of its name
+    legacy_services: Tuple[str, ...] = follows(
+        lambda self: tuple(
+            path for path in self._paths(SERVICE_FOLDERS, "/" + LEGACY_SERVICE) if not path.endswith(".d")
+        )
+    )
 
     @fact
     def adapters_dmabuf(self) -> Tuple[str, ...]:

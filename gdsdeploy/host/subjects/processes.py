@@ -591,9 +591,9 @@ class ProcessFacts(Facts):
             raise UndecidedError("the record of running programs is malformed")
         raise self.document.not_collected("running programs were", "processes")
 
-    @fact
-    def programs(self) -> Tuple[Program, ...]:
-        return tuple(Program(self.document, self._cufile, row) for row in self._record["programs"])
+    programs: Tuple[Program, ...] = follows(
+        lambda self: tuple(Program(self.document, self._cufile, row) for row in self._record["programs"])
+    )
 
     @fact
     def complete(self) -> bool:

@@ -7,7 +7,7 @@ import shlex
 from typing import TYPE_CHECKING, Dict, Optional, Tuple
 
 from ..facts.document import collected, once_for_alike, there
-from ..facts.unknown import Facts, UndecidedError, fact, given
+from ..facts.unknown import Facts, UndecidedError, fact, follows, given
 from ..model.expectation import Expectation
 from ..model.system import family_of, fits, profile_name
 from ..paths import OWN_NAME, OWN_PARENTS
@@ -23,20 +23,17 @@ if TYPE_CHECKING:
 class OsFacts(Facts):
     """The operating system and the kind of machine."""
 
-    @fact
-    def name(self) -> str:
-        """Its id and version as a fleet file writes them, e.g. ``debian-13``."""
-        return profile_name(self._named)
+    #: its id and version as a fleet file writes them, e.g. ``debian-13``
+    name: str = follows(lambda self: profile_name(self._named))
 
     @property
     def family(self) -> str:
         """By which compatibility rules speak about it: ``debian``, ``ubuntu``, ``rhel`` …"""
         return family_of(self._named)
 
-    @fact
-    def pretty_name(self) -> str:
-        return collected(self._release.get("PRETTY_NAME") or None, "/etc/os-release has no PRETTY_NAME")
-
+    pretty_name: str = follows(
+        lambda self: collected(self._release.get("PRETTY_NAME") or None, "/etc/os-release has no PRETTY_NAME")
+    )
     #: as ``uname -m``
     machine = given(lambda document: document.host("uname", "machine"))
 
