@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -95,6 +96,14 @@ def is_ready(process: subprocess.Popen[Any]) -> bool:
     return bool(caught >> (signal.SIGTERM - 1) & 1) or process.poll() is not None
 
 
+@pytest.fixture(autouse=True)
+def _no_signal_is_ignored() -> Iterator[None]:
+    """Below nohup(1), programs inherit that SIGHUP is ignored, and then a verb ignores it, too."""
+    former = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, former)
+
+
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """With a short name, as those of sockets have to be."""
@@ -174,6 +183,7 @@ def test_ansible_ends_with_the_verb(here: bool, number: signal.Signals, fleet: L
     def read() -> bool:
         """Take what is shown; False: that was all, for no program has the terminal any more."""
         nonlocal shown
+        assert select.select([terminal], [], [], END)[0], shown.decode()
         try:
             shown += os.read(terminal, 65536)
         except OSError:
