@@ -6,6 +6,7 @@ GPU.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Callable, Iterable, Iterator, List, Optional, Sequence, Tuple
@@ -96,31 +97,32 @@ def _expected_path(facts: HostFacts, mount: Mount, file: str) -> Path:
     usable = weigh(needs(USABLE, facts, mount))
     name, verdict = _direct(facts, mount, file)
     path = _judged(facts, usable, name, verdict)
-    if name is None:
+    if verdict.holds is False:
         return replace(path, notes=libcufile.registers_silently(facts)) if path.path == COMPAT else path
     if path.path == BROKEN:
         return path
     return replace(path, notes=tuple(note for function in ranked(NOTES) for note in function(facts, mount)))
 
 
-def _judged(facts: HostFacts, usable: Verdict, direct: Maybe[Optional[str]], verdict: Verdict) -> Path:
-    """usable: whether cuFile works at all.  direct: the direct path that is taken, None if there is none."""
+def _judged(facts: HostFacts, usable: Verdict, name: str, verdict: Verdict) -> Path:
+    """usable: whether cuFile works at all.  verdict: whether the direct path ``name`` is taken."""
     gpu = known(lambda: bool(facts.pci.gpus))
     if usable.holds is False:
         # Also show the obstacles to the direct path: the operator can then repair everything at once.
         return Path(BROKEN, distinct((*usable.causes, *verdict.causes)), gpu, verdict.suspects, usable.unseen)
-    if direct is None:
+    if verdict.holds is False:
         allowed = cufile_json.fallback(facts)
         if allowed.holds is False:
             return Path(BROKEN, distinct((*verdict.causes, allowed.cause)), gpu, unseen=usable.unseen)
         unknown = next((each for each in (usable.holds, allowed.holds) if isinstance(each, Unknown)), None)
         return Path(COMPAT if unknown is None else unknown, verdict.causes, gpu, unseen=usable.unseen)
-    path = usable.holds if isinstance(usable.holds, Unknown) else direct
+    unknown = next((each for each in (usable.holds, verdict.holds) if isinstance(each, Unknown)), None)
+    path = name if unknown is None else unknown
     return Path(path, verdict.causes, gpu, verdict.suspects, tuple(dict.fromkeys((*usable.unseen, *verdict.unseen))))
 
 
-def _direct(facts: HostFacts, mount: Mount, file: str) -> Tuple[Maybe[Optional[str]], Verdict]:
-    """The direct path that is taken, None if there is none.  P2PDMA, where configured, comes first."""
+def _direct(facts: HostFacts, mount: Mount, file: str) -> Tuple[str, Verdict]:
+    """A direct path, and whether it is taken.  P2PDMA, where configured, comes first."""
     shared = [*needs(DIRECT_PATH, facts, mount)]
     if file and mount.filesystem in filesystem.LOCAL:
         unseen = Unknown(f"the evidence doesn't show the flags of {file}")
@@ -138,24 +140,15 @@ def _direct(facts: HostFacts, mount: Mount, file: str) -> Tuple[Maybe[Optional[s
     return _decide(shared, attempts)
 
 
-def _decide(
-    shared: List[Condition], attempts: Sequence[Tuple[str, List[Condition]]]
-) -> Tuple[Maybe[Optional[str]], Verdict]:
-    """The first of (path, its conditions) that holds, beside those of all; unknown from the first that may."""
-    causes: List[Cause] = []
-    undecided: Optional[Verdict] = None
-    for name, conditions in attempts:
-        verdict = weigh([*shared, *conditions])
-        if verdict.holds is True:
-            if undecided is None:
-                return name, verdict
-            break
-        if isinstance(verdict.holds, Unknown):
-            undecided = undecided or verdict
-        causes += verdict.causes
-    if undecided is not None and isinstance(undecided.holds, Unknown):
-        return undecided.holds, replace(undecided, causes=distinct(causes))
-    return None, Verdict(False, distinct(causes))
+def _decide(shared: List[Condition], attempts: Sequence[Tuple[str, List[Condition]]]) -> Tuple[str, Verdict]:
+    """The first of (path, its conditions) that holds or may, beside the conditions of all."""
+    verdicts = [(name, weigh([*shared, *conditions])) for name, conditions in attempts]
+    name, verdict = next((each for each in verdicts if each[1].holds is not False), ("", Verdict(False)))
+    if verdict.holds is True:
+        return name, verdict
+    # What stands in the way of the paths that come before one that would be taken.
+    tried = itertools.takewhile(lambda each: each[1].holds is not True, verdicts)
+    return name, replace(verdict, causes=distinct(cause for _, each in tried for cause in each.causes))
 
 
 #: What a fleet requires → the paths that satisfy it.
@@ -300,15 +293,9 @@ def _labels(facts: HostFacts) -> Iterator[str]:
     release = if_known(lambda: libcufile.release(facts), None)
     for label in (*STACKS, *FILESYSTEMS):
         first, last = SINCE.get(label, ((0, 0), (99, 99)))
-        if release is not None and not first <= numbers(release) <= last:
-            continue
-        if (
-            label == "FSx Lustre"
-            and not if_known(partial(_has, facts, label), False)
-            and facts.gdscheck.row(label) is None
-        ):
-            continue
-        yield label
+        is_here = if_known(partial(_has, facts, label), False) or facts.gdscheck.row(label) is not None
+        if (release is None or first <= numbers(release) <= last) and (is_here or label != "FSx Lustre"):
+            yield label
 
 
 def _has(facts: HostFacts, label: str) -> bool:
@@ -349,7 +336,7 @@ def _kind_path(facts: HostFacts, label: str) -> Path:
 
 def _best(facts: HostFacts, usable: Iterator[Condition], attempts: Sequence[Tuple[str, List[Condition]]]) -> Path:
     basis = weigh(usable)
-    name, verdict = (None, Verdict(False)) if basis.holds is False else _decide([*needs(DIRECT_PATH, facts)], attempts)
+    name, verdict = ("", Verdict(False)) if basis.holds is False else _decide([*needs(DIRECT_PATH, facts)], attempts)
     # A kind shows the obstacles to its own path alone.
     return _judged(facts, basis if basis.holds is False else Verdict(True), name, verdict)
 
