@@ -20,6 +20,7 @@ import random
 import threading
 import time
 from array import array
+from functools import partial
 from typing import Any, Dict, List
 
 from ..io.wording import line
@@ -75,10 +76,7 @@ def measured(folder: str, seconds: float = SECONDS, largest: int = 0, mount: str
     Either {"error": why there is no rate}, or {"rate": bytes/s, "bytes", "seconds": of the reading, "size": of the
     file, "block": of one read, "readers", "latency": {"p50", "p99", "max"} in seconds}.  mount: as for in_process.
     """
-
-    def work(place: str) -> Dict[str, Any]:
-        return _measure(place, seconds, largest or LARGEST)
-
+    work = partial(_measure, seconds=seconds, largest=largest or LARGEST)
     return in_process(work, folder, longest(seconds), "the reading", mount)
 
 

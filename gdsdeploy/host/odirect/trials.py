@@ -33,7 +33,7 @@ import mmap
 import os
 import time
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Iterator, Optional
 
 from ..io.mounts import id_of
@@ -65,18 +65,6 @@ class _Statx(ctypes.Structure):
     ]
 
 
-@dataclass(frozen=True)
-class Alignment:
-    """The alignment that direct I/O on a file needs, in bytes; (0, 0): the file takes no direct I/O.
-
-    ``read``: of the offsets of reads, where the kernel reports it separately (6.14 and later).
-    """
-
-    memory: int
-    offset: int
-    read: Optional[int]
-
-
 def _check(result: int) -> None:
     if result < 0:
         number = ctypes.get_errno()
@@ -105,15 +93,19 @@ def cached_pages(descriptor: int, offset: int, length: int) -> int:
     return sum(flags & 1 for flags in vector)
 
 
-def direct_alignment(descriptor: int) -> Optional[Alignment]:
-    """The kernel's alignment for direct I/O on this file (STATX_DIOALIGN, since Linux 6.1); None: it reports none."""
+def direct_alignment(descriptor: int) -> Optional[Dict[str, Optional[int]]]:
+    """What direct I/O on this file needs, in bytes (STATX_DIOALIGN, since Linux 6.1); None: the kernel reports none.
+
+    ``memory`` and ``offset`` are 0 where the file takes no direct I/O.  ``read``: of the offsets of reads, where the
+    kernel reports it separately (6.14 and later).
+    """
     status = _Statx()
     mask = ctypes.c_uint(_STATX_DIOALIGN | _STATX_DIO_READ_ALIGN)
     _check(_libc.statx(descriptor, b"", _AT_EMPTY_PATH, mask, ctypes.byref(status)))
     if not status.mask & _STATX_DIOALIGN:
         return None
     read = int(status.read_alignment) if status.mask & _STATX_DIO_READ_ALIGN else None
-    return Alignment(int(status.memory_alignment), int(status.offset_alignment), read)
+    return {"memory": int(status.memory_alignment), "offset": int(status.offset_alignment), "read": read}
 
 
 def preallocate(descriptor: int, offset: int, length: int) -> None:
@@ -330,18 +322,6 @@ def tiny(desk: Desk, content: bytes) -> None:
 FILES = ((4 * PIECE, ordinary), (TINY, tiny))
 
 
-def run(folder: str, inspect: Callable[[Desk], None]) -> Dict[str, Dict[str, Any]]:
-    """Every trial, by name; ``inspect`` gets each file before its trials.  Raises as ``desk_in`` does."""
-    results: Dict[str, Dict[str, Any]] = {}
-    for length, work in FILES:
-        content = pattern(0, length, 0)
-        with desk_in(folder, content) as desk:
-            inspect(desk)
-            work(desk, content)
-            results.update(desk.results)
-    return results
-
-
 #: The default of seconds for one mount: a slow disk writes its journal some thirty times.
 SECONDS = 10.0
 #: Name of an errno → its meaning for a file on a mount.
@@ -390,7 +370,7 @@ def in_process(
                 return json.dumps({"error": ANOTHER_MOUNT})
             return json.dumps(work(f"/proc/self/fd/{descriptor}"))
         except OSError as error:
-            name = errno.errorcode.get(error.errno or 0, str(error))
+            name = _errno_name(error)
             return json.dumps({"error": f"{WORDS[name]} ({name})" if name in WORDS else name})
 
     output = apart(run, seconds)
@@ -403,18 +383,20 @@ def in_process(
 
 
 def _audit(folder: str) -> Dict[str, Any]:
-    result: Dict[str, Any] = {}
-
-    def inspect(desk: Desk) -> None:
-        # Once: the second, tiny file has nothing new.
-        if not result:
-            result["kept"] = desk.naming
-            result["instrument"] = INSTRUMENT if desk.cache else None
-            result["alignment"] = _optional(direct_alignment, desk.direct)
-            result["flags"] = _optional(flags_of, desk.plain)
-
+    trials: Dict[str, Any] = {}
+    result: Dict[str, Any] = {"trials": trials}
     try:
-        result["trials"] = run(folder, inspect)
+        for length, work in FILES:
+            content = pattern(0, length, 0)
+            with desk_in(folder, content) as desk:
+                # The second, tiny file has nothing new.
+                if not trials:
+                    result["kept"] = desk.naming
+                    result["instrument"] = INSTRUMENT if desk.cache else None
+                    result["alignment"] = _optional(direct_alignment, desk.direct)
+                    result["flags"] = _optional(flags_of, desk.plain)
+                work(desk, content)
+                trials.update(desk.results)
     except NoDirectError as error:
         return {"trials": {"open": {"result": REFUSED, "error": str(error)}}}
     return result
@@ -423,7 +405,6 @@ def _audit(folder: str) -> Dict[str, Any]:
 def _optional(read: Callable[[int], Any], descriptor: int) -> Any:
     """The JSON value that ``read`` returns; None where the system can't tell."""
     try:
-        value = read(descriptor)
+        return read(descriptor)
     except OSError:
         return None
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value

@@ -314,8 +314,7 @@ def prove(request: Dict[str, Any]) -> None:
 
 def libibverbs() -> Any:
     verbs = loaded(["libibverbs.so.1"])
-    pointers = "ibv_get_device_list", "ibv_open_device", "ibv_alloc_pd", "ibv_reg_mr", "ibv_reg_dmabuf_mr"
-    for name in pointers:
+    for name in ("ibv_get_device_list", "ibv_open_device", "ibv_alloc_pd", "ibv_reg_mr", "ibv_reg_dmabuf_mr"):
         if hasattr(verbs, name):
             getattr(verbs, name).restype = ctypes.c_void_p
     verbs.ibv_get_device_name.restype = ctypes.c_char_p
