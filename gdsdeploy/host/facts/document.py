@@ -13,6 +13,7 @@ Hosts of a fleet are alike: a text that one host had needs no second reading whe
 
 from __future__ import annotations
 
+import glob
 import io
 import os
 import posixpath
@@ -57,13 +58,9 @@ class Document:
     """An evidence document.  Its methods raise UndecidedError alone, however malformed the document is."""
 
     def __init__(self, value: Any) -> None:
-        self._value: Dict[str, Any] = value if isinstance(value, dict) else {}
-        self._sections = {name: section for name, section in self._value.items() if isinstance(section, dict)}
-
-    @property
-    def value(self) -> Dict[str, Any]:
-        """All that was collected."""
-        return self._value
+        #: all that was collected
+        self.value: Dict[str, Any] = value if isinstance(value, dict) else {}
+        self._sections = {name: section for name, section in self.value.items() if isinstance(section, dict)}
 
     def text(self, path: str) -> Optional[str]:
         """The whole of a file."""
@@ -161,21 +158,14 @@ class Document:
 
     def environment(self) -> Dict[str, str]:
         """The collecting program's environment variables that concern this stack."""
-        value = self._value.get("environment")
+        value = self.value.get("environment")
         if isinstance(value, dict) and all(isinstance(text, str) for text in value.values()):
             return {str(name): text for name, text in value.items()}
         raise UndecidedError("the environment was not recorded")
 
-    def inode_flags(self, path: str) -> Optional[int]:
-        return self._read("inodes", path, _number)
-
-    def acs_control(self, address: str) -> Optional[int]:
-        """The control register of a bridge's Access Control Services; negative where it has none."""
-        return self._read("acs", address, _number, name="the access control of " + address)
-
-    def port_type(self, bridge: str) -> Optional[int]:
-        """What PCI Express calls a bridge, as the evidence has it; negative where it isn't PCI Express."""
-        return self._read("ports", bridge, _number)
+    def number(self, section: str, key: str, name: str = "") -> Optional[int]:
+        """The entry of a section of numbers.  name: what it is in messages, if it isn't the key."""
+        return self._read(section, key, _number, name=name)
 
     def switch_mark(self, address: str) -> Optional[str]:
         """The mark of NVSwitches in a function's vital product data, or an empty text; None: it has no such data."""
@@ -187,14 +177,11 @@ class Document:
 
     def record(self, section: str, key: str, failed: str = READ) -> Optional[Dict[str, Any]]:
         """A record of several values; for an error the reason stands after the words ``failed``."""
-        return self._read(section, key, lambda value: value if _is_record(value) else None, failed)
+        return self._read(section, key, _record, failed)
 
     def opens(self, path: str) -> Optional[str]:
         """``ok``, or the name of the error with which the collecting program couldn't open the file."""
         return self._read("opens", path, lambda value: _text(value if isinstance(value, str) else _get(value, "error")))
-
-    def space(self, path: str) -> Dict[str, int]:
-        return collected(_numbers(self._section("space").get(path)), f"the free space of {path} was not recorded")
 
     def recorded(self, section: str, key: str) -> bool:
         """Whether the collector looked at an entry of a section, whatever it found."""
@@ -209,16 +196,16 @@ class Document:
         return tuple(sorted(str(key) for key in self._section(section)))
 
     def collected_at(self) -> str:
-        value = self._value.get("collected_at")
+        value = self.value.get("collected_at")
         return value if isinstance(value, str) else ""
 
     def seconds(self) -> float:
-        value = self._value.get("seconds")
+        value = self.value.get("seconds")
         return float(value) if isinstance(value, (int, float)) else 0.0
 
     def gaps(self) -> Tuple[str, ...]:
         """Collectors that didn't finish, each as one sentence."""
-        value = self._value.get("gaps")
+        value = self.value.get("gaps")
         gaps = [gap for gap in value if isinstance(gap, dict)] if isinstance(value, list) else []
         return tuple("{}: {}".format(gap.get("collector"), gap.get("reason")) for gap in gaps)
 
@@ -275,8 +262,8 @@ def _get(value: Any, key: str) -> Any:
     return value.get(key) if isinstance(value, dict) else None
 
 
-def _is_record(value: Any) -> bool:
-    return isinstance(value, dict) and "error" not in value
+def _record(value: Any) -> Optional[Dict[str, Any]]:
+    return value if isinstance(value, dict) and "error" not in value else None
 
 
 def _text(value: Any) -> Optional[str]:
@@ -332,10 +319,9 @@ def one(path: str, host: str = "") -> Dict[str, Any]:
     Raises EvidenceFileError, also where a bundle doesn't have ``host``, or has several hosts and ``host`` is empty.
     """
     by_host = _saved(path)
-    if UNNAMED in by_host:
-        return by_host[UNNAMED]()
-    if host in by_host:
-        return by_host[host]()
+    found = by_host.get(UNNAMED) or by_host.get(host)
+    if found:
+        return found()
     more = f" and {len(by_host) - _SHOWN} more" if len(by_host) > _SHOWN else ""
     names = ", ".join(list(by_host)[:_SHOWN]) + more
     if host:
@@ -382,11 +368,13 @@ def bundle(path: str) -> Tuple[Dict[str, Any], Mapping[str, bytes]]:
     """(manifest, name → UTF-8 of each file) of a support bundle, without unpacking it; raises EvidenceFileError."""
     import zlib
 
+    from ..io import tarball
+
     if not is_bundle(path):
         hint = "Validate the evidence of one host with: gdsdeploy-host.pyz validate --evidence FILE --expectation FILE"
         raise EvidenceFileError(f"{path}: isn't a support bundle", hint)
     try:
-        files = _folder(path) if os.path.isdir(path) else _archive(path)
+        files = _folder(path) if os.path.isdir(path) else tarball.files(path, limit_of, f"{FOLDER}/")
         manifest = jsontext.loads(files[_INDEX].decode(), limit=INDEX)
         version = manifest["version"]
     except OSError as error:
@@ -434,24 +422,16 @@ def limit_of(name: str) -> int:
     return (INDEX if name == _INDEX else jsontext.LIMIT) if _MEMBER.fullmatch(name) else 0
 
 
-def _archive(path: str) -> Mapping[str, bytes]:
-    from ..io import tarball
-
-    return tarball.files(path, limit_of, f"{FOLDER}/")
-
-
 def _folder(path: str) -> Mapping[str, bytes]:
     """Links are not followed: a bundle has none."""
     from ..io import tarball
 
     top = os.path.join(path, FOLDER) if os.path.isdir(os.path.join(path, FOLDER)) else path
     files: tarball.Packed[bytes] = tarball.Packed()
-    folder = os.path.join(top, "hosts")
-    hosts = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    names = [f"hosts/{host}/{name}.json" for host in hosts for name in ("evidence", "expectation")]
-    for name in (_INDEX, *filter(_MEMBER.fullmatch, names)):
-        file = os.path.join(top, name)
-        if os.path.isfile(file) and not os.path.islink(file):
+    hosts = glob.glob(os.path.join(glob.escape(top), "hosts", "*", "*.json"))
+    for file in (os.path.join(top, _INDEX), *sorted(hosts)):
+        name = os.path.relpath(file, top)
+        if limit_of(name) and os.path.isfile(file) and not os.path.islink(file):
             files[name] = reading.whole(file, limit_of(name))
     return files
 

@@ -74,10 +74,8 @@ def _row(line: str, left: List[str], right: List[str]) -> Row:
     return Row(ident, parent, number, plain_name(root), plain_name(point), right[0], plain_name(right[1]), every, line)
 
 
-@lru_cache(maxsize=4)
-def mounts_in(text: str) -> Mounts:
-    """The mounts of a mountinfo, read once for each text."""
-    return Mounts(text)
+#: The mounts of a mountinfo, read once for each text.
+mounts_in = lru_cache(maxsize=4)(Mounts)
 
 
 def id_of(descriptor: int) -> str:

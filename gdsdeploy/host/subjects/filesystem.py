@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from .. import data
@@ -179,7 +179,7 @@ def _zfs_cache(document: Document) -> Tuple[str, str]:
 def _served(mount: Mount) -> Iterator[Feature]:
     yield from _alike((*FIXES, RAID), Unknown(f"the servers of {mount.filesystem} decide it, and do not say"))
     yield _client_cache(mount)
-    yield from _lustre(mount)
+    yield from _lustre(mount) if mount.filesystem == "lustre" else ()
     options = [
         option for option in mount.options if option.split("=")[0] in ("proto", "vers", "nconnect", "rdma", "port")
     ]
@@ -203,8 +203,6 @@ def _client_cache(mount: Mount) -> Feature:
 
 def _lustre(mount: Mount) -> Iterator[Feature]:
     """The client shows its checksums, and ``lfs`` the layout of new files, whose first part may lie with metadata."""
-    if mount.filesystem != "lustre":
-        return
     paths = [f"{LUSTRE_OSC}/{name}/checksums" for name in mount.document.existing(LUSTRE_OSC)]
     values = {path: if_known(partial(mount.document.line, path), None) for path in paths}
     lines = tuple(f"{path}: {value}" for path, value in values.items() if value is not None)
@@ -515,16 +513,6 @@ class Flag(NamedTuple):
     fix: str
 
 
-@lru_cache(maxsize=1)
-def _filesystems() -> Dict[str, Filesystem]:
-    return {kind.name: kind for kind in data.rows("filesystems", Filesystem)}
-
-
-@lru_cache(maxsize=1)
-def _flags() -> Tuple[Flag, ...]:
-    return data.rows("file_flags", Flag)
-
-
 @rule(DIRECT_PATH, 40)
 def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     """What either direct path requires of a filesystem."""
@@ -589,7 +577,8 @@ def _lnet(facts: HostFacts, mount: Mount) -> Condition:
 
 def without_direct_path(name: str) -> Filesystem:
     """A subtype, as in fuse.sshfs, is of the same kind."""
-    return _filesystems().get(name.split(".")[0], Filesystem(name, ""))
+    kinds: Dict[str, Filesystem] = {kind.name: kind for kind in data.rows("filesystems", Filesystem)}
+    return kinds.get(name.split(".")[0], Filesystem(name, ""))
 
 
 @condition
@@ -650,10 +639,20 @@ def flag_conditions(path: str, flags: Maybe[Optional[Tuple[str, ...]]]) -> Itera
         yield Condition(Unknown(f"the evidence doesn't show the flags of {path}") if flags is None else flags)
         return
     evidence = ("inode flags of {}: {}".format(path, ", ".join(flags)),)
-    for row in _flags():
+    for row in data.rows("file_flags", Flag):
         section = reference.INLINE if row.flag == "inline" else reference.TRANSFORMING
         cause = Cause(row.cause, f"{path} {row.says}", row.fix.format(path), evidence, section)
         yield Condition(row.flag not in flags, cause)
+
+
+#: Feature of ext4 → the id of the cause, the files that it takes off the direct path, what to do, and where to read.
+OF_SOME_FILES = {
+    "inline_data": ("filesystem.inline-data", "that fit into their inode", FIXES[INLINE], reference.INLINE),
+    "encrypt": (
+        "filesystem.encrypted", "in encrypted folders", "keep data for the GPU out of encrypted folders",
+        reference.TRANSFORMING,
+    ),
+}  # fmt: skip
 
 
 @rule(NOTES, 20)
@@ -664,14 +663,9 @@ def notes(_facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     if device is None or features is None:
         return
     evidence = ("ext4 superblock of /dev/{}: {}".format(device.name, ", ".join(features)),)
-    if "inline_data" in features:
-        what = "files that fit into their inode take compat mode"
-        fix = "keep small files elsewhere, or make the filesystem again without inline_data, which erases it"
-        yield Cause("filesystem.inline-data", what, fix, evidence, reference.INLINE)
-    if "encrypt" in features:
-        what = "files in encrypted folders take compat mode"
-        fix = "keep data for the GPU out of encrypted folders"
-        yield Cause("filesystem.encrypted", what, fix, evidence, reference.TRANSFORMING)
+    for feature, (ident, files, fix, section) in OF_SOME_FILES.items():
+        if feature in features:
+            yield Cause(ident, f"files {files} take compat mode", fix, evidence, section)
 
 
 @check(

@@ -353,10 +353,8 @@ def _host_bridge(facts: HostFacts, disk: Function, gpu: Function) -> bool:
     cpu = facts.pci.cpu
     if cpu is None:
         raise UndecidedError("which host bridges the kernel lets peers through is known for x86 only")
-    if cpu[0] == AMD and cpu[1] >= ZEN:
-        return True
     roots = [_root(facts, function) for function in (disk, gpu)]
-    if all(_listed(root, roots) for root in roots):
+    if (cpu[0] == AMD and cpu[1] >= ZEN) or all(_listed(root, roots) for root in roots):
         return True
     release = if_known(lambda: facts.kernel.release, "")
     if not release or numbers(release) > LAST_KNOWN_KERNEL:
@@ -365,11 +363,8 @@ def _host_bridge(facts: HostFacts, disk: Function, gpu: Function) -> bool:
 
 
 def _listed(root: Function, roots: List[Function]) -> bool:
-    if root.vendor == GOOGLE:
-        return True
-    if root.vendor != INTEL or root.device not in BRIDGES:
-        return False
-    return root.device not in SAME_BRIDGE or roots[0] == roots[1]
+    is_shared = root.device not in SAME_BRIDGE or roots[0] == roots[1]
+    return root.vendor == GOOGLE or (root.vendor == INTEL and root.device in BRIDGES and is_shared)
 
 
 def _root(facts: HostFacts, function: Function) -> Function:

@@ -204,7 +204,7 @@ class Function(Facts):
         """
         if self.kind >> 8 != BRIDGE:
             return False
-        type_ = if_known(lambda: self.document.port_type(self.address), None)
+        type_ = if_known(lambda: self.document.number("ports", self.address), None)
         return len(self.bridges) % 2 == 0 if type_ is None else type_ in _DOWNWARD
 
     @property
@@ -291,7 +291,8 @@ class PciFacts(Facts):
 
 
 def _acs(document: Document, address: str) -> int:
-    return max(0, collected(document.acs_control(address), f"the bridge {address} is gone"))
+    control = document.number("acs", address, "the access control of " + address)
+    return max(0, collected(control, f"the bridge {address} is gone"))
 
 
 def _is_known_bridge(function: Function) -> bool:
@@ -311,11 +312,8 @@ def kind_of(function: Function) -> str:
 
 def _names(document: Document, name: str) -> Tuple[str, ...]:
     devices = [device for folder in ("infiniband", "nvme") for device in document.existing(f"{PCI}/{name}/{folder}")]
-    for interface in document.existing(INTERFACES):
-        path = if_known(partial(document.link, f"{INTERFACES}/{interface}"), None) or ""
-        if addresses(path)[-1:] == (name,):
-            devices.append(interface)
-    return tuple(devices)
+    links = {one: known(partial(document.link, f"{INTERFACES}/{one}")) for one in document.existing(INTERFACES)}
+    return (*devices, *(one for one, path in links.items() if addresses(or_else(path, "") or "")[-1:] == (name,)))
 
 
 def _code(document: Document, path: str) -> int:
@@ -478,17 +476,13 @@ def _named(addresses: Sequence[str]) -> str:
 
 def _counts(part: Part, devices: Mapping[str, Any]) -> bool:
     """Whether a device is one of those that the fleet file counts; raises UndecidedError."""
-    asked: Dict[str, Callable[[], bool]] = {
-        "model": lambda: devices["model"].lower() in part.model.lower(),
-        "driver": lambda: part.driver == devices["driver"],
-        "link": lambda: part.link == devices["link"],
+    differs: Dict[str, Callable[[], bool]] = {
+        "model": lambda: devices["model"].lower() not in part.model.lower(),
+        "driver": lambda: part.driver != devices["driver"],
+        "link": lambda: part.link != devices["link"],
     }
     # One that differs decides, whatever the others are.
-    return not any_of(known(partial(_differs, equal)) for key, equal in asked.items() if key in devices)
-
-
-def _differs(equal: Callable[[], bool]) -> bool:
-    return not equal()
+    return not any_of(known(differs[key]) for key in differs if key in devices)
 
 
 def _words(part: Part) -> str:

@@ -41,7 +41,8 @@ SECONDS = 5.0
 @collector("storage")
 def collect_storage(recorder: Recorder, request: EvidenceRequest) -> None:
     mounts = recorder.mounts()
-    idle = [path for path in request.mounts if _is_idle(mounts.at(path))]
+    rows = {path: mounts.at(path) for path in request.mounts}
+    idle = [path for path, row in rows.items() if row is not None and row.filesystem == AUTOFS]
     for path in idle:
         # As any program that opens a file there: the mount point alone says nothing about what it will be.
         apart(partial(_visit, recorder.at(path)), SECONDS)
@@ -71,10 +72,6 @@ def _collect_realtime(recorder: Recorder, row: Row, visited: List[str]) -> None:
         number = recorder.text(f"{BLOCKS}/{posixpath.basename(recorder.real(path))}/dev")
         if number:
             _collect_device(recorder, number.strip(), visited)
-
-
-def _is_idle(row: Optional[Row]) -> bool:
-    return row is not None and row.filesystem == AUTOFS
 
 
 def _visit(path: str) -> str:
@@ -359,7 +356,7 @@ class StorageFacts(Facts):
 
 
 def _flags(document: Document, path: str) -> Optional[Tuple[str, ...]]:
-    value = document.inode_flags(path)
+    value = document.number("inodes", path)
     return None if value is None else tuple(name for name, bit in FLAGS.items() if value & bit)
 
 

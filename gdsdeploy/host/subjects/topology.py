@@ -126,10 +126,6 @@ class Topology:
     def of_kind(self, kind: str) -> Tuple[Node, ...]:
         return tuple(device for device in self.devices if device.kind == kind)
 
-    def node(self, label: str) -> Optional[Node]:
-        """A device by its label."""
-        return next((device for device in self.devices if device.label == label), None)
-
     def pair(self, one: str, other: str) -> Optional[Pair]:
         """Two devices by their labels, in any order."""
         return next((pair for pair in self.pairs if {pair.one, pair.other} == {one, other}), None)
@@ -148,12 +144,11 @@ class Topology:
 
     def nodes(self) -> Tuple[Node, ...]:
         """Every node of the tree, each before what hangs below it."""
-        nodes: List[Node] = []
-        queue = list(reversed(self.roots))
-        while queue:
-            nodes.append(queue.pop())
-            queue += reversed(nodes[-1].children)
-        return tuple(nodes)
+
+        def under(nodes: Tuple[Node, ...]) -> Tuple[Node, ...]:
+            return tuple(each for node in nodes for each in (node, *under(node.children)))
+
+        return under(self.roots)
 
 
 def topology_facts(document: Document, pci: PciFacts, driver: DriverFacts) -> Topology:

@@ -189,14 +189,9 @@ def validate_golden(value: Any) -> Dict[str, Any]:
 def _paths(topology: Topology) -> Dict[str, List[str]]:
     """Address → addresses of the bridges above it."""
     paths: Dict[str, List[str]] = {}
-
-    def walk(node: Node, above: List[str]) -> None:
-        paths[node.address] = above
-        for child in node.children:
-            walk(child, [*above, node.address])
-
-    for root in topology.roots:
-        walk(root, [])
+    for node in topology.nodes():
+        above = [*paths.setdefault(node.address, []), node.address]
+        paths.update((child.address, above) for child in node.children)
     return paths
 
 

@@ -100,7 +100,7 @@ def test_code_has_the_rows_in_their_order() -> None:
 
 
 def test_flags_are_those_that_facts_have() -> None:
-    assert {row.flag for row in filesystem._flags()} < set(storage.FLAGS)
+    assert {row.flag for row in data.rows("file_flags", filesystem.Flag)} < set(storage.FLAGS)
 
 
 def test_an_incomplete_program_is_an_error() -> None:
