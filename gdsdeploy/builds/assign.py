@@ -21,6 +21,7 @@ from gdsdeploy.builds import cache as buildcache
 from gdsdeploy.builds.cache import BuildCache, BuilderKeys
 from gdsdeploy.errors import BuildCacheUnusable, GdsError, SigningKeyUnusable
 from gdsdeploy.host.archive import pack, provenance
+from gdsdeploy.host.archive.key import NONE
 from gdsdeploy.host.errors import HostError, PackError
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock, Target
@@ -30,7 +31,6 @@ _DECISIVE = {
     "kernel-image", "kernel-headers", "driver-source", "driver-modules", "nvidia-fs-source", "nvidia-fs-modules",
     "doca",
 }  # fmt: skip
-NONE = "none"
 
 
 @dataclass(frozen=True)

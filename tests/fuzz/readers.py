@@ -45,9 +45,9 @@ from gdsdeploy.host.gate import gate
 from gdsdeploy.host.gdscheck import document as gdscheck_document
 from gdsdeploy.host.gdscheck import reader
 from gdsdeploy.host.kmod.driver import requests_of
+from gdsdeploy.host.kmod.files import sha256
 from gdsdeploy.host.kmod.kernel import read_symvers
 from gdsdeploy.host.kmod.module import read_module
-from gdsdeploy.host.kmod.packaged import sha256
 from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.model import expectation
 from gdsdeploy.host.subjects import trees

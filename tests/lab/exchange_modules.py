@@ -25,7 +25,7 @@ from gdsdeploy.host.archive import pack
 from gdsdeploy.host.boot import needed
 from gdsdeploy.host.boot.present import boot_id
 from gdsdeploy.host.errors import HostError
-from gdsdeploy.host.kmod.packaged import sha256
+from gdsdeploy.host.kmod.files import sha256
 from gdsdeploy.host.rollout import reload
 
 IDENT, DEVICE, UNIT = "lab-exchange", "/dev/uinput", "lab-exchange.service"

@@ -15,9 +15,9 @@ from typing import Any, Dict, Iterator, Optional, Tuple
 from ..errors import PackError
 from ..io import jsontext, tarball
 from ..io.tarball import Member
-from ..kmod.files import SIZE_LIMIT
+from ..kmod.files import SIZE_LIMIT, sha256
 from ..kmod.module import name_of
-from ..kmod.packaged import MANIFEST, MANIFEST_LIMIT, sha256
+from ..kmod.packaged import MANIFEST, MANIFEST_LIMIT
 from ..secure_boot.openssl import OpensslError
 from . import provenance
 from .provenance import Origin

@@ -22,9 +22,10 @@ from .. import derived, process
 from ..audit.audit import Result, audit, file_of, stack_files
 from ..errors import AuditError, HostError, PackError
 from ..io import atomic
+from ..kmod.files import sha256
 from ..kmod.kernel import Inputs, Kernel, override_line, read_dependencies, run_depmod
 from ..kmod.module import decisive, is_incomplete, name_of, read_module
-from ..kmod.packaged import FOLDER, MANIFEST, identity, installed_manifest, is_same_build, sha256, vouched_files
+from ..kmod.packaged import FOLDER, MANIFEST, identity, installed_manifest, is_same_build, vouched_files
 from ..rootdir import inside, list_folder, read_bytes
 from . import provenance
 from .archive import FORMAT, read_manifest, read_provenance, unpack, verify

@@ -21,7 +21,7 @@ from ..kmod import files, ofed
 from ..kmod.btf import btf_problem
 from ..kmod.driver import Expected
 from ..kmod.flavour import large_pages
-from ..kmod.kernel import GPL_COMPATIBLE, Export, Kernel, Symbols, digest_name
+from ..kmod.kernel import GPL_COMPATIBLE, Export, Kernel, Symbols
 from ..kmod.module import (
     ERROR,
     INCOMPLETE,
@@ -30,6 +30,7 @@ from ..kmod.module import (
     Module,
     decisive,
     finding,
+    name_of,
     outcome_of,
     some,
     unknown_finding,
@@ -71,7 +72,7 @@ def audit(
     chosen: Dict[str, Module] = {}
     # A file that was named explicitly takes the place of what is installed, and so does the exporter of ``extra``.
     named = {module.name for name, (_result, module) in zip(names, pairs) if module is not None and is_file(name)}
-    named |= {digest_name(export.module) for export in (extra or {}).values()}
+    named |= {name_of(export.module) for export in (extra or {}).values()}
     replaced = {place.file for name, place in places.items() if place is not None and name in named}
     for name, place in places.items():
         if place is not None:
@@ -81,7 +82,7 @@ def audit(
                 if place.file not in replaced:
                     kernel.inputs.skip(error)
     for export in (extra or {}).values():
-        chosen.pop(digest_name(export.module), None)
+        chosen.pop(name_of(export.module), None)
     chosen.update((module.name, module) for _result, module in pairs if module is not None)
     symbols = Symbols(kernel, chosen.values(), extra or {}, replaced)
     files = {*trusted, *(() if symbols.complete else vouched_files(kernel))}
@@ -322,7 +323,7 @@ def _dependencies(kernel: Kernel, module: Module, chosen: Container[str]) -> Ite
     names = set(kernel.builtin)
     if kernel.is_headers_only:
         # A machine that only builds has the headers without the kernel, and they name its exporters.
-        names |= {digest_name(export.module) for export in kernel.symvers().values()}
+        names |= {name_of(export.module) for export in kernel.symvers().values()}
     for name in module.depends:
         if name not in chosen and name not in kernel.by_name and name not in names:
             message = f"depends on module {name}, which kernel {kernel.release} doesn't have"

@@ -25,8 +25,8 @@ from ..io import atomic
 from ..kmod import driver as drivers
 from ..kmod.driver import Expected
 from ..kmod.files import SUFFIXES, Elf, Tree, digest
-from ..kmod.kernel import Export, Kernel, digest_name, format_line, from_cmd_files, read_symvers, write_symvers
-from ..kmod.module import ERROR, INCOMPLETE, PROVENANCE, Module, outcome_of, read_module
+from ..kmod.kernel import Export, Kernel, format_line, from_cmd_files, read_symvers, write_symvers
+from ..kmod.module import ERROR, INCOMPLETE, PROVENANCE, Module, name_of, outcome_of, read_module
 from ..kmod.ofed import Search, search
 from ..paths import DKMS
 from ..rootdir import inside, read_text
@@ -206,7 +206,7 @@ def earlier_exports(kernel: Kernel, tree: Tree, log: Log) -> Optional[Dict[str, 
             exports = {
                 name: export._replace(module=EXPORTER)
                 for name, export in read_symvers(path).items()
-                if digest_name(export.module) == EXPORTER
+                if name_of(export.module) == EXPORTER
             }
             reason = _distrust(kernel, tree, folder, exports)
         except SymversError as error:

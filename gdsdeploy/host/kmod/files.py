@@ -33,7 +33,7 @@ from .. import process
 from ..errors import ElfError, HostError, TreeError
 
 _LIBRARY = "libzstd.so.1"
-_CHUNK = 1 << 18
+CHUNK = 1 << 18
 
 
 class ZstdError(Exception):
@@ -72,18 +72,18 @@ def zstd_chunks(source: IO[bytes]) -> Iterator[bytes]:
         _fields_ = (("data", ctypes.c_void_p), ("size", ctypes.c_size_t), ("position", ctypes.c_size_t))
 
     zstd: Any = zstd_library()
-    space = ctypes.create_string_buffer(_CHUNK)
+    space = ctypes.create_string_buffer(CHUNK)
     stream = zstd.ZSTD_createDStream()
     if not stream:
         raise ZstdError("out of memory")
     try:
         zstd.ZSTD_initDStream(stream)
         missing = 1
-        for data in iter(lambda: source.read(_CHUNK), b""):
+        for data in iter(lambda: source.read(CHUNK), b""):
             packed = Buffer(ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p), len(data), 0)
             is_flushed = False
             while packed.position < packed.size or not is_flushed:
-                plain = Buffer(ctypes.addressof(space), _CHUNK, 0)
+                plain = Buffer(ctypes.addressof(space), CHUNK, 0)
                 missing = zstd.ZSTD_decompressStream(stream, ctypes.byref(plain), ctypes.byref(packed))
                 if zstd.ZSTD_isError(missing):
                     raise ZstdError(zstd.ZSTD_getErrorName(missing).decode("ascii", "replace"))
@@ -103,7 +103,6 @@ SIZE_LIMIT = 1 << 30
 MEMORY_LIMIT = 16 << 20
 #: An xz header may ask for any dictionary; kernels are packed with at most 64 MiB (xz -9).
 XZ_MEMORY = 256 << 20
-CHUNK = 1 << 18
 #: Bytes of all unpacked files in the cache; a driver's modules have half of it.
 _CACHE_LIMIT = 48 << 20
 _cache: Dict[Tuple[Any, ...], bytes] = {}
@@ -493,13 +492,21 @@ def digest(tree: Tree) -> str:
     return digest_files(tree.path, list(_files(tree.path)))
 
 
+def sha256(path: str) -> str:
+    """The hexadecimal SHA-256 of a file's content; raises OSError."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for chunk in iter(lambda: file.read(1 << 20), b""):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
 def digest_files(folder: str, names: List[str]) -> str:
     """``sha256:…`` over the sorted ``names`` inside ``folder`` with the sha256 of each content; raises TreeError."""
     total = hashlib.sha256()
     for name in sorted(names):
         try:
-            with open(os.path.join(folder, name), "rb") as file:
-                content = hashlib.sha256(file.read()).hexdigest()
+            content = sha256(os.path.join(folder, name))
         except OSError as error:
             raise _unread(os.path.join(folder, name), error) from None
         total.update(f"{name}\0{content}\n".encode())

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fnmatch
-import hashlib
 import os
 import re
 import tempfile
@@ -45,7 +44,7 @@ from .. import process
 from ..errors import ElfError, HostError, KernelError, SymversError
 from ..io import cache
 from ..rootdir import LoopError, inside, list_folder, list_names, read_file
-from .files import SUFFIXES, open_plain
+from .files import SUFFIXES, open_plain, sha256
 from .flavour import series
 from .module import Module, name_of, read_module, read_once, stem_of
 
@@ -175,11 +174,6 @@ def from_cmd_files(texts: Iterable[str], place: str) -> Dict[str, Export]:
     """
     lines = re.findall(r"^#SYMVER (\S+) 0x([0-9a-fA-F]{1,8})\s*$", "\n".join(texts), re.MULTILINE)
     return {name: Export(int(crc, 16), place, True) for name, crc in lines}
-
-
-def digest_name(module: str) -> str:
-    """The in-kernel name of a line's module."""
-    return os.path.basename(module).replace("-", "_")
 
 
 def _parse(text: str, path: str, number: int) -> tuple[str, Export]:
@@ -521,8 +515,7 @@ class Kernel:
         if not path:
             return ""
         try:
-            with open(path, "rb") as file:
-                return "sha256:" + hashlib.sha256(file.read()).hexdigest()
+            return "sha256:" + sha256(path)
         except OSError as error:
             raise KernelError(f"{path}: cannot be read: {error.strerror}", _SYMVERS_HINT) from None
 
@@ -779,4 +772,4 @@ class Symbols:
 
 def _provider(export: Export) -> Provider:
     spaces = (export.namespace,) if export.namespace else ()
-    return Provider(digest_name(export.module), "", export.crc, export.gpl, "", spaces)
+    return Provider(name_of(export.module), "", export.crc, export.gpl, "", spaces)

@@ -7,7 +7,6 @@ folder or ``configure.mk.kernel``, and by the versions of the installed module.
 from __future__ import annotations
 
 import glob
-import hashlib
 import os
 import re
 from dataclasses import dataclass
@@ -15,7 +14,9 @@ from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..errors import ElfError, SymversError
 from ..rootdir import inside, list_folder, read_file
-from .kernel import Export, Kernel, digest_name, read_symvers
+from .files import sha256
+from .kernel import Export, Kernel, read_symvers
+from .module import name_of
 
 #: What nvidia-peermem imports from the RDMA core, and what its build looks for.
 SYMBOLS = ("ib_register_peer_memory_client", "ib_unregister_peer_memory_client")
@@ -91,8 +92,7 @@ def search(kernel: Kernel) -> Search:
         if reason:
             refused.append(f"{path} {reason}")
             continue
-        with open(os.path.join(path, _SYMVERS), "rb") as file:
-            digest = "sha256:" + hashlib.sha256(file.read()).hexdigest()
+        digest = "sha256:" + sha256(os.path.join(path, _SYMVERS))
         return Search(OfedTree(path, kernel.release, digest, own), tuple(refused))
     return Search(None, tuple(refused))
 
@@ -127,9 +127,10 @@ def _release_of(base: str, path: str) -> str:
 
 def _objection(kernel: Kernel, path: str, release: str, exports: Mapping[str, Export]) -> str:
     """Why the tree is not this kernel's; empty when it is."""
+    exporter = name_of(exports[SYMBOLS[0]].module)
     try:
         match = _DECLARED.search(_text(inside(path, _CONFIGURED)))
-        installed = installed_exports(kernel, digest_name(exports[SYMBOLS[0]].module))
+        installed = installed_exports(kernel, exporter)
     except ElfError as error:
         kernel.inputs.skip(error)
         return f"can't be compared with this kernel: {error.message}"
@@ -139,7 +140,6 @@ def _objection(kernel: Kernel, path: str, release: str, exports: Mapping[str, Ex
     other = sorted(declared - {kernel.release})
     if other:
         return f"was made for kernel {other[0]}, not {kernel.release}"
-    exporter = digest_name(exports[SYMBOLS[0]].module)
     if installed:
         for name in SYMBOLS:
             have, want = installed.get(name), exports[name].crc

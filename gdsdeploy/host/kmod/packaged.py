@@ -14,7 +14,6 @@ identifies its build: a key made for that build signed it, or it has at least th
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -25,6 +24,7 @@ from ..io import cache
 from ..paths import DKMS
 from ..rootdir import inside, list_folder, list_names, read_text
 from . import driver as drivers
+from .files import sha256
 from .kernel import Kernel
 from .module import name_of, read_once
 from .packaged_file import PackagedFile
@@ -94,15 +94,6 @@ def file_digest(path: str) -> Optional[str]:
         return cache.of_file("sha256", path, lambda: sha256(path)) if os.path.isfile(path) else None
     except OSError:
         return None
-
-
-def sha256(path: str) -> str:
-    """The hexadecimal SHA-256 of a file's content; raises OSError."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        for chunk in iter(lambda: file.read(1 << 20), b""):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 #: What follows the state where an installed module isn't the one that DKMS built; dkms itself has several wordings.

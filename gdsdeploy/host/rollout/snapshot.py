@@ -13,8 +13,9 @@ from ..audit.audit import STACK
 from ..boot.present import boot_id, booting, lock_digest, now
 from ..errors import RolloutError
 from ..kmod import driver as drivers
+from ..kmod.files import sha256
 from ..kmod.kernel import Kernel, releases
-from ..kmod.packaged import FOLDER, MANIFEST, sha256
+from ..kmod.packaged import FOLDER, MANIFEST
 from ..rootdir import inside, read_text
 
 VERSION = 1
