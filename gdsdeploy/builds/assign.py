@@ -14,11 +14,11 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from gdsdeploy import console
 from gdsdeploy.builds import cache as buildcache
-from gdsdeploy.builds.cache import BuildCache, BuilderKeys
+from gdsdeploy.builds.cache import BuildCache, BuilderKeys, CacheEntry
 from gdsdeploy.errors import BuildCacheUnusable, GdsError, SigningKeyUnusable
 from gdsdeploy.host.archive import pack, provenance
 from gdsdeploy.host.archive.key import NONE
@@ -33,17 +33,8 @@ _DECISIVE = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class CachedBuild:
-    """A kept build."""
-
-    #: the machine that built and signed it
-    builder: str
-    manifest: Mapping[str, Any]
-
-
 #: Looks for a kept build: want, and the machines that may have built it → the build, None when there is none.
-FindBuild = Callable[[str, Sequence[str]], CachedBuild | None]
+FindBuild = Callable[[str, Sequence[str]], CacheEntry | None]
 
 
 @dataclass(frozen=True)
@@ -160,7 +151,7 @@ def _supply(
     wants: Mapping[str, str],
     facts: BuildFacts,
     builders: Sequence[str],
-    cached_build: CachedBuild | None,
+    cached_build: CacheEntry | None,
 ) -> Supply:
     """The supply of a machine that doesn't have to build; ``builders``: suppliers of it that build in this run."""
     want, profile = wants[name], fleet.profiles[fleet.machine(name).profile]
@@ -235,7 +226,7 @@ def _want(fleet: Fleet, lock: Lock, name: str, facts: BuildFacts, *, kernel: str
     return want(lock.targets[profile], facts, signing=signer, kernel=kernel)
 
 
-def _build_of(cached_build: CachedBuild | None) -> tuple[str, str]:
+def _build_of(cached_build: CacheEntry | None) -> tuple[str, str]:
     build = cached_build.manifest.get("kernel_build") if cached_build is not None else None
     return (str(build.get("file", "")), str(build.get("sha256", ""))) if isinstance(build, Mapping) else ("", "")
 
@@ -258,18 +249,18 @@ class RunArchives:
         self.folder, self.keys = folder, keys
         self._cache = cache
         self._first_fingerprints = keys.fingerprints()
-        self._lookups: dict[tuple[str, tuple[str, ...]], CachedBuild | None] = {}
+        self._lookups: dict[tuple[str, tuple[str, ...]], CacheEntry | None] = {}
         #: want → size and time of an archive that is in the cache, too
         self._in_cache: dict[str, tuple[int, int]] = {}
 
-    def look(self, want: str, builders: Sequence[str]) -> CachedBuild | None:
+    def look(self, want: str, builders: Sequence[str]) -> CacheEntry | None:
         """The kept build by one of ``builders`` that serves ``want``, which is then in the folder; None without one."""
         lookup = want, tuple(builders)
         if lookup not in self._lookups:
             path = archive_of(want, self.folder)
             origins = [origin for origin in map(self.keys.origin, builders) if origin is not None]
             entry = self._cache.take(want, path, origins)
-            self._lookups[lookup] = None if entry is None else CachedBuild(entry.builder, entry.manifest)
+            self._lookups[lookup] = entry
             if entry is not None:
                 self._in_cache[want] = _state(path)
         return self._lookups[lookup]

@@ -26,7 +26,7 @@ import struct
 import tempfile
 import zlib
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import IO, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type
 
 from .. import process
@@ -206,10 +206,6 @@ def _unzstd(source: IO[bytes], target: IO[bytes], limit: int) -> None:
         raise DamagedError(f"damaged zstd data: {reason}") from None
 
 
-def _unlz4(source: IO[bytes], target: IO[bytes], limit: int) -> None:
-    _by_program("lz4", (), source, target, limit)
-
-
 def _by_program(name: str, options: Sequence[str], source: IO[bytes], target: IO[bytes], limit: int) -> None:
     done = process.pipe([name, "-dcq", *options], source, target, timeout=120, limit=limit)
     if done.status == process.NOT_FOUND:
@@ -223,7 +219,7 @@ def _by_program(name: str, options: Sequence[str], source: IO[bytes], target: IO
 _UNPACKERS: Dict[str, Callable[[IO[bytes], IO[bytes], int], None]] = {
     ".xz": _unxz, ".gz": _ungzip, ".zst": _unzstd,
     # Of kernel images only.
-    ".lz4": _unlz4,
+    ".lz4": partial(_by_program, "lz4", ()),
 }  # fmt: skip
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies
 
-from gdsdeploy.builds.assign import BuildFacts, CachedBuild, Supply, by_intent, supplies
+from gdsdeploy.builds.assign import BuildFacts, Supply, by_intent, supplies
 from gdsdeploy.builds.assign import want as want_of
+from gdsdeploy.builds.cache import CacheEntry
 from gdsdeploy.converge.plan_report import built_on, origins
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet, references
@@ -47,9 +48,10 @@ def chosen(
 ) -> dict[str, Supply]:
     """``wants``: those of kept builds; ``by``: who built them, by default whoever may."""
 
-    def cached(key: str, builders: Sequence[str]) -> CachedBuild | None:
+    def cached(key: str, builders: Sequence[str]) -> CacheEntry | None:
         builder = by or next(iter(builders), "")
-        return CachedBuild(builder, manifest or {}) if key in wants and builder in builders else None
+        entry = CacheEntry("", builder, "", 0, 0.0, manifest or {})
+        return entry if key in wants and builder in builders else None
 
     return supplies(intent, LOCK, facts, cached)
 
