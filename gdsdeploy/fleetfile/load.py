@@ -119,7 +119,9 @@ def own_blocks(path: Path) -> tuple[Block, ...]:
 
 def with_own_rules(fleet: Fleet, path: Path) -> Fleet:
     """The fleet with the rules that are beside its file ``path`` now; raises as :func:`own_blocks`."""
-    return rules.with_own(fleet, _own(path)[1])
+    same = fleet.model_copy()
+    same._own_rules = tuple(_own(path)[1])
+    return same
 
 
 def _own(path: Path) -> tuple[tuple[Block, ...], list[Rule]]:

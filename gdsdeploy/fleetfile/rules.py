@@ -22,7 +22,7 @@ from gdsdeploy.model.fleet import Driver, Fleet, GpuClass, Profile
 from gdsdeploy.model.text import matching
 from gdsdeploy.platform import stack_platform_for, supported_systems
 
-__all__ = ["Block", "RuleFile", "load", "own_rules_of", "rules_of", "with_own", "write_own"]
+__all__ = ["Block", "RuleFile", "load", "own_rules_of", "rules_of", "write_own"]
 
 _ARCHES: Final = get_args(Profile.model_fields["arch"].annotation)
 _PLATFORMS: Final = tuple(map(stack_platform_for, supported_systems()))
@@ -124,13 +124,6 @@ def own_rules_of(fleet: Path) -> Path:
     """Where the rules of a fleet file are: ``fleet.compat.yml`` for ``fleet.yml``."""
     own = paths.fleet_file(fleet)
     return own.with_name(f"{own.stem}.compat.yml")
-
-
-def with_own(fleet: Fleet, own: Sequence[Rule]) -> Fleet:
-    """The fleet with these rules of its own."""
-    same = fleet.model_copy()
-    same._own_rules = tuple(own)
-    return same
 
 
 def rules_of(fleet: Fleet) -> tuple[Rule, ...]:

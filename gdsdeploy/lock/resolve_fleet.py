@@ -32,13 +32,9 @@ from gdsdeploy.repo.packages import Universe
 from gdsdeploy.repo.repository import Repository
 
 #: Announces a long step while it runs.
-Step = Callable[[str], AbstractContextManager[None]]
+Step = Callable[[str], AbstractContextManager[object]]
 
 _ASKED_AT_ONCE: Final = 8
-
-
-def _silently(title: str) -> AbstractContextManager[None]:  # noqa: ARG001
-    return nullcontext()
 
 
 @dataclass(frozen=True)
@@ -148,7 +144,7 @@ def resolve_fleet(
     old: Lock | None = None,
     upgrade: Upgrade = Upgrade(),
     now: datetime | None = None,
-    step: Step = _silently,
+    step: Step = nullcontext,
     installed: Installed = {},  # noqa: B006 - nothing changes it
 ) -> Resolved:
     """Resolve every profile; raises NoSolution with the reasons of all that have none.
@@ -284,7 +280,7 @@ def explain(
     fetcher: Fetcher,
     *,
     now: datetime | None = None,
-    step: Step = _silently,
+    step: Step = nullcontext,
 ) -> list[Explanation]:
     """Explain a subject or package for each profile whose lock has it; raises LockInvalid if none has."""
     reader = _Reader(fleet, fetcher, now, step)
@@ -307,7 +303,7 @@ def explain(
 
 
 def check(
-    fleet: Fleet, lock: Lock, fetcher: Fetcher, *, now: datetime | None = None, step: Step = _silently
+    fleet: Fleet, lock: Lock, fetcher: Fetcher, *, now: datetime | None = None, step: Step = nullcontext
 ) -> list[Reason]:
     """Every reason against ``lock``: another fleet, lost files, and indices that are expired, changed or older."""
     reasons = lockfile.status(fleet, lock)

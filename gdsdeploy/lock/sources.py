@@ -62,7 +62,7 @@ class _Reader:
     fetcher: Fetcher
     indices: Sequence[Index]
     #: announces a long step while it runs
-    step: Callable[[str], AbstractContextManager[None]]
+    step: Callable[[str], AbstractContextManager[object]]
 
     def _read(self, package: Package, folder: str, kind: TypeAdapter[T], read: Callable[[Path], T]) -> T:
         """What ``read`` tells of a package's file; from the cache's ``folder`` if it was read before."""

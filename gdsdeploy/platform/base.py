@@ -283,21 +283,19 @@ PLATFORMS: dict[str, tuple[int, StackPlatform]] = {}
 REFUSED: dict[str, tuple[str, str]] = {}
 
 
-def register(*platforms: StackPlatform, rank: int = 100) -> None:
-    """Make releases of an operating system known; raises ValueError for an ``os`` that is taken.
+def register(platform: StackPlatform, rank: int = 100) -> None:
+    """Make a release of an operating system known; raises ValueError for an ``os`` that is taken.
 
     rank: place in the list of known systems, the smallest first; ties go by the order of registering.
     """
-    for platform in platforms:
-        if platform.os in PLATFORMS:
-            raise ValueError(f"two platforms have the name {platform.os}")
-        PLATFORMS[platform.os] = (rank, platform)
+    if platform.os in PLATFORMS:
+        raise ValueError(f"two platforms have the name {platform.os}")
+    PLATFORMS[platform.os] = (rank, platform)
 
 
-def refuse(reason: str, hint: str, *systems: str) -> None:
-    """Make systems known as ones that can't be served; the reason is a clause after the system's name."""
-    for os in systems:
-        REFUSED[os] = (reason, hint)
+def refuse(os: str, reason: str, hint: str) -> None:
+    """Make a system known as one that can't be served; the reason is a clause after the system's name."""
+    REFUSED[os] = (reason, hint)
 
 
 #: NVIDIA's CUDA repositories: one for each system and architecture.

@@ -263,9 +263,9 @@ def register_releases(
         system = f"{name}-{release}"
         register(make(os=system, family="rhel", release=release, **fields), rank=rank)
     refuse(
+        f"{name}-8",
         "isn't supported: its Python is 3.6, and gdsdeploy's program on the host needs 3.9",
         f"Use {' or '.join(f'{name}-{release}' for release in of)}",
-        f"{name}-8",
     )
 
 

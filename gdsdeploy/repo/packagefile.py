@@ -16,12 +16,12 @@ import stat
 import struct
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Final
 
 from gdsdeploy.errors import RepositoryUntrusted
 from gdsdeploy.repo import unpack
+from gdsdeploy.repo.packages import Key
 from gdsdeploy.repo.repository import verify
 
 #: Bytes before the first header, and what they begin with.
@@ -261,18 +261,10 @@ _DIGESTS: Final = {8: "sha256", 9: "sha384", 10: "sha512"}
 _HINT: Final = "Do not use this mirror; compare `package_keys` with the keys that the vendor publishes"
 
 
-@dataclass(frozen=True)
-class Expected:
-    """What the index says about a file: ``version`` is ``[EPOCH:]VERSION-RELEASE``."""
-
-    package: str
-    version: str
-    architecture: str
-
-
-def check_signature(path: Path, expected: Expected, *, keyring: Path, fingerprints: Sequence[str], name: str) -> None:
+def check_signature(path: Path, expected: Key, *, keyring: Path, fingerprints: Sequence[str], name: str) -> None:
     """Raise RepositoryUntrusted unless a pinned key signed this very package, and its content is the signed one.
 
+    expected: what the index says about the file; its version is ``[EPOCH:]VERSION-RELEASE``.
     name: how messages call the file, normally its address.  Raises RepositoryUnusable where ``keyring`` isn't there.
     """
     with path.open("rb") as file:
@@ -287,11 +279,10 @@ def check_signature(path: Path, expected: Expected, *, keyring: Path, fingerprin
         verify(text, detached=signatures, keyring=keyring, fingerprints=fingerprints, name=name)
         if hashlib.file_digest(file, kind).hexdigest() != digest:
             raise RepositoryUntrusted(f"{name}: the package's content is not the signed one", hint=_HINT)
-    version = expected.version if ":" in expected.version else f"0:{expected.version}"
-    if package != replace(expected, version=version):
+    own, version, architecture = expected
+    if package != (own, version if ":" in version else f"0:{version}", architecture):
         raise RepositoryUntrusted(
-            f"{name}: the index calls it {expected.package} {expected.version} {expected.architecture}, but the signed"
-            f" package is {package.package} {package.version} {package.architecture}",
+            f"{name}: the index calls it {' '.join(expected)}, but the signed package is {' '.join(package)}",
             hint=_HINT,
         )
 
@@ -320,8 +311,8 @@ def _payload_digest(header: Header) -> tuple[str, str]:
     return kind, digests[0]
 
 
-def _identity(header: Header) -> Expected:
+def _identity(header: Header) -> Key:
     name, version, release, architecture = (
         "".join(header.strings(tag)[:1]) for tag in (_NAME, _VERSION, _RELEASE, _ARCH)
     )
-    return Expected(name, f"{header.number(_EPOCH) or 0}:{version}-{release}", architecture)
+    return name, f"{header.number(_EPOCH) or 0}:{version}-{release}", architecture

@@ -257,8 +257,6 @@ class Origin:
     architectures: tuple[str, ...]
     #: the list's own address, for messages
     uri: str
-    #: what a Filename of the list is relative to, if not the repository's base address
-    prefix: str = ""
 
 
 T = TypeVar("T")
@@ -467,7 +465,7 @@ def _read(fields: dict[str, str], name: str, where: Origin) -> Candidate:
         # Apt ignores what is provided in other than one version.
         provides=tuple(offer for offer in provides if offer.relation in ("", "=")),
         conflicts=_flat(read("conflicts", "breaks")),
-        filename=where.prefix + names.path(fields["filename"]),
+        filename=names.path(fields["filename"]),
         size=names.size(fields["size"]),
         sha256=names.sha256(fields["sha256"]),
         repository=where.repository,

@@ -669,7 +669,7 @@ def signature_check(repository: Repository, package: Package | Candidate, uri: s
     """Raises RepositoryUntrusted for a file of ``package`` that no key of its unsigned repository signed."""
     return partial(
         packagefile.check_signature,
-        expected=packagefile.Expected(*package.key),
+        expected=package.key,
         keyring=repository.keyring,
         fingerprints=repository.package_keys,
         name=uri,

@@ -170,7 +170,6 @@ class Term(NamedTuple):
 class Expression(NamedTuple):
     """Terms that all have to hold; no terms admit anything."""
 
-    text: str
     terms: Tuple[Term, ...]
 
     def admits(self, *names: str) -> Optional[bool]:
@@ -185,9 +184,6 @@ class Expression(NamedTuple):
                     f"no version is written like {term.version!r} here; they are written like {', '.join(examples)}"
                 )
 
-    def __str__(self) -> str:
-        return self.text
-
 
 def _all_of(answers: Iterable[Optional[bool]]) -> Optional[bool]:
     """False if one is; else None if one is; else True."""
@@ -199,7 +195,7 @@ def _all_of(answers: Iterable[Optional[bool]]) -> Optional[bool]:
 def parse_versions(text: str) -> Expression:
     """Read an expression; raises ValueError that names the invalid part."""
     if text.strip() == "newest":
-        return Expression("newest", ())
+        return Expression(())
     terms = []
     for part in text.split(","):
         match = _TERM.match(part.strip())
@@ -209,7 +205,7 @@ def parse_versions(text: str) -> Expression:
         if term.operator in _BOUNDS and not _ORDERED.match(term.version):
             raise ValueError(f"not a version that others can be compared with: {term.version!r}")
         terms.append(term)
-    return Expression(text.strip(), tuple(terms))
+    return Expression(tuple(terms))
 
 
 #: What a combination has of a subject: a word, or a version, with all of its names if it has several.

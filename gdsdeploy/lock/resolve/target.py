@@ -38,25 +38,23 @@ from gdsdeploy.repo.packages import Candidate, Key, Relation, Universe
 _DRIVER, _NVIDIA_FS, _DKMS = "nvidia", "nvidia_fs", "dkms"
 
 
-def nvidia_fs_facts(choice: Choice, modules: Sequence[ModuleInPackage]) -> dict[str, str | None]:
-    """What rules may ask about the nvidia-fs of a choice's packages; nothing where no package brings it."""
-    kernel = next((option for option in choice if option.subject == "kernel"), None)
-    package = kernel.packages.get("nvidia-fs-modules") if kernel is not None else None
+def nvidia_fs_facts(kernel: Option, modules: Sequence[ModuleInPackage]) -> dict[str, str | None]:
+    """What rules may ask about the nvidia-fs of a kernel's packages; nothing where no package brings it."""
+    package = kernel.packages.get("nvidia-fs-modules")
     version = next((module.version for module in modules if module.module == _NVIDIA_FS), "")
     if package is None or not version:
         return {}
     return {"nvidia_fs": version, "nvidia_fs_package": package.version, "nvidia_fs_origin": package.origin}
 
 
-def unpinned_nvidia_fs(profile: Profile, choice: Choice, facts: Combination) -> tuple[Option, Verdict] | None:
-    """The kernel whose packaged nvidia-fs its pin doesn't admit, and that as a verdict; None: the pin admits it."""
-    kernel = next((option for option in choice if option.modules is not None), None)
+def unpinned_nvidia_fs(profile: Profile, kernel: Option, facts: Combination) -> Verdict | None:
+    """The verdict against a kernel whose packaged nvidia-fs its pin doesn't admit; None: the pin admits it."""
     version = facts.get("nvidia_fs")
-    if kernel is None or not version or parse_versions(profile.nvidia_fs).admits(str(version)):
+    if kernel.modules is None or not version or parse_versions(profile.nvidia_fs).admits(str(version)):
         return None
     package = kernel.packages["nvidia-fs-modules"]
     words = f"The pin nvidia_fs: {profile.nvidia_fs!r} doesn't admit {version}, which {package} has."
-    return kernel, Verdict("pin", False, words)
+    return Verdict("pin", False, words)
 
 
 def checked_modules(
@@ -343,7 +341,7 @@ class Keep:
     def refused(self) -> list[RefusedChoice]:
         """The lock's reasons against newer versions of subjects that don't move."""
         subjects = [subject for subject in PARTS if not self._moves(subject)]
-        return [r for r in self.target.refused if r.subject in subjects]
+        return [refused for refused in self.target.refused if refused.subject in subjects]
 
     def has(self, option: Option) -> bool:
         """Whether an option is what the lock has."""
@@ -461,12 +459,12 @@ def first(
             continue
         # Which nvidia-fs a kernel's package has, rules can ask from now on, before other packages are looked for.
         kernel = next(option for option in choice if option.subject == "kernel")
-        search.learned[id(kernel)] = nvidia_fs_facts(choice, modules(packages))
+        search.learned[id(kernel)] = nvidia_fs_facts(kernel, modules(packages))
         facts = _facts(search, choice, packages, task.platform)
         late = [verdict for verdict in judge(facts, search.rules) if not verdict.allowed]
-        if unpinned := unpinned_nvidia_fs(task.profile, choice, facts):
-            search.dead.append((unpinned[0],))
-            late.append(unpinned[1])
+        if unpinned := unpinned_nvidia_fs(task.profile, kernel, facts):
+            search.dead.append((kernel,))
+            late.append(unpinned)
         if not late:
             return choice, packages
         broken += (f"[{verdict.rule}] {verdict.words}" for verdict in late)
