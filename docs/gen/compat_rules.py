@@ -7,7 +7,17 @@ from dataclasses import asdict
 from importlib import resources
 
 from gdsdeploy import lock
-from gdsdeploy.fleetfile.rules import load
+from gdsdeploy.files import yamlfile
+from gdsdeploy.fleetfile.rules import RuleFile
+from gdsdeploy.host.model.compat import Rule
+
+
+def load(text: str) -> tuple[Rule, ...]:
+    """Read compat.yml; raises ValueError (pydantic's) for a rule that is malformed, and for an id given twice."""
+    file = RuleFile.model_validate(yamlfile.shipped(text))
+    if file.repeated():
+        raise ValueError(file.repeated()[0][1])
+    return tuple(block.rule() for block in file.rules)
 
 
 def table() -> str:

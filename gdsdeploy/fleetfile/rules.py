@@ -15,14 +15,14 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from gdsdeploy import paths
 from gdsdeploy.errors import FleetInvalid, did_you_mean
-from gdsdeploy.files import output, yamlfile
+from gdsdeploy.files import output
 from gdsdeploy.host.model import compat
 from gdsdeploy.host.model.compat import Rule
 from gdsdeploy.model.fleet import Driver, Fleet, GpuClass, Profile
 from gdsdeploy.model.text import matching
 from gdsdeploy.platform import stack_platform_for, supported_systems
 
-__all__ = ["Block", "RuleFile", "load", "own_rules_of", "rules_of", "write_own"]
+__all__ = ["Block", "RuleFile", "own_rules_of", "rules_of", "write_own"]
 
 _ARCHES: Final = get_args(Profile.model_fields["arch"].annotation)
 _PLATFORMS: Final = tuple(map(stack_platform_for, supported_systems()))
@@ -110,14 +110,6 @@ class RuleFile(BaseModel):
                 problems.append((("rules", number, "id"), f"another rule has the id {rule.id}"))
             ids.add(rule.id)
         return problems
-
-
-def load(text: str) -> tuple[Rule, ...]:
-    """Read compat.yml; raises ValueError (pydantic's) for a rule that is malformed, and for an id given twice."""
-    file = RuleFile.model_validate(yamlfile.shipped(text))
-    if file.repeated():
-        raise ValueError(file.repeated()[0][1])
-    return tuple(block.rule() for block in file.rules)
 
 
 def own_rules_of(fleet: Path) -> Path:

@@ -71,7 +71,7 @@ class _Deb(Order):
 
     def meets(self, offered: str, version: str, relation: str, bound: str) -> bool:
         """Only a versioned Provides satisfies a versioned relation (deb-control(5), Debian policy 7.5)."""
-        return not relation or bool(offered and holds(version, relation, bound))
+        return not relation or bool(offered and RELATIONS[relation](deb(version), deb(bound)))
 
 
 class _Rpm(Order):
@@ -106,11 +106,6 @@ RPM: Final = _Rpm()
 def deb(version: str) -> NativeVersion:
     """A sort key with dpkg's order; raises ValueError for text that is no version."""
     return NativeVersion(version)
-
-
-def holds(have: str, relation: str, bound: str) -> bool:
-    """Whether version ``have`` stands in ``relation`` (one of RELATIONS) to ``bound``, by dpkg's order."""
-    return RELATIONS[relation](deb(have), deb(bound))
 
 
 def upstream(version: str) -> str:

@@ -651,8 +651,7 @@ def check_packages(fetcher: Fetcher, repositories: Sequence[Repository], package
     unsigned = {repository.name: repository for repository in repositories if repository.unsigned}
     with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
         chosen = [package for package in packages if package.repository in unsigned]
-        for _ in pool.map(lambda package: _check_package(fetcher, unsigned[package.repository], package), chosen):
-            pass
+        list(pool.map(lambda package: _check_package(fetcher, unsigned[package.repository], package), chosen))
 
 
 def _check_package(fetcher: Fetcher, repository: Repository, package: Package) -> None:

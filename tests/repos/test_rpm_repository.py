@@ -400,7 +400,7 @@ def test_a_signed_package_under_another_name_is_refused(epel: Epel, verb: Verb) 
 def test_a_file_that_is_cut_off_is_refused(epel: Epel, tmp_path: Path, size: int) -> None:
     path = tmp_path / "cut.rpm"
     path.write_bytes(epel.package.read_bytes()[:size])
-    expected = packagefile.Expected("dkms", DKMS.version, "noarch")
+    expected = ("dkms", DKMS.version, "noarch")
     with pytest.raises(RepositoryUntrusted, match=r"cut\.rpm: not a package of rpm"):
         packagefile.check_signature(
             path, expected, keyring=epel.key.keyring, fingerprints=[epel.key.fingerprint], name="cut.rpm"

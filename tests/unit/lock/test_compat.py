@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from docs.gen.compat_rules import load
 from gdsdeploy.errors import RepositoryUntrusted
-from gdsdeploy.fleetfile.rules import load
 from gdsdeploy.host.model import compat
 from gdsdeploy.host.model.compat import SUBJECTS, Combination, Rule, Verdict
 from gdsdeploy.lock.compat import OLD_INDEX, judge_ages

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from docs.gen.compat_rules import load
 from gdsdeploy.errors import GdsError, NoSolution, RepositoryUnusable
-from gdsdeploy.fleetfile.rules import load
 from gdsdeploy.host.model.compat import Rule, rules_with
 from gdsdeploy.lock.resolve import Resolution, resolve
 from gdsdeploy.lock.resolve.explain import explain

@@ -228,8 +228,8 @@ SHA = "0" * 64
 TAIL = f"Filename: pool/x.deb\nSize: 7\nSHA256: {SHA}\n"
 
 
-def listing(text: str, suite: str = "stable", prefix: str = "") -> PackageList:
-    where = Origin("test", suite, "main", "debian", ("amd64", "all"), "https://mirror.example/Packages", prefix)
+def listing(text: str, suite: str = "stable") -> PackageList:
+    where = Origin("test", suite, "main", "debian", ("amd64", "all"), "https://mirror.example/Packages")
     return PackageList(text.encode(), where)
 
 
@@ -252,11 +252,11 @@ def test_a_stanza_becomes_a_candidate() -> None:
     text = stanza(
         "x", "2-1", "Source: y (2)\nPre-Depends: p\nDepends: d\nConflicts: c\nBreaks: b (<< 1)\nProvides: v (= 2)\n"
     )
-    (candidate,) = listing(text, prefix="flat/").named("x")
+    (candidate,) = listing(text).named("x")
     assert (candidate.source, candidate.source_version) == ("y", "2")
     assert (candidate.pre_depends, candidate.depends) == (((Relation("p"),),), ((Relation("d"),),))
     assert candidate.conflicts == (Relation("c"), Relation("b", "<<", "1"))
-    assert (candidate.filename, candidate.size, candidate.sha256) == ("flat/pool/x.deb", 7, SHA)
+    assert (candidate.filename, candidate.size, candidate.sha256) == ("pool/x.deb", 7, SHA)
 
 
 def test_a_stanza_need_not_begin_with_its_name_nor_end_with_a_line() -> None:
