@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, get_args
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, Strict, model_validator
 
 from gdsdeploy import paths
 from gdsdeploy.errors import FleetInvalid, did_you_mean
@@ -19,7 +19,7 @@ from gdsdeploy.files import output
 from gdsdeploy.host.model import compat
 from gdsdeploy.host.model.compat import Rule
 from gdsdeploy.model.fleet import Driver, Fleet, GpuClass, Profile
-from gdsdeploy.model.text import matching
+from gdsdeploy.model.text import Model, matching
 from gdsdeploy.platform import stack_platform_for, supported_systems
 
 __all__ = ["Block", "RuleFile", "own_rules_of", "rules_of", "write_own"]
@@ -69,10 +69,8 @@ Conditions = Annotated[
 ]
 
 
-class Block(BaseModel):
+class Block(Model):
     """One block of compat.yml, or of a fleet's own rules."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: Annotated[str, matching(r"^[a-z0-9][a-z0-9.-]+$", "an id has a-z, 0-9, dots and dashes")]
     says: str
@@ -95,12 +93,10 @@ class Block(BaseModel):
         return Rule(**self.model_dump(), place=place)
 
 
-class RuleFile(BaseModel):
+class RuleFile(Model):
     """A file of rules."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    rules: tuple[Block, ...] = ()
+    rules: Annotated[tuple[Block, ...], Strict(False)] = ()
 
     def repeated(self, others: Sequence[Rule] = ()) -> list[tuple[tuple[str | int, ...], str]]:
         """Rules whose id another rule has: (path of keys, what is wrong there)."""
