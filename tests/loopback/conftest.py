@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Generator, Iterator
@@ -50,6 +51,14 @@ def pytest_runtest_setup() -> Generator[None, object, object]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None, object, object]:
     return (yield from _named())
+
+
+@pytest.fixture
+def no_signal_is_ignored() -> Iterator[None]:
+    """Below nohup(1), programs inherit that SIGHUP is ignored, and then a verb ignores it, too."""
+    former = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, former)
 
 
 @pytest.fixture

@@ -388,9 +388,10 @@ def control_group(text: str) -> str:
     """The path that says most of a process's /proc/PID/cgroup: that of a Slurm job, else systemd's, which is the last.
 
     Of version 1, Slurm's proctrack/cgroup makes groups of its own controllers, and the last line has slurmd's unit.
+    Where both versions are mounted, systemd may use the first alone: the last line is then the root.
     """
     paths = [line.split(":", 2)[-1] for line in text.strip().split("\n")]
-    return next((path for path in paths if JOB.search(path)), paths[-1])
+    return next((path for path in paths if JOB.search(path)), next((path for path in paths[::-1] if path != "/"), "/"))
 
 
 def job_names(group: str, environment: Mapping[str, str]) -> List[str]:

@@ -22,6 +22,7 @@ from tests.loopback import loopback_sshd
 from tests.loopback.loopback_fleet import LoopbackFleet
 from tests.loopback.verbs import verbs
 
+pytestmark = pytest.mark.usefixtures("no_signal_is_ignored")
 #: How often each verb is killed: a release needs ten.
 KILLS = int(os.environ.get("GDSDEPLOY_KILLS", "1"))
 #: Seconds after which a verb has surely ended, on a machine with other work, too.
@@ -94,14 +95,6 @@ def is_ready(process: subprocess.Popen[Any]) -> bool:
         return True
     caught = int(status.partition("SigCgt:")[2].split()[0], 16) if "SigCgt:" in status else 0
     return bool(caught >> (signal.SIGTERM - 1) & 1) or process.poll() is not None
-
-
-@pytest.fixture(autouse=True)
-def _no_signal_is_ignored() -> Iterator[None]:
-    """Below nohup(1), programs inherit that SIGHUP is ignored, and then a verb ignores it, too."""
-    former = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, former)
 
 
 @pytest.fixture

@@ -327,6 +327,7 @@ def test_others_watch_and_pause_the_one_that_works(
     assert status_of(fleet).reason == "lunch"
 
 
+@pytest.mark.usefixtures("no_signal_is_ignored")
 @pytest.mark.parametrize(("number", "times"), [(signal.SIGINT, 1), (signal.SIGTERM, 2), (signal.SIGHUP, 3)])
 def test_it_dies_by_the_signal_that_ended_it(
     number: signal.Signals, times: int, make_fleet: Make, command: Callable[..., Any]

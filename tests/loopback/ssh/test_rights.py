@@ -193,7 +193,7 @@ REFUSED = (
     (["watch", "--metrics", "--folder", "/etc"], "isn't a question"),
     (["watch", "--collect"], "isn't a question"),
     (["watch", "--every", "1e999"], "isn't a number"),
-    (["watch", "--job", "1; id"], "isn't the number"),
+    (["watch", "--job", "1; id"], "isn't a Slurm job"),
 )
 
 
