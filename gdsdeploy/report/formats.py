@@ -43,6 +43,7 @@ from gdsdeploy.report.model import (
     SYMBOLS,
     UNREACHABLE,
     WORDS,
+    Cause,
     HostReport,
     Report,
     causes,
@@ -50,7 +51,6 @@ from gdsdeploy.report.model import (
     on,
     sentence,
     subject,
-    troubles,
 )
 
 STYLES = {PASS: "green", FAIL: "bold red", UNKNOWN: "yellow", WAIVED: "cyan", UNREACHABLE: "bold magenta"}
@@ -106,41 +106,31 @@ def details(report: Report, *, verbose: bool = False) -> str:
     verbose: all lines of all causes, and each check that is not applicable with its reason.
     """
     blocks = [
-        *_causes(report, FAIL, verbose), *_troubles(report, verbose), *_causes(report, UNKNOWN, verbose),
-        *_causes(report, WAIVED, verbose), *([line] for line in _notes(report, verbose)),
-    ]  # fmt: skip
+        *(block for verdict in (FAIL, UNREACHABLE, UNKNOWN, WAIVED) for block in _causes(report, verdict, verbose)),
+        *([line] for line in _notes(report, verbose)),
+    ]
     return joined(model.shown(blocks, whole=verbose))
 
 
 def _causes(report: Report, verdict: str, verbose: bool) -> Iterator[list[str]]:
-    for findings in causes(report, verdict, evidence=verbose):
-        hosts, finding = list(findings), next(iter(findings.values()))
-        until = " until {until}: {reason}".format(**finding.waiver) if verdict == WAIVED and finding.waiver else ""
-        heading = f"{SYMBOLS[verdict]} {finding.check} ({WORDS[verdict]}{until}) on {model.on(hosts, whole=verbose)}"
-        block = [heading, f"    {finding.title}"]
-        for name in ("expected", "found"):
-            block += _field(name, getattr(finding, name), verbose)
+    for cause in causes(report, verdict, evidence=verbose):
+        until = " until {until}: {reason}".format(**cause.waiver) if verdict == WAIVED and cause.waiver else ""
+        has_evidence = verdict != UNREACHABLE
+        words = f" ({WORDS[verdict]}{until})" if has_evidence else ""
+        block = [f"{SYMBOLS[verdict]} {cause.name}{words} on {model.on(cause.hosts, whole=verbose)}"]
+        block += [f"    {cause.title}"] if has_evidence else []
+        for name, value in cause.fields:
+            block += _field(name if has_evidence else "", value, verbose)
         if verdict != WAIVED:
-            block += [*_field("what to do", model.for_all(finding.hint, hosts), verbose), *_evidence(findings, verbose)]
+            block += [*_field("what to do", cause.hint, verbose), *_evidence(cause, verbose)]
         yield block
 
 
-def _evidence(findings: dict[str, Finding], verbose: bool) -> list[str]:
+def _evidence(cause: Cause, verbose: bool) -> list[str]:
     """The first host's, named where others have other evidence."""
-    host, finding = next(iter(findings.items()))
-    lines = [f"    | {line}" for line in finding.evidence]
-    if any(other.evidence != finding.evidence for other in findings.values()):
-        lines.insert(0, f"    | on {host}:")
+    lines = [f"    | {line}" for line in ([] if cause.alike else [f"on {cause.hosts[0]}:"])]
+    lines += [f"    | {line}" for line in cause.evidence]
     return model.cut(lines, EVIDENCE_LINES, whole=verbose, indent="    | ")
-
-
-def _troubles(report: Report, verbose: bool) -> Iterator[list[str]]:
-    for alike_ones in troubles(report):
-        hosts, first = list(alike_ones), next(iter(alike_ones.values()))
-        message = first.message if len(hosts) == 1 else model.about(first.message, hosts[0])
-        hint = model.for_all(first.hint, hosts)
-        heading = f"{SYMBOLS[UNREACHABLE]} {first.kind} on {model.on(hosts, whole=verbose)}"
-        yield [heading, *_field("", message, verbose), *_field("what to do", hint, verbose)]
 
 
 def _notes(report: Report, verbose: bool) -> Iterator[str]:

@@ -11,7 +11,6 @@ import functools
 import hashlib
 import json
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -26,15 +25,12 @@ from gdsdeploy.report.model import (
     SYMBOLS,
     UNREACHABLE,
     WORDS,
+    Cause,
     HostReport,
     Report,
-    Trouble,
-    about,
     causes,
     examined,
-    for_all,
     sentence,
-    troubles,
 )
 
 if TYPE_CHECKING:
@@ -135,7 +131,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=_finalize,
     )
-    environment.filters |= {"code": _code, "names": _names}
+    environment.filters |= {"code": _code, "names": _names, "folded": lambda hosts: hostnames.words(hosts, NAMES)}
     return environment
 
 
@@ -149,28 +145,6 @@ TOPOLOGIES = 200
 PROBLEMS_ROOM, OTHER_ROOM = 8 << 20, 4 << 20
 
 
-@dataclass(frozen=True)
-class Cause:
-    """What has to be done once is shown once."""
-
-    #: its place among all causes
-    number: int
-    verdict: str
-    #: the check, or the class of the error
-    name: str
-    title: str
-    #: (label, value)
-    fields: tuple[tuple[str, str], ...]
-    hint: str
-    evidence: tuple[str, ...]
-    hosts: tuple[str, ...]
-
-    @property
-    def on(self) -> str:
-        """Its hosts in few words."""
-        return hostnames.words(self.hosts, NAMES)
-
-
 def render(report: Report) -> str:
     """The whole page."""
     return "".join(stream(report))
@@ -181,7 +155,7 @@ def stream(report: Report) -> Iterator[str]:
     # A rollout's page, made by this module, too, has no facts.
     from gdsdeploy.host.subjects import trees
 
-    every_cause = list(_causes(report))
+    every_cause = [cause for verdict in (FAIL, UNREACHABLE, UNKNOWN) for cause in causes(report, verdict)]
     records = _Records(every_cause)
     names: dict[str, list[str]] = {verdict: [] for verdict in ORDER}
     for host in report.hosts:
@@ -203,44 +177,18 @@ def stream(report: Report) -> Iterator[str]:
         hosts=[(verdict, hostnames.fold(hosts)) for verdict, hosts in names.items() if hosts and verdict != PASS],
         topologies=records.topologies,
         topology_text=trees.text,
+        lines=LINES,
         order=ORDER,
         symbols=SYMBOLS,
         words=WORDS,
     )
 
 
-def _causes(report: Report) -> Iterator[Cause]:
-    """The worst verdict first, and of one verdict those that hit the most hosts."""
-    number = 0
-    for verdict in (FAIL, UNREACHABLE, UNKNOWN):
-        if verdict == UNREACHABLE:
-            for hosts in troubles(report):
-                yield _of_trouble(number, hosts)
-                number += 1
-        for findings in causes(report, verdict):
-            yield _of_findings(number, verdict, findings)
-            number += 1
-
-
-def _of_trouble(number: int, hosts: dict[str, Trouble]) -> Cause:
-    names, first = tuple(hosts), next(iter(hosts.values()))
-    message = first.message if len(names) == 1 else about(first.message, names[0])
-    return Cause(number, UNREACHABLE, first.kind, "", (("found", message),), for_all(first.hint, names), (), names)
-
-
-def _of_findings(number: int, verdict: str, findings: dict[str, Finding]) -> Cause:
-    hosts, first = tuple(findings), next(iter(findings.values()))
-    fields = (("expected", first.expected), ("found", first.found))
-    # Other hosts have other evidence, which their details show.
-    evidence = tuple(first.evidence[:LINES])
-    return Cause(number, verdict, first.check, first.title, fields, for_all(first.hint, hosts), evidence, hosts)
-
-
 class _Records:
     """Hosts as templates/report.js reads them; texts, findings and lists of findings that hosts share are kept once."""
 
     def __init__(self, every_cause: Sequence[Cause]) -> None:
-        self._cause = {(host, cause.name): cause.number for cause in every_cause for host in cause.hosts}
+        self._cause = {(host, cause.name): at for at, cause in enumerate(every_cause) for host in cause.hosts}
         self.texts, self.findings = Texts(), Table[tuple[Hashable, ...]]()
         self.lists = Table[tuple[int, ...]]()
         self._room = {True: PROBLEMS_ROOM, False: OTHER_ROOM}

@@ -293,27 +293,51 @@ def sentence(report: Report) -> str:
     return f"{hosts}; {examined(findings)}" if findings else hosts
 
 
-def causes(report: Report, verdict: str, *, evidence: bool = False) -> list[dict[str, Finding]]:
-    """Host → finding of each cause with that verdict; the causes that hit the most hosts first.
+@dataclass(frozen=True)
+class Cause:
+    """What has to be done once is shown once: with what its first host says."""
+
+    verdict: str
+    #: the check, or the class of the error
+    name: str
+    #: (label, value)
+    fields: tuple[tuple[str, str], ...]
+    hint: str
+    hosts: tuple[str, ...]
+    title: str = ""
+    evidence: tuple[str, ...] = ()
+    #: whether all hosts have that evidence
+    alike: bool = True
+    waiver: Mapping[str, str] | None = None
+
+
+def causes(report: Report, verdict: str, *, evidence: bool = False) -> list[Cause]:
+    """Each cause with that verdict, or reason why hosts gave no evidence; those that hit the most hosts first.
 
     Findings are of one cause where check, expected, found and next step are equal, apart from the host's own name.
     evidence: where their evidence is equal, too.
     """
     findings = {(host.host, one.check): one for host in report.hosts for one in host.of(verdict)}
+    troubles = {host.host: host.trouble for host in report.hosts if host.trouble and verdict == UNREACHABLE}
 
     def key(name: str, one: Finding) -> tuple[object, ...]:
         texts = (general(text, name) for text in (one.expected, one.found, one.hint))
         return (*texts, *sorted((one.waiver or {}).items()), *(one.evidence if evidence else ()))
 
-    keys = ((name, (check, key(name, one))) for (name, check), one in findings.items())
-    return [{name: findings[name, check] for name in hosts} for (check, _), hosts in grouped(keys).items()]
-
-
-def troubles(report: Report) -> list[dict[str, Trouble]]:
-    """Host → trouble of each reason why hosts gave no evidence; the reasons of the most hosts first."""
-    each = {host.host: host.trouble for host in report.hosts if host.trouble}
-    keys = ((name, (one.kind, general(one.message, name))) for name, one in each.items())
-    return [{name: each[name] for name in hosts} for hosts in grouped(keys).values()]
+    found: list[Cause] = []
+    for names in grouped((name, (one.kind, general(one.message, name))) for name, one in troubles.items()).values():
+        said = troubles[names[0]]
+        message = said.message if len(names) == 1 else about(said.message, names[0])
+        found.append(Cause(verdict, said.kind, (("found", message),), for_all(said.hint, names), tuple(names)))
+    for (check, _), names in grouped(
+        (name, (check, key(name, one))) for (name, check), one in findings.items()
+    ).items():
+        first = findings[names[0], check]
+        fields = (("expected", first.expected), ("found", first.found))
+        alike = all(findings[name, check].evidence == first.evidence for name in names)
+        shared = (first.title, tuple(first.evidence), alike, first.waiver)
+        found.append(Cause(verdict, check, fields, for_all(first.hint, names), tuple(names), *shared))
+    return found
 
 
 def examined(findings: Sequence[Finding]) -> str:

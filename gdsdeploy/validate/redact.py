@@ -131,27 +131,20 @@ class Redactor:
         is_hidden = self._words.get(name) == HOST or not NAME.fullmatch(text)
         return self._stand_in(HOST, name) if is_hidden else text
 
-    def value(self, value: Any) -> Any:
-        """A JSON value with every text in it redacted, the keys too."""
+    def value(self, value: Any, *, masked: bool = False) -> Any:
+        """A JSON value with every text in it redacted, the keys too.
+
+        masked: it is a secret, with every text in it; numbers say nothing that a check does not need.
+        """
+        if isinstance(value, str) and masked:
+            return value if value in ("", REDACTED) else self.secret()
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
             is_secret_pair = isinstance(value.get("name"), str) and names_secret(value["name"])
-            return {
-                self.text(str(key)): self._masked(inner)
-                if names_secret(str(key)) or (is_secret_pair and key == "value")
-                else self.value(inner)
-                for key, inner in value.items()
-            }
-        return [self.value(inner) for inner in value] if isinstance(value, list) else value
-
-    def _masked(self, value: Any) -> Any:
-        """A JSON value with every text in it masked; numbers say nothing that a check does not need."""
-        if isinstance(value, str):
-            return value if value in ("", REDACTED) else self.secret()
-        if isinstance(value, dict):
-            return {self.text(str(key)): self._masked(inner) for key, inner in value.items()}
-        return [self._masked(inner) for inner in value] if isinstance(value, list) else value
+            secret = {key for key in value if masked or names_secret(str(key)) or (is_secret_pair and key == "value")}
+            return {self.text(str(key)): self.value(inner, masked=key in secret) for key, inner in value.items()}
+        return [self.value(inner, masked=masked) for inner in value] if isinstance(value, list) else value
 
     def _text(self, text: str) -> str:
         """One text."""

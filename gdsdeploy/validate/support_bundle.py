@@ -205,7 +205,7 @@ def pack(bundle: Bundle, taken_out: Mapping[str, int]) -> bytes:
     hosts = {
         name: {
             "error": asdict(host.trouble) if host.trouble else None,
-            "waivers": [waiver.as_dict() for waiver in host.waivers],
+            "waivers": [asdict(waiver) for waiver in host.waivers],
             "seconds": round(host.seconds, 3),
         }
         for name, host in bundle.hosts.items()

@@ -283,7 +283,7 @@ gpu[1-7] (7)     ✓ pass         1  0  0  1  kernel 6.12  -
 def test_causes_come_by_the_hosts_that_they_hit() -> None:
     rare, common = finding("a.rare"), finding("b.common")
     each = grouped(host("n1", rare, common), host("n2", common), host("n3", replace(common, found="a third one")))
-    assert [(next(iter(one.values())).found, list(one)) for one in causes(each, FAIL)] == [
+    assert [(dict(one.fields)["found"], [*one.hosts]) for one in causes(each, FAIL)] == [
         ("another one", ["n1", "n2"]), ("another one", ["n1"]), ("a third one", ["n3"]),
     ]  # fmt: skip
 
@@ -298,8 +298,8 @@ def test_verbose_keeps_every_host_and_every_line() -> None:
 
 def test_evidence_that_differs_is_one_cause_unless_verbose() -> None:
     same = grouped(*(host(f"n{n}", finding("a.b", evidence=[f"pid {n}"])) for n in (1, 2)))
-    assert [list(one) for one in causes(same, FAIL)] == [["n1", "n2"]]
-    assert [list(one) for one in causes(same, FAIL, evidence=True)] == [["n1"], ["n2"]]
+    assert [one.hosts for one in causes(same, FAIL)] == [("n1", "n2")]
+    assert [one.hosts for one in causes(same, FAIL, evidence=True)] == [("n1",), ("n2",)]
 
 
 def test_a_name_is_replaced_as_a_whole_word() -> None:
