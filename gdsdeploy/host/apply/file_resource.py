@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from typing import Any, ClassVar, Generic, List, Optional, Sequence, Set, TypeVar
 
 from ..rootdir import list_folder
@@ -28,9 +29,9 @@ class FileResource(Resource[D], Generic[D]):
         "not-wanted": "it is there",
     }
 
+    @abstractmethod
     def desired_files(self, desired: D) -> List[File]:
         """Files and folders in the order in which they are made."""
-        raise NotImplementedError
 
     def observe(self, host: ManagedHost, desired: D) -> Any:
         """Path → what is there."""

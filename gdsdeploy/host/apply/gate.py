@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, List, Sequence
+from typing import Any, List, Sequence
 
 from ..errors import CannotTellError
 from ..gate import gate
@@ -13,10 +13,9 @@ from ..gate.gate import LOCK, PATH, RECORD, RUN_FOLDER, STATE_FOLDER, Settings, 
 from ..io.prometheus import places
 from ..model.schema import LINES
 from . import services
-from .file_resource import FileResource, restoration_changes
 from .files import File
 from .host import ManagedHost
-from .model import Change, Refusal, Words
+from .model import Change, Refusal
 from .program import COMMAND
 
 UNIT = "gds-gate.service"
@@ -53,30 +52,29 @@ class Desired:
     files: List[str] = field(default_factory=list)
 
 
-class Gate(FileResource[Desired]):
+class Gate(services.UnitResource[Desired]):
     """An enabled unit, or none."""
 
     name = "gate"
     desired_type = Desired
     removal_rank = 20
-    kinds: ClassVar[Words] = services.KINDS
-    reasons: ClassVar[Words] = services.REASONS
+    unit = UNIT
+    places = (PATH, SLURM_HEALTH)
+    results = _RESULTS
+    stops = False
+
+    def unit_text(self, desired: Desired) -> str:
+        return unit(desired) if desired.enabled else ""
 
     def desired_files(self, desired: Desired) -> List[File]:
         if not desired.enabled:
             return []
         slurm = [File.of(SLURM_HEALTH, _SLURM_HEALTH_TEXT, 0o755)] if desired.slurm else []
-        return [File.of(PATH, desired.settings), *slurm, File.of(services.path(UNIT), unit(desired))]
+        return [File.of(PATH, desired.settings), *slurm, *super().desired_files(desired)]
 
     def observe(self, host: ManagedHost, desired: Desired) -> Any:
-        observed = super().observe(host, desired)
-        observed["unit"] = services.observe(host, UNIT)
-        observed["outdated"] = desired.enabled and services.is_outdated(host, [UNIT])
-        paths = () if desired.slurm else (SLURM_HEALTH,)
-        every = (services.path(UNIT), PATH, SLURM_HEALTH, *_RESULTS)
-        observed["back"] = restoration_changes(host, paths if desired.enabled else every)
-        observed["left"] = [] if desired.enabled else _leftovers(host, desired.files)
-        return observed
+        left = [] if desired.enabled else _leftovers(host, desired.files)
+        return {**super().observe(host, desired), "left": left}
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
         refusals = super().refusals(desired, observed)
@@ -88,27 +86,19 @@ class Gate(FileResource[Desired]):
         return refusals + [Refusal("path", f"{path!r}: is not an absolute path", hint) for path in wrong]
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
-        """Files and the links of the unit; systemd reads them as they are enabled."""
-        changes = super().changes(desired, observed, pending)
-        if not desired.enabled:
-            return [*services.dismiss_changes(UNIT, observed["unit"]), *observed["back"], *_deletions(observed["left"])]
-        changes += observed["back"]
-        written = any(change.subject == services.path(UNIT) for change in changes)
-        changes += services.enable_changes(UNIT, unit(desired), observed["unit"], written=written)
-        changes += services.reload_changes(outdated=observed["outdated"], changes=[*pending, *changes])
-        return changes
+        return [*super().changes(desired, observed, pending), *_deletions(observed["left"])]
 
     def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
         """Make one change; what the gate left in folders of others has no record."""
         if change.kind == "delete" and change.reason == "not-wanted":
             host.remove_tree(change.subject)
-        elif not services.apply(host, change):
+        else:
             super().apply(host, desired, change)
 
     def revert(self, host: ManagedHost) -> List[Change]:
         """Take the gate away, with what it left where its settings say."""
         paths = _leftovers(host, _places(host))
-        changes = services.dismiss(host, UNIT, (PATH, SLURM_HEALTH, *_RESULTS))
+        changes = super().revert(host)
         if not host.check:
             for path in paths:
                 host.remove_tree(path)

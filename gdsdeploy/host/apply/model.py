@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from typing import (
     TYPE_CHECKING,
@@ -120,7 +121,7 @@ D = TypeVar("D")
 Words = Mapping[str, str]
 
 
-class Resource(Generic[D]):
+class Resource(ABC, Generic[D]):
     """One part of a host.  Subclasses register themselves by existing in a module of this package.
 
     The engine calls :meth:`observe`, then :meth:`changes`; without ``--check`` it then calls :meth:`apply` for each
@@ -140,9 +141,9 @@ class Resource(Generic[D]):
     #: paths that :meth:`revert` restores; shell patterns are allowed in the last part.  So does a rollback
     reverts: ClassVar[Tuple[str, ...]] = ()
 
+    @abstractmethod
     def observe(self, host: ManagedHost, desired: D) -> Any:
         """What the host is now; raises CannotTellError and ApplyError."""
-        raise NotImplementedError
 
     def refusals(self, desired: D, observed: Any) -> List[Refusal]:
         """Conditions that keep this resource from being applied."""

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import os
 import re
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import List, Sequence
+from typing import Any, ClassVar, List, Sequence, Tuple, TypeVar
 
 from .. import derived
 from ..derived import Thing
 from ..rootdir import list_folder
-from .file_resource import restoration_changes, restore, take_back
-from .files import FILE
+from .file_resource import FileResource, restoration_changes, restore, take_back
+from .files import FILE, File
 from .host import ManagedHost
-from .model import NONE, Change, Refusal, writing
+from .model import NONE, RELOAD, Change, Refusal, Words, writing
 from .record import beside
 
 FOLDER = "/etc/systemd/system"
@@ -26,19 +27,6 @@ _VENDOR = "/usr/lib/systemd/system"
 _BOOTED = "/run/systemd/system"
 #: gds-peermem.service may take 300 s to start; stopping it is one rmmod.
 _SECONDS = 360.0
-#: Kinds of changes and their reasons in words, as in :class:`~.model.Resource`.
-KINDS = {
-    "enable": "enable {}",
-    "disable": "disable {}",
-    "start": "start {}",
-    "reload": "have {} read its configuration again",
-}
-REASONS = {
-    "unit": "a unit that changes",
-    "links": "started by other units",
-    "outdated": "an older version was read",
-    "drop-in": "an older version was read",
-}
 _NAME = re.compile(r"[A-Za-z0-9:_.\\@-]+\.(service|target|socket|mount|path|timer)")
 
 
@@ -76,14 +64,10 @@ def is_outdated(host: ManagedHost, units: Sequence[str]) -> bool:
     return is_booted(host) and "NeedDaemonReload=yes" in host.query(argv)
 
 
-def read_again(changes: Sequence[Change]) -> bool:
-    """Whether these changes have systemd read every file again; enabling a unit does."""
-    return any(change.kind in ("enable", "reload") for change in changes)
-
-
-def reload_changes(*, outdated: bool, changes: Sequence[Change]) -> List[Change]:
-    """What has systemd read its files again, unless one of the changes before does."""
-    return [Change("reload", "systemd", "", "", "outdated")] if outdated and not read_again(changes) else []
+def reload_changes(*, outdated: bool, changes: Sequence[Change], reason: str = "outdated") -> List[Change]:
+    """What has systemd read its files again, unless one of the changes before does; enabling a unit does."""
+    is_read = any(change.kind in ("enable", "reload") for change in changes)
+    return [Change("reload", "systemd", "", "", reason)] if outdated and not is_read else []
 
 
 def links(unit: str, text: str) -> List[str]:
@@ -232,3 +216,73 @@ def names_refused(names: Sequence[str]) -> List[Refusal]:
 def _systemctl(host: ManagedHost, *words: str) -> None:
     root = [] if host.root == "/" else [f"--root={host.root}"]
     host.run(["systemctl", *root, *words], _SECONDS)
+
+
+D = TypeVar("D")
+
+
+class UnitResource(FileResource[D]):
+    """A unit that is enabled, with its files, or none.  A subclass says what the unit is, in :meth:`unit_text`."""
+
+    kinds: ClassVar[Words] = {
+        "enable": "enable {}",
+        "disable": "disable {}",
+        "start": "start {}",
+        "reload": "have {} read its configuration again",
+    }
+    reasons: ClassVar[Words] = {
+        "unit": "a unit that changes",
+        "links": "started by other units",
+        "outdated": "an older version was read",
+        "drop-in": "an older version was read",
+    }
+    unit: ClassVar[str]
+    #: other files of :meth:`desired_files`, and those that the unit's program leaves
+    places: ClassVar[Tuple[str, ...]] = ()
+    results: ClassVar[Tuple[str, ...]] = ()
+    #: other units of which systemd has to have read the files
+    read: ClassVar[Tuple[str, ...]] = ()
+    #: folder of the kernel's module that the unit loads, and unloads when it stops; empty: it loads none
+    module: ClassVar[str] = ""
+    #: whether it is stopped when it is disabled
+    stops: ClassVar[bool] = True
+
+    @abstractmethod
+    def unit_text(self, desired: D) -> str:
+        """The text of the unit; empty: it isn't wanted."""
+
+    def desired_files(self, desired: D) -> List[File]:
+        text = self.unit_text(desired)
+        return [File.of(path(self.unit), text)] if text else []
+
+    def observe(self, host: ManagedHost, desired: D) -> Any:
+        observed = super().observe(host, desired)
+        wanted, units = {*observed}, [*self.read, *([self.unit] if self.unit_text(desired) else [])]
+        every = (path(self.unit), *self.places, *(() if self.unit_text(desired) else self.results))
+        observed["back"] = restoration_changes(host, [each for each in every if each not in wanted])
+        observed["unit"] = observe(host, self.unit)
+        observed["booted"] = is_booted(host)
+        observed["outdated"] = bool(units) and is_outdated(host, units)
+        observed["loaded"] = bool(self.module) and host.exists(self.module)
+        return observed
+
+    def changes(self, desired: D, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
+        """Files and the links of the unit; systemd reads them as they are enabled."""
+        changes, text = super().changes(desired, observed, pending), self.unit_text(desired)
+        if text:
+            written = any(change.subject == path(self.unit) for change in changes)
+            changes += [*observed["back"], *enable_changes(self.unit, text, observed["unit"], written=written)]
+        else:
+            disruption = RELOAD if observed["loaded"] else NONE
+            changes += [*dismiss_changes(self.unit, observed["unit"], disruption), *observed["back"]]
+        outdated = observed["booted"] and observed["outdated"]
+        return changes + reload_changes(outdated=outdated, changes=[*pending, *changes])
+
+    def apply(self, host: ManagedHost, desired: D, change: Change) -> None:
+        if not apply(host, change, stop=self.stops):
+            super().apply(host, desired, change)
+
+    def revert(self, host: ManagedHost) -> List[Change]:
+        """Stop the unit, which unloads its module, forget it, and take back its files."""
+        disruption = RELOAD if self.module and host.exists(self.module) else NONE
+        return dismiss(host, self.unit, (*self.places, *self.results), disruption)

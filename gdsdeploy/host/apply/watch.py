@@ -11,8 +11,6 @@ from ..derived import Thing
 from ..io.prometheus import places
 from ..watch import service
 from . import services
-from .file_resource import FileResource, restoration_changes
-from .files import File
 from .host import ManagedHost
 from .model import Change, Refusal, Words
 from .program import COMMAND
@@ -34,28 +32,22 @@ class Desired:
     metrics: str = ""
 
 
-class Watch(FileResource[Desired]):
+class Watch(services.UnitResource[Desired]):
     """An enabled unit that runs, or none."""
 
     name = "watch"
     desired_type = Desired
     removal_rank = 25
-    kinds: ClassVar[Words] = services.KINDS
-    reasons: ClassVar[Words] = {**services.REASONS, "stopped": "it doesn't run"}
+    reasons: ClassVar[Words] = {"stopped": "it doesn't run"}
+    unit = UNIT
 
-    def desired_files(self, desired: Desired) -> List[File]:
-        if not desired.enabled:
-            return []
-        return [File.of(services.path(UNIT), unit(desired))]
+    def unit_text(self, desired: Desired) -> str:
+        return unit(desired) if desired.enabled else ""
 
     def observe(self, host: ManagedHost, desired: Desired) -> Any:
         observed = super().observe(host, desired)
-        observed["unit"] = services.observe(host, UNIT)
-        observed["outdated"] = desired.enabled and services.is_outdated(host, [UNIT])
-        observed["booted"] = services.is_booted(host)
         observed["due"] = derived.is_due(_running(host), host.root)
         observed["active"] = observed["booted"] and services.is_active(host, UNIT)
-        observed["back"] = [] if desired.enabled else restoration_changes(host, [services.path(UNIT)])
         return observed
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
@@ -69,13 +61,9 @@ class Watch(FileResource[Desired]):
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         changes = super().changes(desired, observed, pending)
-        if not desired.enabled:
-            return [*services.dismiss_changes(UNIT, observed["unit"]), *observed["back"]]
         written = any(change.subject == services.path(UNIT) for change in changes)
-        changes += services.enable_changes(UNIT, unit(desired), observed["unit"], written=written)
-        changes += services.reload_changes(outdated=observed["outdated"], changes=[*pending, *changes])
         is_other = written or observed["outdated"] or observed["due"]
-        if observed["booted"] and (is_other or not observed["active"]):
+        if desired.enabled and observed["booted"] and (is_other or not observed["active"]):
             changes.append(Change("start", UNIT, "", "", "stopped" if not observed["active"] else "unit"))
         return changes
 
@@ -85,7 +73,7 @@ class Watch(FileResource[Desired]):
     def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
         if change.kind == "start":
             services.restart(host, UNIT)
-        elif not services.apply(host, change, stop=True):
+        else:
             super().apply(host, desired, change)
 
     def revert(self, host: ManagedHost) -> List[Change]:

@@ -7,6 +7,7 @@ import importlib
 import os
 import re
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Dict, Iterator, List, Literal, Mapping, Optional, Sequence, Set, Tuple, Type
 
@@ -95,7 +96,7 @@ class Installed:
     is_held: bool = False
 
 
-class Manager:
+class Manager(ABC):
     """One package manager; stateless."""
 
     name: ClassVar[str]
@@ -126,13 +127,13 @@ class Manager:
         """Every key file that the host needs."""
         return [index.host_keyring for index in indices]
 
+    @abstractmethod
     def keyring_hint(self, path: str) -> str:
         """How a key file comes to the host."""
-        raise NotImplementedError
 
+    @abstractmethod
     def source_files(self, host: ManagedHost, indices: Sequence[Index], pins: Sequence[Pin]) -> List[File]:
         """The files that configure what the host lacks of ``indices``."""
-        raise NotImplementedError
 
     def knows(self, host: ManagedHost, pins: Sequence[Pin]) -> bool:
         """Whether the package lists have the locked versions."""
@@ -146,25 +147,25 @@ class Manager:
 
     # Pins
 
+    @abstractmethod
     def observe_pins(self, host: ManagedHost, desired: Any) -> Any:
         """What :meth:`pin_changes` needs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def pin_changes(self, desired: Any, observed: Any, pending: Sequence[Change]) -> List[Change]:
         """What it takes to pin the stack; raises CannotTellError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def pin(self, host: ManagedHost, desired: Any, change: Change) -> None:
         """Make one of those changes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def verify_pins(self, host: ManagedHost, desired: Any) -> None:
         """Raise ApplyError where the package manager would take anything but the locked versions."""
-        raise NotImplementedError
 
+    @abstractmethod
     def unpin(self, host: ManagedHost) -> List[Change]:
         """Take the pins away; with ``host.check`` only say it."""
-        raise NotImplementedError
 
     def distrust(self, host: ManagedHost) -> List[Change]:
         """Take away what trusts our keys besides their files; with ``host.check`` only say it."""
@@ -172,9 +173,9 @@ class Manager:
 
     # Packages
 
+    @abstractmethod
     def order(self, version: str) -> Any:
         """A sort key of a version."""
-        raise NotImplementedError
 
     def same(self, version: str) -> str:
         """A version as :meth:`installed` writes it."""
@@ -199,55 +200,55 @@ class Manager:
         absent = "n" if configured else "nc"
         return {package.name for package in self.list_packages(host) if package.state[1:2] not in absent}
 
+    @abstractmethod
     def simulate(self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str]) -> Optional[List[Change]]:
         """Everything that the transaction would change; None where that can't be asked.
 
         Removals have a reason of removals.py, or none.  Raises CannotTellError where the package manager refuses.
         """
-        return None
 
+    @abstractmethod
     def install(
         self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str], along: Sequence[str] = ()
     ) -> None:
         """One transaction; along: what leaves with ``remove``, as simulated.  Raises ApplyError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def simulate_purge(self, host: ManagedHost, names: Sequence[str]) -> Optional[List[str]]:
         """The packages that go with ``names``; None where that can't be asked."""
-        return None
 
+    @abstractmethod
     def purge(self, host: ManagedHost, names: Sequence[str], *, with_held: bool = False) -> None:
         """Remove packages in one transaction; with_held: also those that are held.  Raises ApplyError."""
-        raise NotImplementedError
 
     # Packages that left, on their way back
 
+    @abstractmethod
     def manual(self, host: ManagedHost) -> Set[str]:
         """Packages that an administrator asked for, unlike dependencies; raises CannotTellError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def mark_automatic(self, host: ManagedHost, names: Sequence[str]) -> None:
         """Have packages count as dependencies."""
-        raise NotImplementedError
 
     def word(self, package: Package) -> str:
         """A package in one version, as its command line takes it."""
         return str(package)
 
+    @abstractmethod
     def simulate_return(self, host: ManagedHost, install: Sequence[Package], purged: Sequence[str]) -> List[Change]:
         """What bringing these back would change, whatever gdsdeploy pins.
 
         purged: what leaves before.  Raises NotOfferedError, and CannotTellError where that goes with no solution.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def bring_back(self, host: ManagedHost, install: Sequence[Package]) -> None:
         """Install these as simulated; raises ApplyError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def stays(self, name: str, running: str) -> bool:
         """Whether a package belongs to the running kernel and can't be taken away under it."""
-        raise NotImplementedError
 
     def hold(self, host: ManagedHost, names: Sequence[str]) -> None:
         """Hold packages."""

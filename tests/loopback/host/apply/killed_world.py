@@ -22,7 +22,8 @@ from gdsdeploy.host.apply import boot_default, packages, program, services
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.model import Change, Resource
 from gdsdeploy.host.apply.packages import aptsources, dnf, left, managers, state
-from gdsdeploy.host.apply.packages.managers import Manager, Package
+from gdsdeploy.host.apply.packages.apt import Apt
+from gdsdeploy.host.apply.packages.managers import Package
 from gdsdeploy.host.archive import pack
 from gdsdeploy.host.boot.grub import MenuGrub
 from gdsdeploy.host.kmod.kernel import Kernel
@@ -200,7 +201,7 @@ class World:
         return wrong
 
 
-class Dpkg(Manager):
+class Dpkg(Apt):
     """A package manager whose database is a file of the world."""
 
     name, kind, holds, command = "killed", "dpkg", True, "apt-get"
