@@ -21,7 +21,7 @@ from gdsdeploy.lock.resolve import Resolution, resolve
 from gdsdeploy.lock.resolve.explain import Explanation, explainable_names
 from gdsdeploy.lock.resolve.explain import explain as why
 from gdsdeploy.lock.resolve.target import Keep, LeftOut, leaves
-from gdsdeploy.lock.sources import ModulesReader, PackagedSources, uri_of
+from gdsdeploy.lock.sources import PackageReader, uri_of
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.fleet import Repository as RepositoryEntry
 from gdsdeploy.model.lock import Index, Lock, Target
@@ -169,23 +169,22 @@ def resolve_fleet(
         entries = _entries(fleet, name, platforms[name])
         warnings += [(name, verdict) for verdict in compat.judge_ages(indices, entries, now)]
         keep = Keep(before, upgrade.what | _loose(before, fleet.profiles[name])) if before else None
-        sources = PackagedSources(fetcher, indices, step)
+        packages = PackageReader(fetcher, indices, step)
         try:
             chosen = None if upgrade.everything else keep
             wishes = tuple(installed[name]) if name in installed else before.adopted if before else ()
             profile = fleet.profiles[name]
-            modules = ModulesReader(fetcher, indices, step)
             resolution = resolve(
                 name,
                 profile,
                 platforms[name],
                 universe,
                 indices,
-                sources,
+                packages.source_tree,
                 rules=rules_of(fleet),
                 keep=chosen,
                 wishes=wishes,
-                modules=modules,
+                modules=packages.modules,
             )
         except NoSolution as error:
             failures.append(error)

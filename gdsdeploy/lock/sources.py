@@ -56,7 +56,7 @@ Sources = Callable[[Part, Sequence[Package]], SourceTree]
 
 
 @dataclass(frozen=True)
-class _Reader:
+class PackageReader:
     """Reads the packages themselves, which have the digests of the signed index; each is read once."""
 
     fetcher: Fetcher
@@ -77,11 +77,7 @@ class _Reader:
             atomic.write(memory, kind.dump_json(value).decode(), mode=0o600)
         return value
 
-
-class PackagedSources(_Reader):
-    """Reads source trees."""
-
-    def __call__(self, part: Part, packages: Sequence[Package]) -> SourceTree:
+    def source_tree(self, part: Part, packages: Sequence[Package]) -> SourceTree:
         """The tree in the packages of ``part``.
 
         Raises RepositoryUnusable naming the package that can't be read or used, and what fetching raises.
@@ -112,6 +108,25 @@ class PackagedSources(_Reader):
             return self._read(package, "dkms", _CONFS, read)
         except (packagefile.UnreadablePackageError, MissingFile) as error:
             raise _unusable(package, str(error)) from error
+
+    def modules(self, packages: Sequence[Package]) -> list[ModuleInPackage]:
+        """The modules of those ``packages`` that bring any; raises RepositoryUnusable, and what fetching raises."""
+        return [module for package in packages if package.part in MODULE_PARTS for module in self._modules(package)]
+
+    def _modules(self, package: Package) -> list[ModuleInPackage]:
+        def read(file: Path) -> list[ModuleInPackage]:
+            files = packagefile.find_files(file, _MODULE, _FILE_LIMIT)
+            return [describe_module(package.package, path, content) for path, content in sorted(files.items())]
+
+        try:
+            modules = self._read(package, "modules-in-packages", _MODULES, read)
+        except (packagefile.UnreadablePackageError, MissingFile, ElfError) as error:
+            raise unusable_modules(package, f"its modules can't be read: {error}") from error
+        if not modules:
+            raise unusable_modules(
+                package, "it has no kernel modules: they may be linked on each host when it is installed"
+            )
+        return modules
 
 
 def fetch(fetcher: Fetcher, indices: Sequence[Index], package: Package) -> Path:
@@ -211,29 +226,6 @@ class ModuleInPackage:
 _MODULES: Final = TypeAdapter(list[ModuleInPackage])
 #: The modules that the packages of a lock bring.
 PackagedModules = Callable[[Sequence[Package]], Sequence[ModuleInPackage]]
-
-
-class ModulesReader(_Reader):
-    """Reads built modules."""
-
-    def __call__(self, packages: Sequence[Package]) -> list[ModuleInPackage]:
-        """The modules of those ``packages`` that bring any; raises RepositoryUnusable, and what fetching raises."""
-        return [module for package in packages if package.part in MODULE_PARTS for module in self._modules(package)]
-
-    def _modules(self, package: Package) -> list[ModuleInPackage]:
-        def read(file: Path) -> list[ModuleInPackage]:
-            files = packagefile.find_files(file, _MODULE, _FILE_LIMIT)
-            return [describe_module(package.package, path, content) for path, content in sorted(files.items())]
-
-        try:
-            modules = self._read(package, "modules-in-packages", _MODULES, read)
-        except (packagefile.UnreadablePackageError, MissingFile, ElfError) as error:
-            raise unusable_modules(package, f"its modules can't be read: {error}") from error
-        if not modules:
-            raise unusable_modules(
-                package, "it has no kernel modules: they may be linked on each host when it is installed"
-            )
-        return modules
 
 
 def describe_module(package: str, path: str, content: bytes) -> ModuleInPackage:

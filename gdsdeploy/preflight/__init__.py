@@ -11,7 +11,7 @@ from gdsdeploy.fleetfile.rules import rules_of
 from gdsdeploy.lock import repo_settings
 from gdsdeploy.lock.resolve.options import is_packaged
 from gdsdeploy.lock.resolve_fleet import read_repositories
-from gdsdeploy.lock.sources import PackagedSources
+from gdsdeploy.lock.sources import PackageReader
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.platform import StackPlatform, stack_platform_for
@@ -65,7 +65,7 @@ def preflight(
         with console.step(f"Reading {', '.join(map(str, repositories))}"):
             universe, indices = read_repositories(fetcher, repositories, platform.architecture(profile.arch))
         locked = lock.targets.get(name) if lock else None
-        sources = PackagedSources(fetcher, indices, console.step)
+        sources = PackageReader(fetcher, indices, console.step).source_tree
         cells += (
             _cell(candidate, platform, universe, again=again, fetcher=fetcher)
             for candidate in candidates(name, profile, platform, universe, indices, sources, locked, choices, rules)

@@ -72,7 +72,7 @@ def remember(content: bytes) -> bytes:
 
 
 def sources(part: Part, packages: Sequence[Package]) -> SourceTree:
-    """What :class:`PackagedSources` reads of these packages, without a repository."""
+    """What :class:`PackageReader` reads of these packages, without a repository."""
     for package in packages:
         content = CONTENTS.get(package.sha256, b"")
         if package.part == part and content:

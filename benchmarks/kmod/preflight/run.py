@@ -25,7 +25,7 @@ from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.kmod.kernel import read_symvers
 from gdsdeploy.lock import repo_settings
 from gdsdeploy.lock.resolve_fleet import read_repositories
-from gdsdeploy.lock.sources import PackagedSources
+from gdsdeploy.lock.sources import PackageReader
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Target
 from gdsdeploy.platform import stack_platform_for
@@ -111,7 +111,7 @@ def stack(arguments: argparse.Namespace) -> tuple[Target, list[str]]:
             fetcher, repositories, platform.architecture(profile.arch), now=datetime.now(UTC)
         )
         choices = StackChoices((arguments.kernel,), (arguments.driver,), ("newest",))
-        sources = PackagedSources(fetcher, indices, console.step)
+        sources = PackageReader(fetcher, indices, console.step).source_tree
         (candidate,) = candidates(name, profile, platform, universe, indices, sources, None, choices)
         if candidate.target is None:
             sys.exit(candidate.problem)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.errors import RepositoryUntrusted, RepositoryUnusable
-from gdsdeploy.lock.sources import ModulesReader, PackagedSources, SourceTree, parse
+from gdsdeploy.lock.sources import PackageReader, SourceTree, parse
 from gdsdeploy.model.lock import Index, Package
 from gdsdeploy.repo.fetch import Fetcher
 from tests.repos.archive import flip
@@ -77,8 +77,8 @@ class Site:
         self.steps: list[str] = []
         self.fetcher = Fetcher(tmp_path / "cache", apt={})
         index = Index.model_construct(repository="cuda", suite="/", uri=self.root.as_uri())
-        self.sources = PackagedSources(self.fetcher, [index], self.step)
-        self.modules = ModulesReader(self.fetcher, [index], self.step)
+        reader = PackageReader(self.fetcher, [index], self.step)
+        self.sources, self.modules = reader.source_tree, reader.modules
 
     def step(self, title: str) -> nullcontext[None]:
         self.steps.append(title)
