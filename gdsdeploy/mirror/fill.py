@@ -210,16 +210,22 @@ _END: Final = re.compile(r"^\.\.\.(?:\s|$)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class RpmContent:
-    """One repository before it is written."""
+class _Content:
+    """What one folder of the mirror has, before it is written."""
 
-    suites: tuple[Suite]
+    suites: tuple[Suite, ...]
     #: below the mirror
     folder: str
     files: list[File]
+    date: datetime
+
+
+@dataclass(frozen=True)
+class RpmContent(_Content):
+    """One repository."""
+
     #: text of modules.yaml; empty where nothing belongs to a module
     modules: str
-    date: datetime
 
     def places(self) -> dict[str, str | None]:
         """Places of its index, for ``Folder.require``; the lists have their sha256 in their names."""
@@ -300,8 +306,8 @@ def rpm_content(
         (Suite(name, architecture, len(stack), len(system)),),
         folder,
         files,
-        "".join(_documents(texts, streams)),
         max(each.repomd.date for each in contents),
+        "".join(_documents(texts, streams)),
     )
 
 
@@ -386,15 +392,10 @@ class Mirrored:
 
 
 @dataclass(frozen=True)
-class AptContent:
-    """One suite of apt before it is written: its entries by component and architecture, and the files behind them."""
+class AptContent(_Content):
+    """One suite of apt: its entries by component and architecture, and the files behind them."""
 
-    suites: tuple[Suite, ...]
-    #: below the mirror
-    folder: str
     lists: dict[tuple[str, str], list[MirroredPackage]]
-    files: list[File]
-    date: datetime
 
     def index(self) -> dict[str, bytes]:
         """Place → content of the lists and, at last, of the Release file."""
@@ -522,7 +523,7 @@ def apt_content(
                 files.append(File(address(origin.uri, c.filename), c.sha256, c.size, place))
         suites.append(Suite(name, architecture, len(stack), len(system)))
         dates += [release.date for release in releases]
-    return AptContent(tuple(suites), folder, written, files, max(dates))
+    return AptContent(tuple(suites), folder, files, max(dates), written)
 
 
 def _download(
