@@ -552,10 +552,12 @@ def rendered(facts: HostFacts, expectation: Expectation) -> Answer:
     unknown_hint="libcufile's messages name what is missing; with allow_compat_mode false that is often nvidia-fs",
 )
 def effective(facts: HostFacts, _expectation: Expectation) -> Answer:
-    config = facts.cufile.config if facts.cufile.acceptance == libcufile.ACCEPTED else None
-    values = facts.cufile.effective
-    if config is None:
+    missing = known(lambda: facts.cufile.config is None)
+    refused = known(lambda: facts.cufile.acceptance != libcufile.ACCEPTED)
+    if any_of([missing, refused]):
         return not_applicable("no configuration is in effect: see cufile.rendered and cufile.accepted")
+    config, values = facts.cufile.config, facts.cufile.effective
+    assert config is not None
     if values is None:
         return _nothing_logged(facts)
     differing, compared = differences(config, values)
