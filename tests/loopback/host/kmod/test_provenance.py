@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import subprocess
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from hypothesis.strategies import integers
 from gdsdeploy.host.archive import pack, provenance
 from gdsdeploy.host.archive.provenance import Builder, Origin
 from gdsdeploy.host.errors import PackError
+from gdsdeploy.host.kmod import files
 from tests.loopback.builds.test_cache import EVIL, ORIGIN, OTHER, SIGNER, archive
 
 
@@ -24,8 +27,6 @@ def packed_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def manifest_of(path: Path) -> bytes:
-    import tarfile
-
     with tarfile.open(path) as opened:
         file = opened.extractfile("manifest.json")
         assert file is not None
@@ -168,17 +169,15 @@ def test_an_envelope_has_one_form(packed_archive: Path) -> None:
             provenance.verify(twice.encode(), manifest_of(packed_archive), ORIGIN)
 
 
-@pytest.mark.parametrize("key", [None, "x", {}])
-def test_a_statement_names_a_build_key(packed_archive: Path, key: Any) -> None:
-    """Only what was built from known ingredients is bound to them."""
-    manifest = {**json.loads(manifest_of(packed_archive)), "key": key}
-    text = json.dumps({name: value for name, value in manifest.items() if value is not None}).encode()
-    envelope = provenance.sign(text, SIGNER)
-    if key == {}:
-        assert provenance.verify(envelope, text, ORIGIN)
-        return
-    with pytest.raises(PackError, match="is about another archive"):
-        provenance.verify(envelope, text, ORIGIN)
+@pytest.mark.parametrize("key", [None, "x"])
+def test_an_archive_that_names_no_ingredients_is_refused(packed_archive: Path, tmp_path: Path, key: Any) -> None:
+    text = json.dumps({**json.loads(manifest_of(packed_archive)), "key": key}).encode()
+    member = tarfile.TarInfo("manifest.json")
+    member.size = len(text)
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        archive.addfile(member, io.BytesIO(text))
+    with pytest.raises(PackError, match="its manifest needs objects as driver, nvidia_fs, key"):
+        pack.read_manifest(str(tmp_path / "a.tar"))
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"payload": 1}'], ids=repr)
@@ -204,11 +203,11 @@ def test_no_flipped_bit_of_an_archive_changes_what_is_unpacked(
         return
     assert result == pack.read_manifest(str(packed_archive))
     module = folder / "nvidia.ko"
-    assert pack.sha256(str(module)) == result["modules"][0]["sha256"]
+    assert files.sha256(str(module)) == result["modules"][0]["sha256"]
 
 
 def test_a_manifest_that_is_not_of_the_lock_is_told_by_what_differs() -> None:
-    manifest = {"kernel_release": "6.12", "driver": {"version": "1", "flavour": "open"}, "nvidia_fs": "odd"}
+    manifest = {"kernel_release": "6.12", "driver": {"version": "1", "flavour": "open"}, "nvidia_fs": {}}
     same = {"kernel_release": "6.12", "driver_version": "1", "driver_flavour": "open", "nvidia_fs_version": ""}
     assert provenance.differences(manifest, same) == []
     wrong = {**same, "driver_version": "2", "nvidia_fs_version": "2.19"}
