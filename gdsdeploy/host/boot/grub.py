@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .. import process
 from ..errors import RolloutError
@@ -20,7 +20,19 @@ from ..rootdir import inside, list_folder, read_text
 from . import bls
 from .arguments import grub_lines
 from .bls import ENTRIES, ENVIRONMENT, BlsEntry, MenuEntry, environment, menu_choice, menu_entries, of_this_system
-from .loader import GRUB, RECORD, UNKNOWN, Arguments, BootError, Entry, Loader, earlier, entry_arguments
+from .loader import (
+    GRUB,
+    RECORD,
+    TIMEOUT,
+    UNKNOWN,
+    Arguments,
+    BootError,
+    EntriesLoader,
+    Entry,
+    Loader,
+    earlier,
+    entry_arguments,
+)
 from .sdboot import SystemdBoot
 
 GRUB_CFG = "/boot/grub/grub.cfg"
@@ -30,7 +42,6 @@ _DEFAULTS_TEXT = "# Written by gdsdeploy: the kernel to boot is kept in /boot/gr
 #: In grub.cfg, of GRUB_DEFAULT=saved.
 _SAVED = "${saved_entry}"
 _UPDATE = ("/usr/sbin/update-grub", "/sbin/update-grub")
-_TIMEOUT = 600.0
 #: Filesystems whose file content GRUB overwrites in place.
 FILESYSTEMS = ("ext2", "ext3", "ext4", "xfs", "vfat", "msdos")
 SIZE = 1024
@@ -55,7 +66,7 @@ class _Grub(Loader):
     def change(self, words: List[str]) -> None:
         """``set name=value …`` or ``unset name …`` in the environment; raises BootError."""
         for editor in ("grub2-editenv", "grub-editenv"):
-            done = process.run([editor, inside(self.root, self.environment), *words], _TIMEOUT)
+            done = process.run([editor, inside(self.root, self.environment), *words], TIMEOUT)
             if done.status == 0:
                 return
             if done.status != process.NOT_FOUND:
@@ -90,12 +101,17 @@ class _Grub(Loader):
         return reasons + _file(self.root, self.environment) + _place(self.root, self.environment)
 
 
-class EntriesGrub(_Grub):
+class EntriesGrub(EntriesLoader, _Grub):
     """GRUB as RHEL has it: ``saved_entry`` names the file of an entry without ``.conf``."""
 
     # On RHEL, it may be a link into the EFI system partition; it is followed.
     environment = ENVIRONMENT
     place = ENVIRONMENT + " (saved_entry={})"
+    owner = ENTRIES
+    image = "/lib/modules/{}/vmlinuz"
+
+    def entries(self) -> Sequence[BlsEntry]:
+        return bls.entries(self.files)
 
     def present(self) -> bool:
         """Whether this machine has such entries, and GRUB reads them.
@@ -103,30 +119,21 @@ class EntriesGrub(_Grub):
         GRUB's editor makes an environment that isn't there yet.
         """
         is_grub = self.files.exists(ENVIRONMENT) or "blscfg" in self.config
-        return is_grub and bool(bls.entries(self.files))
+        return is_grub and bool(self.entries())
 
     @property
     def config(self) -> str:  # type: ignore[override]
         return bls.config(self.files)
 
     def boots(self) -> Tuple[Optional[Entry], Optional[Entry]]:
-        entries, variables, fixed = bls.entries(self.files), self.variables(), self._fixed()
+        entries, variables, fixed = self.entries(), self.variables(), self._fixed()
         choice = variables.get("saved_entry", "") if fixed is None else fixed
         default = bls.resolve(entries, choice) if _is_told(choice) else None
         following = bls.resolve(entries, variables["next_entry"]) if variables.get("next_entry") else default
-        return _of(default), _of(following)
-
-    def entry_of(self, release: str) -> Entry:
-        listed = bls.entries(self.files)
-        entry = _of(bls.best(listed, release, self.root))
-        if entry is None:
-            others = ", ".join(entry.release for entry in listed) or "none"
-            hint = f"install that kernel, or run kernel-install add {release} /lib/modules/{release}/vmlinuz"
-            raise BootError(f"{ENTRIES} has no entry for kernel {release}; it has: {others}", hint)
-        return entry
+        return self.entry(default), self.entry(following)
 
     def kept(self, release: str) -> Optional[Entry]:
-        return _of(bls.kept(bls.entries(self.files), self.kernels()["default_entry"], release))
+        return self.entry(bls.kept(self.entries(), self.kernels()["default_entry"], release))
 
     def store(self, entry: str) -> None:
         self.change(["set", f"saved_entry={entry}"] if entry else ["unset", "saved_entry"])
@@ -137,7 +144,7 @@ class EntriesGrub(_Grub):
         if fixed is not None and self.kernels()["default"] != entry.release:
             hint = "set GRUB_DEFAULT=saved in /etc/default/grub, then run grub2-mkconfig -o /boot/grub2/grub.cfg"
             raise BootError(f"grub.cfg always boots the entry {fixed!r}, whatever saved_entry is", hint)
-        titles = [one.title for one in bls.entries(self.files) if one.ident == entry.ident]
+        titles = [one.title for one in self.entries() if one.ident == entry.ident]
         return [] if before and before in (entry.ident, *titles) else [self.place.format(entry.ident)]
 
     def _fixed(self) -> Optional[str]:
@@ -146,18 +153,11 @@ class EntriesGrub(_Grub):
         choices = [choice for choice in choices if choice != "${next_entry}"]
         return choices[-1] if choices and _SAVED not in choices else None
 
-    def words(self, release: str) -> List[List[str]]:
-        return bls.arguments(bls.entries(self.files), release)
-
     def arguments(self) -> Arguments:
         if any("blscfg" in read_text(self.root, path) for path in GRUB2_FILES):
             return entry_arguments(self.root, ENTRIES)
         problem = f"no grub.cfg reads {ENTRIES} (blscfg), so arguments there would have no effect"
         return Arguments(UNKNOWN, (), problem, "switch GRUB to these entries: grub2-switch-to-blscfg")
-
-
-def _of(entry: Optional[BlsEntry]) -> Optional[Entry]:
-    return Entry(entry.ident, entry.ident, entry.release) if entry is not None else None
 
 
 def _is_told(choice: str) -> bool:
@@ -225,12 +225,12 @@ class MenuGrub(_Grub):
             # in which an image is provisioned.
             if check:
                 return {"changed": True, "changes": [f"{GRUB_CFG} (update-grub)"], "kernel": release, "entry": ""}
-            self._only_here()
-            self._run("update-grub")
+            self.only_here()
+            self.run("update-grub")
         answer = super().default(release, check=True)
         if check or not answer["changed"]:
             return answer
-        self._only_here()
+        self.only_here()
         return super().default(release)
 
     def due(self, entry: Entry) -> List[str]:
@@ -246,10 +246,10 @@ class MenuGrub(_Grub):
 
     def store(self, entry: str) -> None:
         # The entry first: with it stored, a failure below leaves a machine that boots as before.
-        self._run("grub-set-default", entry)
+        self.run("grub-set-default", entry)
         atomic.sweep(inside(self.root, DEFAULTS))
         atomic.write(inside(self.root, DEFAULTS), _DEFAULTS_TEXT)
-        self._run("update-grub")
+        self.run("update-grub")
 
     def undo_default(self, *, check: bool = False) -> Dict[str, Any]:
         changes, before = [], earlier(self.stored(), self.root)
@@ -264,14 +264,14 @@ class MenuGrub(_Grub):
             # A builder or a container has no menu.
             return {"changed": False, "changes": [], "kernel": "", "entry": ""}
         if changes and not check:
-            self._only_here()
+            self.only_here()
             if before is not None:
                 # Without an entry, grub-set-default would store one that is empty.
                 words = ["set", f"saved_entry={before}"] if before else ["unset", "saved_entry"]
-                self._run("grub-editenv", GRUB_ENV, *words)
+                self.run("grub-editenv", GRUB_ENV, *words)
             atomic.sweep(inside(self.root, DEFAULTS))
             atomic.remove(inside(self.root, DEFAULTS))
-            self._run("update-grub")
+            self.run("update-grub")
             atomic.remove(inside(self.root, RECORD))
         return self.answer(changes)
 
@@ -287,16 +287,6 @@ class MenuGrub(_Grub):
 
     def _takes_saved(self) -> bool:
         return f'set default="{_SAVED}"' in self.config
-
-    def _only_here(self) -> None:
-        if self.root != "/":
-            raise BootError(f"GRUB can be changed on the running system only, not below {self.root}")
-
-    def _run(self, *argv: str) -> None:
-        done = process.run(argv, _TIMEOUT)
-        if done.status != 0:
-            lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.status}"]
-            raise BootError(f"{argv[0]} failed: {lines[-1]}", "the kernel that boots by default is as before")
 
 
 #: Of MenuGrub2.

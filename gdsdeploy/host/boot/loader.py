@@ -9,17 +9,22 @@ import json
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, ClassVar, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from .. import process
 from ..errors import HostError
 from ..io import atomic
 from ..rootdir import Files, inside, list_folder, read_text
+from . import bls
+from .bls import BlsEntry
 
 #: What was the default before it was first set here, and everything that was set: {"before": ENTRY, "set": [ENTRY]}.
 RECORD = "/var/lib/gdsdeploy/boot-default.json"
 #: What kernel-install gives to the entries of later kernels.
 COMMAND_LINE = "/etc/kernel/cmdline"
 GRUB, ENTRIES, UNKNOWN = "grub", "entries", ""
+#: Seconds for a loader's program; update-grub looks at every disk.
+TIMEOUT = 600.0
 
 
 class BootError(HostError):
@@ -146,6 +151,50 @@ class Loader(ABC):
         """What was changed, and what boots now."""
         now = self.kernels()
         return {"changed": bool(changes), "changes": changes, "kernel": now["default"], "entry": now["default_entry"]}
+
+    def only_here(self) -> None:
+        """Raise BootError below another root than the running system's."""
+        if self.root != "/":
+            raise BootError(f"{self.name} can be changed on the running system only, not below {self.root}")
+
+    def run(self, *argv: str) -> None:
+        """Run one of the loader's programs; raises BootError with the last line that it printed."""
+        self.only_here()
+        done = process.run(argv, TIMEOUT)
+        if done.status != 0:
+            lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.status}"]
+            raise BootError(
+                f"{' '.join(argv[:2])} failed: {lines[-1]}", "the kernel that boots by default is as before"
+            )
+
+
+class EntriesLoader(Loader):
+    """One with entries of the Boot Loader Specification."""
+
+    #: who has the entries, for people; where kernels' images are; and what follows an entry's name where it is stored
+    owner: ClassVar[str]
+    image: ClassVar[str]
+    suffix: ClassVar[str] = ""
+
+    @abstractmethod
+    def entries(self) -> Sequence[BlsEntry]:
+        """Those that start a kernel, newest first."""
+
+    def entry(self, found: Optional[BlsEntry]) -> Optional[Entry]:
+        """One of them, as the menu has it."""
+        return Entry(found.ident, found.ident + self.suffix, found.release) if found is not None else None
+
+    def entry_of(self, release: str) -> Entry:
+        listed = self.entries()
+        entry = self.entry(bls.best(listed, release, self.root))
+        if entry is None:
+            others = ", ".join(entry.release for entry in listed) or "none"
+            hint = f"install that kernel, or run kernel-install add {release} {self.image.format(release)}"
+            raise BootError(f"{self.owner} has no entry for kernel {release}; it has: {others}", hint)
+        return entry
+
+    def words(self, release: str) -> List[List[str]]:
+        return bls.arguments(self.entries(), release)
 
 
 def loader(root: str = "/", files: Optional[Files] = None) -> Loader:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from typing import List, NamedTuple, Optional, Tuple
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
-from .. import process
 from ..errors import RolloutError
 from ..paths import EFI, PARTITIONS
 from ..rootdir import Files, list_folder, read_text
-from .bls import BlsEntry, arguments, best, entries, kept
-from .loader import UNKNOWN, Arguments, BootError, Entry, Loader, entry_arguments, kernels_in
+from .bls import BlsEntry, entries, kept
+from .loader import UNKNOWN, Arguments, BootError, EntriesLoader, Entry, entry_arguments, kernels_in
 
 #: Names of its variables that decide what boots.
 VARIABLES = ("LoaderInfo", "LoaderEntryDefault", "LoaderEntryOneShot")
@@ -23,7 +22,6 @@ VARIABLES = ("LoaderInfo", "LoaderEntryDefault", "LoaderEntryOneShot")
 _HAS_DEFAULT, _HAS_ONE_SHOT = 1 << 2, 1 << 3
 #: Names of entries may count attempts: NAME+LEFT-DONE.
 _COUNTED = re.compile(r"\+\d+(-\d+)?\Z")
-_TIMEOUT = 60.0
 
 
 class Menu(NamedTuple):
@@ -42,40 +40,37 @@ def menu(files: Files) -> Menu:
     return Menu("", [])
 
 
-class SystemdBoot(Loader):
+class SystemdBoot(EntriesLoader):
     """Names of entries are without ``.conf``, which its variables have."""
 
     name = "systemd-boot"
     place = "LoaderEntryDefault (as it was)"
     where = "look at: bootctl list"
+    owner = name
+    image = "/boot/vmlinuz-{}"
+    suffix = ".conf"
+
+    def entries(self) -> Sequence[BlsEntry]:
+        return menu(self.files).entries
 
     def present(self) -> bool:
         """Whether systemd-boot started this boot."""
-        return _text(self.files, "LoaderInfo").startswith("systemd-boot") and bool(menu(self.files).entries)
+        return _text(self.files, "LoaderInfo").startswith("systemd-boot") and bool(self.entries())
 
     def boots(self) -> Tuple[Optional[Entry], Optional[Entry]]:
         listed = menu(self.files)
         default = _default(listed, self.files)
         following = _named(listed.entries, _text(self.files, "LoaderEntryOneShot")) or default
-        return _entry(default), _entry(following)
-
-    def entry_of(self, release: str) -> Entry:
-        listed = menu(self.files)
-        entry = _entry(best(listed.entries, release, self.root))
-        if entry is None:
-            others = ", ".join(entry.release for entry in listed.entries) or "none"
-            hint = f"install that kernel, or run kernel-install add {release} /boot/vmlinuz-{release}"
-            raise BootError(f"systemd-boot has no entry for kernel {release}; it has: {others}", hint)
-        return entry
+        return self.entry(default), self.entry(following)
 
     def kept(self, release: str) -> Optional[Entry]:
-        return _entry(kept(menu(self.files).entries, _without_suffix(self.stored()), release))
+        return self.entry(kept(self.entries(), _without_suffix(self.stored()), release))
 
     def stored(self) -> str:
         return _text(self.files, "LoaderEntryDefault")
 
     def store(self, entry: str) -> None:
-        _bootctl(["set-default", entry], self.root)
+        self.run("bootctl", "set-default", entry)
 
     def due(self, entry: Entry) -> List[str]:
         return [] if _without_suffix(self.stored()) == entry.ident else [f"LoaderEntryDefault ({entry.stored})"]
@@ -90,12 +85,9 @@ class SystemdBoot(Loader):
 
     def once(self, entry: str) -> None:
         try:
-            _bootctl(["set-oneshot", f"{entry}.conf" if entry else ""], self.root)
+            self.run("bootctl", "set-oneshot", f"{entry}.conf" if entry else "")
         except BootError as error:
             raise RolloutError("systemd-boot", error.message, error.hint) from None
-
-    def words(self, release: str) -> List[List[str]]:
-        return arguments(menu(self.files).entries, release)
 
     def arguments(self) -> Arguments:
         """Also of a system that another loader has started, or none."""
@@ -114,10 +106,6 @@ class SystemdBoot(Loader):
         problem = "no boot loader is recognised: no /boot/grub/grub.cfg with update-grub, no /boot/grub2/grubenv with"
         problem += " /boot/loader/entries, no loader/loader.conf of systemd-boot with entries"
         return Arguments(UNKNOWN, (), problem, "set the arguments yourself, and leave boot out of the profile")
-
-
-def _entry(entry: Optional[BlsEntry]) -> Optional[Entry]:
-    return Entry(entry.ident, f"{entry.ident}.conf", entry.release) if entry is not None else None
 
 
 def _default(listed: Menu, files: Files) -> Optional[BlsEntry]:
@@ -158,12 +146,3 @@ def variable(name: str) -> str:
 def _variable(files: Files, name: str) -> bytes:
     """The content of a variable, after four bytes of attributes."""
     return files.content(variable(name))[4:]
-
-
-def _bootctl(words: List[str], root: str) -> None:
-    if root != "/":
-        raise BootError(f"systemd-boot can be changed on the running system only, not below {root}")
-    done = process.run(["bootctl", *words], _TIMEOUT)
-    if done.status != 0:
-        lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.status}"]
-        raise BootError(f"bootctl {words[0]} failed: {lines[-1]}", "the kernel that boots by default is as before")
