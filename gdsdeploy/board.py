@@ -31,11 +31,6 @@ def load_durations() -> dict[str, list[float]]:
         return {}
 
 
-def usual_duration(times: Sequence[float]) -> float | None:
-    """The (upper) median in seconds; None: there is no earlier time."""
-    return sorted(times)[len(times) // 2] if times else None
-
-
 def record_durations(work: Mapping[str, Sequence[float]]) -> None:
     """Add times to those of earlier runs.  Where they can't be written, later runs know less."""
     times = load_durations()
@@ -88,7 +83,9 @@ class Board:
         with self._lock:
             if self._earlier is None:
                 self._earlier = load_durations()
-            usual = usual_duration(self._earlier.get(what, ())) if timed else None
+            times = sorted(self._earlier.get(what, ())) if timed else []
+            # The (upper) median.
+            usual = times[len(times) // 2] if times else None
             self._activities[key] = Activity(what, host, self.clock() - ago, usual, timed)
 
     def _end(self, key: object, done: bool) -> None:

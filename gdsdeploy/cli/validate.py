@@ -21,6 +21,8 @@ from gdsdeploy.ssh.endpoint import TIMEOUT
 # What a run needs is imported by the functions that need it, so that --help and a mistake in the options are quick.
 if TYPE_CHECKING:
     from gdsdeploy.host.model.finding import Waiver
+    from gdsdeploy.model.fleet import Fleet
+    from gdsdeploy.model.lock import Lock
     from gdsdeploy.report.model import Report
     from gdsdeploy.validate.fleet_validation import ValidateOptions
 
@@ -166,13 +168,9 @@ def _validate_hosts(
     timeout: float,
     since_boot: bool,
 ) -> Report:
-    from gdsdeploy.fleetfile import selection
-    from gdsdeploy.fleetfile.load import TRUSTED
-    from gdsdeploy.lock import lockfile
     from gdsdeploy.validate.fleet_validation import validate
 
-    intent, lock = lockfile.fleet_and_lock(fleet, TRUSTED, signed=False)
-    names = selection.select(limit, list(intent.hosts), fleet)
+    intent, lock, names = _locked(fleet, limit)
     with console.step(f"Validating {words(names)}"):
         return validate(
             *(intent, lock, fleet, names),
@@ -181,6 +179,16 @@ def _validate_hosts(
             since_boot=since_boot,
             progress=console.say_each(len(names)),
         )
+
+
+def _locked(fleet: Path, limit: str | None) -> tuple[Fleet, Lock, list[str]]:
+    """The fleet, its lock, and the hosts of ``limit``."""
+    from gdsdeploy.fleetfile import selection
+    from gdsdeploy.fleetfile.load import TRUSTED
+    from gdsdeploy.lock import lockfile
+
+    intent, lock = lockfile.fleet_and_lock(fleet, TRUSTED, signed=False)
+    return intent, lock, selection.select(limit, list(intent.hosts), fleet)
 
 
 def _as_pytest(fleet: Path, limit: str | None, argv: tuple[str, ...]) -> None:
@@ -279,13 +287,9 @@ def support_bundle(fleet: Path, output: Path, limit: str | None, hide_names: boo
       gdsdeploy validate --evidence case-4711.tar.gz
     """
     from gdsdeploy.files.output import require_folder, write
-    from gdsdeploy.fleetfile import selection
-    from gdsdeploy.fleetfile.load import TRUSTED
-    from gdsdeploy.lock import lockfile
     from gdsdeploy.validate.support_bundle import pack_fleet
 
-    intent, lock = lockfile.fleet_and_lock(fleet, TRUSTED, signed=False)
-    names = selection.select(limit, list(intent.hosts), fleet)
+    intent, lock, names = _locked(fleet, limit)
     require_folder(output)
     with console.step(f"Asking {words(names)}"):
         data, replaced = pack_fleet(

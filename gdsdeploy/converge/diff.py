@@ -147,8 +147,12 @@ def _results_for(variants: Variants, supply: Supply, archive: str | None) -> lis
         return list(variants[KEEP])
     if archive is None:
         return list(variants[RECEIVE])
-    reason = "content" if archive_there else "missing"
-    return [_receiving(result, f"sha256:{archive}", reason) for result in variants[RECEIVE]]
+    after, reason = f"sha256:{archive}", "content" if archive_there else "missing"
+
+    def receiving(change: Change) -> Change:
+        return replace(change, after=after, reason=reason) if change.kind == "receive" else change
+
+    return [replace(result, changes=tuple(map(receiving, result.changes))) for result in variants[RECEIVE]]
 
 
 def _handing_over(result: Result, supply: Supply, archive: str | None) -> Result:
@@ -157,13 +161,6 @@ def _handing_over(result: Result, supply: Supply, archive: str | None) -> Result
     packed = [change for change in result.changes if change.kind == "pack"]
     if supply.delivers and not result.unknown and (archive is None or changes):
         changes += packed or [Change("pack", "modules", "", "", _NOT_DELIVERED, resource=result.name)]
-    return replace(result, changes=tuple(changes))
-
-
-def _receiving(result: Result, after: str, reason: str) -> Result:
-    changes = (
-        replace(change, after=after, reason=reason) if change.kind == "receive" else change for change in result.changes
-    )
     return replace(result, changes=tuple(changes))
 
 

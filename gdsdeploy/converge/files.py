@@ -38,7 +38,10 @@ class Files:
         content = self.content(path)
         if content is None:
             raise FleetInvalid(f"{path}: the keyring is missing", hint=_CORRECT_KEYRING)
-        require_keyring(path, content)
+        # It leaves this machine: a fleet file that others wrote must not have any file sent to hosts that it names.
+        if _ARMOUR not in b"\n" + content and content[:1] not in _PUBLIC_KEY:
+            words = f"{path}: not a keyring: it doesn't begin with an OpenPGP public key"
+            raise FleetInvalid(words, hint=_CORRECT_KEYRING)
         return content
 
 
@@ -55,14 +58,3 @@ class NoFiles(Files):
 def encoded(content: bytes) -> str:
     """The content as a desired state has it."""
     return base64.b64encode(content).decode()
-
-
-def require_keyring(place: str, content: bytes) -> None:
-    """Raise FleetInvalid unless the file ``place`` begins with a public key.
-
-    It leaves this machine: a fleet file that others wrote must not have any file sent to hosts that it names.
-    """
-    if _ARMOUR not in b"\n" + content and content[:1] not in _PUBLIC_KEY:
-        raise FleetInvalid(
-            f"{place}: not a keyring: it doesn't begin with an OpenPGP public key", hint=_CORRECT_KEYRING
-        )

@@ -18,7 +18,7 @@ from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.machine import Machine
 from gdsdeploy.errors import FleetInvalid, GdsError, HostUnfit
 from gdsdeploy.image.root import ImageRoot, ask, entered, open_root
-from gdsdeploy.model.fleet import Fleet, Profile
+from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.ssh.endpoint import Answer
 from gdsdeploy.ssh.transport import judged
@@ -84,7 +84,8 @@ class Image:
         if plan.refusals:
             hint = next((one.hint for one in plan.refusals if one.hint), None)
             return HostUnfit(f"{self.root.path}: {plan.refusal}", hint=hint)
-        if plan.supply is not None and plan.supply.mode == "build" and self._profile.signing is not None:
+        signing = self.fleet.profiles[self.fleet.hosts[self.name].profile].signing
+        if plan.supply is not None and plan.supply.mode == "build" and signing is not None:
             hint = "Provision a machine that builds for this profile first: the image then receives its modules"
             words = "its profile signs modules, and the key must not be in an image"
             return HostUnfit(f"{self.root.path}: can't build the modules: {words}", hint=hint)
@@ -117,10 +118,6 @@ class Image:
         """What is said about the image in an answer for machines."""
         left = self.left(Machine(self.fleet, lock, self.name))
         return {"root": str(self.root.path), "left": [asdict(entry) for entry in left]}
-
-    @property
-    def _profile(self) -> Profile:
-        return self.fleet.profiles[self.fleet.hosts[self.name].profile]
 
 
 @contextlib.contextmanager

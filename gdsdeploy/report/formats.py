@@ -86,13 +86,9 @@ def _cells(host: HostReport) -> Iterator[str]:
     for verdict in COLUMNS:
         yield "-" if host.trouble else str(host.count(verdict))
     yield "\n".join(f"{name} {value}" for name, value in host.stack) or "-"
-    yield "\n".join(_paths(host)) or "-"
-
-
-def _paths(host: HostReport) -> list[str]:
-    """Each mount with its verdict and its path, if that is known; the reason follows in the details."""
+    # Each mount with its verdict and its path, if that is known; the reason follows in the details.
     parts = [(SYMBOLS[mount.verdict], subject(mount), PATHS.get(mount.path, mount.path)) for mount in host.mounts()]
-    return [" ".join(filter(None, words)) for words in parts]
+    yield "\n".join(" ".join(filter(None, words)) for words in parts) or "-"
 
 
 def summary(report: Report) -> str:

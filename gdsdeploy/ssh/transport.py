@@ -644,8 +644,12 @@ def ask(
     second of them.
     """
     distinct = machines.Distinct(names, fleet_path)
+
+    def find(way: Reach) -> Endpoint:
+        return distinct.add(way.find())
+
     ways = sshconfig.reaches(fleet, paths.folder_of(fleet_path).resolve(), names)
-    hosts = [Reach(way.host, partial(_find, way, distinct)) for way in ways]
+    hosts = [Reach(way.host, partial(find, way)) for way in ways]
     answers = fan_out(hosts, program or hostapp.build(), argv, timeout=timeout, stdin=stdin, read_only=read_only)
     return ((answer, judged(judge, answer)) for answer in _on_board(names, answers))
 
@@ -660,10 +664,6 @@ def _on_board(names: Sequence[str], answers: Iterator[Answer]) -> Iterator[Answe
     finally:
         for name in names:
             console.board.end(name)
-
-
-def _find(way: Reach, distinct: machines.Distinct) -> Endpoint:
-    return distinct.add(way.find())
 
 
 def judged(judge: Callable[[Answer], T], answer: Answer) -> T | GdsError:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import io
 import json
 import shlex
-import tarfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -78,17 +76,12 @@ def _ask(host: Host, expectation: str | None) -> dict[str, Any]:
 
 def _carry(contents: dict[str, bytes], host: Host, folder: str) -> None:
     """Put files into a folder on the host; few and long commands, as each is a round trip."""
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w") as tar:
-        for name, data in contents.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(data)
-            tar.addfile(entry, io.BytesIO(data))
-    text = base64.b64encode(archive.getvalue()).decode()
-    text_file = f"{shlex.quote(folder)}/text"
-    for start in range(0, len(text), CHUNK):
-        host.run_expect([0], f"printf %s '{text[start : start + CHUNK]}' >> {text_file}")
-    host.run_expect([0], f"base64 -d {text_file} | tar -xC {shlex.quote(folder)} && rm {text_file}")
+    for name, data in contents.items():
+        # A line of its own for each part, because they are decoded together.
+        text, place = base64.b64encode(data).decode(), shlex.quote(f"{folder}/{name}")
+        for start in range(0, len(text) or 1, CHUNK):
+            host.run_expect([0], f"echo '{text[start : start + CHUNK]}' >> {place}.text")
+        host.run_expect([0], f"base64 -d {place}.text >{place}")
 
 
 _STORAGE = "storage.path"

@@ -75,14 +75,7 @@ LOG_LIMIT = 512 * 1024
 MOST = (tarball.MEMBERS - 100) // 2
 _FEWER = "Make several bundles with --limit HOST[,HOST…]"
 #: What a bundle has of a host's evidence: what facts are read from, and where they are from.
-SECTIONS: Final = frozenset(
-    {
-        *("version", "collected_at", "seconds", "host", "gaps"),
-        *("files", "binaries", "links", "listings", "excerpts", "commands", "modules", "audits", "trees", "dkms"),
-        *("modulefiles", "owners", "excludes", "inodes", "features", "opens", "odirect", "load", "insides", "acs"),
-        *("ports", "vpd", "environment", "configs", "processes", "space"),
-    }
-)
+SECTIONS: Final = frozenset(reply_schema.Evidence.model_fields)
 
 README = """\
 A support bundle of gdsdeploy {version}, made on {when} from {fleet}.

@@ -101,13 +101,15 @@ class ProgramAction(ActionBase):  # type: ignore[misc]
         done = self._low_level_execute_command(start.strip(), sudoable=True, in_data=sent)
         _, mark, output = done["stdout"].partition(MARK)
         if not mark:
-            raise _no_python(done)
+            message = f"the host program can't start: no Python 3.9 or newer: {_tail(done)}"
+            raise GdsError("python", message, "install python3, or set ansible_python_interpreter")
         try:
             answer = json.loads(output)
         except ValueError:
-            raise _broken(done) from None
+            answer = None
         if not isinstance(answer, dict):
-            raise _broken(done)
+            message = f"the host program ended with status {done.get('rc')} without an answer: {_tail(done)}"
+            raise GdsError("program", message)
         unknown = [text for resource in answer.get("resources", []) for text in resource.get("unknown", [])]
         for text in [*answer.get("notes", []), *(f"can't tell what would change: {text}" for text in unknown)]:
             self.warn(text)
@@ -177,15 +179,6 @@ def failure(kind: str, message: str, hint: str) -> dict[str, Any]:
     """The result of a task that failed."""
     error = {"kind": kind, "message": message, "hint": hint}
     return {"failed": True, "msg": f"{message} ({hint})" if hint else message, "gds_error": error}
-
-
-def _no_python(done: Mapping[str, Any]) -> GdsError:
-    message = f"the host program can't start: no Python 3.9 or newer: {_tail(done)}"
-    return GdsError("python", message, "install python3, or set ansible_python_interpreter")
-
-
-def _broken(done: Mapping[str, Any]) -> GdsError:
-    return GdsError("program", f"the host program ended with status {done.get('rc')} without an answer: {_tail(done)}")
 
 
 def _tail(done: Mapping[str, Any]) -> str:
