@@ -95,7 +95,9 @@ class BootArguments(FileResource[Desired]):
         else:
             observed["places"] = [_read(host, path, record) for path in way.places]
             edits = _edits(desired, observed)
-            self._files = [File(place.path, content=_encode(text)) for place, _, text in edits]
+            self._files = [
+                File(place.path, content=text.encode("utf-8", "surrogateescape")) for place, _, text in edits
+            ]
         return observed
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
@@ -105,7 +107,8 @@ class BootArguments(FileResource[Desired]):
         way = observed["way"]
         if way.kind == UNKNOWN:
             return [Refusal("boot-loader", f"kernel arguments can't be set: {way.problem}", way.hint)]
-        broken = [place for place in observed["places"] if _is_broken(way, place)]
+        entries = observed["places"] if way.kind == ENTRIES else []
+        broken = [place for place in entries if arguments.insert(place.path, place.text, []) is None]
         if broken:
             words = f"{broken[0].path}: there is no line with arguments"
             return [Refusal("boot-loader", words, "repair it, or delete it if its kernel is gone")]
@@ -288,18 +291,10 @@ def _conflict(conflicts: str, argument: str) -> Refusal:
     return Refusal("other-value", f"{conflicts} isn't gdsdeploy's, and {argument} is expected", hint.format(name))
 
 
-def _is_broken(way: Arguments, place: _Place) -> bool:
-    return way.kind == ENTRIES and arguments.insert(place.path, place.text, []) is None
-
-
 def _read(host: ManagedHost, path: str, record: ArgumentRecord) -> _Place:
     text = host.exact_text(path, _LIMIT)
     words = arguments.words_of(path, text)
     return _Place(path, text, words, record.ours(path, words))
-
-
-def _encode(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
 
 
 def _write_record(host: ManagedHost, record: ArgumentRecord) -> None:

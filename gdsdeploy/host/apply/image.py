@@ -22,6 +22,7 @@ _OF_ONE_HOST = (KEY, PUBLIC, f"{STATE_FOLDER}/{RECORD}", f"{STATE_FOLDER}/rollou
 #: With this file, the first boot labels every file and boots again (selinux-autorelabel.service).
 RELABEL = "/.autorelabel"
 _SELINUX = "/etc/selinux/config"
+_ON = re.compile(r"^SELINUX=(enforcing|permissive)\s*$", re.MULTILINE)
 #: machine-id(5): systemd makes an id at the first boot.
 _NO_ID = ("", "uninitialized")
 
@@ -48,7 +49,7 @@ class Image(Resource[Desired]):
             "identity": host.text(MACHINE_ID).strip() not in _NO_ID,
             "files": [path for path in _OF_ONE_HOST if os.path.lexists(beside(host.root, path))]
             + ([_DBUS_ID] if os.path.isfile(dbus) and not os.path.islink(dbus) else []),
-            "relabel": _has_selinux(host) and not host.exists(RELABEL),
+            "relabel": bool(_ON.search(host.text(_SELINUX))) and not host.exists(RELABEL),
         }
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
@@ -61,7 +62,3 @@ class Image(Resource[Desired]):
             host.remove_tree(change.subject)
         else:
             host.write_unrecorded(File(change.subject, mode=0o444 if change.subject == MACHINE_ID else 0o644))
-
-
-def _has_selinux(host: ManagedHost) -> bool:
-    return re.search(r"^SELINUX=(enforcing|permissive)\s*$", host.text(_SELINUX), re.MULTILINE) is not None

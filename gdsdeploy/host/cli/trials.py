@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from typing import Any, Dict, Iterator, Mapping, Sequence, Tuple
 
@@ -17,7 +16,7 @@ from ..facts import as_dict
 from ..facts.document import Document
 from ..facts.unknown import Maybe, Unknown, if_known, known
 from ..gdscheck.live import seconds
-from ..io.wording import aligned, joined
+from ..io.wording import aligned
 from ..odirect.trials import SECONDS, audit
 from ..paths import CUFILE, NVIDIA
 from ..subjects import storage
@@ -39,19 +38,13 @@ def add_odirect(commands: Any) -> None:
 
 
 def try_odirect(arguments: argparse.Namespace) -> int:
-    """Print the answer; 0 whatever it is, because ``validate`` is what fails."""
-    print(answer(arguments.path, arguments.json, arguments.timeout))
-    return 0
-
-
-def answer(paths: Sequence[str], as_json: bool, seconds: float = SECONDS) -> str:
-    """Try each of ``paths``; returns the results as text or as one JSON object."""
-    folders = [os.path.abspath(path) for path in paths]
-    facts = StorageFacts(Document(collect_evidence(folders, seconds)))
+    """Try each path, and print the results; 0 whatever they are, because ``validate`` is what fails."""
+    folders = [os.path.abspath(path) for path in arguments.path]
+    facts = StorageFacts(Document(collect_evidence(folders, arguments.timeout)))
     answers = [_described(facts, folder) for folder in folders]
-    if as_json:
-        return json.dumps({"version": VERSION, "paths": answers}, sort_keys=True)
-    return joined(words for entry in answers for words in _odirect_text(entry)).rstrip("\n")
+    lines = [words for entry in answers for words in _odirect_text(entry)]
+    # An empty line is between two of them, and not behind the last one.
+    return parsers.show(arguments, {"version": VERSION, "paths": answers}, lines[:-1])
 
 
 def collect_evidence(folders: Sequence[str], seconds: float) -> Dict[str, Any]:

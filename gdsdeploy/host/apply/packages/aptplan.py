@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any, Dict, Iterator, List, Mapping, Sequence, Set, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 
 from ...errors import CannotTellError, NotOfferedError
 from ...model import compat
@@ -65,7 +65,7 @@ def _reasons(host: ManagedHost, going: Mapping[str, str], coming: Sequence[Chang
     shown = show(host, names) if names else ""
     records = [dict(_FIELD.findall(record)) for record in shown.split("\n\n")]
     listed = host.query(["dpkg-query", "--show", "--showformat", _RELATIONS, "--", *going])
-    own, moving = _native(host), {name.partition(":")[0] for name in [*going, *_subjects(coming)]}
+    own, moving = _native(host), {name.partition(":")[0] for name in [*going, *(change.subject for change in coming)]}
     return {
         database.full_name(name, architecture, own): {"reason": reason, "by": by}
         for name, architecture, provides, depends in (line.split("\t") for line in listed.splitlines())
@@ -88,10 +88,6 @@ def _reason(own: Set[str], needs: Set[str], records: Sequence[Mapping[str, str]]
 
 def _names(field: str) -> Set[str]:
     return set(_RELATION.findall(field))
-
-
-def _subjects(changes: Sequence[Change]) -> Iterator[str]:
-    return (change.subject for change in changes)
 
 
 def simulate_return(host: ManagedHost, install: Sequence[Package], words: Sequence[str]) -> List[Change]:
