@@ -20,19 +20,7 @@ from ..rootdir import inside, list_folder, read_text
 from . import bls
 from .arguments import grub_lines
 from .bls import ENTRIES, ENVIRONMENT, BlsEntry, MenuEntry, environment, menu_choice, menu_entries, of_this_system
-from .loader import (
-    GRUB,
-    RECORD,
-    TIMEOUT,
-    UNKNOWN,
-    Arguments,
-    BootError,
-    EntriesLoader,
-    Entry,
-    Loader,
-    earlier,
-    entry_arguments,
-)
+from .loader import GRUB, RECORD, UNKNOWN, Arguments, BootError, EntriesLoader, Entry, Loader, earlier, entry_arguments
 from .sdboot import SystemdBoot
 
 GRUB_CFG = "/boot/grub/grub.cfg"
@@ -66,7 +54,7 @@ class _Grub(Loader):
     def change(self, words: List[str]) -> None:
         """``set name=value …`` or ``unset name …`` in the environment; raises BootError."""
         for editor in ("grub2-editenv", "grub-editenv"):
-            done = process.run([editor, inside(self.root, self.environment), *words], TIMEOUT)
+            done = process.run([editor, inside(self.root, self.environment), *words], self.timeout)
             if done.status == 0:
                 return
             if done.status != process.NOT_FOUND:

@@ -23,8 +23,6 @@ RECORD = "/var/lib/gdsdeploy/boot-default.json"
 #: What kernel-install gives to the entries of later kernels.
 COMMAND_LINE = "/etc/kernel/cmdline"
 GRUB, ENTRIES, UNKNOWN = "grub", "entries", ""
-#: Seconds for a loader's program; update-grub looks at every disk.
-TIMEOUT = 600.0
 
 
 class BootError(HostError):
@@ -63,6 +61,8 @@ class Loader(ABC):
     name: ClassVar[str]
     place: ClassVar[str]
     where: ClassVar[str]
+    #: seconds for one of its programs; update-grub looks at every disk
+    timeout: ClassVar[float] = 600.0
 
     def __init__(self, root: str = "/", files: Optional[Files] = None) -> None:
         self.root, self.files = root, files or Files(root)
@@ -160,7 +160,7 @@ class Loader(ABC):
     def run(self, *argv: str) -> None:
         """Run one of the loader's programs; raises BootError with the last line that it printed."""
         self.only_here()
-        done = process.run(argv, TIMEOUT)
+        done = process.run(argv, self.timeout)
         if done.status != 0:
             lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.status}"]
             raise BootError(
