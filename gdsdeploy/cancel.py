@@ -104,7 +104,7 @@ class _Ending:
         self.first = 0
         self.whole = False
         self.stop = Stop()
-        self.interrupted = self.hurried = False
+        self.hurried = False
 
     def note(self, number: int) -> None:
         """Take note of a signal, whatever it does here."""
@@ -115,8 +115,7 @@ class _Ending:
 
     def interrupt(self, _number: int) -> None:
         """The first time: KeyboardInterrupt here, an end for other threads.  Later: HURRY seconds, then SIGKILL."""
-        if not self.interrupted:
-            self.interrupted = True
+        if not self.stop.event.is_set():
             self.stop.request()
             raise KeyboardInterrupt
         if not self.hurried:
@@ -178,7 +177,7 @@ def whole_process() -> Iterator[None]:
             code = Interrupted.exit_code
             raise
         finally:
-            if ending.first and (code == Interrupted.exit_code or (ending.interrupted and code)):
+            if ending.first and (code == Interrupted.exit_code or (ending.stop.event.is_set() and code)):
                 _die(ending.first)
             _adopt(False)
             _ending = _Ending()

@@ -115,9 +115,9 @@ class JsonForm:
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """Read what ``as_json`` returned, or its text; raises ValueError with the wrong place."""
+        """Read what ``as_json`` returned; raises ValueError with the wrong place."""
         try:
-            instance: Self = adapter(cls).validate_json(value if isinstance(value, str) else json.dumps(value))
+            instance: Self = adapter(cls).validate_json(json.dumps(value))
         except ValidationError as error:
             raise ValueError(f"{cls.__name__.lower()}: {first_error(error)}") from None
         except TypeError as error:
@@ -181,16 +181,12 @@ class Plan(JsonForm):
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """Read what ``as_json`` returned, or its text; raises ValueError: another version, or the wrong place."""
-        try:
-            document = json.loads(value) if isinstance(value, str) else value
-        except ValueError as error:
-            raise ValueError(f"plan: {error}") from None
-        if not isinstance(document, Mapping):
+        """Read what ``as_json`` returned; raises ValueError: another version, or the wrong place."""
+        if not isinstance(value, Mapping):
             raise ValueError("plan: no object")
-        if document.get("version") != VERSION:
-            raise ValueError(f"plan: version {document.get('version')!r}, but this gdsdeploy reads {VERSION}")
-        return super().from_json({key: part for key, part in document.items() if key != "version"})
+        if value.get("version") != VERSION:
+            raise ValueError(f"plan: version {value.get('version')!r}, but this gdsdeploy reads {VERSION}")
+        return super().from_json({key: part for key, part in value.items() if key != "version"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -511,7 +511,7 @@ class _Reader:
         return None
 
     def observation(self) -> Observation:
-        facts, installed = self.facts, self.installed
+        facts, installed, loaded = self.facts, self.installed, self.facts.nvidia_fs.module
         nothing = ("", "", ("no driver runs", "no driver runs"))
         mode, rdma, reasons = _modes(facts, self.value) if self.runs else nothing
         nics, nic_driver = _adapters(self.value(lambda: facts.hardware.nics, "network adapters") or ())
@@ -525,7 +525,7 @@ class _Reader:
             driver=self.driver,
             driver_runs=self.runs,
             driver_packaged=_is_packaged(installed, self.driver),
-            nvidia_fs=_loaded_version(facts),
+            nvidia_fs=if_known(lambda: loaded.version if loaded.loaded else "", ""),
             libcufile=library or "",
             gpus=self.count(self.gpus, "GPUs"),
             models=self.models,
@@ -624,11 +624,6 @@ def _companions(installed: Mapping[str, tuple[Package, ...]], driver: str, gpu: 
         packages = [packages for name, packages in installed.items() if re.fullmatch(pattern, name)]
         if driver and any(_has_version(each, driver) for each in packages):
             yield "nvlink5" if companion == "fabricmanager" and with_nvlsm else companion
-
-
-def _loaded_version(facts: HostFacts) -> str:
-    module = facts.nvidia_fs.module
-    return if_known(lambda: module.version if module.loaded else "", "")
 
 
 def _mounts(facts: HostFacts, value: Callable[..., object]) -> Iterator[ObservedMount]:

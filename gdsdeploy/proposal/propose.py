@@ -430,16 +430,12 @@ def yaml_comment(words: str) -> str:
     return clean if len(clean) <= _LONGEST else clean[: _LONGEST - 1] + "…"
 
 
-def _is_block(value: Any) -> bool:
-    return isinstance(value, tuple) and bool(value) and isinstance(value[0], Entry | Remark)
-
-
 def _lines(nodes: Sequence[Node], indent: str) -> Iterator[str]:
     for node in nodes:
         if isinstance(node, Remark):
             yield from _remark(node.text, indent)
             continue
-        block = _is_block(node.value)
+        block = isinstance(node.value, tuple) and isinstance(next(iter(node.value), None), Entry | Remark)
         begin = f"{_flow(node.key)}:" if node.key else "-"
         words = begin if block else f"{begin} {_flow(node.value)}"
         mark = "# " if node.off else ""

@@ -49,7 +49,7 @@ class Watch:
         if self._as_json:
             assert self.status is not None
             plan = self.status.plan
-            console.data(words.line(event, plan.id, plan.fleet))
+            console.data(json.dumps(words.to_json(event, plan.id, plan.fleet), ensure_ascii=False))
         elif event.kind not in (_STEPS if self._live else _SMALL):
             console.say(f"{words.clock(event.time)} {words.sentence(event)}")
 

@@ -11,7 +11,7 @@ import json
 import re
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, ClassVar, Generic, ParamSpec, TypedDict, TypeVar
@@ -158,6 +158,8 @@ class Cluster(Drainer, abc.ABC, Generic[N]):
     client: ClassVar[str]
     #: seconds between two looks at a node
     pause: ClassVar[float]
+    #: what a node is then, in the scheduler's word
+    drained: ClassVar[str]
     #: errors that another try doesn't change
     lasting: ClassVar[re.Pattern[str]]
 
@@ -172,6 +174,24 @@ class Cluster(Drainer, abc.ABC, Generic[N]):
         self._words, self._name, self._folder, self._patience = list(program), name, folder, patience
         self._pause = self.pause if pause is None else pause
 
+    def check(self, hosts: Sequence[str]) -> list[str]:
+        """As Drainer.check; no two hosts may have one node."""
+        names = {host: self._node(host) for host in hosts}
+        objections = []
+        if shared := len(names) - len(set(names.values())):
+            objections.append(f"rollout.drain.node names a node that another host has, {shared} times: {self._name}")
+        try:
+            nodes = self._nodes()
+            unknown = [
+                name if name == host else f"{name} ({host})" for host, name in names.items() if name not in nodes
+            ]
+            if unknown:
+                objections.append(f"{type(self).__name__} knows no node {first_few(unknown, LISTED)}")
+            objections += self._missing_rights([name for name in names.values() if name in nodes])
+        except DrainFailed as error:
+            objections.append(error.message)
+        return objections
+
     def states(self, hosts: Sequence[str]) -> dict[str, State]:
         """As Drainer.states: one call for all nodes, and no second try, because a user waits for the plan."""
         nodes = self._nodes()
@@ -185,13 +205,24 @@ class Cluster(Drainer, abc.ABC, Generic[N]):
             return Standing.WORKS
         return Standing.OURS if self._is_ours(node, reason) else Standing.THEIRS
 
-    @abc.abstractmethod
-    def drain(self, host: str, reason: str, *, timeout: float, progress: Progress) -> DrainResult:
-        """As Drainer.drain."""
-
-    @abc.abstractmethod
     def undrain(self, host: str, reason: str, *, progress: Progress) -> ReturnResult:
         """As Drainer.undrain."""
+        done = f"no longer {self.drained}"
+        node = self._patiently(self._changed, self._node(host), self._back, reason, done, progress)
+        why = self._stays_out(node)
+        return {"returned": not why, "reason": why}
+
+    def _changed(self, name: str, change_of: Callable[[N, str], Any], reason: str, done: str, progress: Progress) -> N:
+        """The node as it is once ``change_of`` has no change for it; ``done``: what it then is, in words."""
+        node = self._look(name)
+        if change := change_of(node, reason):
+            node = self._change(name, change)
+            progress(f"{type(self).__name__} node {name} is {done}")
+        return node
+
+    @abc.abstractmethod
+    def _missing_rights(self, names: Sequence[str]) -> Iterator[str]:
+        """What this user may not do, of all that a drain of these nodes needs, each in one line."""
 
     @abc.abstractmethod
     def _look(self, name: str) -> N:
@@ -206,6 +237,14 @@ class Cluster(Drainer, abc.ABC, Generic[N]):
         """The change that drains the node by ``reason``; false: it's drained already."""
 
     @abc.abstractmethod
+    def _back(self, node: N, reason: str) -> Any:
+        """The change that ends this rollout's drain; false: the node doesn't have one."""
+
+    @abc.abstractmethod
+    def _change(self, name: str, change: Any) -> N:
+        """Change the node of that name; returns it as it is then."""
+
+    @abc.abstractmethod
     def _left(self, node: N) -> list[str]:
         """The work that is on the node, in words."""
 
@@ -216,6 +255,11 @@ class Cluster(Drainer, abc.ABC, Generic[N]):
     @abc.abstractmethod
     def _reason(self, node: N) -> str:
         """With which the node was drained; empty: with none."""
+
+    def _stays_out(self, node: N) -> str:
+        """Why the node gets no work; empty: it does."""
+        state = self._state(node)
+        return state.reason if state.out else ""
 
     def _is_ours(self, node: N, reason: str) -> bool:
         """Whether the node has this rollout's reason."""
@@ -254,9 +298,6 @@ class Cluster(Drainer, abc.ABC, Generic[N]):
 
     def _node(self, host: str) -> str:
         return self._name.replace("{host}", host)
-
-    def _unknown(self, names: Sequence[str]) -> str:
-        return f"{type(self).__name__} knows no node {first_few(names, LISTED)}"
 
     def _patiently(self, ask: Callable[P, T], *words: P.args, **options: P.kwargs) -> T:
         """What ``ask`` returns; it's called again for a while, since a scheduler may be away for a moment.
@@ -412,6 +453,7 @@ class Slurm(Cluster[Node]):
     """
 
     client = "scontrol"
+    drained = "drained"
     pause = 10.0
     lasting = re.compile(
         r"Invalid node name|not found|Invalid user id|Access/permission denied|Unable to allow|Permission denied"
@@ -419,27 +461,13 @@ class Slurm(Cluster[Node]):
         re.IGNORECASE,
     )
 
-    def check(self, hosts: Sequence[str]) -> list[str]:
-        names = {host: self._node(host) for host in hosts}
-        objections = []
-        if shared := len(names) - len(set(names.values())):
-            objections.append(f"rollout.drain.node names a node that another host has, {shared} times: {self._name}")
-        try:
-            nodes = self._nodes()
-            unknown = [
-                name if name == host else f"{name} ({host})" for host, name in names.items() if name not in nodes
-            ]
-            if unknown:
-                objections.append(self._unknown(unknown))
-            answer = self._ask(["update", f"NodeName={NO_NODE}", "State=RESUME"], "ask Slurm", ok=range(256))
-            output = (answer.stderr + answer.stdout).strip()
-            if "Invalid node name" not in output:
-                objections.append(f"Slurm does not let this user drain nodes: {output}")
-            for name in [name for name in names.values() if name in nodes][:1]:
-                self._jobs(name)
-        except DrainFailed as error:
-            objections.append(error.message)
-        return objections
+    def _missing_rights(self, names: Sequence[str]) -> Iterator[str]:
+        answer = self._ask(["update", f"NodeName={NO_NODE}", "State=RESUME"], "ask Slurm", ok=range(256))
+        output = (answer.stderr + answer.stdout).strip()
+        if "Invalid node name" not in output:
+            yield f"Slurm does not let this user drain nodes: {output}"
+        for name in names[:1]:
+            self._jobs(name)
 
     def drain(self, host: str, reason: str, *, timeout: float, progress: Progress) -> DrainResult:
         """As Drainer.drain.  A reboot that Slurm was asked for counts as work."""
@@ -453,8 +481,8 @@ class Slurm(Cluster[Node]):
                 self._require_no_other(node, reason)
             # A reboot by Slurm ends drains, and so may any administrator.
             if change := self._out(node, reason):
-                progress(f"Slurm's node {name} is drained" + (f"; it was: {node.reason}" if node.reason else ""))
-                node = self._patiently(self._update, name, change)
+                progress(f"Slurm node {name} is drained" + (f"; it was: {node.reason}" if node.reason else ""))
+                node = self._patiently(self._change, name, change)
             work = self._patiently(self._left, node)
             if not work and self._state(node).out:
                 return {"drained": self._is_ours(node, reason), "reason": node.reason, "was": was}
@@ -463,16 +491,6 @@ class Slurm(Cluster[Node]):
                 hint = "Wait for it, or end it yourself; rollout.drain.timeout is how long a rollout waits."
                 raise deadline.failed(text, hint)
             deadline.wait(f"waiting for {text}")
-
-    def undrain(self, host: str, reason: str, *, progress: Progress) -> ReturnResult:
-        """As Drainer.undrain.  A node that an administrator had down gets its earlier reason back."""
-        name = self._node(host)
-        node = self._patiently(self._look, name)
-        if change := self._back(node, reason):
-            node = self._patiently(self._update, name, change)
-            progress(f"Slurm's node {name} is no longer drained")
-        state = self._state(node)
-        return {"returned": not state.out, "reason": state.reason if state.out else ""}
 
     def _left(self, node: Node) -> list[str]:
         if REBOOTS & set(node.states):
@@ -522,13 +540,16 @@ class Slurm(Cluster[Node]):
         return drain_argv(reason, self._before(node) if "DOWN" in node.states else "")
 
     def _back(self, node: Node, reason: str) -> list[str]:
-        """What of ``scontrol update`` ends this rollout's drain; empty: it doesn't have one."""
+        """What of ``scontrol update`` ends this rollout's drain; empty: it doesn't have one.
+
+        A node that an administrator had down gets its earlier reason back.
+        """
         if not self._is_ours(node, reason) or not self._state(node).out:
             return []
         earlier = self._before(node)
         return undrain_argv(node, "" if UNREACHABLE.match(earlier) else earlier)
 
-    def _update(self, name: str, change: Sequence[str]) -> Node:
+    def _change(self, name: str, change: Sequence[str]) -> Node:
         self._ask(["update", f"NodeName={name}", *change], f"change the node {name}")
         return self._look(name)
 
@@ -546,8 +567,6 @@ CORDONED = "gdsdeploy.io/cordoned"
 MIRROR = "kubernetes.io/config.mirror"
 #: A pod's emptyDir never outlives the pod.
 DRAIN = ("--ignore-daemonsets", "--delete-emptydir-data")
-#: From a node and a reason to the merge patch that is due; see Kubernetes._out and _back.
-PatchOf = Callable[[Mapping[str, Any], str], dict[str, Any] | None]
 #: Verb and kind of each request that a drain makes.
 RIGHTS = (
     ("get", "nodes"), ("patch", "nodes"), ("list", "pods"), ("get", "daemonsets.apps"),
@@ -587,27 +606,19 @@ class Kubernetes(Cluster[Mapping[str, Any]]):
     """
 
     client = "kubectl"
+    drained = "cordoned"
     pause = 5.0
     lasting = re.compile(
         r"\(Forbidden\)|\(Unauthorized\)|\(NotFound\)|must be logged in|You must provide credentials|not installed"
         r"|command not found|invalid configuration|x509:|Host key verification failed|Permission denied"
     )
 
-    def check(self, hosts: Sequence[str]) -> list[str]:
-        names = [self._node(host) for host in hosts]
-        try:
-            nodes = self._nodes()
-            unknown = [name for name in names if name not in nodes]
-            objections = [self._unknown(unknown)] if unknown else []
-            for right in RIGHTS:
-                argv = ["auth", "can-i", *right, "--all-namespaces"]
-                answer = self._ask(argv, "ask for this user's rights", ok=range(256))
-                if answer.stdout.strip() != "yes":
-                    output = (answer.stdout + answer.stderr).strip()
-                    objections.append(f"this user of Kubernetes may not {' '.join(right)}: {output}")
-        except DrainFailed as error:
-            return [error.message]
-        return objections
+    def _missing_rights(self, names: Sequence[str]) -> Iterator[str]:  # noqa: ARG002 - rights are the same on all
+        for right in RIGHTS:
+            argv = ["auth", "can-i", *right, "--all-namespaces"]
+            answer = self._ask(argv, "ask for this user's rights", ok=range(256))
+            if answer.stdout.strip() != "yes":
+                yield f"this user of Kubernetes may not {' '.join(right)}: {(answer.stdout + answer.stderr).strip()}"
 
     def drain(self, host: str, reason: str, *, timeout: float, progress: Progress) -> DrainResult:
         """As Drainer.drain.  Pods without a controller are waited for: nothing would start them elsewhere."""
@@ -615,7 +626,7 @@ class Kubernetes(Cluster[Mapping[str, Any]]):
         node = self._patiently(self._look, name)
         was = self._state(node).reason if self._state(node).out and not self._is_ours(node, reason) else ""
         while True:
-            node = self._patiently(self._patched, name, self._out, reason, "cordoned", progress)
+            node = self._patiently(self._changed, name, self._out, reason, self.drained, progress)
             status, lines = self._evict(name, deadline.left, once)
             node = self._patiently(self._look, name)
             self._require_no_other(node, reason)
@@ -631,19 +642,9 @@ class Kubernetes(Cluster[Mapping[str, Any]]):
                 raise deadline.failed(f"{first_few(left, LISTED) or 'no pod'}\n{output}", hint)
             deadline.wait()
 
-    def undrain(self, host: str, reason: str, *, progress: Progress) -> ReturnResult:
-        """As Drainer.undrain.  A node whose kubelet doesn't answer yet gets pods as soon as it does."""
-        node = self._patiently(self._patched, self._node(host), self._back, reason, "no longer cordoned", progress)
-        return {"returned": not is_cordoned(node), "reason": self._state(node).reason if is_cordoned(node) else ""}
-
-    def _patched(self, name: str, patch_of: PatchOf, reason: str, state: str, progress: Progress) -> Mapping[str, Any]:
-        """The node as it is once ``patch_of`` has no patch for it."""
-        node = self._look(name)
-        if (patch := patch_of(node, reason)) is None:
-            return node
-        node = self._change(name, patch)
-        progress(f"Kubernetes' node {name} is {state}")
-        return node
+    def _stays_out(self, node: Mapping[str, Any]) -> str:
+        """Why the node gets no pods; one whose kubelet doesn't answer yet gets them as soon as it does."""
+        return super()._stays_out(node) if is_cordoned(node) else ""
 
     def _evict(self, name: str, seconds: float, progress: Progress) -> tuple[int, list[str]]:
         command = self._argv(["drain", name, *DRAIN, f"--timeout={seconds:.0f}s"])
@@ -690,8 +691,8 @@ class Kubernetes(Cluster[Mapping[str, Any]]):
         """The merge patch that ends this rollout's cordon; None: it doesn't have one."""
         return _patch(node, None, unschedulable=None) if self._is_ours(node, reason) else None
 
-    def _change(self, name: str, patch: Mapping[str, Any]) -> Mapping[str, Any]:
-        argv = ["patch", "node", name, "--type=merge", f"--patch={json.dumps(patch)}"]
+    def _change(self, name: str, change: Any) -> Mapping[str, Any]:
+        argv = ["patch", "node", name, "--type=merge", f"--patch={json.dumps(change)}"]
         return self._json(argv, f"change the node {name}")
 
     def _json(self, argv: Sequence[str], doing: str) -> Mapping[str, Any]:

@@ -184,11 +184,6 @@ class HostState:
         """Seconds until ``now`` in which it was out of work."""
         return sum((now if end is None else end) - begin for begin, end in self.outages)
 
-    @property
-    def may_return(self) -> bool:
-        """Whether every check passed in the boot that it is in."""
-        return bool(self.validated) and self.validated == self.boot
-
 
 def go(host: HostState, step: Step, waits: Waits = "") -> None:
     host.step, host.attempt, host.running, host.waits, host.due = step, 0, False, waits, None

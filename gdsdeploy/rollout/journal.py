@@ -193,7 +193,7 @@ class Journal:
         if digest != _digest(rollout, number, at, kind, host, data):
             raise JournalUnusable(f"{self.path}: line {number} of {rollout} was changed or is damaged", hint=_LOST)
         try:
-            return Event(number, at, _KINDS.get(kind) or Kind(kind), host, _object(data))
+            return Event(number, at, _KINDS.get(kind) or Kind(kind), host, json.loads(data))
         except (ValueError, RecursionError) as error:
             what = f"{self.path}: line {number} of {rollout} is not understood: {error}"
             raise JournalUnusable(what, hint="Use the gdsdeploy that wrote it, or a newer one") from error
@@ -351,13 +351,6 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     for setting in _SETTINGS:
         connection.execute(f"PRAGMA {setting}")
     return connection
-
-
-def _object(text: str) -> dict[str, Any]:
-    value = json.loads(text)
-    if not isinstance(value, dict):
-        raise ValueError("its data is no object")
-    return value
 
 
 def _check(path: Path, connection: sqlite3.Connection) -> None:

@@ -218,7 +218,7 @@ class Fold:
         follows = host.step is step and host.outcome is None and host.due is None
         if not soaks and not follows:
             raise self._wrong(event, f"{host.name} is not about to begin {step}")
-        if step is Step.RETURN and not host.may_return:
+        if step is Step.RETURN and (not host.validated or host.validated != host.boot):
             raise self._wrong(event, f"{host.name} did not pass its checks in the boot that it is in")
         if host.works and host.works[-1].end is None:  # The controller was stopped before it wrote the end.
             host.works[-1].end = self.lapse

@@ -138,7 +138,7 @@ def _measured_times(fleet_path: Path) -> tuple[dict[tuple[str, str], float], dic
 
 #: Seconds for a host that takes no part; without an answer it counts as unavailable.
 KNOCK = 30.0
-_STATUS = ("rollout", "status", "--json")
+_STATUS = (*answers.STATUS.words, "--json")
 
 
 @dataclass(frozen=True)
@@ -253,8 +253,10 @@ def prepare(
     pending = [name for name, plan in plans.items() if not plan.satisfied and name in fleet.hosts]
     reasons += _unknown_before(pending, previous, fleet, fleet_path, since)
     consoles = [name for name in pending if plans[name].lacks_key]
-    if not enrol_keys:
-        reasons += _without_key(consoles, fleet_path)
+    if consoles and not enrol_keys:
+        words = "Secure Boot is on, and the firmware doesn't have the key of the modules: a person has to enrol it"
+        hint = f"With a person at their consoles: gdsdeploy rollout start {fleet_path} --enrol-keys"
+        reasons.append(Reason(words, tuple(consoles), hint))
     trials = tuple(_trials(fleet, lock, fleet_path, pending, previous, planned.supplies))
     reasons += _untried(trials, fleet_path)
     down = {**silent(fleet, fleet_path, list(participants.others)), **_drained(drains, list(fleet.hosts), reasons)}
@@ -292,11 +294,12 @@ def _candidate(
     states: Mapping[str, answers.Status],
     consoles: Sequence[str],
 ) -> Candidate:
-    machine = fleet.machine(name)
+    machine, state = fleet.machine(name), states.get(name)
     return Candidate(
         name,
         machine.labels,
-        kind=f"{machine.profile} {_hardware(states.get(name))}",
+        # What makes hosts of a profile one kind.
+        kind=f"{machine.profile} {state.devices if state else ''} {state.kernel if state else ''}",
         builder=name in fleet.builders,
         satisfied=name in plans and plans[name].satisfied,
         console=name in consoles,
@@ -307,17 +310,11 @@ def present_states(
     fleet: Fleet, fleet_path: Path, names: Sequence[str], *, timeout: float
 ) -> dict[str, answers.Status | GdsError]:
     """The present state of each of the machines ``names``; one that doesn't answer is left out."""
-
-    def judge(answer: Answer) -> answers.Status:
-        return answers.STATUS.read(answer.host, answer.require_document())
-
-    outcomes = ask(fleet, fleet_path, names, [*answers.STATUS.words, "--json"], judge, timeout=timeout)
+    read = answers.STATUS.read
+    outcomes = ask(
+        fleet, fleet_path, names, _STATUS, lambda answer: read(answer.host, answer.require_document()), timeout=timeout
+    )
     return {answer.host: outcome for answer, outcome in outcomes if answer.document is not None}
-
-
-def _hardware(state: answers.Status | None) -> str:
-    """What makes hosts of a profile one kind."""
-    return f"{state.devices} {state.kernel}" if state is not None else " "
 
 
 def _unfinished(fleet_path: Path) -> Iterator[Reason]:
@@ -350,15 +347,6 @@ def _unread(planned: FleetPlan, fleet_path: Path) -> Iterator[Reason]:
         elif (supply := planned.supplies.get(name)) is not None and supply.lack:
             hint = "Include its builder, or set modules: build for it in the fleet file"
             yield Reason(f"no machine builds its modules: {supply.lack}", (name,), hint)
-
-
-def _without_key(names: Sequence[str], fleet_path: Path) -> Iterator[Reason]:
-    if names:
-        yield Reason(
-            "Secure Boot is on, and the firmware doesn't have the key of the modules: a person has to enrol it",
-            tuple(names),
-            f"With a person at their consoles: gdsdeploy rollout start {fleet_path} --enrol-keys",
-        )
 
 
 def _unknown_before(

@@ -6,7 +6,6 @@ A terminal gets waves, hosts by state, time left and the last event, and every l
 from __future__ import annotations
 
 import datetime as dt
-import json
 import re
 import textwrap
 from collections import Counter
@@ -90,11 +89,6 @@ def to_json(event: Event, rollout: str, fleet: str) -> dict[str, Any]:
         "data": dict(event.data),
         "text": sentence(event),
     }
-
-
-def line(event: Event, rollout: str, fleet: str) -> str:
-    """The same as one line of text."""
-    return json.dumps(to_json(event, rollout, fleet), ensure_ascii=False)
 
 
 def stamp(time: float) -> str:

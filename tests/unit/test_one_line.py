@@ -304,7 +304,7 @@ def test_what_a_rollouts_journal_has_of_hosts(seed: int, capsys: Captured) -> No
     status = fold(story.events)
     for event in story.events:
         console.say(progress.sentence(event))
-        console.data(progress.line(event, "r", "fleet.yml"))
+        console.data(json.dumps(progress.to_json(event, "r", "fleet.yml"), ensure_ascii=False))
     for whole in (False, True):
         console.data(joined(progress.lines(status, now=story.time, whole=whole, latest={"gpu1": words["note"]})))
     console.data(rollout_page.to_json(status))

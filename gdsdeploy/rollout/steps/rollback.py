@@ -120,7 +120,9 @@ def _restore_variables(work: Work, back: Work) -> dict[str, Any]:
     snapshot = _snapshot(work)
     packages = snapshot.packages if snapshot is not None else {}
     new = sorted(name for name, package in packages.items() if not package.version)
-    modules = work.facts.modules_before
+    modules, kernel = work.facts.modules_before, work.machine.release
+    # The lock's kernel, where the host did not have it before.
+    other = snapshot is not None and kernel not in snapshot.kernels and kernel != back.machine.release
     return {
         "gds_driver_superseded": desired.plain(superseded(back.machine.target))
         + [{"package": name, "version": ""} for name in new if name not in kernel_packages(work.machine.target)],
@@ -128,7 +130,7 @@ def _restore_variables(work: Work, back: Work) -> dict[str, Any]:
         "gds_restore_modules": modules.archive if modules is not None else "",
         "gds_restore_kernel_release": back.machine.release,
         "gds_restore_new_packages": new,
-        "gds_restore_new_kernels": _new_kernels(work, back),
+        "gds_restore_new_kernels": [kernel] if other else [],
         "gds_restore_has_record": snapshot is not None,
         "gds_restore_removed": (snapshot.provision.removed if snapshot is not None else None) or [],
         "gds_restore_installed": snapshot.provision.installed if snapshot is not None else [],
@@ -166,14 +168,6 @@ def _files(work: Work, managed: Collection[str]) -> list[dict[str, str]]:
     before = snapshot.files if snapshot is not None else {}
     names = {difference.name for difference in _compared(work) if difference.what == "file"} - set(managed)
     return [{"path": name, "sha256": file.sha256 if (file := before.get(name)) else ""} for name in sorted(names)]
-
-
-def _new_kernels(work: Work, back: Work) -> list[str]:
-    """The lock's kernel where the host did not have it before."""
-    snapshot, release = _snapshot(work), work.machine.release
-    if snapshot is None or release in snapshot.kernels or release == back.machine.release:
-        return []
-    return [release]
 
 
 def undo_validate(work: Work) -> dict[str, Any]:

@@ -158,7 +158,6 @@ def test_a_plan_is_read_as_it_was_written() -> None:
     written = WHOLE.as_json()
     assert written["version"] == VERSION
     assert Plan.from_json(written) == WHOLE
-    assert Plan.from_json(json.dumps(written)) == WHOLE
     assert json.loads(json.dumps(written)) == written
     assert Rollout.model_validate(Plan.from_json(written).settings).apart == ("rack",)
 
@@ -185,7 +184,7 @@ def test_events_are_read_as_they_were_written(
     number: int, time: float, kind: Kind, host: str, data: dict[str, Any]
 ) -> None:
     event = Event(number, time, kind, host, data)
-    assert Event.from_json(json.dumps(event.as_json())) == event
+    assert Event.from_json(json.loads(json.dumps(event.as_json()))) == event
 
 
 def without(key: str) -> dict[str, Any]:
@@ -204,8 +203,7 @@ def without(key: str) -> dict[str, Any]:
         ({**WHOLE.as_json(), "waves": [{"name": "1", "hosts": ["a"], "size": 3}]}, "plan: waves.0.size: "),
         ({**WHOLE.as_json(), "expected": {"a": float("inf")}}, "plan: "),
         ([], "plan: no object"),
-        ("{", "plan: "),
-        ("null", "plan: no object"),
+        (None, "plan: no object"),
     ],
 )
 def test_a_plan_that_is_none(value: object, words: str) -> None:
@@ -257,7 +255,7 @@ def test_an_event_that_is_not_understood(at: Any, kind: Kind, data: dict[str, An
         ('{"step":[],"attempt":[]}', "step: .*string"),
         ('{"step":"drain","attempt":NaN}', "attempt: .*integer"),
         ('{"step":"drain","attempt":true}', "attempt: .*integer"),
-        ("[]", "its data is no object"),
+        ("[]", ".*(dictionary|object)"),
     ],
 )
 def test_a_line_that_is_not_understood(tmp_path: Path, data: str, place: str) -> None:

@@ -206,7 +206,7 @@ def test_before_a_rollout_it_is_asked_whether_all_of_it_is_possible(
     assert drainer.check(["gpu1", "gpu2"]) == []
     cluster.refused |= {("create", "pods/eviction"), ("patch", "nodes")}
     problems = drainer.check(["gpu1", "gpu9"])
-    assert problems[0] == "Kubernetes knows no node gpu9.cluster.example"
+    assert problems[0] == "Kubernetes knows no node gpu9.cluster.example (gpu9)"
     assert [line.partition(":")[0] for line in problems[1:]] == [
         "this user of Kubernetes may not patch nodes",
         "this user of Kubernetes may not create pods --subresource=eviction",
