@@ -112,7 +112,7 @@ def _addresses(profile: Profile, facts: HostFacts, host: str, release: Release) 
             f"{host}: no RDMA interface is active and has an address ({profile.fit.family}): {states}",
             hint="Configure one on the host, or set fit.addresses of its profile to none",
         )
-    chosen = {"all": _all, "rail": _rails, "near": _near}[which](usable, facts)
+    chosen = usable if which == "all" else {"rail": _rails, "near": _near}[which](usable, facts)
     names = ", ".join(f"{each.interface} ({each.device})" if each.interface else each.device for each, _ in chosen)
     rule = {"all": "every active RDMA interface", "rail": "one for each network", "near": "the nearest to each GPU"}
     # Each once: the members of a bond have its address.
@@ -121,10 +121,6 @@ def _addresses(profile: Profile, facts: HostFacts, host: str, release: Release) 
 
 
 _Usable = Sequence[tuple[RdmaInterface, Sequence[Address]]]
-
-
-def _all(usable: _Usable, _facts: HostFacts) -> _Usable:
-    return usable
 
 
 def _rails(usable: _Usable, _facts: HostFacts) -> _Usable:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Pattern, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from .. import data
 from ..io.wording import joined
@@ -190,12 +190,12 @@ BACK, ON = "back", "on"
 class _Error(NamedTuple):
     """The meaning of a line of the library; {0}… in ``means`` are groups of ``pattern``."""
 
-    pattern: Pattern[str]
+    pattern: str
     #: a cuFile code or a negative errno
     code: Optional[int]
     means: str
     #: BACK or ON for a line that only points at the reason; empty for one that has it
-    points: str
+    points: str = ""
 
 
 class _Remark(NamedTuple):
@@ -203,10 +203,6 @@ class _Remark(NamedTuple):
 
     words: str
     means: str
-
-
-def _known_error(pattern: str, code: Optional[int], means: str, points: str = "") -> _Error:
-    return _Error(re.compile(pattern), code, means, points)
 
 
 _RETURNED = re.compile(r"cuFileDriverOpen returned (-?\d{1,6})")
@@ -234,8 +230,8 @@ def meaning(line: str) -> Meaning:
     entry = cufile_errors.by_words(result[1]) if result else None
     if entry is not None:
         return Meaning(entry.code, f"{entry.name}: {entry.meaning}", BACK)
-    for error in data.rows("gdscheck_errors", _known_error):
-        match = error.pattern.search(line)
+    for error in data.rows("gdscheck_errors", _Error):
+        match = re.search(error.pattern, line)
         if match:
             return Meaning(error.code, error.means.format(*(group or "" for group in match.groups())), error.points)
     return Meaning(None, "")

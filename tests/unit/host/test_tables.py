@@ -94,8 +94,8 @@ def test_patterns_compile_and_have_the_groups_that_are_shown(row: dict[str, Any]
 
 
 def test_code_has_the_rows_in_their_order() -> None:
-    rows, errors = table("gdscheck_errors"), data.rows("gdscheck_errors", document._known_error)
-    assert [error.pattern.pattern for error in errors] == [row["pattern"] for row in rows]
+    rows, errors = table("gdscheck_errors"), data.rows("gdscheck_errors", document._Error)
+    assert [error.pattern for error in errors] == [row["pattern"] for row in rows]
     assert {error.points for error in errors} == {"", document.BACK, document.ON}
 
 
