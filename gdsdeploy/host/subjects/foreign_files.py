@@ -461,8 +461,10 @@ class ForeignFacts(Facts):
         lambda self: () if self._has_apt else _texts(self.document, VERSIONLOCKS)
     )
     #: (path, ``SECTION: words``) of dnf's settings that keep packages out
-    excludes: Tuple[Tuple[str, str], ...] = follows(lambda self: () if self._has_apt else _excludes(self.document))
-    sources: Tuple[Source, ...] = follows(lambda self: _sources(self.document, self._has_apt))
+    excludes: Tuple[Tuple[str, str], ...] = follows(
+        lambda self: () if self._has_apt else tuple(_excludes(self.document))
+    )
+    sources: Tuple[Source, ...] = follows(lambda self: tuple(_sources(self.document, self._has_apt)))
 
     @fact
     def cufile(self) -> Optional[Tuple[str, Maybe[str], str]]:
@@ -557,48 +559,43 @@ def _texts(document: Document, paths: Tuple[str, ...]) -> Tuple[Tuple[str, str],
     return tuple((path, text) for path, text in texts if text)
 
 
-def _excludes(document: Document) -> Tuple[Tuple[str, str], ...]:
+def _excludes(document: Document) -> Iterator[Tuple[str, str]]:
     names = document.names(DNF_PARTS + "/*.repo") or ()
     section = document.value.get("excludes")
     records = section if isinstance(section, dict) else {}
-    entries: List[Tuple[str, str]] = []
     for path in (DNF_CONF, *(f"{DNF_PARTS}/{name}" for name in names)):
         lines = records.get(path)
         if isinstance(lines, dict) and lines.get("error") in ABSENT:
             continue
         if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
             raise UndecidedError(f"what {path} keeps out is not known")
-        entries += [(path, line) for line in lines]
-    return tuple(entries)
+        yield from ((path, line) for line in lines)
 
 
-def _sources(document: Document, has_apt: bool) -> Tuple[Source, ...]:
+def _sources(document: Document, has_apt: bool) -> Iterator[Source]:
     """Enabled entries of repositories that are known to have a driver."""
     folder, listed = (APT_PARTS, APT_PARTS) if has_apt else (DNF_PARTS, DNF_PARTS + "/*.repo")
     names = document.names(listed) or ()
     endings = (".list", ".sources") if has_apt else (".repo",)
     paths = [APT_SOURCES] if has_apt else []
-    entries: List[Source] = []
     for path in (*paths, *(f"{folder}/{name}" for name in names if name.endswith(endings))):
         lines = document.lines(path) or ()
         if "gdsdeploy" not in os.path.basename(path):
-            entries += _of_lists(path, lines) if path.endswith(".list") else _of_stanzas(path, lines)
-    return tuple(entries)
+            yield from _of_lists(path, lines) if path.endswith(".list") else _of_stanzas(path, lines)
 
 
-def _of_lists(path: str, lines: Tuple[str, ...]) -> List[Source]:
+def _of_lists(path: str, lines: Tuple[str, ...]) -> Iterator[Source]:
     entries = [line.strip() for line in lines if re.match(r"\s*deb\s", line)]
-    return [Source(path, line, re.search(r"\[[^\]]*trusted=yes", line) is not None) for line in entries]
+    return (Source(path, line, re.search(r"\[[^\]]*trusted=yes", line) is not None) for line in entries)
 
 
-def _of_stanzas(path: str, lines: Tuple[str, ...]) -> List[Source]:
+def _of_stanzas(path: str, lines: Tuple[str, ...]) -> Iterator[Source]:
     """Entries of deb822 files, between empty lines, and sections of dnf's; one that is switched off is no entry."""
     blocks: List[List[str]] = [[]]
     for line in lines:
         if not line.strip() or _SECTION.match(line):
             blocks.append([])
         blocks[-1].append(line)
-    entries: List[Source] = []
     for block in blocks:
         text = "\n".join(block)
         addresses = [
@@ -608,8 +605,7 @@ def _of_stanzas(path: str, lines: Tuple[str, ...]) -> List[Source]:
         is_off = re.search(r"(?im)^\s*enabled\s*[:=]\s*(?:no|0|false)\b", text) is not None
         pattern = [line for line in [*addresses, *heads] if "://" in line or "amazonlinux-nvidia" in line]
         if pattern and not is_off:
-            entries.append(Source(path, pattern[0], re.search(r"(?im)^trusted\s*:\s*yes", text) is not None))
-    return entries
+            yield Source(path, pattern[0], re.search(r"(?im)^trusted\s*:\s*yes", text) is not None)
 
 
 # Configuration and containers

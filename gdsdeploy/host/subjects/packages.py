@@ -293,9 +293,8 @@ def _logs(document: Document, begin: str) -> Iterator[str]:
         yield from recorded_lines(document, path) if path.startswith(begin) else ()
 
 
-def _dpkg(document: Document) -> List[Move]:
+def _dpkg(document: Document) -> Iterator[Move]:
     runs = _apt_runs(document)
-    moves = []
     for line in _logs(document, "/var/log/dpkg.log"):
         words = line.split()
         if len(words) != 6 or words[2] not in ("install", "upgrade", "remove", "purge"):
@@ -303,8 +302,7 @@ def _dpkg(document: Document) -> List[Move]:
         at, name = " ".join(words[:2]), words[3].partition(":")[0]
         before, after = ("" if version == "<none>" else version for version in words[4:])
         command, user = next(((run[2], run[3]) for run in runs if run[0] <= at <= run[1]), ("", ""))
-        moves.append(Move(at, name, words[2], before, after, command, user))
-    return moves
+        yield Move(at, name, words[2], before, after, command, user)
 
 
 def _apt_runs(document: Document) -> List[Tuple[str, str, str, str]]:
@@ -321,13 +319,12 @@ def _apt_runs(document: Document) -> List[Tuple[str, str, str, str]]:
     return sorted(((begin, end, command, user) for begin, end, command, user in rows), reverse=True)
 
 
-def _dnf(document: Document) -> List[Move]:
+def _dnf(document: Document) -> Iterator[Move]:
     """dnf4 logs ``Upgrade: new`` and ``Upgraded: old``; the command that began before stands in another log."""
     commands = []
     for line in _logs(document, "/var/log/dnf.log"):
         stamp, _, command = line.partition(" Command: ")
         commands.append((_stamp(stamp), command.strip()))
-    moves = []
     for line in _logs(document, "/var/log/dnf.rpm.log"):
         match = _DNF_LINE.match(line)
         if match is None:
@@ -335,8 +332,7 @@ def _dnf(document: Document) -> List[Move]:
         at, action, name, version = _stamp(match.group(1)), match.group(2).lower(), match.group(3), match.group(4)
         is_removal = action in ("erase", "removed")
         command = next((words for moment, words in sorted(commands, reverse=True) if moment <= at), "")
-        moves.append(Move(at, name, action, version if is_removal else "", "" if is_removal else version, command, ""))
-    return moves
+        yield Move(at, name, action, version if is_removal else "", "" if is_removal else version, command, "")
 
 
 def _stamp(text: str) -> str:
