@@ -86,12 +86,9 @@ def as_root(argv: Sequence[str]) -> list[str]:
 
 def cleared(inherited: Mapping[str, str] = os.environ) -> dict[str, str | None]:
     """Each variable that a program which reaches a host must not inherit → None: ``env`` of :func:`run`."""
-    return dict.fromkeys(name for name in inherited if _is_stray(name) and name not in ALLOWED_VARIABLES)
-
-
-def _is_stray(name: str) -> bool:
     # Ansible reads variables such as _ANSIBLE_CONNECTION_PATH and _ansible_coverage_remote_output, too.
-    return name.upper().removeprefix("_").startswith(_STRAY)
+    stray = (name for name in inherited if name.upper().removeprefix("_").startswith(_STRAY))
+    return dict.fromkeys(name for name in stray if name not in ALLOWED_VARIABLES)
 
 
 @contextlib.contextmanager

@@ -458,10 +458,8 @@ def _drained(drains: Drainer, names: Sequence[str], reasons: list[Reason]) -> di
         if not reasons:
             reasons.append(Reason.of(error))
         return {}
-    words = {}
-    for name, state in states.items():
-        if state.out and (rollout := rollout_of(state.reason)):
-            words[name] = f"it was drained by rollout {rollout}"
-        elif state.out:
-            words[name] = f"it is drained: {state.reason}" if state.reason else "it is drained"
-    return words
+    out = {name: (rollout_of(state.reason), state.reason) for name, state in states.items() if state.out}
+    return {
+        name: f"it was drained by rollout {rollout}" if rollout else ": ".join(filter(None, ("it is drained", reason)))
+        for name, (rollout, reason) in out.items()
+    }
