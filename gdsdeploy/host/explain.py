@@ -124,7 +124,17 @@ def as_document(explanation: Explanation) -> Dict[str, Any]:
         "host": explanation.host,
         "collected_at": explanation.collected_at,
         "stack": [list(run) for run in explanation.runs],
-        "mounts": [_mount_row(explained) for explained in explanation.mounts],
+        "mounts": [
+            {
+                "mount": explained.mount.mount_point,
+                "asked": explained.requested or explained.mount.mount_point,
+                "filesystem": explained.mount.filesystem,
+                "source": explained.mount.source,
+                "devices": [device.name for device in explained.mount.devices],
+                **_path_row(explained.path),
+            }
+            for explained in explanation.mounts
+        ],
         "kinds": [
             {"kind": k.label, "here": or_else(k.present, None), "libcufile": k.row, **_path_row(k.path)}
             for k in explanation.kinds
@@ -132,18 +142,6 @@ def as_document(explanation: Explanation) -> Dict[str, Any]:
         "processes": if_known(lambda: [as_row(each) for each in require(explanation.programs)], None),
         "foreign": [install.to_json() for install in explanation.foreign],
         "unseen": list(explanation.unseen),
-    }
-
-
-def _mount_row(explained: ExplainedMount) -> Dict[str, Any]:
-    mount = explained.mount
-    return {
-        "mount": mount.mount_point,
-        "asked": explained.requested or mount.mount_point,
-        "filesystem": mount.filesystem,
-        "source": mount.source,
-        "devices": [device.name for device in mount.devices],
-        **_path_row(explained.path),
     }
 
 

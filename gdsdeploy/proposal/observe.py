@@ -326,7 +326,7 @@ def _is_valid(**values: str) -> bool:
 
 
 def _key(document: Document, path: str) -> bytes:
-    value = if_known(lambda: document.binary(path), "") if path else ""
+    value = if_known(lambda: document.text(path, "binaries"), "") if path else ""
     try:
         return bytes.fromhex(value or "")
     except ValueError:

@@ -62,17 +62,14 @@ class Document:
         self.value: Dict[str, Any] = value if isinstance(value, dict) else {}
         self._sections = {name: section for name, section in self.value.items() if isinstance(section, dict)}
 
-    def text(self, path: str) -> Optional[str]:
-        """The whole of a file."""
-        return self._read("files", path, _text)
+    def text(self, path: str, section: str = "files") -> Optional[str]:
+        """The whole of a file, or an entry of another section of texts."""
+        return self._read(section, path, _text)
 
     def line(self, path: str) -> Optional[str]:
         """A file of one line, without its end."""
         text = self.text(path)
         return text if text is None else text.strip()
-
-    def binary(self, path: str) -> Optional[str]:
-        return self._read("binaries", path, _text)
 
     def link(self, path: str) -> Optional[str]:
         """A link's target, made absolute."""
@@ -166,10 +163,6 @@ class Document:
     def number(self, section: str, key: str, name: str = "") -> Optional[int]:
         """The entry of a section of numbers.  name: what it is in messages, if it isn't the key."""
         return self._read(section, key, _number, name=name)
-
-    def switch_mark(self, address: str) -> Optional[str]:
-        """The mark of NVSwitches in a function's vital product data, or an empty text; None: it has no such data."""
-        return self._read("vpd", address, _text)
 
     def features(self, device: str) -> Optional[Dict[str, int]]:
         """The sets of features in the ext4 superblock of a block device."""

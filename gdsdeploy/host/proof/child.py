@@ -35,7 +35,8 @@ SIZE = 1 << 20
 OPAQUE_FD = 1
 #: linux/sched.h
 CLONE_NEWIPC = 0x08000000
-GPUS = 64
+#: GPUs, and adapters, that are tried.
+MOST = 64
 #: Log lines about the path of one piece of I/O, at level TRACE, in 1.15 to 1.20.
 PATH_LINES = re.compile(
     r"\] (ERROR|WARN) |Compatibility Mode:|IO mode:|Updating stats|use p2p mode|P2P Support|posix path taken"
@@ -50,7 +51,6 @@ ACCESS = 1 | 2 | 4
 #: cuda.h: CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, which GPUDirect RDMA asks for, and CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD.
 SYNC_MEMOPS = 6
 DMA_BUF_FD = 1
-ADAPTERS = 64
 #: Ways of registration, in their order.
 HOST, PEERMEM, DMABUF = "host", "peermem", "dmabuf"
 
@@ -95,7 +95,7 @@ def gpus(cuda: Any) -> List[Tuple[str, ctypes.c_void_p]]:
         if status:
             say("no GPU", call=name, status=cuda_error(cuda, status))
             raise SystemExit(4)
-    for number in range(min(count.value, GPUS)):
+    for number in range(min(count.value, MOST)):
         device, context, address = ctypes.c_int(), ctypes.c_void_p(), ctypes.create_string_buffer(32)
         cuda.cuDeviceGet(ctypes.byref(device), number)
         cuda.cuDeviceGetPCIBusId(address, 32, device)
@@ -327,7 +327,7 @@ def domains(verbs: Any) -> List[Tuple[str, ctypes.c_void_p]]:
     listed = verbs.ibv_get_device_list(ctypes.byref(count))
     devices = ctypes.cast(listed, ctypes.POINTER(ctypes.c_void_p)) if listed else None
     opened = []
-    for number in range(min(count.value, ADAPTERS) if devices else 0):
+    for number in range(min(count.value, MOST) if devices else 0):
         device = ctypes.c_void_p(devices[number]) if devices else None
         name = verbs.ibv_get_device_name(device).decode(errors="replace")
         context = verbs.ibv_open_device(device)

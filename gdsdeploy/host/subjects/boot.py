@@ -101,7 +101,7 @@ class Recorded(Files):
         if "LoaderInfo" in path and not self._document.recorded("binaries", path):
             return b""
         try:
-            return bytes.fromhex(self._document.binary(path) or "")
+            return bytes.fromhex(self._document.text(path, "binaries") or "")
         except ValueError:
             raise UndecidedError(f"the record of {path} is malformed") from None
 

@@ -257,9 +257,9 @@ class KernelFacts(Facts):
         if self.document.names(EFI) is None:
             return NO_EFI
         # Four bytes of attributes, then the value; without the variable the firmware has no Secure Boot.
-        value = self.document.binary(SECURE_BOOT)
+        value = self.document.text(SECURE_BOOT, "binaries")
         # Evidence of an older gdsdeploy lacks them, and a firmware or shim may.
-        others = [if_known(partial(self.document.binary, path), None) for path in (SETUP_MODE, SHIM_STATE)]
+        others = [if_known(partial(self.document.text, path, "binaries"), None) for path in (SETUP_MODE, SHIM_STATE)]
         return state_of(_is_set(value), setup_mode=_is_set(others[0]), shim_off=_is_set(others[1]))
 
     @fact

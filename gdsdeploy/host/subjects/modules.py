@@ -159,7 +159,7 @@ class ModuleFacts(Facts):
 
     srcversion: str = follows(lambda self: self.document.line(self._folder + "/srcversion") or "")
 
-    build_id: str = follows(lambda self: build_id_of(self.document.binary(self._folder + BUILD_ID) or ""))
+    build_id: str = follows(lambda self: build_id_of(self.document.text(self._folder + BUILD_ID, "binaries") or ""))
 
     @fact
     def path(self) -> Optional[str]:

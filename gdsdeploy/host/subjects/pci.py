@@ -193,7 +193,7 @@ class Function(Facts):
     def is_switch_bridge(self) -> bool:
         """Whether it leads to NVSwitches of the fourth generation, and isn't an adapter of the network."""
         is_candidate = (self.vendor, self.kind) == SWITCH_BRIDGE
-        return is_candidate and bool(self.document.switch_mark(self.address))
+        return is_candidate and bool(self.document.text(self.address, "vpd"))
 
     @property
     def is_inside(self) -> bool:

@@ -191,7 +191,8 @@ def topology_facts(document: Document, pci: PciFacts, driver: DriverFacts) -> To
         )
 
     devices = tuple(node(functions[address]) for address in labels)
-    nodes = known(lambda: _numa_nodes(document))
+    # Kernels without NUMA have no such folder.
+    nodes = known(lambda: sum(name[4:].isdigit() for name in document.names(NODES + "/node*") or ()) or 1)
     pairs = itertools.combinations([functions[address] for address in labels], 2)
     return Topology(
         roots=tuple(Node(n, ROOT, children=children(n)) for n in sorted({functions[a].host_bridge for a in labels})),
@@ -220,11 +221,6 @@ def _capable(function: Function, pci: PciFacts) -> Optional[Tuple[float, int]]:
         words = f"{link_words(link.speed, link.width)} of {link_words(link.max_speed, link.max_width)}"
         raise UndecidedError(f"{function.address} runs at {words}, and the slot, which may limit it, isn't seen here")
     return link.max_speed, link.max_width
-
-
-def _numa_nodes(document: Document) -> int:
-    # Kernels without NUMA have no such folder.
-    return len([name for name in document.names(NODES + "/node*") or () if name[4:].isdigit()]) or 1
 
 
 def _labels(functions: Sequence[Function]) -> Dict[str, str]:
