@@ -74,7 +74,7 @@ def list_builds(as_json: bool) -> None:
       gdsdeploy kmod cache list
       gdsdeploy kmod cache list --json | jq -r '.builds[].ingredients.compiler'
     """
-    cache = _cache()
+    cache = buildcache.default(console.warn)
     entries = cache.entries()
     if as_json:
         _print(cache, builds=_described(entries))
@@ -100,7 +100,7 @@ def prune(size: str | None, as_json: bool) -> None:
         limit = buildcache.limit_from(size) if size else None
     except BuildCacheUnusable as error:
         raise click.BadParameter(f"{size!r} isn't a size; write it as 5GiB or 500MiB", param_hint="--size") from error
-    cache = _cache()
+    cache = buildcache.default(console.warn)
     evicted = cache.prune(cache.limit if limit is None else limit)
     if as_json:
         _print(cache, evicted=_described(evicted))
@@ -117,16 +117,12 @@ def verify(as_json: bool) -> None:
     Examples:
       gdsdeploy kmod cache verify
     """
-    cache = _cache()
+    cache = buildcache.default(console.warn)
     damaged = cache.verify()
     if as_json:
         _print(cache, good=_described(cache.entries()), damaged=_described(damaged))
         return
     console.say(f"{len(cache.entries())} builds are intact, {len(damaged)} were deleted")
-
-
-def _cache() -> BuildCache:
-    return buildcache.default(console.warn)
 
 
 def _described(entries: Sequence[CacheEntry]) -> list[dict[str, object]]:

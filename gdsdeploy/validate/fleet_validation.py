@@ -194,9 +194,7 @@ def validate(
         warn(words)
     for same, error in machines.same_boot(identities, fleet_path).items():
         for name in same:
-            before = reports[name]
-            trouble = trouble_from(error)
-            reports[name] = HostReport(name, before.profile, trouble=trouble, seconds=before.seconds)
+            reports[name] = report_without_evidence(expected[name], error, reports[name].seconds)
             progress(line(reports[name]))
     hosts = tuple(_naming_fleet(reports[name], fleet_path) for name in names)
     return Report(str(fleet_path), lock.digest, when, hosts, waiver_uses(waivers_of, hosts, options.today()))
