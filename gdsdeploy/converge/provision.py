@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from gdsdeploy import console, paths
@@ -73,12 +74,11 @@ def provision(
     do something else than to converge.  Lock and fleet file are kept, so that a rollout can return to them.
     image: stands for its host, which isn't reached and gets no release on record.
     """
+    play = partial(_play, fleet, lock, fleet_path, names, playbook=playbook, flags=flags, progress=progress)
     if playbook != "provision":
         refused = first_contact(fleet, fleet_path, names) if image is None else {}
         files = replace(write_run_files(paths.folder_of(fleet_path).resolve()), image=image)
-        return _play(
-            fleet, lock, fleet_path, names, files, playbook=playbook, flags=flags, refused=refused, progress=progress
-        )
+        return play(files, refused=refused)
     release = releases.store(fleet_path, lock) if image is None else None
     with assign.open_run_archives(fleet_path) as shelf:
         planned = plan_fleet(fleet, lock, fleet_path, names, shelf=shelf, image=image)
@@ -103,14 +103,7 @@ def provision(
             # What is known is on record also where the run is interrupted.
             releases.record_hosts(kept, satisfied)
         try:
-            run = _play(
-                *(fleet, lock, fleet_path, names, planned.files),
-                playbook=playbook,
-                flags=flags,
-                refused=refused,
-                satisfied=satisfied,
-                progress=progress,
-            )
+            run = play(planned.files, refused=refused, satisfied=satisfied)
         finally:
             # Also of a run that was interrupted: what was built is not built again.
             for error in shelf.keep(lock, fleet, planned.supplies):
