@@ -39,7 +39,6 @@ def add_parsers(commands: Any) -> None:
     """Add ``rollout`` to the program's commands."""
     verbs = group(commands, "rollout", "steps of a rollout on this host: snapshot, boot once, reboot, reload, space")
     ident = option("--id", type=_ident, required=True, metavar="ID", help="of the rollout")
-    boot = option("--boot-id", type=_boot_id, required=True, metavar="ID", help="as status has it")
 
     def add(name: str, run: Callable[[Any], int], text: str, *options: Option) -> argparse.ArgumentParser:
         return command(verbs, name, _answering(run), text, *options)
@@ -79,6 +78,12 @@ def add_parsers(commands: Any) -> None:
         option("--need", required=True, metavar="FILE", help='e.g. {"/boot": 90000000}; - reads standard input'),
         option("--margin", type=float, default=0.1, metavar="SHARE", help="more than that (default: %(default)s)"),
     )
+    _add_restarts(add)
+
+
+def _add_restarts(add: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the verbs that exchange what is loaded, or need a person at the console.  add: name, run, text, options."""
+    boot = option("--boot-id", type=_boot_id, required=True, metavar="ID", help="as status has it")
     add(
         "reboot",
         _reboot,
