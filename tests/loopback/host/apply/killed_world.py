@@ -377,7 +377,7 @@ def imitate(root: Path, patch: Callable[[Any, str, Any], None]) -> None:
     Dpkg.root = root
     patch(process, "run", world)
     patch(services, "is_booted", lambda _: True)
-    patch(MenuGrub, "_only_here", lambda _: None)
+    patch(MenuGrub, "only_here", lambda _: None)
     patch(program, "running", lambda: b"a program")
     # Its modules have no audit here.
     patch(boot_default, "_objections", lambda *_: [])
