@@ -230,6 +230,7 @@ def test_failures_name_host_role_and_cause(
 
 TYPED: list[tuple[str, str, type[Exception], str]] = [
     ("gds_preflight", "refused", HostUnfit, "gpu1: it is so"),
+    ("gds_repo", "refused", HostUnfit, "gpu1: it is so"),
     ("gds_cufile", "refused", ConvergeFailed, "gpu1: gds_cufile: Write it: it is so"),
     ("gds_modules", "modules", ModuleBuildFailed, "gpu1: it is so"),
     ("gds_kernel", "modules", ModuleBuildFailed, "gpu1: it is so"),
