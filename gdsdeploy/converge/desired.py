@@ -1,7 +1,7 @@
 """A machine → the desired state of each resource, and from these the variables of the roles that apply them.
 
 A resource has two places: its module in ``gdsdeploy/host/apply/``, which hosts run and which knows no fleet, and its
-function here.  They stand in the order in which the playbook's roles apply them.  Pure, but for the files of the
+row here.  They stand in the order in which the playbook's roles apply them.  Pure, but for the files of the
 controller that a machine's :class:`~gdsdeploy.converge.files.Files` reads.
 """
 
@@ -67,31 +67,12 @@ class Resource:
     #: as the host program names it: RESOURCE or RESOURCE.INSTANCE
     name: str
     role: str
-    #: on which machines
-    when: Callable[[Machine], bool]
     desired: Callable[[Machine], Any]
+    #: on which machines
+    when: Callable[[Machine], bool] = lambda _: True
     #: variables of the role that name files of the controller, instead of the fields with their contents
-    files: Callable[[Machine], dict[str, Any]]
-    contents: tuple[str, ...]
-
-
-#: Every resource in the order in which the playbook's roles apply it.
-RESOURCES: Final[list[Resource]] = []
-
-
-def _applied(
-    role: str,
-    name: str,
-    when: Callable[[Machine], bool] = lambda _: True,
-    *,
-    files: Callable[[Machine], dict[str, Any]] = lambda _: {},
-    contents: tuple[str, ...] = (),
-) -> Callable[[Callable[[Machine], Any]], Callable[[Machine], Any]]:
-    def add(desired: Callable[[Machine], Any]) -> Callable[[Machine], Any]:
-        RESOURCES.append(Resource(name, role, when, desired, files, contents))
-        return desired
-
-    return add
+    files: Callable[[Machine], dict[str, Any]] = lambda _: {}
+    contents: tuple[str, ...] = ()
 
 
 _host, _boots, _builds = attrgetter("is_host"), attrgetter("boots"), attrgetter("builds")
@@ -101,7 +82,6 @@ def _builds_or_receives(machine: Machine) -> bool:
     return machine.builds or machine.is_host
 
 
-@_applied("gds_preflight", "preflight")
 def _preflight(machine: Machine) -> preflight.Desired:
     target, profile = machine.target, machine.profile
     fleet_id, serial = lock_order(machine.fleet, machine.lock)
@@ -123,18 +103,12 @@ def _preflight(machine: Machine) -> preflight.Desired:
     )
 
 
-def _keyring_files(machine: Machine) -> dict[str, Any]:
-    return {"keys": [{"src": source, "dest": dest} for dest, source in machine.sources[1].items()]}
-
-
-@_applied("gds_repo", "repositories", files=_keyring_files, contents=("keys",))
 def _repositories(machine: Machine) -> repositories.Desired:
     indices, keyrings = machine.sources
     keys = [managers.Key(dest, encoded(machine.controller.keyring(source))) for dest, source in keyrings.items()]
     return repositories.Desired(machine.manager, indices, keys, machine.pins)
 
 
-@_applied("gds_repo", "pins")
 def _pins(machine: Machine) -> pins.Desired:
     return pins.Desired(
         manager=machine.manager,
@@ -157,7 +131,6 @@ def _superseded(machine: Machine) -> list[managers.Package]:
     return superseded(machine.target) if machine.is_host and machine.manager == "apt" else []
 
 
-@_applied("gds_repo", "removals")
 def _removals(machine: Machine) -> removals.Desired:
     return removals.Desired(
         manager=machine.manager,
@@ -168,12 +141,6 @@ def _removals(machine: Machine) -> removals.Desired:
     )
 
 
-@_applied("gds_host", "program")
-def _program(_: Machine) -> program.Desired:
-    return program.Desired()
-
-
-@_applied("gds_host", "expectation")
 def _expectation(machine: Machine) -> expectation.Desired:
     if not machine.is_host:
         return expectation.Desired("")
@@ -205,17 +172,6 @@ def _recipe(machine: Machine) -> dict[str, Any]:
     }
 
 
-@_applied("gds_modules", "recipes", has_dkms)
-def _recipes(machine: Machine) -> recipes.Desired:
-    return recipes.Desired(**_recipe(machine))
-
-
-@_applied("gds_kernel", "guard", _boots)
-def _guard(machine: Machine) -> guard.Desired:
-    return guard.Desired(machine.manager)
-
-
-@_applied("gds_driver", "driver_options", _host)
 def _driver_options(machine: Machine) -> driver_options.Desired:
     profile, driver = machine.profile, machine.target.driver
     channel = IMEX_CHANNEL if machine.fleet.imex_nodes(machine.name) else {}
@@ -238,57 +194,15 @@ def _packages(machine: Machine, part: str) -> transaction.Desired:
     )
 
 
-@_applied("gds_driver", "packages.driver", _host)
-def _packages_driver(machine: Machine) -> transaction.Desired:
-    return replace(
-        _packages(machine, "driver"),
-        dependents=exactly(machine.packages_of["cufile"]),
-        superseded=_superseded(machine),
-    )
-
-
-@_applied("gds_driver", "imex", _host)
-def _imex(machine: Machine) -> imex.Desired:
-    return imex.Desired(list(machine.fleet.imex_nodes(machine.name)))
-
-
-@_applied("gds_kernel", "packages.kernel")
 def _packages_kernel(machine: Machine) -> transaction.Desired:
     leaves = machine.is_host and machine.target.packaged
     return replace(_packages(machine, "kernel"), superseded=superseded(machine.target) if leaves else [])
-
-
-@_applied("gds_boot", "module_options", _boots)
-def _module_options(machine: Machine) -> module_options.Desired:
-    return module_options.Desired(machine.release, boot.module_options(machine.profile))
-
-
-@_applied("gds_boot", "boot_arguments", _boots)
-def _boot_arguments(machine: Machine) -> boot_arguments.Desired:
-    # What boots hosts from the network passes them.
-    arguments = [] if machine.image == "network" else boot.arguments(machine.profile)
-    return boot_arguments.Desired(machine.release, arguments)
-
-
-@_applied("gds_cufile", "packages.cufile", _host)
-def _packages_cufile(machine: Machine) -> transaction.Desired:
-    return _packages(machine, "cufile")
-
-
-@_applied("gds_cufile", "cufile", _host)
-def _cufile(machine: Machine) -> cufile.Desired:
-    return cufile.Desired(machine.cufile, log_dir=log_dir(machine.profile))
 
 
 def _is_signed(machine: Machine) -> bool:
     return machine.profile.signing is not None and _builds_or_receives(machine)
 
 
-def _certificate_file(machine: Machine) -> dict[str, Any]:
-    return {"shared": machine.certificate_path}
-
-
-@_applied("gds_secureboot", "signing", _is_signed, files=_certificate_file, contents=("certificate_content",))
 def _signing(machine: Machine) -> signing.Desired:
     own = machine.profile.signing
     delivered = None if machine.builds else machine.controller.content(machine.certificate_path)
@@ -305,22 +219,6 @@ def _signing(machine: Machine) -> signing.Desired:
     )
 
 
-@_applied("gds_modules", "packages.modules", _builds)
-def _packages_modules(machine: Machine) -> transaction.Desired:
-    return _packages(machine, "modules")
-
-
-def _archive_files(machine: Machine) -> dict[str, Any]:
-    return {"archive": machine.archive_path, "builder_key": machine.builder_key_path}
-
-
-@_applied(
-    "gds_modules",
-    "modules",
-    _builds_or_receives,
-    files=_archive_files,
-    contents=("hand_over", "archive_sha256", "builder_key"),
-)
 def _modules(machine: Machine) -> modules.Desired:
     return modules.Desired(
         **_recipe(machine),
@@ -333,17 +231,6 @@ def _modules(machine: Machine) -> modules.Desired:
     )
 
 
-@_applied("gds_kernel", "boot_default", lambda machine: machine.boots and machine.image != "network")
-def _boot_default(machine: Machine) -> boot_default.Desired:
-    return boot_default.Desired(machine.release)
-
-
-@_applied("gds_peermem", "peermem", _host)
-def _peermem(machine: Machine) -> peermem.Desired:
-    return peermem.Desired(machine.profile.rdma, list(machine.profile.gate.before))
-
-
-@_applied("gds_gate", "gate", _host)
 def _gate(machine: Machine) -> gate.Desired:
     wish = machine.profile.gate
     settings = Settings(
@@ -366,13 +253,11 @@ def _gate(machine: Machine) -> gate.Desired:
     )
 
 
-@_applied("gds_watch", "watch", _host)
 def _watch(machine: Machine) -> watch.Desired:
     wish = machine.profile.watch
     return watch.Desired(wish.enabled and machine.is_host, wish.every, wish.metrics)
 
 
-@_applied("gds_modules", "loaded", _boots)
 def _loaded(machine: Machine) -> loaded.Desired:
     # In an image, services are only enabled.
     return loaded.Desired(
@@ -383,7 +268,6 @@ def _loaded(machine: Machine) -> loaded.Desired:
     )
 
 
-@_applied("gds_reboot", "reboot", lambda machine: machine.boots and not machine.image, contents=("after_boot",))
 def _reboot(machine: Machine) -> reboot.Desired:
     return reboot.Desired(
         kernel_release=machine.release,
@@ -394,12 +278,99 @@ def _reboot(machine: Machine) -> reboot.Desired:
     )
 
 
-# After packages, which may bring what belongs to one host.
-@_applied("gds_host", "image", lambda machine: bool(machine.image))
-def _image(_: Machine) -> image.Desired:
-    return image.Desired()
-
-
+#: Every resource in the order in which the playbook's roles apply it.
+RESOURCES: Final[tuple[Resource, ...]] = (
+    Resource("preflight", "gds_preflight", _preflight),
+    Resource(
+        "repositories",
+        "gds_repo",
+        _repositories,
+        files=lambda machine: {"keys": [{"src": src, "dest": dest} for dest, src in machine.sources[1].items()]},
+        contents=("keys",),
+    ),
+    Resource("pins", "gds_repo", _pins),
+    Resource("removals", "gds_repo", _removals),
+    Resource("program", "gds_host", lambda _: program.Desired()),
+    Resource("expectation", "gds_host", _expectation),
+    Resource("recipes", "gds_modules", lambda machine: recipes.Desired(**_recipe(machine)), has_dkms),
+    Resource("guard", "gds_kernel", lambda machine: guard.Desired(machine.manager), _boots),
+    Resource("driver_options", "gds_driver", _driver_options, _host),
+    Resource(
+        "packages.driver",
+        "gds_driver",
+        lambda machine: replace(
+            _packages(machine, "driver"),
+            dependents=exactly(machine.packages_of["cufile"]),
+            superseded=_superseded(machine),
+        ),
+        _host,
+    ),
+    Resource("imex", "gds_driver", lambda machine: imex.Desired(list(machine.fleet.imex_nodes(machine.name))), _host),
+    Resource("packages.kernel", "gds_kernel", _packages_kernel),
+    Resource(
+        "module_options",
+        "gds_boot",
+        lambda machine: module_options.Desired(machine.release, boot.module_options(machine.profile)),
+        _boots,
+    ),
+    Resource(
+        "boot_arguments",
+        "gds_boot",
+        # What boots hosts from the network passes them.
+        lambda machine: boot_arguments.Desired(
+            machine.release, [] if machine.image == "network" else boot.arguments(machine.profile)
+        ),
+        _boots,
+    ),
+    Resource("packages.cufile", "gds_cufile", lambda machine: _packages(machine, "cufile"), _host),
+    Resource(
+        "cufile",
+        "gds_cufile",
+        lambda machine: cufile.Desired(machine.cufile, log_dir=log_dir(machine.profile)),
+        _host,
+    ),
+    Resource(
+        "signing",
+        "gds_secureboot",
+        _signing,
+        _is_signed,
+        files=lambda machine: {"shared": machine.certificate_path},
+        contents=("certificate_content",),
+    ),
+    Resource("packages.modules", "gds_modules", lambda machine: _packages(machine, "modules"), _builds),
+    Resource(
+        "modules",
+        "gds_modules",
+        _modules,
+        _builds_or_receives,
+        files=lambda machine: {"archive": machine.archive_path, "builder_key": machine.builder_key_path},
+        contents=("hand_over", "archive_sha256", "builder_key"),
+    ),
+    Resource(
+        "boot_default",
+        "gds_kernel",
+        lambda machine: boot_default.Desired(machine.release),
+        lambda machine: machine.boots and machine.image != "network",
+    ),
+    Resource(
+        "peermem",
+        "gds_peermem",
+        lambda machine: peermem.Desired(machine.profile.rdma, list(machine.profile.gate.before)),
+        _host,
+    ),
+    Resource("gate", "gds_gate", _gate, _host),
+    Resource("watch", "gds_watch", _watch, _host),
+    Resource("loaded", "gds_modules", _loaded, _boots),
+    Resource(
+        "reboot",
+        "gds_reboot",
+        _reboot,
+        lambda machine: machine.boots and not machine.image,
+        contents=("after_boot",),
+    ),
+    # After packages, which may bring what belongs to one host.
+    Resource("image", "gds_host", lambda _: image.Desired(), lambda machine: bool(machine.image)),
+)
 #: Name of a resource → the role that applies it.
 ROLES: Final[Mapping[str, str]] = {resource.name: resource.role for resource in RESOURCES}
 
