@@ -15,7 +15,7 @@ import click
 from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.cli.verbs import Verbs, below
-from gdsdeploy.cufile.check import Report, check, file_content, judged_release, this_machine, unreadable
+from gdsdeploy.cufile.check import MachineFacts, Report, check, file_content, judged_release, look, p2pdma, unreadable
 from gdsdeploy.cufile.model import EXAMINED_RELEASES, Release
 from gdsdeploy.cufile.render import PATH, FitTarget, Variant, render_profile
 from gdsdeploy.errors import CufileInvalid, GdsError, HostUnfit
@@ -78,7 +78,7 @@ def check_files(files: tuple[str, ...], version: str | None, on_this_machine: bo
     Exit code: 16 if a file has an error, otherwise 0; warnings don't count.
     """
     release = release_for("--libcufile", version)
-    machine = this_machine() if on_this_machine else None
+    machine = MachineFacts(look, p2pdma()) if on_this_machine else None
     severities: Counter[str] = Counter()
     bad = 0
     for file in files:

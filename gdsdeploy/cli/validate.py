@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from gdsdeploy.model.fleet import Fleet
     from gdsdeploy.model.lock import Lock
     from gdsdeploy.report.model import Report
-    from gdsdeploy.validate.fleet_validation import ValidateOptions
 
 
 #: Of its options, those that say what is judged and what is printed.
@@ -121,9 +120,10 @@ def validate(
     waivers = _waivers(waive, until, reason)
     from gdsdeploy.files.output import require_folder, write_each
     from gdsdeploy.report import formats, html
-    from gdsdeploy.validate.fleet_validation import ValidateOptions, outcome, require_check
+    from gdsdeploy.validate import fleet_validation
 
-    request = ValidateOptions([require_check(name) for name in only], waivers, load=load)
+    checks = [fleet_validation.require_check(name) for name in only]
+    request = fleet_validation.ValidateOptions(checks, waivers, load=load)
     # Before a host is asked.
     for file in (junit, page, metrics):
         require_folder(file)
@@ -135,7 +135,15 @@ def validate(
             report = judge(saved, request, fleet=str(source), progress=console.say_each(len(saved.hosts)))
     else:
         assert fleet is not None
-        report = _validate_hosts(fleet, limit, request, timeout=timeout, since_boot=since_boot)
+        intent, lock, names = _locked(fleet, limit)
+        with console.step(f"Validating {words(names)}"):
+            report = fleet_validation.validate(
+                *(intent, lock, fleet, names),
+                timeout=timeout,
+                options=request,
+                since_boot=since_boot,
+                progress=console.say_each(len(names)),
+            )
     # First, because a reader of the words may go before their end.
     unwritten = write_each(
         [
@@ -145,40 +153,20 @@ def validate(
         ]
     ).values()
     _show(report, as_json=as_json, verbose=verbose)
-    options.end_with([*unwritten, outcome(report)])
+    options.end_with([*unwritten, fleet_validation.outcome(report)])
 
 
 def _show(report: Report, *, as_json: bool, verbose: bool) -> None:
     from gdsdeploy.report import formats
+    from gdsdeploy.report.model import sentence
 
     if as_json:
         console.stream(formats.json_pieces(report))
         return
-    console.data(formats.summary(report))
+    console.data(f"{sentence(report)}\n")
     console.table(formats.fleet_table(report, verbose=verbose))
     if details := formats.details(report, verbose=verbose):
         console.data(f"\n{details}")
-
-
-def _validate_hosts(
-    fleet: Path,
-    limit: str | None,
-    request: ValidateOptions,
-    *,
-    timeout: float,
-    since_boot: bool,
-) -> Report:
-    from gdsdeploy.validate.fleet_validation import validate
-
-    intent, lock, names = _locked(fleet, limit)
-    with console.step(f"Validating {words(names)}"):
-        return validate(
-            *(intent, lock, fleet, names),
-            timeout=timeout,
-            options=request,
-            since_boot=since_boot,
-            progress=console.say_each(len(names)),
-        )
 
 
 def _locked(fleet: Path, limit: str | None) -> tuple[Fleet, Lock, list[str]]:

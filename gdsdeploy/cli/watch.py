@@ -35,14 +35,6 @@ def _is_fleet(targets: Sequence[str]) -> bool:
     return len(targets) == 1 and (Path(targets[0]).is_file() or targets[0].endswith((".yml", ".yaml")))
 
 
-def _names_fleet(given: options.Given) -> bool:
-    return _is_fleet(given.get("TARGETS", ()))
-
-
-def _names_hosts(given: options.Given) -> bool:
-    return "TARGETS" in given and not _names_fleet(given)
-
-
 def _job(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
     """As Slurm writes it; raises BadParameter."""
     if text is None or JOB_NAME.fullmatch(text):
@@ -52,7 +44,8 @@ def _job(_context: click.Context, _option: click.Parameter, text: str | None) ->
 
 @click.command()
 @options.combined(
-    options.without("FLEET", "--fleet", holds=_names_fleet), options.without("HOST", "--limit", holds=_names_hosts)
+    options.without("FLEET", "--fleet", holds=lambda given: _is_fleet(given.get("TARGETS", ()))),
+    options.without("HOST", "--limit", holds=lambda given: "TARGETS" in given and not _is_fleet(given["TARGETS"])),
 )
 @click.argument("targets", nargs=-1, metavar="[HOST... | FLEET]", shell_complete=options.complete_host_or_file)
 @options.fleet_of_host

@@ -245,15 +245,10 @@ def sentence(group: Sequence[Change]) -> str:
     return registry.kinds()[group[0].kind].format(first_few([change.subject for change in group], _NAMED))
 
 
-def role_of(change: Change) -> str:
-    """The role that makes a change."""
-    return ROLES.get(change.resource, "")
-
-
 def change_to_json(change: Change) -> dict[str, Any]:
     """A change with its words beside its data."""
     words = {
-        "role": role_of(change),
+        "role": ROLES.get(change.resource, ""),
         "what": action_words(change),
         "found": before_words(change),
         "wanted": after_words(change),

@@ -439,11 +439,6 @@ MAX_BYTES = 1 << 20
 _P2PDMA_SYMBOL = " pci_p2pdma_add_resource\n"
 
 
-def this_machine() -> MachineFacts:
-    """The machine that this runs on; paths are examined on demand."""
-    return MachineFacts(look, p2pdma())
-
-
 def look(path: str) -> What:
     """The kind of a path, from stat(2)."""
     try:

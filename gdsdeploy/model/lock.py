@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -77,8 +77,21 @@ class Package(Model):
         return self.package, self.version, self.architecture
 
 
-class Index(Model):
+class _Short(Model):
+    """Written without the keys of ``OPTIONAL`` that have their defaults: locks without them stay as they are."""
+
+    OPTIONAL: ClassVar[tuple[str, ...]]
+
+    @model_serializer(mode="wrap")
+    def _written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        defaults = {key: type(self).model_fields[key].get_default(call_default_factory=True) for key in self.OPTIONAL}
+        return {key: value for key, value in handler(self).items() if defaults.get(key, ...) != getattr(self, key)}
+
+
+class Index(_Short):
     """One signed index that the lock was resolved from."""
+
+    OPTIONAL = ("metadata", "package_keys", "why")
 
     repository: Name
     kind: Literal["apt", "rpm"] = "apt"
@@ -105,13 +118,6 @@ class Index(Model):
         if self.metadata == "unsigned" and (self.kind != "rpm" or self.signed_by or not self.package_keys):
             raise ValueError("metadata: only an rpm index without a key may be unsigned, and it names package_keys")
         return self
-
-    @model_serializer(mode="wrap")
-    def _short(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without the keys about unsigned indices where it is signed, so that other locks stay as they are."""
-        value: dict[str, Any] = handler(self)
-        unsaid = ("metadata", "package_keys", "why") if self.metadata == "signed" else ()
-        return {key: inner for key, inner in value.items() if key not in unsaid}
 
 
 class Kernel(Model):
@@ -186,8 +192,10 @@ class RefusedChoice(Model):
         return self.what.partition(" ")[2]
 
 
-class Target(Model):
+class Target(_Short):
     """Everything resolved for one profile."""
+
+    OPTIONAL = ("adopted", "judged", "packaged", "proof")
 
     os: str
     arch: Literal["x86_64", "aarch64"]
@@ -215,13 +223,6 @@ class Target(Model):
     indices: Annotated[tuple[Index, ...], Strict(False)]
     packages: Annotated[tuple[Package, ...], Strict(False)]
 
-    @model_serializer(mode="wrap")
-    def _short(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without the keys of what other locks don't have, where they are empty: those stay as they are."""
-        value: dict[str, Any] = handler(self)
-        optional = ("adopted", "judged", "packaged", "proof")
-        return {key: inner for key, inner in value.items() if key not in optional or inner}
-
     @model_validator(mode="after")
     def _source_or_packages(self) -> Self:
         """The modules have a source tree or come from packages, and never both."""
@@ -236,8 +237,10 @@ class Target(Model):
         return {package.package: package.version for package in self.packages if package.package in names}
 
 
-class Lock(Model):
+class Lock(_Short):
     """The whole of gdsdeploy.lock."""
+
+    OPTIONAL = ("fleet_id", "serial")
 
     lock_version: Annotated[str, matching(r"^[0-9]{1,9}\.[0-9]{1,9}$", f"write a version such as {LOCK_VERSION}")]
     #: sha256 over the rest in canonical form; an edit by hand is noticed.
@@ -249,9 +252,3 @@ class Lock(Model):
     targets: dict[str, Target]
     #: the file's content and its verified signature; None: no signature was asked for
     _signed: tuple[bytes, bytes] | None = PrivateAttr(default=None)
-
-    @model_serializer(mode="wrap")
-    def _short(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without the id and the serial that older locks don't have, so that those stay as they are."""
-        value: dict[str, Any] = handler(self)
-        return {key: inner for key, inner in value.items() if key not in ("fleet_id", "serial") or inner}

@@ -69,10 +69,7 @@ def _who(hosts: Sequence[Observation], holds: Of) -> str:
 
 def _each(hosts: Sequence[Observation], of: Of) -> str:
     """``gpu[1-3]: 580.95.05; gpu4: 580.82.07``: the hosts of each value."""
-    names: dict[str, list[str]] = {}
-    for host in hosts:
-        if of(host):
-            names.setdefault(str(of(host)), []).append(host.name)
+    names = hostnames.grouped((host.name, str(of(host))) for host in hosts if of(host))
     return "; ".join(f"{hostnames.words(owners)}: {value}" for value, owners in names.items())
 
 
@@ -386,14 +383,9 @@ def _checks(observations: Iterable[Observation]) -> list[str]:
         (who(lambda each: each.secure_boot is True), "Secure Boot: see docs/secure-boot.md before provision"),
         (who(lambda each: each.kind.container), "a container: it doesn't choose its kernel (own_kernel: false)"),
     )
-    boots: dict[str, list[str]] = {}
-    for each in hosts:
-        boots.setdefault(each.boot, []).append(each.name)
-    twins = [names for boot, names in boots.items() if boot and len(names) > 1]
-    notes: dict[str, list[str]] = {}
-    for each in hosts:
-        for note in each.notes:
-            notes.setdefault(note, []).append(each.name)
+    boots = hostnames.grouped((each.name, each.boot) for each in hosts if each.boot)
+    twins = [names for names in boots.values() if len(names) > 1]
+    notes = hostnames.grouped((each.name, note) for each in hosts for note in each.notes)
     checks = [f"{names}: {words}" for names, words in rows if names]
     checks += [f"{hostnames.words(names)}: the same boot of a kernel: list one name of each machine" for names in twins]
     return [*checks, *(f"{hostnames.words(names)}: {note}" for note, names in notes.items())]

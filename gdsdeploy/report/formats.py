@@ -49,7 +49,6 @@ from gdsdeploy.report.model import (
     causes,
     check_id,
     on,
-    sentence,
     subject,
 )
 
@@ -89,11 +88,6 @@ def _cells(host: HostReport) -> Iterator[str]:
     # Each mount with its verdict and its path, if that is known; the reason follows in the details.
     parts = [(SYMBOLS[mount.verdict], subject(mount), PATHS.get(mount.path, mount.path)) for mount in host.mounts()]
     yield "\n".join(" ".join(filter(None, words)) for words in parts) or "-"
-
-
-def summary(report: Report) -> str:
-    """The outcome in one line, and an empty one."""
-    return f"{sentence(report)}\n"
 
 
 def details(report: Report, *, verbose: bool = False) -> str:
@@ -161,13 +155,8 @@ def _field(name: str, text: str, verbose: bool) -> list[str]:
 VERSION = 1
 
 
-def json_text(report: Report) -> str:
-    """One object, indented, hosts in the fleet's order."""
-    return "".join(json_pieces(report))
-
-
 def json_pieces(report: Report) -> Iterator[str]:
-    """The text of :func:`json_text` in parts of one host at most, so that a large fleet's is never held whole."""
+    """One object, indented, hosts in the fleet's order; in parts of one host, so that it is never held whole."""
     head = {
         "version": VERSION,
         "tool": f"gdsdeploy {__version__}",

@@ -145,11 +145,6 @@ TOPOLOGIES = 200
 PROBLEMS_ROOM, OTHER_ROOM = 8 << 20, 4 << 20
 
 
-def render(report: Report) -> str:
-    """The whole page."""
-    return "".join(stream(report))
-
-
 def stream(report: Report) -> Iterator[str]:
     """The page in parts: a large fleet's is never held whole."""
     # A rollout's page, made by this module, too, has no facts.

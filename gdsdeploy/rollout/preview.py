@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from gdsdeploy.converge import diff
+from gdsdeploy.converge.desired import ROLES
 from gdsdeploy.host.apply.file_resource import FileResource
 from gdsdeploy.host.apply.model import INSTALLS, Change
 from gdsdeploy.host.io.wording import count, first_few, joined, span
@@ -149,7 +150,7 @@ _TELLING = ("gds_driver", "gds_kernel", "gds_modules", "gds_cufile")
 
 def _weight(change: Change) -> tuple[int, int]:
     """What says most about a change comes first: packages, then the kernel and the modules, then files."""
-    role = diff.role_of(change)
+    role = ROLES.get(change.resource, "")
     kind = 0 if change.kind in (*INSTALLS, "remove") else 2 if change.kind in FileResource.kinds else 1
     return kind, _TELLING.index(role) if role in _TELLING else len(_TELLING)
 

@@ -7,7 +7,7 @@ answer from the same boot.  A machine id proves less, because cloned images shar
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,31 +52,19 @@ class Distinct:
     def add(self, end: Endpoint) -> Endpoint:
         """The same endpoint; raises FleetInvalid if another name is reached in this way."""
         with self._lock:
-            other = self._ends.setdefault(_way(end), end)
+            other = self._ends.setdefault((end.address.lower(), end.port, end.user, end.proxy), end)
         if other.host != end.host:
             names = sorted((other.host, end.host), key=self._order.__getitem__)
-            raise same_machine(names, _same_way(other if other.host == names[0] else end), self._fleet_path)
+            first = other if other.host == names[0] else end
+            reason = f"are {first.user}@{first.address}, port {first.port}"
+            raise same_machine(names, reason, self._fleet_path)
         return end
-
-
-def require_distinct_endpoints(endpoints: Sequence[Endpoint], fleet_path: Path) -> None:
-    """Raise FleetInvalid where two names are reached in the same way."""
-    ends = {end.host: end for end in endpoints}
-    groups = shared({name: _way(end) for name, end in ends.items()})
-    _raise(same_machine(names, _same_way(ends[names[0]]), fleet_path) for names in groups)
-
-
-def _way(end: Endpoint) -> Hashable:
-    return end.address.lower(), end.port, end.user, end.proxy
-
-
-def _same_way(end: Endpoint) -> str:
-    return f"are {end.user}@{end.address}, port {end.port}"
 
 
 def require_machines(identities: Mapping[str, Identity], fleet_path: Path, warn: Callable[[str], None]) -> None:
     """Raise FleetInvalid where two names answer from the same boot; ``warn`` of cloned machine ids."""
-    _raise(same_boot(identities, fleet_path).values())
+    if messages := [error.message for error in same_boot(identities, fleet_path).values()]:
+        raise FleetInvalid("\n".join(messages), hint=_HINT)
     for words in clones(identities):
         warn(words)
 
@@ -112,17 +100,9 @@ def same_machine(names: Sequence[str], reason: str, fleet_path: Path) -> FleetIn
     return FleetInvalid(f"{' and '.join(names)} are one machine: {they} {reason}{''.join(places)}", hint=_HINT)
 
 
-def _raise(errors: Iterable[GdsError]) -> None:
-    if messages := [error.message for error in errors]:
-        raise FleetInvalid("\n".join(messages), hint=_HINT)
-
-
 def shared(values: Mapping[str, Hashable]) -> list[tuple[str, ...]]:
-    """Groups of names that have the same value, in the order of the names."""
-    groups: dict[Hashable, list[str]] = {}
-    for name, value in values.items():
-        groups.setdefault(value, []).append(name)
-    return [tuple(names) for names in groups.values() if len(names) > 1]
+    """Groups of names that have the same value, the largest first."""
+    return [tuple(names) for names in hostnames.grouped(values.items()).values() if len(names) > 1]
 
 
 def _places(fleet_path: Path) -> dict[str, int]:

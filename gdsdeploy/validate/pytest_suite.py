@@ -20,11 +20,6 @@ from gdsdeploy.ssh.endpoint import Endpoint
 FAILED = 1
 
 
-def suite() -> Path:
-    """The folder of the suite."""
-    return resources.share() / "tests" / "host"
-
-
 def run_suite(
     fleet: Fleet, fleet_path: Path, names: Sequence[str], argv: Sequence[str], *, line: Callable[[str], None]
 ) -> None:
@@ -33,21 +28,21 @@ def run_suite(
     argv: for pytest, as it is.  Raises ChecksFailed when a test failed, ProgramFailed for pytest's other ends,
     and FleetInvalid where two names are one endpoint.
     """
-    fleet_dir = paths.folder_of(fleet_path).resolve()
+    suite, fleet_dir = resources.share() / "tests" / "host", paths.folder_of(fleet_path).resolve()
     endpoints = sshconfig.endpoints(fleet, fleet_dir, names)
-    machines.require_distinct_endpoints(endpoints, fleet_path)
+    distinct = machines.Distinct(names, fleet_path)
     with tempfile.TemporaryDirectory(prefix="gdsdeploy-") as folder:
         config = Path(folder) / "ssh_config"
-        config.write_text("".join(ssh_config(endpoint) for endpoint in endpoints), encoding="utf-8")
+        config.write_text("".join(ssh_config(distinct.add(endpoint)) for endpoint in endpoints), encoding="utf-8")
         command = [
             *(sys.executable, "-P", "-m", "pytest"),
             # Neither the settings of a project that lies about, nor traces in the installed package.
-            *("-c", os.devnull, f"--rootdir={suite()}", "-p", "no:cacheprovider"),
+            *("-c", os.devnull, f"--rootdir={suite}", "-p", "no:cacheprovider"),
             f"--hosts={','.join(f'ssh://{name}' for name in names)}",
             f"--ssh-config={config}",
             f"--fleet={fleet_path.resolve()}",
             *argv,
-            str(suite()),
+            str(suite),
         ]
         status = run.stream(command, doing="run pytest", line=line, env=_environment())
     if status == FAILED:

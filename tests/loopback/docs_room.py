@@ -151,8 +151,8 @@ def _reports(room: Path) -> None:
     before = report()
     first, second, *others = before.hosts
     after = replace(before, hosts=(first, replace(second, findings=first.findings), *others))
-    (room / "before.json").write_text(formats.json_text(before))
-    (room / "after.json").write_text(formats.json_text(after))
+    (room / "before.json").write_text("".join(formats.json_pieces(before)))
+    (room / "after.json").write_text("".join(formats.json_pieces(after)))
     hosts = EVIDENCE / "hosts"
     host = BundleHost(
         expectation_from((hosts / "lab-vm.expectation.json").read_text()),

@@ -177,11 +177,11 @@ def check_report(host: HostReport, capsys: Captured) -> None:
         "testsuites", "testsuite", "properties", "property", "testcase", "failure", "error", "skipped"
     }  # fmt: skip
     assert forged("\n".join(each.text or "" for each in root.iter())) == []
-    without_foreign_tags(html.render(report))
+    without_foreign_tags("".join(html.stream(report)))
     without_foreign_series(formats.metrics(report), METRICS)
     # A report is saved, and read again.
-    saved = json.loads(formats.json_text(report))
-    other = json.loads(formats.json_text(Report("fleet.yml", "", report.when, (HONEST, honest))))
+    saved = json.loads("".join(formats.json_pieces(report)))
+    other = json.loads("".join(formats.json_pieces(Report("fleet.yml", "", report.when, (HONEST, honest)))))
     compared = formats.compare(*(formats.report_from(io.StringIO(json.dumps(each))) for each in (other, saved)))
     console.data(formats.changes_text(compared))
     assert forged(capsys.readouterr().out) == []
@@ -412,7 +412,9 @@ def test_foreign_logs_and_outputs(seed: int, tmp_path: Path, capsys: Captured) -
 def test_a_saved_report_is_a_strangers(capsys: Captured, tmp_path: Path) -> None:
     """diff: each text of a report."""
     host = report_of(SHOWN, since_boot=True)
-    saved = json.loads(formats.json_text(Report("fleet.yml", "sha256:x", "2026-11-22T08:00:00Z", (HONEST, host))))
+    saved = json.loads(
+        "".join(formats.json_pieces(Report("fleet.yml", "sha256:x", "2026-11-22T08:00:00Z", (HONEST, host))))
+    )
     before = {**saved, "lock": "sha256:y", "hosts": {}}
     (tmp_path / "a").write_text(json.dumps(before))
     for seed in SEEDS:

@@ -137,7 +137,9 @@ def test_validate_holds_the_file_against_what_the_host_is(
     assert not isinstance(host, GdsError)
     text = Machine(intent, lock, "gpu1").fitted(host).cufile
     real = Document.text
-    monkeypatch.setattr(Document, "text", lambda self, path: text if path == "/etc/cufile.json" else real(self, path))
+    monkeypatch.setattr(
+        Document, "text", lambda self, path, *of: text if path == "/etc/cufile.json" else real(self, path, *of)
+    )
 
     def verdict(**fit: str) -> tuple[str, str]:
         change(fleet, fit=fit)

@@ -284,7 +284,7 @@ def test_the_policy_refuses_other_scripts(browser: Browser, tmp_path: Path) -> N
     """Even if markup of a host came into the page."""
     file = tmp_path / "broken.html"
     script = "<script>document.title = 'run'</script><b onmouseover=\"document.title = 'run'\">here</b>"
-    file.write_text(html.render(report()).replace("</main>", f"{script}</main>"))
+    file.write_text("".join(html.stream(report())).replace("</main>", f"{script}</main>"))
     page, refused = browser.new_page(), []
     page.on("console", lambda message: refused.append(message.text))
     page.goto(file.as_uri())

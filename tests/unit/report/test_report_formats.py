@@ -8,7 +8,7 @@ import json
 import json as standard_json
 import re
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
@@ -24,7 +24,7 @@ from rich.console import Console
 from gdsdeploy.cli import main, validate
 from gdsdeploy.host.io.wording import line
 from gdsdeploy.host.model.finding import FAIL, Finding, Waiver, apply
-from gdsdeploy.report import formats, html
+from gdsdeploy.report import formats, html, model
 from gdsdeploy.report.model import HostReport, Report, WaiverUse
 from tests.unit.report.sample_report import CHECKS, EVIL, PEERMEM, STACK, TREE, findings, report
 
@@ -32,7 +32,7 @@ from tests.unit.report.sample_report import CHECKS, EVIL, PEERMEM, STACK, TREE, 
 
 
 def test_json_has_everything() -> None:
-    document = standard_json.loads(formats.json_text(report()))
+    document = standard_json.loads("".join(formats.json_pieces(report())))
     assert list(document) == ["version", "tool", "fleet", "lock", "when", "verdict", "counts", "waivers", "hosts"]
     assert (document["version"], document["fleet"], document["verdict"]) == (1, "fleet.yml", "fail")
     assert document["counts"] == {"pass": 1, "waived": 0, "unknown": 0, "unreachable": 1, "fail": 2}
@@ -159,11 +159,11 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page() -> Page:
-    return Page(html.render(report()))
+    return Page("".join(html.stream(report())))
 
 
 def test_the_page_is_well_formed_and_needs_nothing_else(page: Page) -> None:
-    source = html.render(report())
+    source = "".join(html.stream(report()))
     assert source.lstrip().startswith("<!DOCTYPE html>")
     assert page.outside == []
     assert "://" not in source
@@ -195,14 +195,14 @@ def test_the_same_problem_on_two_hosts_is_told_once(page: Page) -> None:
 def test_a_report_without_hosts_or_findings_still_renders() -> None:
     for hosts in ((), (HostReport("empty", "gds"),), report().hosts[3:]):
         empty = Report("f", "sha256:0", "2026-01-01T00:00:00Z", hosts)
-        Page(html.render(empty))
+        Page("".join(html.stream(empty)))
         ET.fromstring(formats.junit_xml(empty))
-        standard_json.loads(formats.json_text(empty))
-        assert formats.summary(empty) + formats.details(empty)
+        standard_json.loads("".join(formats.json_pieces(empty)))
+        assert model.sentence(empty) + formats.details(empty)
 
 
 def test_the_topology_of_a_host_is_shown_as_text() -> None:
-    (shown,) = re.findall(r'<pre class="topology"[^>]*>(.*?)</pre>', html.render(report()), re.DOTALL)
+    (shown,) = re.findall(r'<pre class="topology"[^>]*>(.*?)</pre>', "".join(html.stream(report())), re.DOTALL)
     assert re.search(r"^NVME1 +SYS +SYS +SYS +X +1$", shown, re.MULTILINE)
     assert "degraded link: NVME1 0000:81:00.0 runs at 16 GT/s x2 of 16 GT/s x4" in shown
     assert "ACS sends GPU0-NVME0 up to the host bridge" in shown
@@ -228,7 +228,7 @@ def test_a_page_has_room_for_so_much_evidence(monkeypatch: pytest.MonkeyPatch) -
     hosts = tuple(HostReport(name, "gds", (replace(loud, evidence=list(loud.evidence)),)) for name in ("a", "b"))
     more = HostReport("c", "gds", (replace(loud, evidence=["z" * 1000]),))
     monkeypatch.setattr(html, "PROBLEMS_ROOM", 2500)
-    texts = Page(html.render(Report("f", "d", "w", (*hosts, more)))).texts()
+    texts = Page("".join(html.stream(Report("f", "d", "w", (*hosts, more))))).texts()
     assert [text for text in texts if len(text) == 1000] == loud.evidence
     assert "1 line, which `validate --json` has: this page has no room for more" in texts
 
@@ -245,14 +245,13 @@ def many(number: int) -> Report:
 )
 def test_the_parts_are_the_document_as_json_writes_it(whole: Report) -> None:
     text = "".join(formats.json_pieces(whole))
-    assert text == formats.json_text(whole)
     assert text == standard_json.dumps(standard_json.loads(text), indent=2, ensure_ascii=False) + "\n"
     assert list(standard_json.loads(text)["hosts"]) == [host.host for host in whole.hosts]
 
 
 def test_a_part_has_one_host_at_most_and_the_others_are_not_yet_there() -> None:
     whole = many(300)
-    size = len(formats.json_text(whole))
+    size = len("".join(formats.json_pieces(whole)))
     tracemalloc.start()
     parts = [len(part) for part in formats.json_pieces(whole)]
     _, peak = tracemalloc.get_traced_memory()
@@ -266,14 +265,16 @@ def test_a_part_has_one_host_at_most_and_the_others_are_not_yet_there() -> None:
 def test_validate_prints_the_parts_as_they_come(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    expected = formats.json_text(many(3))
+    parts, printed = list(formats.json_pieces(many(3))), list[str]()
 
-    def render(_: Report) -> str:
-        raise AssertionError("the whole document was made")
+    def pieces(_: Report) -> Iterator[str]:
+        for part in parts:
+            yield part
+            printed.append(capsys.readouterr().out)
 
-    monkeypatch.setattr(formats, "json_text", render)
+    monkeypatch.setattr(formats, "json_pieces", pieces)
     validate._show(many(3), as_json=True, verbose=False)
-    assert capsys.readouterr().out == expected
+    assert printed == parts
 
 
 SCHEMA = json.loads(resources.files("gdsdeploy.report").joinpath("report.schema.json").read_text())
@@ -285,7 +286,7 @@ def waived() -> dict[str, Any]:
     waivers = [Waiver("nvidia-fs.driver-tree", "2026-12-31", "waits for the maintenance of week 50")]
     hosts = [replace(host, findings=tuple(apply(host.findings, waivers, "2026-11-21"))) for host in original.hosts]
     accepted = WaiverUse(waivers[0].check, waivers[0].until, waivers[0].reason, expired=False, hosts=("gpu2",))
-    text = formats.json_text(replace(original, hosts=tuple(hosts), waivers=(accepted,)))
+    text = "".join(formats.json_pieces(replace(original, hosts=tuple(hosts), waivers=(accepted,))))
     value: dict[str, Any] = json.loads(text)
     return value
 
@@ -299,7 +300,7 @@ def test_the_schema_is_one() -> None:
 
 
 def test_every_report_conforms() -> None:
-    valid(json.loads(formats.json_text(report())))
+    valid(json.loads("".join(formats.json_pieces(report()))))
     value = waived()
     valid(value)
     finding = {entry["check"]: entry for entry in value["hosts"]["gpu2"]["findings"]}["nvidia-fs.driver-tree"]
@@ -354,7 +355,7 @@ def test_the_longest_of_several_waivers_counts() -> None:
     assert finding.waiver == {"until": "2026-11-30", "reason": "2026-11-30", "was": "fail"}
 
 
-BEFORE = json.loads(formats.json_text(report()))
+BEFORE = json.loads("".join(formats.json_pieces(report())))
 
 
 def changed(change: Callable[[dict[str, Any]], object]) -> tuple[formats.Change, ...]:

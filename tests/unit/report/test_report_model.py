@@ -125,7 +125,7 @@ def test_the_headline_counts_both() -> None:
 
 
 def test_the_text_folds_them_into_one_line_unless_it_is_verbose() -> None:
-    assert formats.summary(skipping()) == "1 of 1 hosts pass; 1 checked, 2 not applicable\n"
+    assert model.sentence(skipping()) == "1 of 1 hosts pass; 1 checked, 2 not applicable"
     assert formats.details(skipping()) == ""
     line = "  – rdma.link (not applicable): not needed: the fleet asks for no RDMA, on node1"
     assert line in formats.details(skipping(), verbose=True).splitlines()
@@ -151,14 +151,14 @@ def test_prometheus_counts_them_and_has_no_sample_of_a_pass() -> None:
 
 
 def test_html_has_its_own_symbol_and_word() -> None:
-    page = html.render(skipping())
+    page = "".join(html.stream(skipping()))
     assert '"not-applicable":"–"' in page
     assert '"not-applicable":"not applicable"' in page
     assert "1 checked, 2 not applicable" in page
 
 
 def test_json_counts_them_for_each_host() -> None:
-    host = json.loads(formats.json_text(skipping()))["hosts"]["node1"]
+    host = json.loads("".join(formats.json_pieces(skipping())))["hosts"]["node1"]
     assert host["counts"] == {"fail": 0, "unknown": 0, "waived": 0, "pass": 1, "not-applicable": 2}
 
 
@@ -171,7 +171,7 @@ def test_a_host_on_which_nothing_was_examined_is_not_healthy() -> None:
 
 
 def parsed(*findings: Finding) -> dict[str, object]:
-    return report_from(io.StringIO(formats.json_text(skipping(replace(HOST, findings=findings)))))
+    return report_from(io.StringIO("".join(formats.json_pieces(skipping(replace(HOST, findings=findings))))))
 
 
 def test_an_earlier_report_that_leaves_a_check_out_is_the_same() -> None:
@@ -184,7 +184,7 @@ def test_an_earlier_report_that_leaves_a_check_out_is_the_same() -> None:
 
 
 def test_a_report_without_counts_is_read() -> None:
-    value = json.loads(formats.json_text(skipping()))
+    value = json.loads("".join(formats.json_pieces(skipping())))
     del value["hosts"]["node1"]["counts"]
     assert report_from(io.StringIO(json.dumps(value)))["hosts"]["node1"]["verdict"] == PASS
 
@@ -214,7 +214,7 @@ def shown(grouped: Report, *, verbose: bool = False) -> str:
     out = io.StringIO()
     Console(file=out, width=80).print(formats.fleet_table(grouped, verbose=verbose))
     rows = "\n".join(line.rstrip() for line in out.getvalue().splitlines())
-    return f"{formats.summary(grouped)}\n{rows}\n\n{formats.details(grouped, verbose=verbose)}"
+    return f"{model.sentence(grouped)}\n\n{rows}\n\n{formats.details(grouped, verbose=verbose)}"
 
 
 def never_provisioned(name: str) -> HostReport:

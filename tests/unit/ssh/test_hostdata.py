@@ -78,7 +78,8 @@ def written(host: HostReport) -> str:
     """Every format of a report, in bytes that a file takes, with an honest host beside this one."""
     honest = HostReport("honest", "gds", (Finding("kernel.running", FAIL, "t", "e", "f"),))
     report = Report("fleet.yml", "sha256:x", "2026-11-22T08:00:00Z", (host, honest))
-    texts = [write(report) for write in (html.render, formats.junit_xml, formats.metrics, formats.json_text)]
+    writers = (html.stream, formats.junit_xml, formats.metrics, formats.json_pieces)
+    texts = ["".join(write(report)) for write in writers]
     texts.append(formats.details(report))
     for document in texts:
         document.encode()
