@@ -76,11 +76,8 @@ def list_builds(as_json: bool) -> None:
     """
     cache = buildcache.default(console.warn)
     entries = cache.entries()
-    if as_json:
-        _print(cache, builds=_described(entries))
-        return
-    total = _lines(entries)
-    console.say(f"{len(entries)} builds, {total} of {_megabytes(cache.limit)}, in {cache.folder}")
+    words = f"{len(entries)} builds, {_total(entries)} of {_megabytes(cache.limit)}, in {cache.folder}"
+    _print(cache, as_json, words, entries, builds=entries)
 
 
 @cache_group.command()
@@ -102,10 +99,7 @@ def prune(size: str | None, as_json: bool) -> None:
         raise click.BadParameter(f"{size!r} isn't a size; write it as 5GiB or 500MiB", param_hint="--size") from error
     cache = buildcache.default(console.warn)
     evicted = cache.prune(cache.limit if limit is None else limit)
-    if as_json:
-        _print(cache, evicted=_described(evicted))
-        return
-    console.say(f"Evicted {len(evicted)} builds, {_lines(evicted)}")
+    _print(cache, as_json, f"Evicted {len(evicted)} builds, {_total(evicted)}", evicted, evicted=evicted)
 
 
 @cache_group.command()
@@ -119,10 +113,9 @@ def verify(as_json: bool) -> None:
     """
     cache = buildcache.default(console.warn)
     damaged = cache.verify()
-    if as_json:
-        _print(cache, good=_described(cache.entries()), damaged=_described(damaged))
-        return
-    console.say(f"{len(cache.entries())} builds are intact, {len(damaged)} were deleted")
+    good = cache.entries()
+    words = f"{len(good)} builds are intact, {len(damaged)} were deleted"
+    _print(cache, as_json, words, good=good, damaged=damaged)
 
 
 def _described(entries: Sequence[CacheEntry]) -> list[dict[str, object]]:
@@ -142,18 +135,24 @@ def _described(entries: Sequence[CacheEntry]) -> list[dict[str, object]]:
     ]
 
 
-def _print(cache: BuildCache, **lists: list[dict[str, object]]) -> None:
-    console.json({"folder": str(cache.folder), "limit": cache.limit, **lists})
-
-
-def _lines(entries: Sequence[CacheEntry]) -> str:
-    """Print the builds, and return their size together."""
-    for entry in entries:
+def _print(
+    cache: BuildCache, as_json: bool, words: str, shown: Sequence[CacheEntry] = (), **lists: Sequence[CacheEntry]
+) -> None:
+    """The builds ``shown`` and ``words``; or one JSON object with ``lists`` of builds."""
+    if as_json:
+        named = {name: _described(entries) for name, entries in lists.items()}
+        console.json({"folder": str(cache.folder), "limit": cache.limit, **named})
+        return
+    for entry in shown:
         driver = entry.manifest["driver"] or {}
         used = time.strftime("%Y-%m-%d", time.gmtime(entry.used))
         what = f"{entry.manifest['kernel_release']}, driver {driver.get('version', '?')} ({driver.get('flavour', '?')})"
         size = _megabytes(entry.size)
         console.data(f"{entry.sha256[:12]}  {what}, {size}, built on {entry.builder}, used {used}")
+    console.say(words)
+
+
+def _total(entries: Sequence[CacheEntry]) -> str:
     return _megabytes(sum(entry.size for entry in entries))
 
 

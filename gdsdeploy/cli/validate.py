@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gdsdeploy.model.fleet import Fleet
     from gdsdeploy.model.lock import Lock
     from gdsdeploy.report.model import Report
+    from gdsdeploy.validate.fleet_validation import ValidateOptions
 
 
 #: Of its options, those that say what is judged and what is printed.
@@ -135,15 +136,7 @@ def validate(
             report = judge(saved, request, fleet=str(source), progress=console.say_each(len(saved.hosts)))
     else:
         assert fleet is not None
-        intent, lock, names = _locked(fleet, limit)
-        with console.step(f"Validating {words(names)}"):
-            report = fleet_validation.validate(
-                *(intent, lock, fleet, names),
-                timeout=timeout,
-                options=request,
-                since_boot=since_boot,
-                progress=console.say_each(len(names)),
-            )
+        report = _validate_hosts(fleet, limit, request, timeout=timeout, since_boot=since_boot)
     # First, because a reader of the words may go before their end.
     unwritten = write_each(
         [
@@ -154,6 +147,16 @@ def validate(
     ).values()
     _show(report, as_json=as_json, verbose=verbose)
     options.end_with([*unwritten, fleet_validation.outcome(report)])
+
+
+def _validate_hosts(fleet: Path, limit: str | None, request: ValidateOptions, **settings: Any) -> Report:
+    """settings: of fleet_validation.validate."""
+    from gdsdeploy.validate.fleet_validation import validate
+
+    intent, lock, names = _locked(fleet, limit)
+    say = console.say_each(len(names))
+    with console.step(f"Validating {words(names)}"):
+        return validate(intent, lock, fleet, names, options=request, progress=say, **settings)
 
 
 def _show(report: Report, *, as_json: bool, verbose: bool) -> None:

@@ -15,8 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pydantic import TypeAdapter, ValidationError
-
 from gdsdeploy import console, paths
 from gdsdeploy.builds import assign
 from gdsdeploy.builds.assign import BuildFacts, RunArchives, Supply, archive_of
@@ -35,7 +33,7 @@ from gdsdeploy.host.io.wording import line
 from gdsdeploy.host.secure_boot.certificate import read_certificate
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import Lock, Target
-from gdsdeploy.model.text import Name
+from gdsdeploy.model.text import Name, fits
 from gdsdeploy.ssh import machines, reply_schema
 from gdsdeploy.ssh.endpoint import TIMEOUT, Answer, malformed, refusal
 from gdsdeploy.ssh.transport import ask
@@ -77,9 +75,6 @@ def facts_from_file(name: str, file: Path) -> FitTarget:
         raise HostUnfit(error.message, hint=error.hint) from None
 
 
-_NAME = TypeAdapter[str](Name)
-
-
 def build_facts_from(variants: Variants, profile: Profile, target: Target, document: Mapping[str, Any]) -> BuildFacts:
     """The facts in a machine's answers that decide which builds fit it; document: what it was asked."""
     reports = [result.report for results in variants.values() for result in results if result.name == "modules"]
@@ -88,7 +83,7 @@ def build_facts_from(variants: Variants, profile: Profile, target: Target, docum
         return BuildFacts()
     dkms_modules = next((value for report in reports if isinstance(value := report.get("dkms"), list)), [])
     archive = next((value for report in reports if isinstance(value := report.get("received"), Mapping)), None)
-    build = key.get("kernel_build")
+    build, builder = key.get("kernel_build"), (archive or {}).get("builder")
     kernel_build = ("", "")
     if isinstance(build, Mapping) and _has_kernel(variants, target):
         kernel_build = line(build.get("file", "")), line(build.get("sha256", ""))
@@ -99,7 +94,8 @@ def build_facts_from(variants: Variants, profile: Profile, target: Target, docum
         kernel_build=kernel_build,
         built=all(module in dkms_modules for module in built_by_dkms(profile, target)),
         received=_is_received(archive, profile, target) and _is_signed(archive, _certificate(document)),
-        builder=_name((archive or {}).get("builder")),
+        # It may be part of a path.
+        builder=str(builder) if fits(Name, builder) else "",
     )
 
 
@@ -145,14 +141,6 @@ def _is_signed(value: Any, certificate: bytes) -> bool:
         return True
     owner = read_certificate(certificate)
     return bool(signers) and {str(signer) for signer in signers} <= owner.identities
-
-
-def _name(value: Any) -> str:
-    """A machine's name, which may be part of a path; empty for anything else."""
-    try:
-        return _NAME.validate_python(value, strict=True)
-    except ValidationError:
-        return ""
 
 
 #: Seconds for one machine, from the connection to the end of its answer.

@@ -113,11 +113,7 @@ def _host_json(plan: HostPlan | GdsError) -> dict[str, object]:
 
 def built_on(supplies: Mapping[str, Supply]) -> dict[str, list[str]]:
     """Machine → the others that run kernel code which was built on it."""
-    hosts: dict[str, list[str]] = {}
-    for name, supply in supplies.items():
-        if supply.origin not in ("", name):
-            hosts.setdefault(supply.origin, []).append(name)
-    return hosts
+    return grouped((name, supply.origin) for name, supply in supplies.items() if supply.origin not in ("", name))
 
 
 def origins(supplies: Mapping[str, Supply]) -> list[str]:

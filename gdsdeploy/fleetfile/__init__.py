@@ -1,1 +1,1 @@
-"""The fleet file: reading it, selecting its hosts, masking it for others."""
+"""The fleet file: reading it, and selecting its hosts."""

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, StringConstraints, field_validator, model_validator
 
+from gdsdeploy.model.hostnames import grouped
 from gdsdeploy.model.text import SECRET, AbsolutePath, MaybePath, Model, Name, matching
 
 #: As in ``gdsdeploy/host/boot/arguments.py``, which hosts judge by; a test compares both.
@@ -126,12 +127,8 @@ class Host(Protocol):
 
 def imex_domains(hosts: Mapping[str, Host]) -> dict[str, tuple[str, ...]]:
     """Domain → the addresses of its hosts, in the order of the hosts' names."""
-    domains: dict[str, list[str]] = {}
-    for name in sorted(hosts):
-        own = hosts[name].imex
-        if own is not None:
-            domains.setdefault(own.domain, []).append(_address(name, hosts[name]))
-    return {domain: tuple(addresses) for domain, addresses in domains.items()}
+    nodes = ((_address(name, host), host.imex.domain) for name, host in sorted(hosts.items()) if host.imex is not None)
+    return {domain: tuple(addresses) for domain, addresses in grouped(nodes).items()}
 
 
 def domain_problems(

@@ -144,6 +144,15 @@ def read(shape: type[T], value: Any) -> T:
     return instance
 
 
+def fits(shape: Any, value: Any) -> bool:
+    """Whether a value is a ``shape``."""
+    try:
+        adapter(shape).validate_python(value, strict=True)
+    except ValidationError:
+        return False
+    return True
+
+
 def first_error(error: ValidationError) -> str:
     """What is wrong with a document, and where in it."""
     first = error.errors(include_url=False)[0]

@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import ValidationError
-
 from gdsdeploy.errors import FleetInvalid, HostUnfit
 from gdsdeploy.host.apply.packages.aptsources import Source, SourcesError, parse_sources
 from gdsdeploy.host.facts import HostFacts, UndecidedError, Unknown
@@ -35,6 +33,7 @@ from gdsdeploy.host.subjects.pci import Part
 from gdsdeploy.host.subjects.stack import DOCA
 from gdsdeploy.host.subjects.storage import MULTIPATH, NVME, NVMEOF, Mount
 from gdsdeploy.model.fleet import Repository
+from gdsdeploy.model.text import fits
 from gdsdeploy.platform import Preset, StackPlatform, stack_platform_for
 from gdsdeploy.platform.base import NVLSM
 from gdsdeploy.repo.repository import key_fingerprints
@@ -318,11 +317,7 @@ def _address(place: _Place | None, remarks: list[str]) -> str:
 
 def _is_valid(**values: str) -> bool:
     """Whether a repository of a fleet file can have these values."""
-    try:
-        Repository.model_validate(values)
-    except ValidationError:
-        return False
-    return all(values.values())
+    return fits(Repository, values) and all(values.values())
 
 
 def _key(document: Document, path: str) -> bytes:

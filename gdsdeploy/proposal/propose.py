@@ -15,13 +15,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import yaml
-from pydantic import TypeAdapter, ValidationError
 from yaml.reader import Reader
 
 from gdsdeploy.host.io.wording import first_few, line
 from gdsdeploy.model import hostnames
 from gdsdeploy.model.profile_parts import DriverName, ModelWords
-from gdsdeploy.model.text import AbsolutePath
+from gdsdeploy.model.text import AbsolutePath, fits
 from gdsdeploy.proposal.observe import (
     Entry,
     Kind,
@@ -35,9 +34,6 @@ from gdsdeploy.proposal.observe import (
 
 #: Kernels from Debian's backports, whose suite the presets don't have.
 _BACKPORTED = re.compile(r"[+~]bpo")
-_MODEL: TypeAdapter[str] = TypeAdapter(ModelWords)
-_DRIVER: TypeAdapter[str] = TypeAdapter(DriverName)
-_PATH: TypeAdapter[str] = TypeAdapter(AbsolutePath)
 #: Packages that a comment lists.
 _MOST = 4
 Of = Callable[[Observation], Any]
@@ -147,9 +143,9 @@ def _devices(kind: Kind, hosts: Sequence[Observation]) -> Iterator[Node]:
     if gpus:
         model = models[0].removeprefix("NVIDIA ") if len(models) == 1 else ""
         complete = all(len(host.models) == host.gpus for host in hosts)
-        yield Entry("gpus", {"count": gpus, "model": model} if complete and _fits(_MODEL, model) else gpus)
+        yield Entry("gpus", {"count": gpus, "model": model} if complete and fits(ModelWords, model) else gpus)
     nics = _common(hosts, lambda host: (host.nics, host.nic_driver))
-    if nics and nics[0] and _fits(_DRIVER, nics[1]):
+    if nics and nics[0] and fits(DriverName, nics[1]):
         yield Entry("nics", {"count": nics[0], "driver": nics[1]}, "those with RDMA")
     nvme = _common(hosts, lambda host: host.nvme)
     if nvme:
@@ -158,14 +154,6 @@ def _devices(kind: Kind, hosts: Sequence[Observation]) -> Iterator[Node]:
     for key, of in counts.items():
         if _common(hosts, of) is None and any(of(host) for host in hosts):
             yield Remark(f"{key}: the hosts differ: {_each(hosts, of)}")
-
-
-def _fits(kind: TypeAdapter[str], text: str) -> bool:
-    try:
-        kind.validate_python(text)
-    except ValidationError:
-        return False
-    return bool(text)
 
 
 def _modes(kind: Kind, hosts: Sequence[Observation]) -> Iterator[Node]:
@@ -189,7 +177,7 @@ def _storage(hosts: Sequence[Observation]) -> Iterator[Node]:
         reasons = list(dict.fromkeys(mount.reason for mount in mounts.values() if not mount.direct))
         if len(mounts) < len(hosts):
             reasons.append(f"only on {hostnames.words(mounts)}")
-        if not _fits(_PATH, point):
+        if not fits(AbsolutePath, point):
             yield Remark(f"storage: a mount point that no fleet file can name: {point!a:.100}")
             continue
         remark = f"{kinds}: {first_few(reasons, 2, '; ')}" if reasons else kinds

@@ -4,6 +4,8 @@ Addresses and UUIDs stay well formed for their readers.  The table of what was r
 
 One expression finds all in one pass, so that nothing that stands for something is replaced again.  Words of gdsdeploy
 and of the kernel stay even where a host, a login or a domain has the same name: checks read them.
+
+The fleet file is masked by its structure, too, and loses its comments.
 """
 
 from __future__ import annotations
@@ -15,9 +17,13 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
+
+import yaml
 
 from gdsdeploy import resources
 from gdsdeploy.files.secret import REDACTED, hide, names_secret
+from gdsdeploy.fleetfile.load import secret_keys
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.text import NAME
 
@@ -269,3 +275,59 @@ def _branches(node: dict[str, Any]) -> str:
     branches = [re.escape(letter) + _branches(inner) for letter, inner in sorted(node.items()) if letter]
     is_end = "" in node
     return f"(?:{'|'.join(branches)}){'?' * is_end}" if branches and (is_end or branches[1:]) else "".join(branches)
+
+
+#: Keys that say where hosts are, and who enters them how.
+_WAYS: Final = frozenset({"address", "user", "identity_file", "known_hosts", "config"})
+#: Sections whose keys aren't the fleet file's own.
+_FOREIGN: Final = frozenset({"cufile", "labels", "options", "arguments", "module_options", "groups"})
+
+
+@functools.cache
+def private_keys() -> frozenset[str]:
+    """Keys whose values, however deep, are masked; of an address (``uri``) only what has no place in one is."""
+    return (secret_keys(Fleet) | _WAYS) - {"uri"}
+
+
+def mask_fleet(text: str, secret: Callable[[str], object]) -> str:
+    """The fleet file ``text`` with private values masked; ``secret`` is called with each.  Raises yaml.YAMLError."""
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    if root is None:
+        return ""
+    for node, private in list(_scalars(root)):
+        value = REDACTED if private else _without_login(node.value)
+        if value != node.value:
+            secret(node.value)
+            node.value, node.tag, node.style = value, "tag:yaml.org,2002:str", None
+    return str(yaml.serialize(root, Dumper=yaml.SafeDumper, allow_unicode=True, width=120))
+
+
+def _scalars(root: yaml.Node) -> Iterator[tuple[yaml.ScalarNode, bool]]:
+    """Every value with whether it is private; one that an alias repeats may come twice."""
+    stack, visited = [(root, False, False)], set[tuple[int, bool, bool]]()
+    while stack:
+        node, private, foreign = stack.pop()
+        if (id(node), private, foreign) in visited:
+            continue
+        visited.add((id(node), private, foreign))
+        if isinstance(node, yaml.ScalarNode):
+            yield node, private
+        elif isinstance(node, yaml.SequenceNode):
+            stack += [(entry, private, foreign) for entry in node.value]
+        elif isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                name = key.value if isinstance(key, yaml.ScalarNode) else ""
+                hidden = private or (name in private_keys() and not foreign)
+                stack.append((value, hidden, foreign or name in _FOREIGN))
+
+
+def _without_login(value: str) -> str:
+    """An address without user, password and parameters; any other value as it is."""
+    if "://" not in value:
+        return value
+    try:
+        parts = urlsplit(value)
+    except ValueError:
+        return REDACTED
+    place = f"{REDACTED}@{parts.netloc.rpartition('@')[2]}" if "@" in parts.netloc else parts.netloc
+    return urlunsplit(parts._replace(netloc=place, query=REDACTED if parts.query else "", fragment=""))

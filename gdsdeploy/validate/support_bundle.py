@@ -38,7 +38,6 @@ from gdsdeploy.converge.machine import Machine
 from gdsdeploy.converge.plan_fleet import EVIDENCE
 from gdsdeploy.errors import GdsError, HostUnreachable
 from gdsdeploy.fleetfile import selection
-from gdsdeploy.fleetfile.masking import mask_fleet
 from gdsdeploy.host.errors import DesiredError
 from gdsdeploy.host.facts import document
 from gdsdeploy.host.facts.document import FOLDER, VERSION, limit_of
@@ -67,7 +66,7 @@ from gdsdeploy.validate.fleet_validation import (
     report_without_evidence,
     utc_now,
 )
-from gdsdeploy.validate.redact import HOST, SERIAL, USER, Redactor
+from gdsdeploy.validate.redact import HOST, SERIAL, USER, Redactor, mask_fleet
 
 #: Bytes of a log that are packed.
 LOG_LIMIT = 512 * 1024

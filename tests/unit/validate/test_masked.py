@@ -9,9 +9,8 @@ import pytest
 import yaml
 
 from gdsdeploy.files.secret import REDACTED
-from gdsdeploy.fleetfile.masking import mask_fleet, private_keys
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.validate.redact import Redactor
+from gdsdeploy.validate.redact import Redactor, mask_fleet, private_keys
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yml"))
 
