@@ -121,6 +121,11 @@ def test_nothing_of_another_user_is_followed_in_a_folder_for_all(tmp_path: Path)
         os.chown(path, os.geteuid(), -1, follow_symlinks=False)
         atomic.write(path, "new")
     assert target.read_text() == "new"
+    # The folder's owner may put there what he likes.
+    for path in (folder, file):
+        os.chown(path, 1234, 1234)
+    atomic.write(file, "newer")
+    assert file.read_text() == "newer"
 
 
 def test_parts_are_written_as_they_come_or_not_at_all(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import io
 import json
+import os
 import re
 import sys
 import unicodedata
@@ -138,6 +139,24 @@ def test_no_encoding_of_a_stream_is_too_small(encoding: str, monkeypatch: pytest
         assert streams.end(0) == 0
     assert json.JSONDecoder().raw_decode(shown)[0] == value
     assert shown.isascii() == (encoding != "utf-8")
+
+
+def test_a_reader_that_has_gone_ends_the_host_program() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    outlet = Printable(os.fdopen(writing, "w"))
+    outlet.write("x")
+    with pytest.raises(BrokenPipeError):
+        outlet.flush()
+    assert outlet.code == streams.UNREAD
+    outlet.flush()
+
+
+def test_what_is_closed_is_flushed_without_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = io.TextIOWrapper(io.BytesIO())
+    closed.close()
+    monkeypatch.setattr(sys, "stdout", closed)
+    streams.flush()
 
 
 @pytest.mark.parametrize(("columns", "lines"), [("0", "0"), ("1", "1"), ("x", "")])

@@ -376,6 +376,24 @@ def test_a_process_of_its_own(
     assert (done.returncode, b"Traceback" in done.stderr) == (code, False)
 
 
+def test_streams_that_are_closed_are_open_in_programs_that_are_started() -> None:
+    """And a file that is opened gets none of their numbers."""
+    code = """if True:
+        import os, subprocess
+        from gdsdeploy.host.io import streams
+        with streams.guarded():
+            opened = os.open("/dev/null", os.O_RDONLY)
+            done = subprocess.run(["test", "-e", "/proc/self/fd/0", "-a", "-e", "/proc/self/fd/2"])
+            os._exit(done.returncode if opened > 2 else 9)
+    """
+    assert (
+        subprocess.run(
+            ["bash", "-c", 'exec "$@" <&- >&- 2>&-', "x", sys.executable, "-c", code], check=False
+        ).returncode
+        == 0
+    )
+
+
 def test_every_verb_is_here() -> None:
     listed = {name for name in verbs(group) if not name.startswith("lab")}
     assert {name for name in listed if not any(f"{verb.words} ".startswith(f"{name} ") for verb in VERBS)} == {*OTHERS}

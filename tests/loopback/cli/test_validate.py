@@ -20,7 +20,7 @@ import paramiko
 import pytest
 import yaml
 
-from gdsdeploy import paths
+from gdsdeploy import console, paths
 from gdsdeploy.errors import HostKeyMismatch, HostUnfit, HostUnreachable
 from gdsdeploy.host.gate import gate
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
@@ -68,7 +68,9 @@ def test_a_failed_check_with_everything_written(make_fleet: Make, run: Run, tmp_
     assert list(tmp_path.glob(".*.part")) == []
 
 
-def test_every_report_that_can_be_written_is_and_the_verdict_stays(make_fleet: Make, run: Run, tmp_path: Path) -> None:
+def test_every_report_that_can_be_written_is_and_the_verdict_stays(
+    make_fleet: Make, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where nothing can be printed."""
     fleet = make_fleet(gpu1=RIGHT, gpu2=WRONG)
     page, numbers, full = tmp_path / "report.html", tmp_path / "metrics.prom", Path("/dev/full")
@@ -85,6 +87,9 @@ def test_every_report_that_can_be_written_is_and_the_verdict_stays(make_fleet: M
     with full.open("w") as output:
         done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, "checks failed on gpu2" in done.stderr, page.read_text()[:5]) == (30, True, "<!DOC")
+    page.unlink()
+    monkeypatch.setattr(console, "data", lambda _: page.stat())
+    assert run("validate", fleet.path, *KERNEL, "--html", page)[0] == 30, "it is there before the first word"
 
 
 def test_json_is_all_that_is_on_standard_output(make_fleet: Make, run: Run) -> None:

@@ -150,6 +150,28 @@ def test_an_option_that_does_nothing_is_refused(verb: str, words: list[str], mod
     assert re.search("does not go with|needs", refusal)
 
 
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        ("explain --log x --fleet fleet.yml", "--fleet does not go with --log"),
+        ("explain --evidence x --timeout 5", "--timeout does not go with --evidence"),
+        ("lock fleet.yml --check --upgrade kernel", "--upgrade does not go with --check"),
+        ("plan fleet.yml --root / --timeout 5", "--timeout does not go with --root"),
+        ("provision fleet.yml --root / --connections 5", "--connections does not go with --root"),
+        ("validate --evidence x --load", "--load does not go with --evidence"),
+        ("validate fleet.yml --since-boot --load", "--load does not go with --since-boot"),
+        ("--json validate fleet.yml --pytest", "--json does not go with --pytest"),
+        ("topology fleet.yml --golden write --json", "--json does not go with --golden write"),
+        ("topology fleet.yml --golden check --json", ""),
+        ("rollout start fleet.yml --dry-run --html x", "--html does not go with --dry-run"),
+    ],
+)
+def test_what_the_rules_refuse(words: str, refusal: str) -> None:
+    """The test above takes the options from the rules themselves."""
+    done = invoke(*words.split())
+    assert (done.exit_code == 2, refusal in done.output) == (bool(refusal), True), done.output
+
+
 def test_lists_of_hosts_are_joined(folder: Path) -> None:
     (folder / "fleet.yml").write_text(FLEET)
     assert "has no host 'gpu8'" in str(invoke("topology", "--limit", "gpu1", "--limit", "gpu8").exception)

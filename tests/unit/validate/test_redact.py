@@ -26,7 +26,7 @@ from gdsdeploy.host.facts import document, facts_from
 from gdsdeploy.host.facts.document import EvidenceFileError
 from gdsdeploy.host.io import tarball
 from gdsdeploy.host.model.expectation import Expectation, from_json
-from gdsdeploy.host.model.finding import FAIL
+from gdsdeploy.host.model.finding import FAIL, Waiver
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.ssh import reply_schema
 from gdsdeploy.validate import support_bundle
@@ -200,7 +200,10 @@ def test_nothing_planted_is_left_and_no_verdict_changes(tmp_path: Path) -> None:
     evidence, words = planted()
     digest = hashlib.sha256(evidence["files"]["/etc/cufile.json"].encode()).hexdigest()
     original = whole(evidence, replace(EXPECTATION, cufile_sha256=digest))
+    waiver = Waiver("gate.installed", "2026-12-31", "as joedoe says")
+    original = replace(original, hosts={"gpu1": replace(original.hosts["gpu1"], waivers=(waiver,))})
     redactor = redactor_of(original)
+    redactor.learn(USER, "joedoe")
     redacted = support_bundle.redact_bundle(original, redactor)
     data = support_bundle.pack(redacted, redactor.summary())
     (tmp_path / "b.tar.gz").write_bytes(data)
@@ -212,8 +215,13 @@ def test_nothing_planted_is_left_and_no_verdict_changes(tmp_path: Path) -> None:
     assert document.bundle(str(tmp_path / "b.tar.gz"))[0]["redacted"] == redactor.summary()
     again = support_bundle.read(tmp_path / "b.tar.gz")
     assert [asdict(host) for host in again.hosts.values()] == [asdict(host) for host in redacted.hosts.values()]
+    assert next(iter(again.hosts.values())).waivers == (replace(waiver, reason="as user1 says"),)
     before = checks.run(facts_from(evidence), original.hosts["gpu1"].expectation)
-    (report,) = judge(again, progress=lambda _: None).hosts
+    judged = judge(again, progress=lambda _: None)
+    assert [(use.check, use.until, use.reason) for use in judged.waivers] == [
+        ("gate.installed", "2026-12-31", "as user1 says")
+    ]
+    (report,) = judged.hosts
     assert [(entry.check, entry.verdict) for entry in report.findings] == [
         (entry.check, entry.verdict) for entry in before
     ]
