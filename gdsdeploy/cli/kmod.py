@@ -242,14 +242,11 @@ def _choices(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPars
 def _mirrored(name: str, parser: argparse.ArgumentParser) -> click.Command:
     """The command ``name`` with the parameters and the help of ``parser``."""
     paragraphs = textwrap.dedent(parser.epilog or "").strip("\n").replace("%(prog)s", f"gdsdeploy kmod {name}")
-    text = "\n\n".join([_description(parser), *map(_paragraph, paragraphs.split("\n\n"))]).rstrip()
+    description = _sentence((parser.description or "").strip())
+    description += "" if description.endswith((".", "?")) else "."
+    text = "\n\n".join([description, *map(_paragraph, paragraphs.split("\n\n"))]).rstrip()
     parameters = [_parameter(action) for action in parser._actions if not isinstance(action, argparse._HelpAction)]
     return _Mirror(name, params=parameters, help=text)
-
-
-def _description(parser: argparse.ArgumentParser) -> str:
-    text = _sentence((parser.description or "").strip())
-    return text if text.endswith((".", "?")) else f"{text}."
 
 
 def _paragraph(text: str) -> str:

@@ -145,7 +145,9 @@ def _reasons(cells: list[Cell]) -> None:
             lines = candidate.problem.splitlines()
         elif not record.ok:
             lines = [record.error] if record.error else []
-            lines += [_rule(rule) for rule in record.rules]
+            fixes = [f" Fixed in: {rule['fixed']}." if rule["fixed"] else "" for rule in record.rules]
+            rules = zip(record.rules, fixes, strict=True)
+            lines += [f"known as [{rule['id']}]: {rule['says']}{fixed}" for rule, fixed in rules]
             lines += [f"log: {log}" for log in record.logs if record.builds is not Answer.YES]
         if record is not None:
             lines += verdict_on_rules(record, [f"[{verdict.rule}]" for verdict in candidate.against])
@@ -165,11 +167,6 @@ def verdict_on_rules(record: PreflightRecord, against: Sequence[str]) -> list[st
         return [f"compat.yml forbids it ({rules}), yet every module builds and would load"]
     text = f"compat.yml forbids it ({rules}); this preflight neither confirms nor refutes that"
     return [f"{text}: not tried: {', '.join(record.untried_modules)}" if record.untried_modules else text]
-
-
-def _rule(rule: dict[str, str]) -> str:
-    fixed = f" Fixed in: {rule['fixed']}." if rule["fixed"] else ""
-    return f"known as [{rule['id']}]: {rule['says']}{fixed}"
 
 
 def _end(cells: list[Cell]) -> None:

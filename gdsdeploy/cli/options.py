@@ -187,10 +187,6 @@ def timeout(seconds: float, text: str = "Seconds for each host.", least: float =
     return click.option("--timeout", type=click.FloatRange(min=least), default=seconds, show_default=True, help=text)
 
 
-def _connections(_context: click.Context, _option: click.Parameter, number: int) -> None:
-    endpoint.limit_connections(number)
-
-
 #: Of the verbs that ask many hosts.
 at_once = click.option(
     "--connections",
@@ -199,7 +195,7 @@ at_once = click.option(
     show_default=True,
     metavar="N",
     expose_value=False,
-    callback=_connections,
+    callback=lambda _context, _option, number: endpoint.limit_connections(number),
     help="Hosts to talk to at the same time.",
 )
 

@@ -28,7 +28,6 @@ from gdsdeploy.cufile.render import FitTarget
 from gdsdeploy.errors import GdsError, HostUnfit
 from gdsdeploy.host.apply.model import INSTALLS
 from gdsdeploy.host.apply.modules import NOT_DELIVERED
-from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.io.wording import line
 from gdsdeploy.host.secure_boot.certificate import read_certificate
 from gdsdeploy.model.fleet import Fleet, Profile
@@ -56,7 +55,7 @@ def facts_to_fit(
         return {}
 
     def usable(answer: Answer) -> FitTarget:
-        host = FitTarget(answer.host, reply_schema.judge_reply(answer, "evidence", reply_schema.Evidence, facts_from))
+        host = FitTarget(answer.host, reply_schema.facts_of_reply(answer))
         with reply_schema.unexpected_errors(answer.host):
             # Raises where the file cannot be fitted to it.
             expectation(Machine(fleet, lock, host.name).fitted(host))

@@ -118,10 +118,9 @@ class JsonForm:
         """Read what ``as_json`` returned; raises ValueError with the wrong place."""
         try:
             instance: Self = adapter(cls).validate_json(json.dumps(value))
-        except ValidationError as error:
-            raise ValueError(f"{cls.__name__.lower()}: {first_error(error)}") from None
-        except TypeError as error:
-            raise ValueError(f"{cls.__name__.lower()}: {error}") from None
+        except (ValidationError, TypeError) as error:
+            why = first_error(error) if isinstance(error, ValidationError) else error
+            raise ValueError(f"{cls.__name__.lower()}: {why}") from None
         return instance
 
 

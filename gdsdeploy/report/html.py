@@ -103,21 +103,12 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _finalize(value: object) -> object:
-    return fit(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
 def _code(text: str) -> Markup:
     """What stands between backticks is a command."""
     parts = [escape(fit(part)) for part in text.split("`")]
     if len(parts) % 2 == 0:
         return Markup("`").join(parts)
     return Markup("").join(Markup("<code>{}</code>").format(part) if at % 2 else part for at, part in enumerate(parts))
-
-
-def _names(text: str) -> Markup:
-    """Folded names of hosts, which lines end between."""
-    return Markup(",<wbr>").join(map(fit, text.split(",")))
 
 
 @functools.cache
@@ -129,9 +120,14 @@ def _environment() -> Environment:
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_finalize,
+        finalize=lambda value: fit(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
     )
-    environment.filters |= {"code": _code, "names": _names, "folded": lambda hosts: hostnames.words(hosts, NAMES)}
+    environment.filters |= {
+        "code": _code,
+        # Lines end between the names.
+        "names": lambda folded: Markup(",<wbr>").join(map(fit, folded.split(","))),
+        "folded": lambda hosts: hostnames.words(hosts, NAMES),
+    }
     return environment
 
 

@@ -10,8 +10,9 @@ import posixpath
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -170,6 +171,10 @@ def judge_reply(answer: Answer, question: str, shape: type[Shape], judge: Callab
     document = parse_reply(answer.host, question, shape, answer.require_document())
     with unexpected_errors(answer.host):
         return judge(document.model_dump(exclude_unset=True))
+
+
+#: A host's facts, from its answer to ``evidence``; raises as judge_reply.
+facts_of_reply: Final = partial(judge_reply, question="evidence", shape=Evidence, judge=facts_from)
 
 
 def judge_each(

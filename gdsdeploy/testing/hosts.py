@@ -132,16 +132,13 @@ class GdsHost:
                 return each
         if self.trouble:
             pytest.fail(self.words, pytrace=False)
-        pytest.fail(f"{self.name} has no finding {name!r}{did_you_mean(name, self._ids)}", pytrace=False)
+        ids = [each.check for each in self.findings]
+        pytest.fail(f"{self.name} has no finding {name!r}{did_you_mean(name, ids)}", pytrace=False)
 
     def mount(self, point: str) -> Mount:
         """A storage mount of the host's profile.  Fails the test if there is none."""
         finding = self.check(f"{_STORAGE}:{point}")
         return Mount(point, finding.path, finding)
-
-    @property
-    def _ids(self) -> list[str]:
-        return [each.check for each in self.findings]
 
 
 class Gds:

@@ -46,8 +46,7 @@ def facts_of_host(
     fleet = load_fleet(fleet_file, mode)
     require_host(name, fleet.hosts, fleet_file)
     argv = ["evidence", "--json", *(["--mount", mount] if mount else [])]
-    judge = partial(reply_schema.judge_reply, question="evidence", shape=reply_schema.Evidence, judge=facts_from)
-    ((_, facts),) = ask(fleet, fleet_file, [name], argv, judge, timeout=timeout, read_only=True)
+    ((_, facts),) = ask(fleet, fleet_file, [name], argv, reply_schema.facts_of_reply, timeout=timeout, read_only=True)
     if isinstance(facts, GdsError):
         raise facts
     return facts.but(rules=fleet._own_rules)
@@ -75,9 +74,10 @@ def ask_facts(
     timeout: seconds for each host.  sources: whether the evidence also has the package repositories of the host.
     """
     argv = ["evidence", "--json", *(["--sources"] if sources else [])]
-    facts = partial(reply_schema.judge_reply, question="evidence", shape=reply_schema.Evidence, judge=facts_from)
     outcomes: dict[str, HostFacts | GdsError] = {}
-    for answer, outcome in ask(fleet, fleet_file, names, argv, facts, timeout=timeout, read_only=not sources):
+    for answer, outcome in ask(
+        fleet, fleet_file, names, argv, reply_schema.facts_of_reply, timeout=timeout, read_only=not sources
+    ):
         outcomes[answer.host] = outcome
         failed = isinstance(outcome, GdsError)
         progress(f"  ✗ {answer.host}: {outcome}" if failed else f"  ✓ {answer.host} ({answer.seconds:.1f} s)")
