@@ -368,7 +368,6 @@ def test_what_a_repository_lost_moves_and_going_back_is_said(moved: Debian, verb
     [
         (("--upgrade", "{fleet}", "nvidia-smy"), "nvidia-smy is neither driver, kernel"),
         (("{fleet}", "driver"), "only --upgrade takes names of what to move"),
-        (("--upgrade", "--check", "{fleet}"), "--upgrade does not go with --check"),
     ],
 )
 def test_bad_arguments_are_named(arguments: tuple[str, ...], words: str, moved: Debian, verb: Verb) -> None:

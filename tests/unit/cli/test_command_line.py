@@ -160,7 +160,7 @@ def test_an_option_that_does_nothing_is_refused(verb: str, words: list[str], mod
         ("provision fleet.yml --root / --connections 5", "--connections does not go with --root"),
         ("validate --evidence x --load", "--load does not go with --evidence"),
         ("validate fleet.yml --since-boot --load", "--load does not go with --since-boot"),
-        ("--json validate fleet.yml --pytest", "--json does not go with --pytest"),
+        ("--json validate fleet.yml --pytest", "--json does not go with --pytest; pytest has -k"),
         ("topology fleet.yml --golden write --json", "--json does not go with --golden write"),
         ("topology fleet.yml --golden check --json", ""),
         ("rollout start fleet.yml --dry-run --html x", "--html does not go with --dry-run"),

@@ -166,7 +166,6 @@ def test_certificates_are_read_as_openssl_reads_them(keys: dict[str, Pair]) -> N
 #: Whether shim was told to have kernels trust the owner's keys; lists of keys by the names of the keys in them.
 TRUSTED, OWNERS = {"MokListTrustedRT": b"\x01"}, {"mok": "rsa"}
 REVOKED = {**OWNERS, "MokListXRT": "rsa"}
-REVOKES = "CONFIG_SYSTEM_REVOCATION_LIST=y\n"
 CA = "CONFIG_INTEGRITY_CA_MACHINE_KEYRING=y\n"
 #: (the kernel's configuration, key in its image, EFI variables, module: see ``module_of``, what is found)
 DECISIONS = [

@@ -213,9 +213,6 @@ def test_lines_of_both_sources_are_one_log_by_time() -> None:
     assert len(set(log.lines)) == len(log.lines)
 
 
-OF_PROVISION = {check.id for check in checks.listed() if check.of_provision}
-
-
 def of(*verdicts: str) -> list[Finding]:
     return [Finding(f"x.{number}", verdict, "t", "e", "f") for number, verdict in enumerate(verdicts)]
 
@@ -244,11 +241,6 @@ def test_the_gate_opens_beside_checks_that_are_not_applicable_and_never_on_them_
 def test_a_waiver_does_not_cover_it() -> None:
     (finding,) = of(NOT_APPLICABLE)
     assert apply([finding], [Waiver("x.0", "2099-01-01", "r")], "2026-01-01") == [finding]
-
-
-def test_it_is_read_back() -> None:
-    (finding,) = of(NOT_APPLICABLE)
-    assert Finding(**finding.as_dict()) == finding
 
 
 def test_the_metrics_of_the_gate_count_it_and_do_not_call_it_passed_or_failed() -> None:
@@ -280,16 +272,6 @@ def test_every_check_is_listed_on_every_host(document: Document) -> None:
 
 
 NEVER_PROVISIONED = {"files": {"/etc/modules-load.d/gdsdeploy.conf": {"error": "ENOENT"}}}
-
-
-def test_the_checks_of_what_provision_writes() -> None:
-    assert {
-        "boot.autoload",
-        "cufile.rendered",
-        "nvidia-fs.driver-tree",
-        "packages.drift",
-        "packages.locked-versions",
-    } == OF_PROVISION
 
 
 @pytest.mark.parametrize("verdict", [PASS, UNKNOWN])
