@@ -22,6 +22,7 @@ from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.facts.unknown import if_known, known
 from gdsdeploy.host.io.wording import first_few, line
 from gdsdeploy.host.kmod.flavour import flavour_of
+from gdsdeploy.host.model.system import major_version
 from gdsdeploy.host.paths import APT_PARTS, APT_SOURCES, DNF_PARTS, DNF_VARIABLES
 from gdsdeploy.host.subjects import filesystem
 from gdsdeploy.host.subjects.condition import DIRECT
@@ -401,9 +402,9 @@ def _sections(document: Document, notes: list[str]) -> Iterator[tuple[str, str]]
 
 
 def _variables(document: Document) -> dict[str, str]:
-    release = re.search(r'(?m)^VERSION_ID="?([0-9]+)', if_known(lambda: document.text("/etc/os-release"), "") or "")
+    release = major_version(if_known(lambda: document.text("/etc/os-release"), "") or "")
     machine = if_known(lambda: document.host("uname", "machine"), "")
-    variables = {"releasever": release[1] if release else "", "basearch": machine}
+    variables = {"releasever": release, "basearch": machine}
     for path in document.paths("files"):
         value = if_known(partial(document.line, path), None) if path.startswith(DNF_VARIABLES + "/") else None
         if value is not None:

@@ -26,7 +26,7 @@ from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Union
 
 from ..errors import HostError
 from ..io import jsontext, reading
-from ..paths import CUFILE_CONTROL, CUFILE_OPEN, CUFILE_SONAME, DKMS, GDSCHECK
+from ..paths import CUFILE_CONTROL, CUFILE_OPEN, CUFILE_SONAME, GDSCHECK
 from ..rootdir import open_file
 from .unknown import UndecidedError, Value, if_known
 
@@ -76,13 +76,9 @@ class Document:
         target = self._read("links", path, _text)
         return target if target is None else posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
 
-    def names(self, path: str) -> Optional[Tuple[str, ...]]:
-        """The names in a folder, or those that match a pattern."""
-        return self._read("listings", path, _texts)
-
-    def dkms(self) -> Tuple[str, ...]:
-        """The lines of ``dkms status``."""
-        return there(self._read("dkms", DKMS, _texts), DKMS)
+    def names(self, path: str, section: str = "listings") -> Optional[Tuple[str, ...]]:
+        """The names in a folder, or those that match a pattern; or an entry of another section of lists of texts."""
+        return self._read(section, path, _texts)
 
     def existing(self, path: str) -> Tuple[str, ...]:
         """The names in a folder; empty where there is none, or it is unknown."""
@@ -114,11 +110,9 @@ class Document:
         if not isinstance(value, dict):
             raise UndecidedError(f"{name} was not run")
         # A missing part is no empty one: the program's output is then unknown.
-        status, stdout, stderr = value.get("status"), value.get("stdout"), value.get("stderr")
-        log = value.get("log", None if name in LOGGED else "")
-        if not isinstance(status, int) or isinstance(status, bool):
-            raise UndecidedError(f"the record of {name} is malformed")
-        if not (isinstance(stdout, str) and isinstance(stderr, str) and isinstance(log, str)):
+        status, stdout, stderr = _number(value.get("status")), _text(value.get("stdout")), _text(value.get("stderr"))
+        log = _text(value.get("log", None if name in LOGGED else ""))
+        if status is None or stdout is None or stderr is None or log is None:
             raise UndecidedError(f"the record of {name} is malformed")
         if "error" in value:
             raise UndecidedError("the output of {} is {}".format(name, value["error"]))

@@ -8,13 +8,33 @@ Services that have to be of the driver's version, or that some GPUs need.
 from __future__ import annotations
 
 import re
-from typing import Iterable, List, Mapping
+import shlex
+from functools import lru_cache
+from typing import Dict, Iterable, List, Mapping
 
-_FIELD = re.compile(r'^(ID|VERSION_ID)="?([^"\n]*)', re.MULTILINE)
 #: ID of os-release → the system's name in a profile.
 _NAMES = {"ol": "oracle", "amzn": "amazon"}
 #: RHEL, Oracle Linux, which doesn't say that it is like it, and rebuilds, whose os-release may be cut.
 _RHEL = ("rhel", "ol", "rocky", "almalinux")
+
+
+@lru_cache(maxsize=256)
+def release_fields(os_release: str) -> Mapping[str, str]:
+    """The fields of the text of /etc/os-release, without those that a shell could not read."""
+    values: Dict[str, str] = {}
+    for line in os_release.splitlines():
+        key, separator, value = line.partition("=")
+        if separator and re.match(r"[A-Z0-9_]+$", key):
+            try:
+                values[key] = "".join(shlex.split(value)[:1])
+            except ValueError:
+                continue
+    return values
+
+
+def major_version(os_release: str) -> str:
+    """The number that VERSION_ID begins with; empty where there is none."""
+    return release_fields(os_release).get("VERSION_ID", "").partition(".")[0]
 
 
 def system_name(id: str, version_id: str) -> str:  # noqa: A002 - os-release's own word
@@ -24,7 +44,7 @@ def system_name(id: str, version_id: str) -> str:  # noqa: A002 - os-release's o
 
 def system_of(os_release: str) -> str:
     """The same, of the text of /etc/os-release."""
-    fields = dict(_FIELD.findall(os_release))
+    fields = release_fields(os_release)
     return system_name(fields.get("ID") or "unknown", fields.get("VERSION_ID") or "none")
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..errors import ElfError, HostError
-from ..facts.document import ABSENT, Document, collected, recorded_lines
+from ..facts.document import Document, collected, recorded_lines
 from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, follows, given, known
 from ..io import reading
 from ..io.mounts import mounts_in
@@ -561,14 +561,11 @@ def _texts(document: Document, paths: Tuple[str, ...]) -> Tuple[Tuple[str, str],
 
 def _excludes(document: Document) -> Iterator[Tuple[str, str]]:
     names = document.names(DNF_PARTS + "/*.repo") or ()
-    section = document.value.get("excludes")
-    records = section if isinstance(section, dict) else {}
     for path in (DNF_CONF, *(f"{DNF_PARTS}/{name}" for name in names)):
-        lines = records.get(path)
-        if isinstance(lines, dict) and lines.get("error") in ABSENT:
-            continue
-        if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
-            raise UndecidedError(f"what {path} keeps out is not known")
+        try:
+            lines = document.names(path, "excludes") or ()
+        except UndecidedError:
+            raise UndecidedError(f"what {path} keeps out is not known") from None
         yield from ((path, line) for line in lines)
 
 

@@ -13,11 +13,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .. import process
-from ..facts.document import Document, Ran, once_for_alike, recorded_lines
+from ..facts.document import Document, Ran, once_for_alike, recorded_lines, there
 from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, if_known, known, require
 from ..io import cache, reading
 from ..io.wording import first_few
 from ..model.expectation import Expectation
+from ..model.system import major_version
 from ..paths import (
     APT_PARTS,
     APT_SOURCES,
@@ -81,11 +82,11 @@ def collect_sources(recorder: Recorder, request: EvidenceRequest) -> None:
         recorder.texts(APT_PARTS, recorder.names(APT_PARTS, pattern))
     recorder.texts(DNF_PARTS, recorder.names(DNF_PARTS, "*.repo"))
     recorder.texts(DNF_VARIABLES, recorder.names(DNF_VARIABLES))
-    release = re.search(r'(?m)^VERSION_ID="?(\d+)', recorder.text("/etc/os-release") or "")
+    release = major_version(recorder.text("/etc/os-release") or "")
     places = [path for path in recorder.document["files"] if path.startswith((APT_SOURCES, APT_PARTS, DNF_PARTS))]
     for path in places:
         for key in (key for pattern in _KEYS for key in re.findall(pattern, recorder.text(path) or "")):
-            name = re.sub(r"\$(?:releasever|\{releasever\})", release.group(1) if release else "", key)
+            name = re.sub(r"\$(?:releasever|\{releasever\})", release, key)
             recorder.binary(name, _LIMIT)
 
 
@@ -177,7 +178,7 @@ class PackageFacts(Facts):
     def dkms(self) -> Tuple[str, ...]:
         """Lines of ``dkms status``."""
         if self.document.has("dkms"):
-            return self.document.dkms()
+            return there(self.document.names(DKMS, "dkms"), DKMS)
         # Older evidence has what the program said.
         run = self.document.ran("dkms")
         if run.status != 0:

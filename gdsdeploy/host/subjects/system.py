@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import shlex
-from typing import TYPE_CHECKING, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Mapping, Optional, Tuple
 
-from ..facts.document import collected, once_for_alike, there
+from ..facts.document import collected, there
 from ..facts.unknown import Facts, UndecidedError, fact, follows, given
 from ..model.expectation import Expectation
-from ..model.system import family_of, fits, profile_name
+from ..model.system import family_of, fits, profile_name, release_fields
 from ..paths import OWN_NAME, OWN_PARENTS
 from .register import Answer, check, failed, not_applicable, passed
 
@@ -62,28 +61,15 @@ class OsFacts(Facts):
         return sum(line[-1:] == ["AuthenticAMD"] for line in lines) > APIC_IDS
 
     @property
-    def _release(self) -> Dict[str, str]:
-        return _os_release(there(self.document.text("/etc/os-release"), "/etc/os-release"))
+    def _release(self) -> Mapping[str, str]:
+        return release_fields(there(self.document.text("/etc/os-release"), "/etc/os-release"))
 
     @property
-    def _named(self) -> Dict[str, str]:
+    def _named(self) -> Mapping[str, str]:
         release = self._release
         if not (release.get("ID") and release.get("VERSION_ID")):
             raise UndecidedError("/etc/os-release has no ID and VERSION_ID")
         return release
-
-
-@once_for_alike
-def _os_release(text: str) -> Dict[str, str]:
-    values: Dict[str, str] = {}
-    for line in text.splitlines():
-        key, separator, value = line.partition("=")
-        if separator and re.match(r"[A-Z0-9_]+$", key):
-            try:
-                values[key] = "".join(shlex.split(value)[:1])
-            except ValueError:
-                continue
-    return values
 
 
 FOLDERS = ", ".join(f"{parent}/{OWN_NAME}" for parent in OWN_PARENTS)
