@@ -34,7 +34,8 @@ def release_fields(os_release: str) -> Mapping[str, str]:
 
 def major_version(os_release: str) -> str:
     """The number that VERSION_ID begins with; empty where there is none."""
-    return release_fields(os_release).get("VERSION_ID", "").partition(".")[0]
+    number = re.match(r"[0-9]+", release_fields(os_release).get("VERSION_ID", ""))
+    return number.group() if number else ""
 
 
 def system_name(id: str, version_id: str) -> str:  # noqa: A002 - os-release's own word
