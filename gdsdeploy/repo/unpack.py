@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import importlib
 import io
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
 from gdsdeploy.errors import RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.host.kmod import files
@@ -24,9 +24,6 @@ LARGEST_INDEX: Final = 1 << 30
 #: How many times its packed size an index may have (real ones have up to 20), and what a small one may have anyway.
 _RATIO: Final = 64
 _SMALL: Final = 16 << 20
-#: A header of xz may ask for any dictionary; ``xz -9`` asks for 64 MiB.  zstd's library refuses more than 128 MiB.
-_XZ_MEMORY: Final = 256 << 20
-_CHUNK: Final = 1 << 18
 
 #: What unpacking raises for damaged data.
 DAMAGED: Final = (OSError, EOFError, zlib.error, lzma.LZMAError, files.ZstdError)
@@ -82,40 +79,17 @@ def pieces(source: IO[bytes], compression: str) -> Iterator[bytes]:
     return _READERS[compression](source)
 
 
-def _plain(source: Any) -> Iterator[bytes]:
-    return iter(lambda: source.read(_CHUNK), b"")
-
-
-def _unxz(source: IO[bytes]) -> Iterator[bytes]:
-    """Streams follow one another, with zeros between them."""
-    data = source.read(_CHUNK)
-    while data:
-        decoder = lzma.LZMADecompressor(memlimit=_XZ_MEMORY)
-        while not decoder.eof:
-            yield decoder.decompress(data, _CHUNK)
-            data = source.read(_CHUNK) if decoder.needs_input else b""
-            if decoder.needs_input and not data:
-                raise EOFError("its xz data ends early")
-        data = decoder.unused_data.lstrip(b"\0")
-        while not data and (more := source.read(_CHUNK)):
-            data = more.lstrip(b"\0")
-
-
 def _unzstd(source: IO[bytes]) -> Iterator[bytes]:
-    try:
-        library: Any = importlib.import_module("compression.zstd")
-    except ImportError:
-        # Python has it from 3.14 on.
-        if files.zstd_library() is None:
-            raise UnknownCompressionError("it is packed with zstd, and libzstd is not installed here") from None
-        return files.zstd_chunks(source)
-    return _plain(library.open(source, "rb"))
+    chunks = files.zstd_chunks(source)
+    if chunks is None:
+        raise UnknownCompressionError("it is packed with zstd, and libzstd is not installed here")
+    return chunks
 
 
 _READERS: Final[dict[str, Callable[[IO[bytes]], Iterator[bytes]]]] = {
-    "": _plain,
-    "gz": lambda source: _plain(gzip.GzipFile(fileobj=source)),
-    "bz2": lambda source: _plain(bz2.BZ2File(source)),
-    "xz": _unxz,
+    "": files.plain_chunks,
+    "gz": lambda source: files.plain_chunks(gzip.GzipFile(fileobj=source)),
+    "bz2": lambda source: files.plain_chunks(bz2.BZ2File(source)),
+    "xz": partial(files.xz_chunks, several=True),
     "zst": _unzstd,
 }

@@ -22,6 +22,7 @@ from statistics import median
 
 from gdsdeploy import console
 from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.fleetfile.rules import rules_of
 from gdsdeploy.host.kmod.kernel import read_symvers
 from gdsdeploy.lock import repo_settings
 from gdsdeploy.lock.resolve_fleet import read_repositories
@@ -112,7 +113,7 @@ def stack(arguments: argparse.Namespace) -> tuple[Target, list[str]]:
         )
         choices = StackChoices((arguments.kernel,), (arguments.driver,), ("newest",))
         sources = PackageReader(fetcher, indices, console.step).source_tree
-        (candidate,) = candidates(name, profile, platform, universe, indices, sources, None, choices)
+        (candidate,) = candidates(name, profile, platform, universe, indices, sources, None, choices, rules_of(fleet))
         if candidate.target is None:
             sys.exit(candidate.problem)
         console.say(f"{candidate.label}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")

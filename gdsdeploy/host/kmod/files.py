@@ -34,6 +34,8 @@ from ..errors import ElfError, HostError, TreeError
 
 _LIBRARY = "libzstd.so.1"
 CHUNK = 1 << 18
+#: A header of xz may ask for any dictionary; ``xz -9`` asks for 64 MiB.
+XZ_MEMORY = 256 << 20
 
 
 class ZstdError(Exception):
@@ -62,8 +64,55 @@ def zstd_library() -> Optional[Any]:
     return loaded
 
 
-def zstd_chunks(source: IO[bytes]) -> Iterator[bytes]:
-    """The unpacked content of ``source``, in pieces of at most 256 KiB; raises ZstdError.  Needs :func:`library`."""
+def plain_chunks(source: Any) -> Iterator[bytes]:
+    """What is left of ``source``, in pieces of at most 256 KiB."""
+    return iter(lambda: source.read(CHUNK), b"")
+
+
+def xz_chunks(source: IO[bytes], *, several: bool = False) -> Iterator[bytes]:
+    """The unpacked content of ``source``, as :func:`plain_chunks`; raises EOFError and LZMAError.
+
+    several: streams follow one another, with zeros between them, and may have the older format, .lzma.  The kernel's
+    own unpacker takes neither, and stops at the end of the first stream.
+    """
+    data = source.read(CHUNK)
+    while data or not several:
+        form = lzma.FORMAT_AUTO if several else lzma.FORMAT_XZ
+        decoder = lzma.LZMADecompressor(format=form, memlimit=XZ_MEMORY)
+        while not decoder.eof:
+            yield decoder.decompress(data, CHUNK)
+            data = source.read(CHUNK) if decoder.needs_input else b""
+            if decoder.needs_input and not data:
+                raise EOFError("truncated")
+        if not several:
+            return
+        data = decoder.unused_data.lstrip(b"\0")
+        while not data and (more := source.read(CHUNK)):
+            data = more.lstrip(b"\0")
+
+
+def zstd_chunks(source: IO[bytes]) -> Optional[Iterator[bytes]]:
+    """The unpacked content of ``source``, as :func:`plain_chunks`; None where this machine has no library for it.
+
+    Reading raises ZstdError.
+    """
+    try:
+        library: Any = importlib.import_module("compression.zstd")
+    except ImportError:
+        # Python has it from 3.14 on only.
+        return library_chunks(source) if zstd_library() is not None else None
+    return _python_chunks(library, source)
+
+
+def _python_chunks(library: Any, source: IO[bytes]) -> Iterator[bytes]:
+    try:
+        yield from plain_chunks(library.open(source, "rb"))
+    except (EOFError, library.ZstdError) as reason:
+        raise ZstdError(str(reason)) from None
+
+
+def library_chunks(source: IO[bytes]) -> Iterator[bytes]:
+    """:func:`zstd_chunks` by :func:`zstd_library`."""
     import ctypes
 
     class Buffer(ctypes.Structure):
@@ -79,7 +128,7 @@ def zstd_chunks(source: IO[bytes]) -> Iterator[bytes]:
     try:
         zstd.ZSTD_initDStream(stream)
         missing = 1
-        for data in iter(lambda: source.read(CHUNK), b""):
+        for data in plain_chunks(source):
             packed = Buffer(ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p), len(data), 0)
             is_flushed = False
             while packed.position < packed.size or not is_flushed:
@@ -101,8 +150,6 @@ SUFFIXES = ("", ".xz", ".gz", ".zst")
 SIZE_LIMIT = 1 << 30
 #: What a decompressed file may take of memory before it goes to a temporary file.
 MEMORY_LIMIT = 16 << 20
-#: An xz header may ask for any dictionary; kernels are packed with at most 64 MiB (xz -9).
-XZ_MEMORY = 256 << 20
 #: Bytes of all unpacked files in the cache; a driver's modules have half of it.
 _CACHE_LIMIT = 48 << 20
 _cache: Dict[Tuple[Any, ...], bytes] = {}
@@ -165,44 +212,26 @@ def _copy(chunks: Iterator[bytes], target: IO[bytes], limit: int) -> None:
 
 
 def _unxz(source: IO[bytes], target: IO[bytes], limit: int) -> None:
-    def chunks() -> Iterator[bytes]:
-        decoder = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=XZ_MEMORY)
-        while not decoder.eof:
-            data = source.read(CHUNK) if decoder.needs_input else b""
-            if decoder.needs_input and not data:
-                raise DamagedError("truncated xz data")
-            yield decoder.decompress(data, max_length=CHUNK)
-        # The kernel's own unpacker stops at the end of the first stream, too.
-
     try:
-        _copy(chunks(), target, limit)
-    except lzma.LZMAError as reason:
+        _copy(xz_chunks(source), target, limit)
+    except (EOFError, lzma.LZMAError) as reason:
         raise DamagedError(f"damaged xz data: {reason}") from None
 
 
 def _ungzip(source: IO[bytes], target: IO[bytes], limit: int) -> None:
     try:
-        with gzip.GzipFile(fileobj=source) as plain:
-            _copy(iter(lambda: plain.read(CHUNK), b""), target, limit)
+        _copy(plain_chunks(gzip.GzipFile(fileobj=source)), target, limit)
     except (EOFError, zlib.error, gzip.BadGzipFile) as reason:
         raise DamagedError(f"damaged gzip data: {reason}") from None
 
 
 def _unzstd(source: IO[bytes], target: IO[bytes], limit: int) -> None:
+    chunks = zstd_chunks(source)
+    if chunks is None:
+        return _by_program("zstd", ("--memory=128MB",), source, target, limit)
     try:
-        library: Any = importlib.import_module("compression.zstd")
-    except ImportError:
-        # Python has it from 3.14 on only.
-        if zstd_library() is None:
-            return _by_program("zstd", ("--memory=128MB",), source, target, limit)
-        try:
-            return _copy(zstd_chunks(source), target, limit)
-        except ZstdError as reason:
-            raise DamagedError(f"damaged zstd data: {reason}") from None
-    try:
-        with library.open(source, "rb") as plain:
-            _copy(iter(lambda: plain.read(CHUNK), b""), target, limit)
-    except (EOFError, library.ZstdError) as reason:
+        return _copy(chunks, target, limit)
+    except ZstdError as reason:
         raise DamagedError(f"damaged zstd data: {reason}") from None
 
 
