@@ -625,8 +625,11 @@ class Kubernetes(Cluster[Mapping[str, Any]]):
         name, deadline, once = self._node(host), Deadline(host, timeout, self._pause, progress), _once(progress)
         node = self._patiently(self._look, name)
         was = self._state(node).reason if self._state(node).out and not self._is_ours(node, reason) else ""
+        change_of = self._out
         while True:
-            node = self._patiently(self._changed, name, self._out, reason, self.drained, progress)
+            node = self._patiently(self._changed, name, change_of, reason, self.drained, progress)
+            self._require_no_other(node, reason)
+            change_of = self._renewed
             status, lines = self._evict(name, deadline.left, once)
             node = self._patiently(self._look, name)
             self._require_no_other(node, reason)
@@ -686,6 +689,10 @@ class Kubernetes(Cluster[Mapping[str, Any]]):
         if is_cordoned(node) and not other_rollout:
             return None
         return _patch(node, reason, unschedulable=True)
+
+    def _renewed(self, node: Mapping[str, Any], reason: str) -> dict[str, Any] | None:
+        """The same for a node that this rollout has cordoned before; None also: another rollout has it meanwhile."""
+        return None if is_cordoned(node) else self._out(node, reason)
 
     def _back(self, node: Mapping[str, Any], reason: str) -> dict[str, Any] | None:
         """The merge patch that ends this rollout's cordon; None: it doesn't have one."""

@@ -139,6 +139,20 @@ def test_that_of_another_rollout_is_taken_over(cluster: Cluster, drainer: drain.
     assert drainer.undrain("gpu1", REASON, progress=lambda _: None)["returned"]
 
 
+def test_a_node_that_another_rollout_takes_between_two_tries_is_left_to_it(
+    cluster: Cluster, drainer: drain.Kubernetes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def take(*_: object) -> None:
+        cluster.nodes[NODE]["metadata"]["annotations"][drain.CORDONED] = OTHER
+        cluster.touch(NODE)
+
+    cluster.pod("train", NODE, "")
+    monkeypatch.setattr(drain.Deadline, "wait", take)
+    with pytest.raises(DrainFailed, match="rollout 20261120T0900-0001 has drained this host meanwhile"):
+        drainer.drain("gpu1", REASON, timeout=30, progress=lambda _: None)
+    assert cluster.nodes[NODE]["metadata"]["annotations"][drain.CORDONED] == OTHER
+
+
 def test_who_keeps_a_node_out_is_asked_before_it_is_disturbed(cluster: Cluster, drainer: drain.Kubernetes) -> None:
     def look() -> Standing:
         return drainer.look("gpu1", REASON)
