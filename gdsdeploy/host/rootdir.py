@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from typing import BinaryIO, List
+from typing import Any, BinaryIO, Dict, List
 
 from .errors import HostError
 
@@ -70,6 +71,15 @@ def read_file(place: str) -> str:
         while pieces[-1] and len(pieces) * _PIECE < _TEXT_LIMIT:
             pieces.append(file.read(_PIECE))
         return b"".join(pieces).decode("utf-8", "replace")
+
+
+def read_object(root: str, path: str) -> Dict[str, Any]:
+    """The JSON object in a file inside ``root``; empty when there is none that can be read."""
+    try:
+        value = json.loads(read_text(root, path) or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def read_bytes(root: str, path: str, limit: int = 1 << 20) -> bytes:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import glob
-import json
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, List, Sequence
 
+from ..boot.present import expectation
 from ..model.schema import LINES
-from ..paths import EXPECTATION
 from . import alternatives, written
 from .file_resource import FileResource, restore
 from .files import FOLDER, File
@@ -111,8 +110,5 @@ class Cufile(FileResource[Desired]):
 
 def _path(host: ManagedHost) -> str:
     """Where cufile.json is here, as the expectation says."""
-    try:
-        path = json.loads(host.text(EXPECTATION)).get("cufile_path")
-    except (ValueError, AttributeError, RecursionError):
-        path = None
+    path = expectation(host.root).get("cufile_path")
     return path if isinstance(path, str) and path.startswith("/") else written.CUFILE

@@ -11,9 +11,9 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 from .. import derived, process
 from ..derived import Thing
 from ..errors import ApplyError, CannotTellError, HostError
-from ..io import atomic
+from ..io import atomic, reading
 from ..process import Output
-from ..rootdir import LoopError, inside, list_folder, open_file
+from ..rootdir import LoopError, inside, list_folder
 from . import files
 from .model import Change, writing
 from .record import Record, beside, look
@@ -96,13 +96,9 @@ class ManagedHost:
     def exact_text(self, path: str, limit: int) -> str:
         """The text of a file, for :meth:`rewrite`.  Raises CannotTellError, also where there is none."""
         try:
-            with open_file(inside(self.root, path)) as file:
-                content = file.read(limit + 1)
+            return reading.whole(inside(self.root, path), limit, pipes=True).decode("utf-8", "surrogateescape")
         except OSError as error:
             raise CannotTellError(f"{path}: {error.strerror}") from None
-        if len(content) > limit:
-            raise CannotTellError(f"{path}: too large for a file of its kind")
-        return content.decode("utf-8", "surrogateescape")
 
     def exists(self, path: str) -> bool:
         """Whether there is anything at ``path``, links followed."""
@@ -200,6 +196,14 @@ class ManagedHost:
             self._note(path)
         with writing(file.path):
             files.bring_about(beside(self.root, file.path), file)
+
+    def keep_lines(self, path: str, lines: Sequence[str]) -> None:
+        """Have a file of gdsdeploy's own, which isn't recorded, be these lines; without lines there is no file."""
+        text = "".join(f"{line}\n" for line in lines)
+        if not text:
+            self.remove_tree(path)
+        elif self.text(path) != text:
+            self.write_unrecorded(files.File.of(path, text))
 
     def rewrite(self, path: str, text: str) -> None:
         """Replace the text of a file that others own; links to it, its mode, owner and attributes stay.

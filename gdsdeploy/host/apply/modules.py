@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence
 
 from ..archive import key, pack, provenance
-from ..audit.audit import audit, audit_packaged, stack_files
+from ..audit.audit import Result, audit, audit_packaged, stack_files
 from ..build import dkms
 from ..build.dkms import TIMEOUT
 from ..errors import ApplyError, CannotTellError, HostError, KernelError, PackError
@@ -50,30 +50,36 @@ def packaged_objections(kernel: Kernel, expected: Expected, files: Sequence[Pack
     """``{"module", "id", "message", "hint"}`` of what is wrong or undecided, each module's file first."""
     wrong = problems(kernel, files)
     names = sorted({file.module for file in files} - {problem.file.module for problem in wrong})
-    keys = ("id", "message", "hint")
+    listed = [{"module": one.file.module, "id": one.id, "message": one.message, "hint": one.hint} for one in wrong]
+    return listed + _listed(audit_packaged(kernel, names, expected, files) if names else ())
+
+
+def _listed(results: Sequence[Result]) -> List[Dict[str, str]]:
+    """The same of what an audit finds."""
     return [
-        *({"module": one.file.module, **{key: getattr(one, key) for key in keys}} for one in wrong),
-        *(
-            {"module": result["module"] or result["file"], **{key: finding[key] for key in keys}}
-            for result in (audit_packaged(kernel, names, expected, files) if names else ())
-            for finding in result["findings"]
-            if outcome_of(finding) in (ERROR, UNKNOWN)
-        ),
+        {"module": result["module"] or result["file"], **{key: finding[key] for key in ("id", "message", "hint")}}
+        for result in results
+        for finding in result["findings"]
+        if outcome_of(finding) in (ERROR, UNKNOWN)
     ]
+
+
+def _require_none(objections: Sequence[Mapping[str, str]], modules: str, hint: str) -> None:
+    if objections:
+        listed = "; ".join("{module}: [{id}] {message}".format(**entry) for entry in objections)
+        raise ApplyError(f"the {modules} do not pass their audit: {listed}", hint, "modules")
 
 
 def packaged_changes(release: str, observed: Dict[str, Any], pending: Sequence[Change]) -> List[Change]:
     """What leaves or is written again; without that, the objections.
 
-    observed: an answer: what :func:`observe` has returned, or an error.  Raises CannotTellError.
+    observed: its answer ``packaged`` is of :func:`observe_packaged`.  Raises CannotTellError.
     """
     awaits = any(change.kind in INSTALLS and change.resource.startswith("packages.") for change in pending)
-    if observed["error"]:
-        if awaits:
-            # The kernel is to come.
-            return []
-        raise CannotTellError(f"the modules: {observed['error']}", observed["hint"], "modules")
-    state = observed["value"]
+    if observed["packaged"]["error"] and awaits:
+        # The kernel is to come.
+        return []
+    state = _require_answer(observed, "packaged")
     removals = [
         Change("delete", f"/lib/modules/{release}/{FOLDER}", "", "", SHADOWS)
         if name == FOLDER
@@ -101,11 +107,8 @@ def settle_packaged(
     run_depmod(host.root, release, ApplyError, "run it by hand, and see what it says")
     host.forget()
     wrong = packaged_objections(Kernel(release, host.root), expected, files)
-    if wrong:
-        listed = "; ".join("{module}: [{id}] {message}".format(**entry) for entry in wrong)
-        hint = next((entry["hint"] for entry in wrong if entry["hint"]), "gdsdeploy-host.pyz guard status shows more")
-        message = f"the packaged modules for kernel {release} do not pass their audit: {listed}"
-        raise ApplyError(message, hint, "modules")
+    hint = next((entry["hint"] for entry in wrong if entry["hint"]), "gdsdeploy-host.pyz guard status shows more")
+    _require_none(wrong, f"packaged modules for kernel {release}", hint)
 
 
 BUILD, RECEIVE, PACKAGED = "build", "receive", "packaged"
@@ -209,7 +212,7 @@ class Modules(Resource[Desired]):
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         if desired.source == PACKAGED:
-            return packaged_changes(desired.kernel_release, observed["packaged"], pending)
+            return packaged_changes(desired.kernel_release, observed, pending)
         return (_to_build if desired.source == BUILD else _to_receive)(desired, observed, pending)
 
     def settle(self, host: ManagedHost, desired: Desired, changes: Sequence[Change]) -> None:
@@ -265,19 +268,10 @@ def packages(desired: Desired) -> List[dkms.Package]:
 
 
 def objections(kernel: Kernel, desired: Desired) -> Dict[str, Any]:
-    """``audited`` modules and ``objections`` to them: ``{"module", "id", "message"}``."""
+    """``audited`` modules and ``objections`` to them: ``{"module", "id", "message", "hint"}``."""
     digest = files.digest(files.expect(inside(kernel.root, desired.driver_tree)))
     results = audit(kernel, (), drivers.Expected(desired.driver_version, desired.driver_flavour, digest, False))
-    return {
-        "audited": [result["module"] for result in results],
-        "objections": [
-            {"module": result["module"] or result["file"], "id": finding["id"], "message": finding["message"]}
-            for result in results
-            if result["ok"] is not True
-            for finding in result["findings"]
-            if outcome_of(finding) in (ERROR, UNKNOWN)
-        ],
-    }
+    return {"audited": [result["module"] for result in results], "objections": _listed(results)}
 
 
 def _expected(desired: Desired) -> drivers.Expected:
@@ -409,10 +403,8 @@ def _build(host: ManagedHost, desired: Desired, *, pack_them: bool) -> None:
     result = objections(kernel, desired)
     if not result["audited"]:
         raise HostError(f"kernel {kernel.release} has none of NVIDIA's modules", "look at: dkms status")
-    if result["objections"]:
-        findings = "; ".join("{module}: [{id}] {message}".format(**entry) for entry in result["objections"])
-        message = f"the modules for kernel {kernel.release} do not pass their audit: {findings}"
-        raise ApplyError(message, "gdsdeploy-host.pyz kmod audit shows all findings", "modules")
+    hint = "gdsdeploy-host.pyz kmod audit shows all findings"
+    _require_none(result["objections"], f"modules for kernel {kernel.release}", hint)
     if pack_them:
         archive = inside(host.root, ARCHIVE.format(kernel.release))
         atomic.make_folder(os.path.dirname(archive))

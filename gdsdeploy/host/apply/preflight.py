@@ -130,20 +130,17 @@ REFUSAL = "foreign."
 _SECONDS = 60.0
 
 
-def foreign_installs(host: ManagedHost, locked: Locked, installed: Mapping[str, Installed]) -> Dict[str, Any]:
-    """``installs``: each a ForeignInstall, in the order of the table; ``unknown``: why some kinds aren't known.
+def _foreign(
+    host: ManagedHost, locked: Locked, installed: Mapping[str, Installed]
+) -> Tuple[Tuple[ForeignInstall, ...], Tuple[str, ...]]:
+    """What others have installed, in the order of the table, and why some kinds aren't known.
 
     installed: what the package manager has, so that it isn't asked again.
     """
-    installs, unknown = host.once(("foreign", locked.kernel_release), lambda: _findings(host, locked, installed))
-    return {"installs": installs, "unknown": unknown}
-
-
-def _findings(
-    host: ManagedHost, locked: Locked, installed: Mapping[str, Installed]
-) -> Tuple[Tuple[ForeignInstall, ...], Tuple[str, ...]]:
-    recorder = Recorder(_SECONDS, host.root)
     release = locked.kernel_release
+    if not release:
+        return (), ()
+    recorder = Recorder(_SECONDS, host.root)
 
     def kernel() -> Kernel:
         walked: Kernel = host.once(("kernel", release), lambda: Kernel(release, host.root))
@@ -153,33 +150,14 @@ def _findings(
         look(recorder, release, kernel)
     except (OSError, ValueError, HostError) as error:
         recorder.gap("foreign", str(error))
-    facts = ForeignFacts(Document(recorder.finish())).but(installed=_packages(installed))
-    return findings(facts, locked)
-
-
-def _packages(installed: Mapping[str, Installed]) -> Dict[str, Tuple[Package, ...]]:
-    return {
+    packages = {
         name: tuple(Package(version, "", "hi" if package.is_held else "ii") for version in package.versions)
         for name, package in installed.items()
     }
-
-
-def foreign_refusals(observed: Mapping[str, Any], release: str) -> List[Refusal]:
-    """One for each kind that would break a provision; release: of the locked kernel."""
-    return [
-        Refusal(REFUSAL + install.kind, foreign.sentence(install), foreign.way_out(install, release))
-        for install in observed["installs"]
-        if install.breaks
-    ]
-
-
-def foreign_report(observed: Mapping[str, Any]) -> Dict[str, Any]:
-    """As JSON: ``{"installs": [ForeignInstall.to_json()], "unknown": [text]}``."""
-    return {"installs": [install.to_json() for install in observed["installs"]], "unknown": list(observed["unknown"])}
+    return findings(ForeignFacts(Document(recorder.finish())).but(installed=packages), locked)
 
 
 _MIB = 1 << 20
-_NOT_ASKED: Mapping[str, Any] = {"installs": (), "unknown": ()}
 
 
 @dataclass(frozen=True)
@@ -226,6 +204,8 @@ class Preflight(Resource[Desired]):
 
     def observe(self, host: ManagedHost, desired: Desired) -> Any:
         chosen = manager(desired.manager)
+        installed = chosen.installed(host) if desired.kernel_release or desired.driver_version else {}
+        locked = Locked(desired.kernel_release, desired.versions, tuple(desired.repositories))
         return {
             "os": system_of(host.text("/etc/os-release")),
             "arch": os.uname().machine,
@@ -233,14 +213,10 @@ class Preflight(Resource[Desired]):
             "free_mib": {folder: _free(host, folder) for folder in desired.free_mib},
             "half_installed": chosen.half_installed(host),
             "spare": chosen.spare,
-            "foreign": self._foreign(host, desired) if desired.kernel_release else _NOT_ASKED,
+            "foreign": host.once(("foreign", locked.kernel_release), lambda: _foreign(host, locked, installed)),
             "lock": lock_of(host.root),
-            "companions": companions(host, chosen.installed(host)) if desired.driver_version else None,
+            "companions": companions(host, installed) if desired.driver_version else None,
         }
-
-    def _foreign(self, host: ManagedHost, desired: Desired) -> Any:
-        locked = Locked(desired.kernel_release, desired.versions, tuple(desired.repositories))
-        return foreign_installs(host, locked, manager(desired.manager).installed(host))
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
         another = "give it another profile in the fleet file"
@@ -259,7 +235,11 @@ class Preflight(Resource[Desired]):
         if shortages:
             message = f"there is no room for the installation: {'; '.join(shortages)}"
             refusals.append(Refusal("space", message, f"make room there (old kernels: {observed['spare']})"))
-        others = foreign_refusals(observed["foreign"], desired.kernel_release)
+        others = [
+            Refusal(REFUSAL + install.kind, foreign.sentence(install), foreign.way_out(install, desired.kernel_release))
+            for install in observed["foreign"][0]
+            if install.breaks
+        ]
         others += companion_refusals(
             observed["companions"], desired.driver_version, desired.versions, desired.imex_nodes
         )
@@ -273,7 +253,8 @@ class Preflight(Resource[Desired]):
 
     def report(self, desired: Desired, observed: Any) -> Mapping[str, Any]:
         seen = {key: observed[key] for key in ("os", "arch", "free_mib")}
-        return {**seen, "foreign": foreign_report(observed["foreign"])}
+        installs, unknown = observed["foreign"]
+        return {**seen, "foreign": {"installs": [install.to_json() for install in installs], "unknown": list(unknown)}}
 
 
 def lock_of(root: str) -> Dict[str, Any]:

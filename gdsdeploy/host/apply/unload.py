@@ -12,7 +12,6 @@ from typing import Any, Callable, Dict, Iterable, List
 
 from ..errors import ApplyError
 from . import gpu, peermem, services
-from .files import File
 from .host import ManagedHost
 from .model import INSTALLS, RELOAD, Change
 
@@ -91,7 +90,7 @@ def _unload(host: ManagedHost, name: str) -> None:
     with_unit = name == "nvidia_peermem" and host.attempt(argv, _SECONDS).status == 0
     names = sorted({*recorded(host), name, *([peermem.UNIT] if with_unit else [])})
     # The record comes first: an interrupted run has recorded what it unloaded.
-    host.write_unrecorded(File.of(MARKER, "\n".join(names) + "\n"))
+    host.keep_lines(MARKER, names)
     host.run(["systemctl", "stop", peermem.UNIT] if with_unit else ["rmmod", name], _SECONDS)
 
 

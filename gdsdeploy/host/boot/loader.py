@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Dict, List, NamedTuple, Optional, Sequence, Tu
 from .. import process
 from ..errors import HostError
 from ..io import atomic
-from ..rootdir import Files, inside, list_folder, read_text
+from ..rootdir import Files, inside, list_folder, read_object, read_text
 from . import bls
 from .bls import BlsEntry
 
@@ -235,8 +235,6 @@ def earlier(now: str, root: str) -> Optional[str]:
 
 
 def _recorded(root: str) -> Tuple[str, List[str]]:
-    try:
-        value = json.loads(read_text(root, RECORD) or "{}")
-        return str(value.get("before", "")), [str(entry) for entry in value.get("set", [])]
-    except (ValueError, AttributeError, TypeError):
-        return "", []
+    value = read_object(root, RECORD)
+    ours = value.get("set")
+    return str(value.get("before", "")), [str(entry) for entry in ours] if isinstance(ours, list) else []

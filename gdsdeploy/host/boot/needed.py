@@ -14,6 +14,7 @@ from ..paths import parameter_path
 from ..rootdir import read_text
 from . import arguments as words_of_kernel
 from .arguments import read
+from .present import boot_id
 
 #: Ids of causes: another kernel runs; a module isn't loaded, has no file, or is loaded from another file.
 KERNEL, UNLOADED, NO_FILE, MODULE = "kernel", "not-loaded", "no-file", "module"
@@ -55,14 +56,13 @@ def pending(
     where the record of arguments is damaged.
     """
     running = os.uname().release
-    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     if running != kernel:
         causes = [Cause(KERNEL, running, f"the running kernel is {running}, not {kernel}")]
     else:
         causes = [*booted_otherwise(arguments, parameters, root), *filter(None, map(_module, modules))]
     by_reload = not {cause.id for cause in causes} & {KERNEL, ARGUMENT, PARAMETER}
     unloaded = [cause.subject for cause in causes if cause.id == UNLOADED]
-    return Pending(bool(causes), [cause.text for cause in causes], causes, boot_id, running, unloaded, by_reload)
+    return Pending(bool(causes), [cause.text for cause in causes], causes, boot_id(), running, unloaded, by_reload)
 
 
 def booted_otherwise(arguments: Sequence[str], parameters: Mapping[str, str], root: str = "/") -> List[Cause]:
@@ -73,7 +73,7 @@ def booted_otherwise(arguments: Sequence[str], parameters: Mapping[str, str], ro
     """
     running = read_text(root, "/proc/cmdline").split()
     record = read(root)
-    left = record.left if record.left_boot == read_text(root, "/proc/sys/kernel/random/boot_id").strip() else []
+    left = record.left if record.left_boot == boot_id(root) else []
     causes = [
         Cause(ARGUMENT, word, f"the running kernel was booted without the argument {word}")
         for word in words_of_kernel.unmet(running, arguments)

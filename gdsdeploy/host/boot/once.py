@@ -8,7 +8,7 @@ from typing import Any, Dict
 
 from ..errors import RolloutError
 from ..io import atomic
-from ..rootdir import inside, read_text
+from ..rootdir import inside, read_object
 from .loader import loader
 from .present import boot_id, booting, now
 
@@ -78,12 +78,9 @@ def state(root: str = "/", running: str = "") -> Dict[str, Any]:
 
 def record(root: str = "/") -> Dict[str, str]:
     """What was armed last: ``{"kernel", "default", "boot_id", "when"}``; empty if nothing was."""
-    try:
-        value = json.loads(read_text(root, RECORD) or "{}")
-    except ValueError:
-        return {}
+    value = read_object(root, RECORD)
     keys = ("kernel", "default", "boot_id", "when")
-    return {key: str(value[key]) for key in keys} if isinstance(value, dict) and set(keys) <= set(value) else {}
+    return {key: str(value[key]) for key in keys} if set(keys) <= set(value) else {}
 
 
 def words(status: Dict[str, Any]) -> str:

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import re
 import time
 from typing import Any, Dict
 
 from ..errors import HostError
-from ..rootdir import read_text
+from ..paths import EXPECTATION
+from ..rootdir import read_object, read_text
 from .loader import loader
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
-EXPECTATION = "/etc/gdsdeploy/expectation.json"
 _NO_BOOT = {"default": "", "default_entry": "", "next": "", "next_entry": ""}
 
 
@@ -28,11 +27,7 @@ def boot_id(root: str = "/") -> str:
 
 def expectation(root: str = "/") -> Dict[str, Any]:
     """The expectation that provision left; empty if there is none or it can't be read."""
-    try:
-        value = json.loads(read_text(root, EXPECTATION) or "{}")
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
+    return read_object(root, EXPECTATION)
 
 
 def lock_digest(root: str = "/") -> str:

@@ -11,6 +11,7 @@ import pytest
 from gdsdeploy.host.boot import bls, grub, present
 from gdsdeploy.host.boot.loader import BootError, loader
 from gdsdeploy.host.cli import boot
+from gdsdeploy.host.paths import EXPECTATION
 
 EVIDENCE = Path(__file__).parents[2] / "evidence" / "kmod" / "grub"
 NEW, OLD = "6.12.94+deb13-amd64", "6.1.0-50-amd64"
@@ -227,7 +228,7 @@ def test_a_host_without_a_menu_has_no_default_of_ours_to_take_back(tmp_path: Pat
 
 
 def test_a_pipe_in_place_of_the_expectation_is_none(tmp_path: Path) -> None:
-    path = tmp_path / present.EXPECTATION.lstrip("/")
+    path = tmp_path / EXPECTATION.lstrip("/")
     path.parent.mkdir(parents=True)
     os.mkfifo(path)
     assert present.expectation(str(tmp_path)) == {}

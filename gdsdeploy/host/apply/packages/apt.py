@@ -21,7 +21,7 @@ from . import aptplan, aptsources
 from . import state as database
 from .aptplan import ENVIRONMENT, LOOK
 from .aptsources import HEAD, HOOK, PREFERENCES, names_to_deny, preferences, recorded_names, refresh
-from .managers import REFRESH_SECONDS, TRANSACTION_SECONDS, Index, Manager, Package, Pin, register, run
+from .managers import REFRESH_SECONDS, TRANSACTION_SECONDS, Index, Manager, Package, Pin, run
 
 SOURCES = "/etc/apt/sources.list.d/gdsdeploy.sources"
 _FOLDER = "/etc/apt/sources.list.d"
@@ -370,6 +370,3 @@ def _offered_files(host: ManagedHost, pins: Sequence[Pin]) -> Dict[Any, Set[str]
 
 def _is_lost(state: str) -> bool:
     return state[1:2] == "H" or state[2:3] == "R"
-
-
-register(Apt)

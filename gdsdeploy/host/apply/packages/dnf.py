@@ -23,7 +23,6 @@ from .managers import (
     Manager,
     Package,
     Pin,
-    register,
     run,
     wait,
 )
@@ -420,12 +419,11 @@ def _lines_before(host: ManagedHost) -> List[str]:
 
 
 def _write_lines(host: ManagedHost, lines: Sequence[str]) -> None:
-    host.write_unrecorded(File.of(LOCKED, "".join(f"{line}\n" for line in dict.fromkeys(lines))))
+    host.keep_lines(LOCKED, list(dict.fromkeys(lines)))
 
 
 def _write_keys(host: ManagedHost, ours: Sequence[str], before: Sequence[str] = ()) -> None:
-    lines = [*(f"ours {key}\n" for key in ours), *(f"before {key}\n" for key in before)]
-    host.write_unrecorded(File.of(TRUSTED, "".join(lines)))
+    host.keep_lines(TRUSTED, [*(f"ours {key}" for key in ours), *(f"before {key}" for key in before)])
 
 
 def streams(host: ManagedHost) -> List[str]:
@@ -461,6 +459,3 @@ def _away(host: ManagedHost) -> List[str]:
 
 def _name(pin: Pin) -> str:
     return f"{pin.package}={with_epoch(pin.version)}"
-
-
-register(Dnf)

@@ -12,7 +12,6 @@ from typing import Collection, Iterable, List, Mapping, Optional, Sequence, Tupl
 from ... import derived
 from ...derived import Thing
 from ...errors import ApplyError, CannotTellError, NotOfferedError
-from ..files import File
 from ..host import ManagedHost
 from ..model import Change, writing
 from . import transaction
@@ -126,11 +125,7 @@ def parse(text: str) -> List[Left]:
 
 def write(host: ManagedHost, lines: Iterable[Left]) -> None:
     """Write the record, sorted; without lines there is no file."""
-    text = "".join(f"{line}\n" for line in sorted({one.line for one in lines}))
-    if not text:
-        host.remove_tree(RECORD)
-    elif host.text(RECORD) != text:
-        host.write_unrecorded(File.of(RECORD, text))
+    host.keep_lines(RECORD, sorted({one.line for one in lines}))
 
 
 def find(

@@ -9,7 +9,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Dict, Iterator, List, Literal, Mapping, Optional, Sequence, Set, Tuple, Type
+from typing import Any, ClassVar, Dict, Iterator, List, Literal, Mapping, Optional, Sequence, Set, Tuple
 
 from ...errors import ApplyError, DesiredError
 from ...io import space
@@ -290,29 +290,24 @@ class Manager(ABC):
 
 
 _PACKAGE = __name__.rpartition(".")[0]
-_MANAGERS: Dict[str, Type[Manager]] = {}
-
-
-def register(kind: Type[Manager]) -> None:
-    """Make a manager known; its module has its name."""
-    _MANAGERS[kind.name] = kind
 
 
 def manager(name: str) -> Manager:
     """The manager of this name, e.g. ``apt``; raises DesiredError.  Only its own module is imported."""
-    if name not in _MANAGERS and name in module_names(_PACKAGE):
-        importlib.import_module(f"{_PACKAGE}.{name}")
-    if name not in _MANAGERS:
+    found = _in_module(name) if name in module_names(_PACKAGE) else None
+    if found is None:
         raise DesiredError(f"manager: {name!r} is unknown; known: {', '.join(one.name for one in every())}")
-    return _MANAGERS[name]()
+    return found
 
 
 def every() -> Iterator[Manager]:
     """All managers by their names; each is imported when its turn comes."""
-    for name in module_names(_PACKAGE):
-        importlib.import_module(f"{_PACKAGE}.{name}")
-        if name in _MANAGERS:
-            yield _MANAGERS[name]()
+    return filter(None, map(_in_module, module_names(_PACKAGE)))
+
+
+def _in_module(name: str) -> Optional[Manager]:
+    importlib.import_module(f"{_PACKAGE}.{name}")
+    return next((kind() for kind in Manager.__subclasses__() if kind.name == name), None)
 
 
 def host_manager(host: ManagedHost) -> Manager:
@@ -407,11 +402,7 @@ def read_names(host: ManagedHost, path: str) -> List[str]:
 
 def write_names(host: ManagedHost, path: str, names: Sequence[str]) -> None:
     """Write a record; without names its file is removed."""
-    unique = sorted(set(names))
-    if not unique:
-        host.remove_tree(path)
-    elif read_names(host, path) != unique:
-        host.write_unrecorded(File.of(path, "\n".join(unique) + "\n"))
+    host.keep_lines(path, sorted(set(names)))
 
 
 def check_names(names: Sequence[str], place: str) -> None:

@@ -474,13 +474,13 @@ def test_a_removal_from_an_entry_that_was_damaged_takes_out_the_others(tmp_path:
 
 def test_an_entry_that_is_too_large_is_unknown(tmp_path: Path, update: UpdateGrub) -> None:
     put(rhel(tmp_path), ENTRY, "linux /vmlinuz\noptions x\n" + "#" * (1 << 20))
-    assert check(tmp_path, BootArguments(), DESIRED).unknown == [f"{ENTRY}: too large for a file of its kind"]
+    assert check(tmp_path, BootArguments(), DESIRED).unknown == [f"{ENTRY}: it is larger than 1,048,576 bytes"]
 
 
 def test_a_removal_that_can_not_read_an_entry_names_it(tmp_path: Path, update: UpdateGrub) -> None:
     run(rhel(tmp_path))
     put(tmp_path, ENTRY, "linux /vmlinuz\noptions x\n" + "#" * (1 << 20))
-    with pytest.raises(ApplyError, match="too large for a file of its kind"):
+    with pytest.raises(ApplyError, match="it is larger than 1,048,576 bytes"):
         removal.remove(ManagedHost(root=str(tmp_path)), ["boot_arguments"])
 
 
