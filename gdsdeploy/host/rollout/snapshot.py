@@ -114,9 +114,6 @@ def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> List[Differen
         *(_difference("file", path, _file(one), _file(two)) for path, one, two in _both(was["files"], now["files"])),
     ]
     for name in ("installed", "held", "removed"):
-        # Older snapshots don't say what had left.
-        if was["provision"].get(name) is None:
-            continue
         one, two = (" ".join(sorted(snapshot["provision"][name])) for snapshot in (was, now))
         pairs.append(_difference("provision", name, one, two))
     return [pair for pair in pairs if pair["was"] != pair["is"]]

@@ -61,8 +61,8 @@ class _Package(Shape):
 class _Provision(Shape):
     installed: list[Name] = Field(max_length=MANY)
     held: list[Name] = Field(max_length=MANY)
-    #: packages that have left for the lock; None: an older snapshot doesn't say
-    removed: list[Name] | None = Field(None, max_length=MANY)
+    #: packages that have left for the lock
+    removed: list[Name] = Field(max_length=MANY)
 
 
 class _Modules(Shape):

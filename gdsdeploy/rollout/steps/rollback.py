@@ -105,10 +105,8 @@ def _machine(back: Work, shelf: RunArchives) -> Machine:
     return upgrade.machine_in_run(back, replace(files, supplies={back.name: _supply(back, shelf)}))
 
 
-def _snapshot(work: Work) -> answers.Snapshot | None:
-    """The host's snapshot from before the first change; None: there is none.  Raises RollbackFailed."""
-    if work.facts.snapshot is None:
-        return None
+def _snapshot(work: Work) -> answers.Snapshot:
+    """The snapshot from before the first change, which every changed machine has.  Raises RollbackFailed."""
     try:
         return answers.SNAPSHOT.read(work.name, work.facts.snapshot)
     except HostUnfit as error:
@@ -118,11 +116,10 @@ def _snapshot(work: Work) -> answers.Snapshot | None:
 def _restore_variables(work: Work, back: Work) -> dict[str, Any]:
     """Variables of gds_restore: what the host had before, and what it didn't have."""
     snapshot = _snapshot(work)
-    packages = snapshot.packages if snapshot is not None else {}
-    new = sorted(name for name, package in packages.items() if not package.version)
+    new = sorted(name for name, package in snapshot.packages.items() if not package.version)
     modules, kernel = work.facts.modules_before, work.machine.release
     # The lock's kernel, where the host did not have it before.
-    other = snapshot is not None and kernel not in snapshot.kernels and kernel != back.machine.release
+    other = kernel not in snapshot.kernels and kernel != back.machine.release
     return {
         "gds_driver_superseded": desired.plain(superseded(back.machine.target))
         + [{"package": name, "version": ""} for name in new if name not in kernel_packages(work.machine.target)],
@@ -131,10 +128,10 @@ def _restore_variables(work: Work, back: Work) -> dict[str, Any]:
         "gds_restore_kernel_release": back.machine.release,
         "gds_restore_new_packages": new,
         "gds_restore_new_kernels": [kernel] if other else [],
-        "gds_restore_has_record": snapshot is not None,
-        "gds_restore_removed": (snapshot.provision.removed if snapshot is not None else None) or [],
-        "gds_restore_installed": snapshot.provision.installed if snapshot is not None else [],
-        "gds_restore_holds": snapshot.provision.held if snapshot is not None else [],
+        "gds_restore_has_record": True,
+        "gds_restore_removed": snapshot.provision.removed,
+        "gds_restore_installed": snapshot.provision.installed,
+        "gds_restore_holds": snapshot.provision.held,
     }
 
 
@@ -147,11 +144,9 @@ def kernel_packages(target: Target) -> set[str]:
 
 
 def _compared(work: Work) -> list[answers.Difference]:
-    """How the host differs now from its snapshot; empty without a snapshot."""
-    snapshot = _snapshot(work)
-    if snapshot is None:
-        return []
-    return work.ask(answers.COMPARE, "--with", "-", stdin=json.dumps(snapshot.model_dump()).encode()).differences
+    """How the host differs now from its snapshot."""
+    document = json.dumps(_snapshot(work).model_dump()).encode()
+    return work.ask(answers.COMPARE, "--with", "-", stdin=document).differences
 
 
 def _managed(machine: Machine) -> set[str]:
@@ -164,8 +159,7 @@ def _files(work: Work, managed: Collection[str]) -> list[dict[str, str]]:
 
     A file that didn't exist has no digest; any other comes back from the host's own record.
     """
-    snapshot = _snapshot(work)
-    before = snapshot.files if snapshot is not None else {}
+    before = _snapshot(work).files
     names = {difference.name for difference in _compared(work) if difference.what == "file"} - set(managed)
     return [{"path": name, "sha256": file.sha256 if (file := before.get(name)) else ""} for name in sorted(names)]
 
@@ -190,8 +184,6 @@ def _differences(work: Work, back: Work, machine: Machine, shelf: RunArchives, *
     leftovers: what belongs to a running kernel doesn't count yet.
     """
     snapshot = _snapshot(work)
-    if snapshot is None:
-        return []
     look = upgrade.look_at(back, shelf)
     wrong = [
         "{role}: {what}: found {found}, wanted {wanted}".format(**diff.change_to_json(change))

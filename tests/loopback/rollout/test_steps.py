@@ -503,7 +503,7 @@ def test_an_answer_is_no_other_document(document: Any) -> None:
 
 
 def test_rpm_allows_other_names_than_dpkg() -> None:
-    named = snapshot(provision={"installed": ["nvidia_Driver.X"], "held": []})
+    named = snapshot(provision={"installed": ["nvidia_Driver.X"], "held": [], "removed": []})
     with pytest.raises(HostUnfit, match=r"'nvidia_Driver\.X' isn't the name of a package"):
         checked(("rollout", "snapshot"), named)
     assert checked(("rollout", "snapshot"), {**named, "manager": "rpm"})["provision"]["held"] == []
@@ -650,7 +650,7 @@ def test_an_honest_way_back_says_what_was_there(monkeypatch: pytest.MonkeyPatch,
 
 def test_a_snapshot_in_the_journal_is_checked_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An older gdsdeploy has written down what hosts said as it was."""
-    bad = snapshot(provision={"installed": [TEMPLATE], "held": []})
+    bad = snapshot(provision={"installed": [TEMPLATE], "held": [], "removed": []})
     host = lying(monkeypatch, tmp_path, ("rollout", "snapshot"), bad)
     with pytest.raises(
         RollbackFailed, match=r"gpu1: its answer to rollout snapshot is malformed: provision\.installed"

@@ -114,7 +114,7 @@ def snapshot(**changed: Any) -> dict[str, Any]:
         "boot": {"default": OLD, "default_entry": "0", "next": OLD, "next_entry": "0", "problem": ""},
         "manager": "dpkg",
         "packages": {"nvidia-driver": {"version": "550.1", "held": True}, "new-one": {"version": "", "held": False}},
-        "provision": {"installed": ["nvidia-driver"], "held": ["nvidia-driver"]},
+        "provision": {"installed": ["nvidia-driver"], "held": ["nvidia-driver"], "removed": []},
         "kernels": {
             OLD: {"files": {"updates/gdsdeploy/nvidia.ko": "1" * 64}, "chosen": {"nvidia": "updates/nvidia.ko"}}
         },

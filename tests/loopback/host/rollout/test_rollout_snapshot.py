@@ -143,14 +143,6 @@ def one_more_left(host: Root) -> None:
     host.etc("var/lib/gdsdeploy/removed", "decode=1 manual\nlibnvidia-gl=1 manual\n")
 
 
-def test_a_snapshot_of_before_the_record_says_nothing_of_it(host: Root) -> None:
-    was = take(host)
-    was["provision"].pop("removed")
-    assert snapshot.differences(was, take(host)) == []
-    was["provision"]["removed"] = None
-    assert snapshot.differences(was, take(host)) == []
-
-
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
