@@ -29,6 +29,7 @@ from ..kmod.kernel import Kernel
 from ..kmod.ofed import OfedTree
 from ..model import compat
 from ..model.compat import Conditions, Rule
+from ..process import Output
 from ..rootdir import read_text
 from .kbuild import (
     AGAIN,
@@ -130,9 +131,23 @@ def build_nvidia_fs(context: BuildContext, source: str, output: str, log: Log) -
     folder = os.path.join(context.folder, "nvidia-fs")
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns(*SKIPPED))
     _configure(context, log, folder)
-    built = _compile(request, log, folder, versions.path)
-    record(log, built, {**provenance(request), "source": source_digest(source)})
-    results = audit_built(request, log, [built], versions.extra, "nvidia-fs")
+    done = _compile(request, log, folder, versions.path)
+    described = f"nvidia-fs {source_version(folder)}".strip()
+    message = f"{described} doesn't build for kernel {request.kernel.release} against {request.tree.path}"
+    entries = {"source": source_digest(source)}
+    return _finish(context, log, done, message, os.path.join(folder, "nvidia-fs.ko"), output, entries)
+
+
+def _finish(
+    context: BuildContext, log: Log, done: Output, message: str, built: str, output: str, entries: Dict[str, str]
+) -> List[Built]:
+    """Record, audit and place ``built``, which ``done`` has made; raises BuildError, with ``message`` if it hasn't."""
+    if done.status != 0 or not os.path.isfile(built):
+        raise log.failure(message, done, os.path.dirname(built))
+    record(log, built, {**provenance(context.request), **entries})
+    name = os.path.basename(built)[: -len(".ko")]
+    extra = context.versions(log).extra
+    results = audit_built(context.request, log, [built], extra, name, peermem=name == NAME)
     return place([(built, os.path.abspath(output), results[0])])
 
 
@@ -171,8 +186,7 @@ def _configure(context: BuildContext, log: Log, folder: str) -> None:
         raise KernelError(message, f"its answers would be wrong, so nothing was built; the log is {log.path}")
 
 
-def _compile(request: BuildRequest, log: Log, folder: str, symvers: str) -> str:
-    release = request.kernel.release
+def _compile(request: BuildRequest, log: Log, folder: str, symvers: str) -> Output:
     with open(os.path.join(folder, "GDS_VERSION"), encoding="utf-8", errors="replace") as file:
         version = file.read().strip()
     # The flags of the stock Makefile's "module" target from 2.7 to 2.28; the last one makes the bytes independent of
@@ -182,7 +196,7 @@ def _compile(request: BuildRequest, log: Log, folder: str, symvers: str) -> str:
         f"-ffile-prefix-map={folder}=nvidia-fs"
     )
     settings = [
-        "KVER=" + release,
+        "KVER=" + request.kernel.release,
         "NVIDIA_SRC_DIR=" + request.tree.headers,
         "KBUILD_EXTRA_SYMBOLS=" + symvers,
         # The Makefile sets it to 1, which turns unresolved symbols into warnings; the command line wins.
@@ -191,12 +205,7 @@ def _compile(request: BuildRequest, log: Log, folder: str, symvers: str) -> str:
     ]
     env = {"KCPPFLAGS": flags, "CONFIG_NVFS_BATCH_SUPPORT": "y", "CONFIG_NVFS_STATS": "y"}
     env.update(without_debug_information(request.kernel))
-    done = make_modules(log, request.kernel, folder, settings, request.jobs, env)
-    built = os.path.join(folder, "nvidia-fs.ko")
-    if done.status != 0 or not os.path.isfile(built):
-        message = f"nvidia-fs {source_version(folder)} doesn't build for kernel {release} against {request.tree.path}"
-        raise log.failure(message.replace("  ", " "), done, folder)
-    return built
+    return make_modules(log, request.kernel, folder, settings, request.jobs, env)
 
 
 NAME = "nvidia-peermem"
@@ -224,13 +233,9 @@ def build_peermem(context: BuildContext, output: str, log: Log) -> List[Built]:
     argv += [*ofed_settings(context, folder, tree), "KBUILD_EXTRA_SYMBOLS=" + " ".join(symbols), "modules"]
     env = {"IGNORE_CC_MISMATCH": "1", "KCPPFLAGS": f"-ffile-prefix-map={folder}=nvidia"}
     done = log.run(argv, folder, env)
+    message = f"nvidia-peermem doesn't build for kernel {request.kernel.release} against {request.tree.path}"
     built = os.path.join(folder, NAME + ".ko")
-    if done.status != 0 or not os.path.isfile(built):
-        message = f"nvidia-peermem doesn't build for kernel {request.kernel.release} against {request.tree.path}"
-        raise log.failure(f"{message} and {tree.path}", done, folder)
-    record(log, built, {**provenance(request), "ofed": tree.symvers})
-    results = audit_built(request, log, [built], versions.extra, NAME, peermem=True)
-    return place([(built, os.path.abspath(output), results[0])])
+    return _finish(context, log, done, f"{message} and {tree.path}", built, output, {"ofed": tree.symvers})
 
 
 def require_ofed(context: BuildContext) -> OfedTree:
@@ -397,12 +402,10 @@ def _build_one(context: BuildContext, name: str, source: str, output: str, log: 
     outcome = Outcome(name, log.path)
     begun = time.monotonic()
     try:
-        if name == "driver":
-            outcome.built = build_driver(context, output, log)
-        elif name == "nvidia-peermem":
-            outcome.built = build_peermem(context, output, log)
-        else:
+        if name == "nvidia-fs":
             outcome.built = build_nvidia_fs(context, source, output, log)
+        else:
+            outcome.built = (build_driver if name == "driver" else build_peermem)(context, output, log)
     except (HostError, OSError) as problem:
         error = problem if isinstance(problem, HostError) else BuildError(f"{name} can't be built: {problem}", AGAIN)
         hint = error.hint

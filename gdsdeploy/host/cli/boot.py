@@ -14,7 +14,7 @@ import argparse
 import sys
 import syslog
 from dataclasses import asdict
-from typing import Any, Dict
+from typing import Any
 
 from ..boot import guard, needed
 from ..boot.loader import loader
@@ -34,18 +34,21 @@ def add_parsers(commands: Any) -> None:
     words = "make a kernel the default until changed again"
     command(verbs, "default", guarded(_boot_default), words, kernel, check)
     words = "leave the choice of the kernel to the boot loader's own configuration again"
-    command(verbs, "clear", guarded(_boot_clear), words, check)
+    command(verbs, "clear", guarded(_boot_default), words, check)
     words = "print which kernel boots by default and which boots next"
     root = option("--root", default="/", metavar="DIR", help="a root folder; it needn't be running")
     command(verbs, "show", guarded(_boot_show), words, root)
 
 
 def _boot_default(arguments: argparse.Namespace) -> int:
-    return _show_changes(arguments, loader().default(arguments.kernel, check=arguments.check))
-
-
-def _boot_clear(arguments: argparse.Namespace) -> int:
-    return _show_changes(arguments, loader().undo_default(check=arguments.check))
+    check = arguments.check
+    # ``clear`` has no --kernel.
+    result = (
+        loader().default(arguments.kernel, check=check) if "kernel" in arguments else loader().undo_default(check=check)
+    )
+    did = "would change" if check else "changed"
+    now = f"default: {result['kernel']} ({result['entry']})"
+    return show_indented(arguments, result, [*(f"{did} {change}" for change in result["changes"]), now])
 
 
 def _boot_show(arguments: argparse.Namespace) -> int:
@@ -55,12 +58,6 @@ def _boot_show(arguments: argparse.Namespace) -> int:
         for key in ("default", "next")
     )
     return show_indented(arguments, value, lines)
-
-
-def _show_changes(arguments: argparse.Namespace, result: Dict[str, Any]) -> int:
-    did = "would change" if arguments.check else "changed"
-    now = f"default: {result['kernel']} ({result['entry']})"
-    return show_indented(arguments, result, [*(f"{did} {change}" for change in result["changes"]), now])
 
 
 IDENT = "gdsdeploy-guard"

@@ -70,7 +70,7 @@ def _run(arguments: argparse.Namespace) -> int:
     trail.note(desired=expectation.encode())
     lines: List[Tuple[int, str]] = []
     # The run that the boot has started often isn't at its end when a controller asks for the verdict.
-    with gate.turn(arguments.run_folder, _patience(configured) if arguments.once else 0.0):
+    with gate.turn(arguments.run_folder, MARGIN + configured.seconds if arguments.once else 0.0):
         record = _open_record(arguments.run_folder, gate.basis(expectation, settings)) if arguments.once else None
         if record is None:
             record = gate.judge(expectation, settings)
@@ -86,11 +86,6 @@ def _open_record(folder: str, basis: str) -> Optional[gate.Record]:
     # A record without the time of its boot is of an older release, whose metrics say less.
     usable = record is not None and record.boot_time > 0 and record.state == gate.OPEN and record.basis == basis
     return record if usable else None
-
-
-def _patience(settings: gate.Settings) -> float:
-    """Seconds that another run may take."""
-    return MARGIN + settings.seconds
 
 
 def _settings(text: str) -> gate.Settings:
@@ -181,16 +176,12 @@ def _slurm_health(arguments: argparse.Namespace) -> int:
 
 def _npd(arguments: argparse.Namespace) -> int:
     record, reason = gate.current(arguments.run_folder)
-    print(_first_bytes(record.reason if record else reason, NPD_LENGTH))
+    text = " ".join((record.reason if record else reason).split())
+    # node-problem-detector counts bytes, and would cut inside a character.
+    print(text.encode("utf-8", "replace")[:NPD_LENGTH].decode("utf-8", "ignore"))
     if record is None:
         return 2
     return 0 if record.state == gate.OPEN else 1 if record.verdict == FAIL else 2
-
-
-def _first_bytes(text: str, length: int) -> str:
-    """One line of at most ``length`` bytes: node-problem-detector counts bytes, and would cut inside a character."""
-    line = " ".join(text.split())
-    return line.encode("utf-8", "replace")[:length].decode("utf-8", "ignore")
 
 
 def _sentence(record: gate.Record) -> str:

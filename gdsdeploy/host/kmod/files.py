@@ -202,37 +202,27 @@ class DamagedError(Exception):
         self.hint = hint
 
 
-def _copy(chunks: Iterator[bytes], target: IO[bytes], limit: int) -> None:
-    size = 0
-    for chunk in chunks:
-        size += len(chunk)
-        if size > limit:
-            raise DamagedError(f"unpacks to more than {limit} bytes")
-        target.write(chunk)
-
-
-def _unxz(source: IO[bytes], target: IO[bytes], limit: int) -> None:
-    try:
-        _copy(xz_chunks(source), target, limit)
-    except (EOFError, lzma.LZMAError) as reason:
-        raise DamagedError(f"damaged xz data: {reason}") from None
-
-
-def _ungzip(source: IO[bytes], target: IO[bytes], limit: int) -> None:
-    try:
-        _copy(plain_chunks(gzip.GzipFile(fileobj=source)), target, limit)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as reason:
-        raise DamagedError(f"damaged gzip data: {reason}") from None
-
-
-def _unzstd(source: IO[bytes], target: IO[bytes], limit: int) -> None:
-    chunks = zstd_chunks(source)
+def _by_library(
+    name: str,
+    unpacked: Callable[[IO[bytes]], Optional[Iterator[bytes]]],
+    damages: Tuple[Type[Exception], ...],
+    source: IO[bytes],
+    target: IO[bytes],
+    limit: int,
+) -> None:
+    """damages: what reading the chunks of ``unpacked`` raises."""
+    chunks = unpacked(source)
     if chunks is None:
-        return _by_program("zstd", ("--memory=128MB",), source, target, limit)
+        return _by_program(name, ("--memory=128MB",), source, target, limit)
+    size = 0
     try:
-        return _copy(chunks, target, limit)
-    except ZstdError as reason:
-        raise DamagedError(f"damaged zstd data: {reason}") from None
+        for chunk in chunks:
+            size += len(chunk)
+            if size > limit:
+                raise DamagedError(f"unpacks to more than {limit} bytes")
+            target.write(chunk)
+    except damages as reason:
+        raise DamagedError(f"damaged {name} data: {reason}") from None
 
 
 def _by_program(name: str, options: Sequence[str], source: IO[bytes], target: IO[bytes], limit: int) -> None:
@@ -246,10 +236,17 @@ def _by_program(name: str, options: Sequence[str], source: IO[bytes], target: IO
 
 
 _UNPACKERS: Dict[str, Callable[[IO[bytes], IO[bytes], int], None]] = {
-    ".xz": _unxz, ".gz": _ungzip, ".zst": _unzstd,
+    ".xz": partial(_by_library, "xz", xz_chunks, (EOFError, lzma.LZMAError)),
+    ".gz": partial(
+        _by_library,
+        "gzip",
+        lambda source: plain_chunks(gzip.GzipFile(fileobj=source)),
+        (EOFError, zlib.error, gzip.BadGzipFile),
+    ),
+    ".zst": partial(_by_library, "zstd", zstd_chunks, (ZstdError,)),
     # Of kernel images only.
     ".lz4": partial(_by_program, "lz4", ()),
-}  # fmt: skip
+}
 
 
 #: ``e_machine`` → name as ``uname -m`` gives it.
