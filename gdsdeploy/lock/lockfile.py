@@ -87,7 +87,6 @@ def successor(lock: Lock, fleet: Fleet, old: Lock | None) -> Lock:
 
 
 def render(lock: Lock) -> str:
-    """The text of the lock file."""
     content = json.loads(lock.model_dump_json())
     return _HEAD + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=10_000)
 
@@ -364,8 +363,6 @@ Kind = Literal["added", "removed", "upgraded", "downgraded", "changed", "rebuilt
 
 @dataclass(frozen=True)
 class Change:
-    """One change in one profile."""
-
     profile: str
     kind: Kind
     #: ``kernel``, ``driver`` …, or the name of a package

@@ -379,8 +379,6 @@ KEYRING_ARMOURED: Final = "gdsdeploy-mirror.asc"
 
 @dataclass(frozen=True)
 class Mirrored:
-    """A finished mirror."""
-
     directory: Path
     keyring: Path
     fingerprint: str

@@ -363,8 +363,6 @@ ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass(frozen=True)
 class DpkgPlatform(StackPlatform):
-    """A release of an operating system with dpkg."""
-
     #: source packages of the stack: only packages built from them are locked, and NVIDIA's
     stack_sources: tuple[re.Pattern[str], ...]
     #: of these, the ones whose packages have to be of the driver's own version

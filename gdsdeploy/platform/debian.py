@@ -44,8 +44,6 @@ _STACK_SOURCES: Final = (
 
 @dataclass(frozen=True)
 class Debian(DpkgPlatform):
-    """One release of Debian."""
-
     def presets(self) -> dict[str, Preset]:
         archive = re.compile(rf"{_RELEASE_NAME}(?:-updates|-backports)?")
         suites = (self.codename, f"{self.codename}-updates")

@@ -54,8 +54,6 @@ _STACK_SOURCES: Final = (
 
 @dataclass(frozen=True)
 class Ubuntu(DpkgPlatform):
-    """One release of Ubuntu."""
-
     def presets(self) -> dict[str, Preset]:
         def preset(suites: tuple[str, ...], suffix: str) -> Preset:
             names = re.compile(_RELEASE_NAME + suffix)

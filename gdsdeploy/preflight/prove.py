@@ -120,7 +120,7 @@ def rule(fleet: Fleet, cell: Cell, record: PreflightRecord) -> Block:
         id=f"local-{record.ingredients.removeprefix('sha256:')[:16]}",
         says=f"{what} {does} kernel {candidate.kernel} ({candidate.kernel_package}).",
         known="measured",
-        source=f"preflight of {record.time[:10]}: {record.error}; {path_of(record)}, {record.ingredients}",
+        source=f"preflight of {record.time[:10]}: {record.error}; {path_of(record.ingredients)}, {record.ingredients}",
         when=when,
         refuses=refuses,
     )

@@ -119,7 +119,7 @@ def find(target: Target) -> PreflightRecord | None:
     """The record for exactly the packages of ``target``; None without a readable one."""
     digest = ingredients(target)
     try:
-        record = _RECORD.validate_json(_path(digest).read_bytes())
+        record = _RECORD.validate_json(path_of(digest).read_bytes())
     except (OSError, ValidationError):
         return None
     return record if (record.format, record.ingredients) == (FORMAT, digest) else None
@@ -127,16 +127,12 @@ def find(target: Target) -> PreflightRecord | None:
 
 def keep(record: PreflightRecord) -> Path:
     """Write a record; raises OSError."""
-    path = path_of(record)
+    path = path_of(record.ingredients)
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic.write(path, json.dumps(asdict(record), indent=2, sort_keys=True) + "\n")
     return path
 
 
-def path_of(record: PreflightRecord) -> Path:
-    """Where ``keep`` writes it."""
-    return _path(record.ingredients)
-
-
-def _path(digest: str) -> Path:
-    return paths.state() / "preflight" / "records" / f"{digest.removeprefix('sha256:')[:32]}-full.json"
+def path_of(ingredients: str) -> Path:
+    """Where the record for packages of this digest is."""
+    return paths.state() / "preflight" / "records" / f"{ingredients.removeprefix('sha256:')[:32]}-full.json"

@@ -291,8 +291,6 @@ class StackChoices:
 
 @dataclass(frozen=True)
 class StackCandidate:
-    """One stack to try."""
-
     profile: str
     #: as ``uname -r`` prints it
     kernel: str
@@ -335,6 +333,21 @@ def candidates(
     where = f"profile {name}"
     offered = options.find(_with_pins(profile), platform, universe)
     defaults = _defaults(profile, locked)
+
+    def target_of(choice: tuple[Option, Option, Option]) -> tuple[Target | None, str]:
+        """The packages of a choice, without compat.yml: the preflight tries also forbidden stacks."""
+        kernel, driver, source = choice
+        if locked is not None and _is_locked(locked, choice):
+            return locked, ""
+        nvidia_fs = f"=={source.version}" if source.packages else "newest"
+        pinned = _with_pins(profile, f"=={kernel.release}", f"=={driver.version}", nvidia_fs)
+        if locked:
+            pinned = pinned.model_copy(update={"libcufile": f"=={locked.libcufile.version}"})
+        try:
+            return resolve(name, pinned, platform, universe, indices, sources, rules=()).target, ""
+        except NoSolution as error:
+            return None, error.message
+
     combinations = itertools.product(
         _pick(where, offered, "kernel", choices.kernels or defaults.kernels),
         _pick(where, offered, "driver", choices.drivers or defaults.drivers),
@@ -344,7 +357,7 @@ def candidates(
     for kernel, driver, source in combinations:
         facts = {**base(profile, platform), **driver.facts, **kernel.facts, **source.facts}
         against = tuple(verdict for verdict in judge(facts, rules) if not verdict.allowed)
-        target, problem = _target(name, profile, platform, universe, indices, sources, locked, (kernel, driver, source))
+        target, problem = target_of((kernel, driver, source))
         stacks.append(
             StackCandidate(
                 profile=name,
@@ -410,30 +423,6 @@ def _unavailable(where: str, offered: Options, subject: str, text: str) -> NoSol
     lines = [f"{where}: the repositories have no {subject} {version}"]
     lines += [f"  - {refusal.what}: {refusal.words}" for refusal in refusals if version in refusal.choice]
     return NoSolution("\n".join(lines), hint=f"They have {', '.join(names[:_LISTED]) or 'none'}{more}")
-
-
-def _target(
-    name: str,
-    profile: Profile,
-    platform: StackPlatform,
-    universe: Universe,
-    indices: Sequence[Index],
-    sources: Sources,
-    locked: Target | None,
-    choice: tuple[Option, Option, Option],
-) -> tuple[Target | None, str]:
-    """The packages of a choice; the resolver ignores compat.yml, because the preflight tries also forbidden stacks."""
-    kernel, driver, source = choice
-    if locked is not None and _is_locked(locked, choice):
-        return locked, ""
-    nvidia_fs = f"=={source.version}" if source.packages else "newest"
-    pinned = _with_pins(profile, f"=={kernel.release}", f"=={driver.version}", nvidia_fs)
-    if locked:
-        pinned = pinned.model_copy(update={"libcufile": f"=={locked.libcufile.version}"})
-    try:
-        return resolve(name, pinned, platform, universe, indices, sources, rules=()).target, ""
-    except NoSolution as error:
-        return None, error.message
 
 
 def _is_locked(locked: Target, choice: tuple[Option, Option, Option]) -> bool:

@@ -39,8 +39,6 @@ _NVIDIA_PACKAGE: Final = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Release(VerifiedIndex):
-    """A verified Release file."""
-
     #: address of the folder it lies in, with ``/`` at its end
     base: str
     #: lower-case field names

@@ -59,7 +59,6 @@ class Logins(httpx.Auth):
         self._logins = tuple(logins)
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        """See httpx.Auth."""
         login = next((each for each in self._logins if each.is_for(request.url)), None)
         if login is not None:
             word = base64.b64encode(f"{login.user}:{login.password}".encode()).decode()

@@ -63,11 +63,6 @@ def address(base: str, file: str) -> str:
     return base.rstrip("/") + "/" + quote(file, safe="/~+:@!$&'()*,;=")
 
 
-def cache_dir() -> Path:
-    """Where fetched files are kept: ``$GDSDEPLOY_CACHE_DIR/repo`` or the user's cache folder."""
-    return folders.cache() / "repo"
-
-
 class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
     """Fetches repository files; safe to share between threads.  Use as a context manager."""
 
@@ -81,12 +76,13 @@ class Fetcher(contextlib.AbstractContextManager["Fetcher"]):
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """cache: folder for files of known content.  apt: its settings; default: machine_settings().
+        """cache: folder for files of known content; default: ``repo`` in the user's cache.
+        apt: its settings; default: machine_settings().
 
         logins: of the servers that want one.  within: a folder out of which no link of a ``file://`` repository leads.
         """
         self._within = within
-        self.cache = cache or cache_dir()
+        self.cache = cache or folders.cache() / "repo"
         self._sleep = sleep
         self._client = httpx.Client(
             auth=logins,
@@ -397,7 +393,6 @@ class _Routes(httpx.BaseTransport):
         self._finding = threading.Lock()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """See httpx.BaseTransport."""
         key = request.url.scheme, request.url.host
         with self._finding:
             if key not in self._routes:
@@ -405,7 +400,6 @@ class _Routes(httpx.BaseTransport):
         return self._routes[key].handle_request(request)
 
     def close(self) -> None:
-        """See httpx.BaseTransport."""
         for route in self._routes.values():
             route.close()
 

@@ -380,7 +380,8 @@ class PackageList(IndexedList):
         return self._text[start : len(self._text) if end < 0 else end].decode("utf-8", "replace")
 
     def _parse(self, start: int, offset: int) -> Candidate:
-        return _candidate(_fields(self._stanza(start, offset)), self.where)
+        fields = _fields(self._stanza(start, offset))
+        return named_candidate(fields.get("package", ""), lambda name: _read(fields, name, self.where))
 
 
 def _lines(text: bytes, field: bytes) -> Iterator[tuple[int, bytes]]:
@@ -423,11 +424,11 @@ def _fields(stanza: str) -> dict[str, str]:
     return {name: "\n".join(lines) for name, lines in fields.items()}
 
 
-def _candidate(fields: dict[str, str], where: Origin) -> Candidate:
-    """Raises ValueError with the package's name and what is wrong with it."""
-    name = names.package(fields.get("package", ""))
+def named_candidate(text: str, read: Callable[[str], Candidate]) -> Candidate:
+    """What ``read`` makes of the package's name; raises ValueError with the name and what is wrong with the package."""
+    name = names.package(text)
     try:
-        return _read(fields, name, where)
+        return read(name)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
 

@@ -50,6 +50,7 @@ from gdsdeploy.repo.packages import (
     Relation,
     Universe,
     counted,
+    named_candidate,
     places_of,
 )
 from gdsdeploy.repo.repository import FETCHES_AT_ONCE, Repository, Signed, VerifiedIndex, require_past, verify
@@ -314,7 +315,7 @@ class Primary(IndexedList):
         root = parse_xml(_HEAD + self._text[start:end] + b"</m>", self.where.uri)
         if len(root) != 1:
             raise ValueError(f"byte {offset} is in no package")
-        return _candidate(root[0], self.where)
+        return named_candidate(root[0].findtext(f"{_C}name", ""), lambda name: _read(root[0], name, self.where))
 
 
 def _in_primary(path: str) -> bool:
@@ -324,15 +325,6 @@ def _in_primary(path: str) -> bool:
 
 def _decode(name: bytes) -> str:
     return unescape(name.decode("utf-8", "replace"))
-
-
-def _candidate(package: Element, where: Origin) -> Candidate:
-    """Raises ValueError with the package's name and what is wrong with it."""
-    name = names.package(package.findtext(f"{_C}name", ""))
-    try:
-        return _read(package, name, where)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
 
 
 def _read(package: Element, name: str, where: Origin) -> Candidate:
@@ -554,8 +546,6 @@ class Listed:
 
 @dataclass(frozen=True, kw_only=True)
 class Repomd(VerifiedIndex):
-    """A verified repomd.xml."""
-
     uri: str
     #: type (``primary``, ``modules``) → file
     files: dict[str, Listed]

@@ -117,7 +117,6 @@ def claim() -> str:
 
 @lru_cache(maxsize=2)
 def digest(program: bytes) -> str:
-    """The SHA-256 of a zipapp."""
     return hashlib.sha256(program).hexdigest()
 
 

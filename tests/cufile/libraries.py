@@ -22,7 +22,7 @@ from gdsdeploy.lock import repo_settings
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.repo import apt
-from gdsdeploy.repo.fetch import Fetcher, cache_dir
+from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.repository import Repository
 from tests.cufile.library import Library
 
@@ -95,7 +95,7 @@ def debian_package(name: str, version: str, os_name: str, work: Path, component:
     platform = stack_platform_for(os_name)
     (archive,) = [r for r in repo_settings.repositories(fleet, "gds", platform) if r.name == "debian"]
     assert isinstance(archive, Repository)
-    with Fetcher(cache_dir()) as fetcher:
+    with Fetcher() as fetcher:
         for suite in archive.suites:
             release = apt.release(fetcher, archive, suite, now=datetime.now(UTC))
             stems = [stem for stem in apt.list_stems(release, "amd64") if stem.startswith(f"{component}/")]

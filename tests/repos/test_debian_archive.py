@@ -15,7 +15,7 @@ from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile, resolve_fleet
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
-from gdsdeploy.repo.fetch import Fetcher, cache_dir
+from gdsdeploy.repo.fetch import Fetcher
 
 pytestmark = pytest.mark.archive
 
@@ -26,7 +26,7 @@ RELEASES = ("debian-13", "debian-12")
 @pytest.fixture(scope="session")
 def fetcher() -> Iterator[Fetcher]:
     """With the user's own cache: the lists are large, and their content is checked at every use."""
-    with Fetcher(cache_dir()) as client:
+    with Fetcher() as client:
         yield client
 
 

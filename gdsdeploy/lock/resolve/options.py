@@ -139,7 +139,7 @@ def pulling_drivers(universe: Universe, platform: StackPlatform, names: Sequence
             reasons.append(f"[cuda] {name} is a driver, and the driver is locked by itself: take it out of `cuda`")
         elif way:
             reasons.append(
-                f"[cuda] {name} would pull the driver {way[-1]}: {' → '.join([name, *way])}; "
+                f"[cuda] {name} would pull the driver {way[-1]}: {' → '.join(way)}; "
                 "the driver is locked by itself, so ask for what of the toolkit is needed (cuda-toolkit-X-Y)"
             )
         elif not universe.named(name):
@@ -148,9 +148,11 @@ def pulling_drivers(universe: Universe, platform: StackPlatform, names: Sequence
 
 
 def _pulls(universe: Universe, platform: StackPlatform, name: str, memo: dict[str, list[str]]) -> list[str]:
-    """The names from what ``name`` depends on down to a driver that it cannot be installed without; empty: none."""
+    """The names from ``name`` down to a driver that it cannot be installed without; empty: none."""
     if name in memo:
         return memo[name]
+    if _DRIVER.fullmatch(name):
+        return [name]
     memo[name] = []  # what depends on itself pulls nothing by that
     newest = max(universe.named(name), key=lambda c: platform.order.key(c.version), default=None)
     # Outside the stack nothing depends on a driver, and a distribution's whole archive need not be walked to see it.
@@ -158,18 +160,11 @@ def _pulls(universe: Universe, platform: StackPlatform, name: str, memo: dict[st
         return []
     for group in (*newest.pre_depends, *newest.depends):
         names = {c.package for relation in group if not relation.negated for c in universe.answering(relation)}
-        ways = [_way(universe, platform, each, memo) for each in sorted(names)]
+        ways = [_pulls(universe, platform, each, memo) for each in sorted(names)]
         if ways and all(ways):
-            memo[name] = ways[0]
+            memo[name] = [name, *ways[0]]
             break
     return memo[name]
-
-
-def _way(universe: Universe, platform: StackPlatform, name: str, memo: dict[str, list[str]]) -> list[str]:
-    if _DRIVER.fullmatch(name):
-        return [name]
-    further = _pulls(universe, platform, name, memo)
-    return [name, *further] if further else []
 
 
 #: What a user may do where a kernel has no such packages.

@@ -10,6 +10,7 @@ import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from gdsdeploy.errors import NoSolution, RepositoryUnusable
 from gdsdeploy.host.kmod.driver import OPEN
@@ -439,10 +440,7 @@ def first(
 
     modules: tells the modules in the packages, of which rules and a pin judge nvidia-fs; of none, they say nothing.
     """
-
-    def refused(part: Choice) -> list[Never]:
-        return _refused_dkms(task, search, part)
-
+    refused = partial(_refused_dkms, task, search)
     for choice in itertools.islice(search.choices(), ATTEMPTS):
         search.solved.append(choice)
         try:

@@ -10,7 +10,7 @@ import pytest
 
 from gdsdeploy.errors import RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.repo import fetch
-from gdsdeploy.repo.fetch import Fetcher, MissingFile, cache_dir
+from gdsdeploy.repo.fetch import Fetcher, MissingFile
 
 DATA = b"what was signed"
 SHA = hashlib.sha256(DATA).hexdigest()
@@ -116,10 +116,10 @@ def test_other_schemes_are_refused(uri: str, tmp_path: Path) -> None:
 
 def test_the_cache_can_be_moved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path))
-    assert cache_dir() == tmp_path / "repo"
+    assert Fetcher(apt={}).cache == tmp_path / "repo"
     monkeypatch.delenv("GDSDEPLOY_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert cache_dir() == tmp_path / "xdg" / "gdsdeploy" / "repo"
+    assert Fetcher(apt={}).cache == tmp_path / "xdg" / "gdsdeploy" / "repo"
 
 
 def test_what_nobody_used_for_long_is_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
