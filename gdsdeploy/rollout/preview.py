@@ -7,6 +7,7 @@ import json
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Final
 
 from gdsdeploy.converge import diff
@@ -67,9 +68,7 @@ def to_json(outlook: RolloutPreview) -> str:
         "seconds": round(outlook.seconds),
         "measured": outlook.measured,
         "opens": outlook.opens,
-        "refused": [
-            {"text": reason.text, "hosts": list(reason.hosts), "hint": reason.hint} for reason in outlook.reasons
-        ],
+        "refused": [asdict(reason) for reason in outlook.reasons],
     }
     return json.dumps(value, indent=2, ensure_ascii=False)
 

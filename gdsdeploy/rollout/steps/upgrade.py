@@ -33,7 +33,6 @@ from gdsdeploy.errors import (
     ChecksUnknown,
     ControllerUnfit,
     ConvergeFailed,
-    DrainFailed,
     GdsError,
     HostUnfit,
     HostUnreachable,
@@ -185,10 +184,7 @@ def give_back(work: Work) -> dict[str, Any]:
             f"{work.name}: it has booted since its validation (boot {boot_id}, validated {validated or 'in none'})",
             hint="The rollout validates it again before its return",
         )
-    try:
-        return dict(work.drainer.undrain(work.name, reason_of(work.rollout, "done"), progress=work.say))
-    except HostUnreachable as error:
-        raise DrainFailed(error.message, hint=error.hint) from None
+    return dict(work.drainer.undrain(work.name, reason_of(work.rollout, "done"), progress=work.say))
 
 
 def snapshot(work: Work) -> dict[str, Any]:
