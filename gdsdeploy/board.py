@@ -58,38 +58,33 @@ class Board:
         with self._lock:
             return list(self._activities.values())
 
-    def begin(self, host: str, what: str, *, ago: float = 0.0, timed: bool = True) -> None:
-        """``host`` is at work on ``what``, for ``ago`` seconds already.  timed: whether there is a usual time."""
-        self._begin(host, what, host, ago, timed)
-
-    def end(self, host: str, *, done: bool = True) -> None:
-        """``host`` isn't at work any more.  done: it came to its end, so that its time says how long it takes."""
-        self._end(host, done)
-
     @contextmanager
     def step(self, what: str) -> Iterator[None]:
         """A step of this program."""
         key = object()
-        self._begin(key, what, "", 0.0, timed=True)
+        self.begin("", what, key=key)
         done = False
         try:
             yield
             done = True
         finally:
-            self._end(key, done)
+            self.end(key, done=done)
 
-    def _begin(self, key: object, what: str, host: str, ago: float, timed: bool) -> None:
+    def begin(self, host: str, what: str, *, ago: float = 0.0, timed: bool = True, key: object = None) -> None:
+        """``host`` is at work on ``what``, for ``ago`` seconds already.  timed: whether there is a usual time.
 
+        key: with which it ends; by default the host.
+        """
         with self._lock:
             if self._earlier is None:
                 self._earlier = load_durations()
             times = sorted(self._earlier.get(what, ())) if timed else []
             # The (upper) median.
             usual = times[len(times) // 2] if times else None
-            self._activities[key] = Activity(what, host, self.clock() - ago, usual, timed)
+            self._activities[key or host] = Activity(what, host, self.clock() - ago, usual, timed)
 
-    def _end(self, key: object, done: bool) -> None:
-
+    def end(self, key: object, *, done: bool = True) -> None:
+        """That work is over.  done: it came to its end, so that its time says how long it takes."""
         with self._lock:
             activity = self._activities.pop(key, None)
             if activity is None:
