@@ -23,9 +23,8 @@ from gdsdeploy.errors import BuildCacheUnusable, GdsError, SigningKeyUnusable
 from gdsdeploy.host.archive import pack, provenance
 from gdsdeploy.host.archive.key import NONE
 from gdsdeploy.host.errors import HostError, PackError
-from gdsdeploy.lock import compat
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.model.lock import Lock, Target
+from gdsdeploy.model.lock import BUILT_FROM, Lock, Target
 
 #: Looks for a kept build: want, and the machines that may have built it → the build, None when there is none.
 FindBuild = Callable[[str, Sequence[str]], CacheEntry | None]
@@ -88,7 +87,7 @@ def want(target: Target, facts: BuildFacts, *, signing: str = "", kernel: str = 
     signing: whose signature the modules need; empty: anyone's.
     kernel: sha256 that tells its kernel from another build of the same release.
     """
-    packages = [p for p in target.packages if p.part in compat.PARTS]
+    packages = [p for p in target.packages if p.part in BUILT_FROM]
     lines = [f"{p.package} {p.version} {p.sha256}" for p in packages]
     # Where the lock has OFED, every machine is going to have that one.
     ofed = "locked" if any(p.part == "doca" for p in packages) else facts.ofed

@@ -10,13 +10,7 @@ from typing import Final
 from gdsdeploy.errors import RepositoryUntrusted
 from gdsdeploy.host.model.compat import Verdict
 from gdsdeploy.model.fleet import Repository
-from gdsdeploy.model.lock import Index, Target
-
-#: The packages that modules are built from.
-PARTS: Final = (
-    *("kernel-image", "kernel-headers", "driver-source", "driver-modules", "nvidia-fs-source", "nvidia-fs-modules"),
-    "doca",
-)
+from gdsdeploy.model.lock import BUILT_FROM, Index, Target
 
 
 def ingredients(target: Target, *, nvidia_fs: bool = True) -> str:
@@ -27,7 +21,7 @@ def ingredients(target: Target, *, nvidia_fs: bool = True) -> str:
     lines = sorted(
         f"{package.package} {package.version} {package.architecture} {package.sha256}"
         for package in target.packages
-        if package.part in PARTS and (nvidia_fs or package.part != "nvidia-fs-source")
+        if package.part in BUILT_FROM and (nvidia_fs or package.part != "nvidia-fs-source")
     )
     lines += [f"{key}={target.pins.get(key, '')}" for key in ("flavour", "mode", "rdma")]
     return "sha256:" + hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -52,6 +52,11 @@ Part = Literal[
     "kernel-image", "kernel-headers", "driver-source", "driver-modules", "driver-userland", "companion",
     "nvidia-fs-source", "nvidia-fs-modules", "libcufile", "gds-tools", "dkms", "cuda", "doca", "support",
 ]  # fmt: skip
+#: The packages that modules are built from.
+BUILT_FROM: Final[tuple[Part, ...]] = (
+    "kernel-image", "kernel-headers", "driver-source", "driver-modules", "nvidia-fs-source", "nvidia-fs-modules",
+    "doca",
+)  # fmt: skip
 
 
 class Package(Model):
