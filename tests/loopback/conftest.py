@@ -55,10 +55,12 @@ def pytest_runtest_call() -> Generator[None, object, object]:
 
 @pytest.fixture
 def no_signal_is_ignored() -> Iterator[None]:
-    """Below nohup(1), programs inherit that SIGHUP is ignored, and then a verb ignores it, too."""
-    former = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    """Below nohup(1) programs inherit that SIGHUP is ignored, and in a shell's background SIGINT; so does a verb."""
+    handlers = {signal.SIGHUP: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    former = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     yield
-    signal.signal(signal.SIGHUP, former)
+    for number, handler in former.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

@@ -175,8 +175,8 @@ def test_hosts_of_testinfra(fleet: LoopbackFleet, tmp_path: Path) -> None:
 
 def test_a_host_without_the_right_to_become_root_keeps_nothing(fleet: LoopbackFleet, tmp_path: Path) -> None:
     def carried() -> set[Path]:
-        folders = fleet.server.run(f"find {tempfile.gettempdir()} -ignore_readdir_race -maxdepth 1 -name 'tmp.*' -user {PLAIN}")
-        return set(map(Path, folders.split()))
+        find = f"find {tempfile.gettempdir()} -ignore_readdir_race -maxdepth 1 -name 'tmp.*' -user {PLAIN}"
+        return set(map(Path, fleet.server.run(find).split()))
 
     before = carried()
     config = f"--ssh-config={tmp_path / 'ssh_config_plain'}"
