@@ -222,7 +222,8 @@ def pack(bundle: Bundle, taken_out: Mapping[str, int]) -> bytes:
         left_out=", ".join(bundle.left_out) or "none",
     )
     texts = {"manifest.json": json.dumps(manifest, indent=1) + "\n", "README.txt": readme}
-    return _archive(itertools.chain({**bundle.texts, **texts}.items(), _host_files(bundle.hosts)))
+    # The report of many hosts is larger than what a reader takes before it has seen their files.
+    return _archive(itertools.chain(texts.items(), _host_files(bundle.hosts), bundle.texts.items()))
 
 
 def _host_files(hosts: Mapping[str, BundleHost]) -> Iterator[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import ipaddress
+import itertools
 import json
 import re
 import tarfile
@@ -434,11 +435,11 @@ def test_files_of_another_kind_are_refused(tmp_path: Path, file: str, keys: list
 
 
 def test_ten_thousand_hosts_are_read_again(tmp_path: Path) -> None:
-    """Of small hosts; those of the usual size are in benchmarks/fleet/round_trip.py."""
+    """Of small hosts with the report of large ones; benchmarks/fleet/round_trip.py has both of the usual size."""
     evidence = {"version": 1, "files": {"/etc/fstab": "nas:/export /mnt/nvme nfs4 rw 0 0"}}
     hosts = {f"gpu{number:05}": BundleHost(EXPECTATION, evidence) for number in range(10_000)}
-    file = tmp_path / "case.tar.gz"
-    file.write_bytes(support_bundle.pack(Bundle("f.yml", "sha256:0", "2026-11-21T08:00:00Z", hosts), {}))
+    file, texts = tmp_path / "case.tar.gz", {"report.json": itertools.repeat("x" * 2**20, 300)}
+    file.write_bytes(support_bundle.pack(Bundle("f.yml", "sha256:0", "2026-11-21T08:00:00Z", hosts, texts), {}))
     again = support_bundle.read(file).hosts
     assert list(again) == list(hosts)
     assert again["gpu09999"] == hosts["gpu09999"]
