@@ -34,15 +34,12 @@ def command(ctx: click.Context, lab_name: str, yes: bool) -> None:
     confirm = lifecycle.agree if yes else lambda question: click.confirm(question, default=True)
     lab = lifecycle.up(lab_name, confirm=confirm)
     fleet = lab.fleet_path
-    _say("lock", f"gdsdeploy lock {fleet}")
-    ctx.invoke(lock_verb.lock_fleet, fleet=fleet, check=False, as_json=False)
+    _run(ctx, lock_verb.lock_fleet, "lock", str(fleet))
     _plug(lab)
-    _say("provision", f"gdsdeploy provision {fleet}")
-    ctx.invoke(provision_verb.provision_hosts, fleet=fleet, ansible=(), limit=None, as_json=False)
-    _say("validate", f"gdsdeploy validate {fleet}")
+    _run(ctx, provision_verb.provision_hosts, "provision", str(fleet))
     report = lab.directory / "report.html"
     try:
-        ctx.invoke(validate_verb.validate, fleet=fleet, html=report)
+        _run(ctx, validate_verb.validate, "validate", str(fleet), "--html", str(report))
     finally:
         if report.exists():
             console.say(f"\nReport: {report}")
@@ -61,5 +58,8 @@ def _plug(lab: Lab) -> None:
         standin.plug_all(lab, hosts, kernel)
 
 
-def _say(verb: str, command_line: str) -> None:
-    console.say(f"\n── {verb} " + "─" * (70 - len(verb)) + f"\n$ {command_line}")
+def _run(ctx: click.Context, command: click.Command, verb: str, *words: str) -> None:
+    """Run a verb as a user does, so that its options are read as they are there."""
+    console.say(f"\n── {verb} " + "─" * (70 - len(verb)) + f"\n$ gdsdeploy {verb} {' '.join(words)}")
+    with command.make_context(verb, list(words), parent=ctx) as inner:
+        command.invoke(inner)

@@ -383,9 +383,9 @@ def imitate(root: Path, patch: Callable[[Any, str, Any], None]) -> None:
     patch(boot_default, "_objections", lambda *_: [])
     for module in (left, packages):
         patch(module, "host_manager", lambda _: Dpkg())
-    # Each is known once it is imported.
-    list(managers.every())
-    patch(managers, "_MANAGERS", {**managers._MANAGERS, Dpkg.name: Dpkg})
+    names, in_module = managers.module_names, managers._in_module
+    patch(managers, "module_names", lambda package: sorted({*names(package), Dpkg.name}))
+    patch(managers, "_in_module", lambda name: Dpkg() if name == Dpkg.name else in_module(name))
 
 
 KILLED = 9
