@@ -210,4 +210,5 @@ class Gds:
 
 def fail(error: GdsError) -> NoReturn:
     """Fail the test, or the collection of its file, with the words of ``error`` alone."""
-    pytest.fail(f"{error.message}\n{error.hint or ''}".rstrip(), pytrace=False)
+    words = f"{error.message}\n{error.hint or ''}".rstrip()
+    raise pytest.fail.Exception(words, pytrace=False) from None  # or pytest prints the error that it came from, too

@@ -30,7 +30,11 @@ printf 'Origin: More\nSuite: stack\nDate: %s\nSHA256:\n %s %s Packages\n' "$(dat
     "$(sha256sum Packages | cut -d' ' -f1)" "$(stat -c %s Packages)" >Release
 gpg --homedir "$documents/home" --quiet --clearsign --output InRelease Release
 echo 'APT::Update::Post-Invoke { "touch /srv/hook"; };' >/etc/apt/apt.conf.d/91hook
-look() { find /etc /var /usr/lib -printf '%p %T+ %s\n' | grep -v '^/var \|^/var/log\|^/var/tmp \|pacct' | sort; }
+# Only what the script itself writes to, because other programs change this machine meanwhile.
+look() {
+    find /mnt/etc /mnt/var /mnt/usr /etc/apt /var/lib/apt /var/cache/apt -printf '%p %T+ %s\n' |
+        grep -v '^/mnt/var \|^/mnt/var/log\|^/mnt/var/tmp ' | sort
+}
 """
 
 

@@ -162,10 +162,11 @@ def moves(line: str) -> list[str]:
 
 EVERYTHING = "driver-1-1,common-1-1,library1-1-1,tools-1-1,kernel-1-1 kernel-2-1"
 #: What a look must leave as it is: all but the audit trail.  dnf makes and removes locks in folders of its cache.
+#: Only the layer that the script writes to, because other programs change this machine meanwhile.
 LOOK = r"""
 look() {
-    find /etc /var ! -name pacct ! '(' -type d -path '/var/cache/dnf*' ')' -printf '%p %T+ %s\n' 2>/dev/null |
-        grep -v '^/var\(/log\(/gdsdeploy.*\)\?\|/tmp\)\? ' | sort
+    find /mnt/etc /mnt/var ! '(' -type d -path '/mnt/var/cache/dnf*' ')' -printf '%p %T+ %s\n' |
+        grep -v '^/mnt/var\(/log\(/gdsdeploy.*\)\?\|/tmp\)\? ' | sort
 }
 unchanged() { look >/srv/before; say all --check; look >/srv/after; diff /srv/before /srv/after || :; }
 unchanged; say sources >/dev/null; unchanged

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -140,7 +141,9 @@ def site_suite(folder: Path, text: str, *argv: object) -> str:
     (folder / "suite" / "test_site.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-p", "gdsdeploy.testing.plugin", "-p", "no:cacheprovider"]
     command += ["-rA", "--rootdir", folder, folder / "suite", *map(str, argv)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=240)
+    # Where CI is set, pytest prints the lines of its summary whole, and elsewhere as wide as the terminal.
+    env = {**os.environ, "CI": "1"}
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=240)
     return done.stdout + done.stderr
 
 
