@@ -402,7 +402,8 @@ def _from_signs(collector: _Collector) -> Iterator[CauseFound]:
             row = rows.get(best[0].sign.id)
             if row is not None:
                 rank = DRIVER_RANK if row.module == NVIDIA else KERNEL_RANK
-                yield CauseFound(ident, row.what, row.fix, row.source, rank, quotes=quotes, certainty=certainty)
+                words = (ident, row.what, row.fix, row.source)
+                yield CauseFound(*words, rank, follows=row.follows, quotes=quotes, certainty=certainty)
 
 
 def _from_reports(shown: Iterable[Shown]) -> Iterator[CauseFound]:
@@ -480,13 +481,29 @@ def _merged(all_causes: Iterable[CauseFound]) -> List[CauseFound]:
 
 
 def _ordered(in_any_order: Iterable[CauseFound]) -> List[CauseFound]:
-    """Root causes first; those that are only possible, last.  Of equal ones the one whose line is the last."""
+    """Root causes first; what follows from them behind; those that are only possible, last.
 
-    def key(cause: CauseFound) -> Tuple[bool, int, int, str]:
+    Of equal ones the one whose line is the last comes first.  What follows from another cause needs that one's fix.
+    """
+    found = list(in_any_order)
+
+    def key(cause: CauseFound) -> Tuple[bool, bool, int, int, str]:
         last = max((quote.line.number for quote in cause.quotes), default=0)
-        return cause.certainty == POSSIBLE, cause.rank, -last, cause.id
+        return cause.certainty == POSSIBLE, _root(cause, found) is not None, cause.rank, -last, cause.id
 
-    return sorted(in_any_order, key=key)
+    ordered = sorted(found, key=key)
+    return [_behind(cause, _root(cause, ordered)) for cause in ordered]
+
+
+def _root(cause: CauseFound, found: Sequence[CauseFound]) -> Optional[CauseFound]:
+    """The first cause that a line shows and from which this one follows."""
+    shown = (other for other in found if other.certainty != POSSIBLE)
+    return next((other for other in shown if causes.is_after(cause.link, other.link)), None)
+
+
+def _behind(cause: CauseFound, root: Optional[CauseFound]) -> CauseFound:
+    fix = f"repair {root.id} first: this usually follows from it" if root else cause.fix
+    return replace(cause, fix=fix, decide="" if root else cause.decide)
 
 
 def _path(ordered: Sequence[CauseFound], shown: Sequence[Shown], clean: bool) -> str:
