@@ -43,6 +43,7 @@ from .parts import (
     Shown,
     Sign,
     causes_of,
+    half_set,
     remarks,
     reports,
     setting,
@@ -308,7 +309,9 @@ def judge(parts: Sequence[Part]) -> Answer:
     collector = _Collector()
     _read_lines(parts, env, collector)
     shown = reports(parts)
-    causes_found = _ordered(_merged([*_from_signs(collector), *_from_reports(shown), *_from_rules(env, parts)]))
+    causes_found = _ordered(
+        _merged([*_from_signs(collector), *_from_reports(shown), *_half_set(parts), *_from_rules(env, parts)])
+    )
     if not any(cause.certainty != POSSIBLE for cause in causes_found):
         causes_found = _ordered(_merged([*causes_found, *_from_codes(collector)]))
     doubts = [cause for cause in causes_found if cause.certainty != POSSIBLE or not cause.id.startswith(RULE)]
@@ -411,6 +414,11 @@ def _from_reports(shown: Iterable[Shown]) -> Iterator[CauseFound]:
             if causes.has(says.cause):
                 quotes = (Quote(one.line(says.line), says.means),)
                 yield CauseFound(**vars(causes.row(says.cause)), quotes=quotes, certainty=SHOWN)
+
+
+def _half_set(parts: Sequence[Part]) -> Iterator[CauseFound]:
+    for line, means in half_set(parts):
+        yield CauseFound(**vars(causes.row("cufile.p2pdma-half-set")), quotes=(Quote(line, means),), certainty=SHOWN)
 
 
 def _from_rules(env: Setting, parts: Sequence[Part]) -> Iterator[CauseFound]:
