@@ -17,7 +17,7 @@ import shlex
 import sys
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..errors import UsageError
 from ..gdscheck import document
@@ -252,6 +252,8 @@ class _Match(NamedTuple):
     sign: Sign
     means: str
     certainty: str
+    #: what texts of the tables may name: the pattern's groups, and the setting
+    values: Mapping[str, str]
 
 
 class _Collector:
@@ -381,31 +383,33 @@ def _signs_of(line: Line, candidates: Candidates[Sign], env: Setting, collector:
         # Two lines of a sign say as much as a thousand.
         if collector.quotes.get(sign.id, 0) < 2:
             certainty = POSSIBLE if holds is None else sign.certainty or (LIKELY if sign.others else SHOWN)
-            means = sign.means.format_map(_Groups(match.groupdict("")))
-            collector.take(_Match(line, sign, means, certainty))
+            values = {**env.single, **{name: text for name, text in match.groupdict("").items() if text}}
+            collector.take(_Match(line, sign, causes.filled(sign.means, values), certainty, values))
         if holds is not None:
             break
     return is_sign
 
 
-class _Groups(Dict[str, str]):
-    def __missing__(self, key: str) -> str:
-        return ""
-
-
 def _from_signs(collector: _Collector) -> Iterator[CauseFound]:
     rows = {"kernel." + row.id: row for row in kernel_meanings()}
-    for ident, matches in collector.causes.items():
+    shown = {ident for ident, lines in collector.causes.items() if any(one.certainty == SHOWN for one in lines)}
+    for ident, lines in collector.causes.items():
+        # What else a line may come from needs no mention where another line shows what it comes from.
+        matches = [one for one in lines if one.sign.cause in (ident, "") or one.sign.cause not in shown]
+        if not matches:
+            continue
         certainty = min((one.certainty for one in matches), key=_doubt)
         best = [one for one in matches if one.certainty == certainty]
         quotes = tuple(Quote(one.line, one.means) for one in best[:QUOTES])
         if causes.has(ident):
-            yield CauseFound(**vars(causes.row(ident)), quotes=quotes, certainty=certainty)
+            row = causes.row(ident, best[0].values)
+            yield CauseFound(**vars(row), quotes=quotes, certainty=certainty)
         elif ident.startswith("kernel."):
-            row = rows.get(best[0].sign.id)
-            if row is not None:
-                rank = DRIVER_RANK if row.module == NVIDIA else KERNEL_RANK
-                yield CauseFound(ident, row.what, row.fix, row.source, rank, quotes=quotes, certainty=certainty)
+            message = rows.get(best[0].sign.id)
+            if message is not None:
+                rank = DRIVER_RANK if message.module == NVIDIA else KERNEL_RANK
+                words = (ident, message.what, message.fix, message.source, rank)
+                yield CauseFound(*words, quotes=quotes, certainty=certainty)
 
 
 def _from_reports(shown: Iterable[Shown]) -> Iterator[CauseFound]:

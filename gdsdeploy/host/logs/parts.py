@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import (
     Callable,
     Dict,
@@ -315,6 +315,11 @@ class Setting:
         longest = max(values, key=len, default="")
         same = all(longest.startswith(value) and longest[len(value) :][:1] in _CONTINUES for value in values)
         return longest if values and same else None
+
+    @cached_property
+    def single(self) -> Dict[str, str]:
+        """Subject → its one value; empty where the text shows several."""
+        return {subject: self.value(subject) or "" for subject in self.shown}
 
     def meets(self, conditions: Mapping[str, str]) -> Optional[bool]:
         """Whether all conditions hold; None: the text doesn't show one of the subjects."""
