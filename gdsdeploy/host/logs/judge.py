@@ -17,7 +17,7 @@ import shlex
 import sys
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..errors import UsageError
 from ..gdscheck import document
@@ -43,6 +43,7 @@ from .parts import (
     Shown,
     Sign,
     causes_of,
+    half_set,
     remarks,
     reports,
     setting,
@@ -251,6 +252,8 @@ class _Match(NamedTuple):
     sign: Sign
     means: str
     certainty: str
+    #: what texts of the tables may name: the pattern's groups, and the setting
+    values: Mapping[str, str]
 
 
 class _Collector:
@@ -308,7 +311,9 @@ def judge(parts: Sequence[Part]) -> Answer:
     collector = _Collector()
     _read_lines(parts, env, collector)
     shown = reports(parts)
-    causes_found = _ordered(_merged([*_from_signs(collector), *_from_reports(shown), *_from_rules(env, parts)]))
+    causes_found = _ordered(
+        _merged([*_from_signs(collector), *_from_reports(shown), *_half_set(parts), *_from_rules(env, parts)])
+    )
     if not any(cause.certainty != POSSIBLE for cause in causes_found):
         causes_found = _ordered(_merged([*causes_found, *_from_codes(collector)]))
     doubts = [cause for cause in causes_found if cause.certainty != POSSIBLE or not cause.id.startswith(RULE)]
@@ -378,32 +383,33 @@ def _signs_of(line: Line, candidates: Candidates[Sign], env: Setting, collector:
         # Two lines of a sign say as much as a thousand.
         if collector.quotes.get(sign.id, 0) < 2:
             certainty = POSSIBLE if holds is None else sign.certainty or (LIKELY if sign.others else SHOWN)
-            means = sign.means.format_map(_Groups(match.groupdict("")))
-            collector.take(_Match(line, sign, means, certainty))
+            values = {**env.single, **{name: text for name, text in match.groupdict("").items() if text}}
+            collector.take(_Match(line, sign, causes.filled(sign.means, values), certainty, values))
         if holds is not None:
             break
     return is_sign
 
 
-class _Groups(Dict[str, str]):
-    def __missing__(self, key: str) -> str:
-        return ""
-
-
 def _from_signs(collector: _Collector) -> Iterator[CauseFound]:
     rows = {"kernel." + row.id: row for row in kernel_meanings()}
-    for ident, matches in collector.causes.items():
+    shown = {ident for ident, lines in collector.causes.items() if any(one.certainty == SHOWN for one in lines)}
+    for ident, lines in collector.causes.items():
+        # What else a line may come from needs no mention where another line shows what it comes from.
+        matches = [one for one in lines if one.sign.cause in (ident, "") or one.sign.cause not in shown]
+        if not matches:
+            continue
         certainty = min((one.certainty for one in matches), key=_doubt)
         best = [one for one in matches if one.certainty == certainty]
         quotes = tuple(Quote(one.line, one.means) for one in best[:QUOTES])
         if causes.has(ident):
-            yield CauseFound(**vars(causes.row(ident)), quotes=quotes, certainty=certainty)
+            row = causes.row(ident, best[0].values)
+            yield CauseFound(**vars(row), quotes=quotes, certainty=certainty)
         elif ident.startswith("kernel."):
-            row = rows.get(best[0].sign.id)
-            if row is not None:
-                rank = DRIVER_RANK if row.module == NVIDIA else KERNEL_RANK
-                words = (ident, row.what, row.fix, row.source)
-                yield CauseFound(*words, rank, follows=row.follows, quotes=quotes, certainty=certainty)
+            message = rows.get(best[0].sign.id)
+            if message is not None:
+                rank = DRIVER_RANK if message.module == NVIDIA else KERNEL_RANK
+                words = (ident, message.what, message.fix, message.source, rank)
+                yield CauseFound(*words, follows=message.follows, quotes=quotes, certainty=certainty)
 
 
 def _from_reports(shown: Iterable[Shown]) -> Iterator[CauseFound]:
@@ -412,6 +418,11 @@ def _from_reports(shown: Iterable[Shown]) -> Iterator[CauseFound]:
             if causes.has(says.cause):
                 quotes = (Quote(one.line(says.line), says.means),)
                 yield CauseFound(**vars(causes.row(says.cause)), quotes=quotes, certainty=SHOWN)
+
+
+def _half_set(parts: Sequence[Part]) -> Iterator[CauseFound]:
+    for line, means in half_set(parts):
+        yield CauseFound(**vars(causes.row("cufile.p2pdma-half-set")), quotes=(Quote(line, means),), certainty=SHOWN)
 
 
 def _from_rules(env: Setting, parts: Sequence[Part]) -> Iterator[CauseFound]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Dict, Tuple
+from types import MappingProxyType
+from typing import Dict, Mapping, Tuple
 
 from .. import data
 
@@ -55,6 +57,15 @@ def has(ident: str) -> bool:
     return ident in _rows()
 
 
-def row(ident: str) -> KnownCause:
-    """The cause with this id; raises KeyError."""
-    return _rows()[ident]
+_PLACE = re.compile(r"\{(\w+)(?:\|([^}]*))?\}")
+
+
+def filled(text: str, values: Mapping[str, str]) -> str:
+    """``{name|words}`` in a text of a table: the value of ``name``, or the words where it's missing or empty."""
+    return _PLACE.sub(lambda place: values.get(place[1]) or place[2] or "", text)
+
+
+def row(ident: str, values: Mapping[str, str] = MappingProxyType({})) -> KnownCause:
+    """The cause with this id, its fix filled with ``values``; raises KeyError."""
+    found = _rows()[ident]
+    return replace(found, fix=filled(found.fix, values))
