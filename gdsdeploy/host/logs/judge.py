@@ -45,6 +45,7 @@ from .parts import (
     Sign,
     causes_of,
     distinct,
+    half_set,
     remarks,
     reports,
     setting,
@@ -315,7 +316,9 @@ def judge(parts: Sequence[Part]) -> Answer:
     collector = _Collector()
     _read_lines(parts, env, collector)
     shown = reports(parts)
-    causes_found = _ordered(_merged([*_from_signs(collector), *_from_reports(shown), *_from_rules(env, parts)]))
+    causes_found = _ordered(
+        _merged([*_from_signs(collector), *_from_reports(shown), *_half_set(parts), *_from_rules(env, parts)])
+    )
     if not any(cause.certainty != POSSIBLE for cause in causes_found):
         causes_found = _ordered(_merged([*causes_found, *_from_codes(collector)]))
     doubts = [cause for cause in causes_found if cause.certainty != POSSIBLE or not cause.id.startswith(RULE)]
@@ -411,7 +414,7 @@ def _from_signs(collector: _Collector) -> Iterator[CauseFound]:
             if message is not None:
                 rank = DRIVER_RANK if message.module == NVIDIA else KERNEL_RANK
                 words = (ident, message.what, message.fix, message.source, rank)
-                yield CauseFound(*words, quotes=quotes, certainty=certainty)
+                yield CauseFound(*words, follows=message.follows, quotes=quotes, certainty=certainty)
 
 
 def _from_reports(shown: Iterable[Shown]) -> Iterator[CauseFound]:
@@ -420,6 +423,11 @@ def _from_reports(shown: Iterable[Shown]) -> Iterator[CauseFound]:
             if causes.has(says.cause):
                 quotes = (Quote(one.line(says.line), says.means),)
                 yield CauseFound(**vars(causes.row(says.cause)), quotes=quotes, certainty=SHOWN)
+
+
+def _half_set(parts: Sequence[Part]) -> Iterator[CauseFound]:
+    for line, means in half_set(parts):
+        yield CauseFound(**vars(causes.row("cufile.p2pdma-half-set")), quotes=(Quote(line, means),), certainty=SHOWN)
 
 
 def _from_rules(env: Setting, parts: Sequence[Part]) -> Iterator[CauseFound]:
@@ -517,13 +525,29 @@ def _merged(all_causes: Iterable[CauseFound]) -> List[CauseFound]:
 
 
 def _ordered(in_any_order: Iterable[CauseFound]) -> List[CauseFound]:
-    """Root causes first; those that are only possible, last.  Of equal ones the one whose line is the last."""
+    """Root causes first; what follows from them behind; those that are only possible, last.
 
-    def key(cause: CauseFound) -> Tuple[bool, int, int, str]:
+    Of equal ones the one whose line is the last comes first.  What follows from another cause needs that one's fix.
+    """
+    found = list(in_any_order)
+
+    def key(cause: CauseFound) -> Tuple[bool, bool, int, int, str]:
         last = max((quote.line.number for quote in cause.quotes), default=0)
-        return cause.certainty == POSSIBLE, cause.rank, -last, cause.id
+        return cause.certainty == POSSIBLE, _root(cause, found) is not None, cause.rank, -last, cause.id
 
-    return sorted(in_any_order, key=key)
+    ordered = sorted(found, key=key)
+    return [_behind(cause, _root(cause, ordered)) for cause in ordered]
+
+
+def _root(cause: CauseFound, found: Sequence[CauseFound]) -> Optional[CauseFound]:
+    """The first cause that a line shows and from which this one follows."""
+    shown = (other for other in found if other.certainty != POSSIBLE)
+    return next((other for other in shown if causes.is_after(cause.link, other.link)), None)
+
+
+def _behind(cause: CauseFound, root: Optional[CauseFound]) -> CauseFound:
+    fix = f"repair {root.id} first: this usually follows from it" if root else cause.fix
+    return replace(cause, fix=fix, decide="" if root else cause.decide)
 
 
 def _path(ordered: Sequence[CauseFound], shown: Sequence[Shown], clean: bool) -> str:

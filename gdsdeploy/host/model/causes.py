@@ -6,9 +6,12 @@ import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Dict, Mapping
+from typing import Dict, Mapping, Tuple
 
 from .. import data
+
+#: Of a cause, or of a message of the kernel: its id, and what it follows from.
+Link = Tuple[str, Tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,21 @@ class KnownCause:
     decide: str = ""
     #: what I/O does because of it: ``compat``, ``broken``, or empty where it may take any path
     path: str = ""
+    #: causes that it usually follows from: their ids, or what these begin with, up to a dot or hyphen
+    follows: Tuple[str, ...] = ()
+
+    @property
+    def link(self) -> Link:
+        return self.id, self.follows
+
+
+def is_after(consequence: Link, cause: Link) -> bool:
+    """Whether the first follows from the second; not where each may follow from the other."""
+    return _names(consequence[1], cause[0]) and not _names(cause[1], consequence[0]) and consequence[0] != cause[0]
+
+
+def _names(follows: Tuple[str, ...], ident: str) -> bool:
+    return any(ident == name or (name[-1] in ".-" and ident.startswith(name)) for name in follows)
 
 
 @lru_cache(maxsize=1)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import jsonschema
 import pytest
 
+from gdsdeploy import cufile
 from gdsdeploy.host.errors import UsageError
 from gdsdeploy.host.logs import judge
 from gdsdeploy.host.logs.judge import Answer, answer_to, as_document, render
@@ -199,6 +201,48 @@ def test_unknown_errors_are_listed_once_with_their_number() -> None:
     assert [(quote.count, quote.line.number) for quote in answer.unknown] == [(100, 1)]
     assert ids(answer) == []
     assert answer.decide.startswith("dmesg")
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("gds_device_buffer.cufile_register: cuFileBufRegister returned an error = 5016", "cufile.5016"),
+        ("profile.py: cuFileHandleRegister failed: err=5030", "udev.no-database"),
+    ],
+)
+def test_a_program_that_names_its_module_is_no_row_of_gdscheck(line: str, cause: str) -> None:
+    answer = ask(line)
+    assert [part.kind for part in answer.parts] == ["program"]
+    assert ids(answer)[0] == cause
+
+
+def test_every_section_of_cufile_json_begins_a_row_of_gdscheck() -> None:
+    keys = (Path(cufile.__file__).parent / "keys.yml").read_text()
+    sections = set(re.findall(r"(?m)^- key: (\w+)\.", keys))
+    assert len(sections) > 5
+    for section in sections:
+        assert [part.kind for part in split(f"{section}.some_key : true".encode(), "paste")] == ["gdscheck"]
+
+
+GLOBAL, NVME = "properties.use_pci_p2pdma", "block.nvme.use_pci_p2pdma"
+
+
+@pytest.mark.parametrize(
+    ("mode", "storage", "shown"),
+    [("true", "false", True), ("false", "true", True), ("true", "true", False), ("false", "false", False)],
+)
+def test_half_of_p2pdma_is_shown_by_rows_with_and_without_their_report(mode: str, storage: str, shown: bool) -> None:
+    rows = f"{GLOBAL} : {mode}\n{NVME} : {storage}\n"
+    log = "".join(f" 20-11-2026 14:07:57:140 [pid=506 tid=506] INFO  0:1 {row}\n" for row in rows.splitlines())
+    whole = DIRECT.replace(f"{GLOBAL} : false", f"{GLOBAL} : {mode}").replace(f"{NVME} : false", f"{NVME} : {storage}")
+    for text in (rows, log, whole):
+        assert ("cufile.p2pdma-half-set" in ids(ask(text))) is shown
+
+
+def test_a_release_whose_storage_has_no_key_of_its_own_is_not_half_set() -> None:
+    old = f"{GLOBAL} : true\n"
+    for texts in ((old,), (old, DIRECT), (DIRECT, old), (DIRECT + old,)):
+        assert "cufile.p2pdma-half-set" not in ids(ask(*texts))
 
 
 def test_prose_is_not_recognised() -> None:
