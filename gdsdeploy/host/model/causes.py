@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Dict
+from typing import Dict, Mapping
 
 from .. import data
 
@@ -25,6 +25,10 @@ class KnownCause:
     decide: str = ""
     #: what I/O does because of it: ``compat``, ``broken``, or empty where it may take any path
     path: str = ""
+    #: subject of a text's setting → the condition on it that denies this cause; ``any``: whatever the text shows
+    unless: Mapping[str, str] = field(default_factory=dict, hash=False)
+    #: id of the cause that it is then
+    instead: str = ""
 
 
 @lru_cache(maxsize=1)
