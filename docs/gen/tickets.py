@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from docs.gen import table_row
 from gdsdeploy.host.logs.parts import Sign, signs
 from gdsdeploy.host.model import causes
@@ -28,6 +30,8 @@ PARTS = {
     "modprobe": "modprobe", "packages": "apt or dnf", "lspci": "lspci", "smi": "nvidia-smi",
     "stats": "/proc/driver/nvidia-fs", "program": "a program",
 }  # fmt: skip
+#: What a value stands in for: its name, on this page.
+_NAMES = re.compile(r"\{(\w+)[^}]*\}")
 HARMLESS = "\n## Lines that need nothing\n"
 
 
@@ -58,7 +62,7 @@ def _section(row: KnownCause) -> str:
 
 
 def _row(sign: Sign, certainty: str) -> str:
-    means = _cell(sign.means.replace("{", "").replace("}", ""))
+    means = _cell(_NAMES.sub(r"\1", sign.means))
     when = ", ".join(f"{subject} {text}" for subject, text in sign.when.items())
     text = ": ".join(filter(None, (certainty and f"*{certainty}*", means)))
     return table_row(_code(sign.sample), PARTS[sign.part], text + (f" (with {_cell(when)})" if when else ""))

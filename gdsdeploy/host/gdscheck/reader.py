@@ -97,7 +97,11 @@ HEADER = re.compile(
 VARIABLE = re.compile(r"([A-Z][A-Z0-9_]+)\s*:\s?(.*)$")
 ROW = re.compile(r"([A-Za-z][A-Za-z0-9 ]*?)\s*:\s+(.+)$")
 RDMA = re.compile(r"--(\S.*?)\s*:\s+(.+)$")
-SETTING = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)+)\s*:\s?(.*)$")
+#: A key of the configuration.  Its section is one of cufile.json: programs, too, begin lines with ``module.name:``.
+SETTING = re.compile(
+    r"((?:block|denylist|execution|fs|logging|miscellaneous|profile|properties|sparse)"
+    r"(?:\.(?!(?:py|[ch]|cc|cpp|hpp|rs|go)\b)[a-z0-9_]+)+)\s*:\s?(.*)$"
+)
 #: A row of ``fs.….mount_table``: mount point and source, then addresses.
 MOUNT = re.compile(r"(/\S*(?: \S+)*?)\s+dev_id \d+\s*:\s*(.*)$")
 GPU = re.compile(
@@ -565,10 +569,11 @@ def read_recording(data: bytes, exit_status: Optional[int] = None) -> Recording:
         # The last line has no end: it may be cut.
         return Recording(log_runs(_messages(lines[:-1])), LOG, cut)
     runs = _output_runs(lines, exit_status)
-    return Recording(runs, GDSCHECK if any(_is_something(run) for run in runs) else NOTHING, cut)
+    return Recording(runs, GDSCHECK if any(says_something(run) for run in runs) else NOTHING, cut)
 
 
-def _is_something(run: Report) -> bool:
+def says_something(run: Report) -> bool:
+    """Whether any row, heading or error of gdscheck is in it."""
     return bool(run.storage or run.errors or run.release or run.nvidia_fs_minimum or run.config or run.sections)
 
 
@@ -594,7 +599,7 @@ def log_runs(messages: Iterable[Message]) -> Tuple[Report, ...]:
             errors.append((reader, text))
     reports = [reader.report(None) for reader in _merged(list(runs), errors)]
     # A process that wrote no row and no error doesn't matter here.
-    telling = [report for report in reports if _is_something(report)]
+    telling = [report for report in reports if says_something(report)]
     return tuple(telling or [*reports, Reader(log=True).report(None)][:1])
 
 

@@ -17,7 +17,7 @@ import shlex
 import sys
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..errors import UsageError
 from ..gdscheck import document
@@ -43,6 +43,7 @@ from .parts import (
     Shown,
     Sign,
     causes_of,
+    half_set,
     remarks,
     reports,
     setting,
@@ -251,6 +252,8 @@ class _Match(NamedTuple):
     sign: Sign
     means: str
     certainty: str
+    #: what texts of the tables may name: the pattern's groups, and the setting
+    values: Mapping[str, str]
 
 
 class _Collector:
@@ -308,7 +311,8 @@ def judge(parts: Sequence[Part]) -> Answer:
     collector = _Collector()
     _read_lines(parts, env, collector)
     shown = reports(parts)
-    causes_found = _ordered(_merged([*_from_signs(collector), *_from_reports(shown), *_from_rules(env, parts)]))
+    told = [*_from_signs(collector), *_from_reports(shown), *_half_set(parts), *_from_rules(env, parts)]
+    causes_found = _ordered(_merged(_not_denied(told, env)))
     if not any(cause.certainty != POSSIBLE for cause in causes_found):
         causes_found = _ordered(_merged([*causes_found, *_from_codes(collector)]))
     doubts = [cause for cause in causes_found if cause.certainty != POSSIBLE or not cause.id.startswith(RULE)]
@@ -378,31 +382,33 @@ def _signs_of(line: Line, candidates: Candidates[Sign], env: Setting, collector:
         # Two lines of a sign say as much as a thousand.
         if collector.quotes.get(sign.id, 0) < 2:
             certainty = POSSIBLE if holds is None else sign.certainty or (LIKELY if sign.others else SHOWN)
-            means = sign.means.format_map(_Groups(match.groupdict("")))
-            collector.take(_Match(line, sign, means, certainty))
+            values = {**env.single, **{name: text for name, text in match.groupdict("").items() if text}}
+            collector.take(_Match(line, sign, causes.filled(sign.means, values), certainty, values))
         if holds is not None:
             break
     return is_sign
 
 
-class _Groups(Dict[str, str]):
-    def __missing__(self, key: str) -> str:
-        return ""
-
-
 def _from_signs(collector: _Collector) -> Iterator[CauseFound]:
     rows = {"kernel." + row.id: row for row in kernel_meanings()}
-    for ident, matches in collector.causes.items():
+    shown = {ident for ident, lines in collector.causes.items() if any(one.certainty == SHOWN for one in lines)}
+    for ident, lines in collector.causes.items():
+        # What else a line may come from needs no mention where another line shows what it comes from.
+        matches = [one for one in lines if one.sign.cause in (ident, "") or one.sign.cause not in shown]
+        if not matches:
+            continue
         certainty = min((one.certainty for one in matches), key=_doubt)
         best = [one for one in matches if one.certainty == certainty]
         quotes = tuple(Quote(one.line, one.means) for one in best[:QUOTES])
         if causes.has(ident):
-            yield CauseFound(**vars(causes.row(ident)), quotes=quotes, certainty=certainty)
+            row = causes.row(ident, best[0].values)
+            yield CauseFound(**vars(row), quotes=quotes, certainty=certainty)
         elif ident.startswith("kernel."):
-            row = rows.get(best[0].sign.id)
-            if row is not None:
-                rank = DRIVER_RANK if row.module == NVIDIA else KERNEL_RANK
-                yield CauseFound(ident, row.what, row.fix, row.source, rank, quotes=quotes, certainty=certainty)
+            message = rows.get(best[0].sign.id)
+            if message is not None:
+                rank = DRIVER_RANK if message.module == NVIDIA else KERNEL_RANK
+                words = (ident, message.what, message.fix, message.source, rank)
+                yield CauseFound(*words, follows=message.follows, quotes=quotes, certainty=certainty)
 
 
 def _from_reports(shown: Iterable[Shown]) -> Iterator[CauseFound]:
@@ -411,6 +417,11 @@ def _from_reports(shown: Iterable[Shown]) -> Iterator[CauseFound]:
             if causes.has(says.cause):
                 quotes = (Quote(one.line(says.line), says.means),)
                 yield CauseFound(**vars(causes.row(says.cause)), quotes=quotes, certainty=SHOWN)
+
+
+def _half_set(parts: Sequence[Part]) -> Iterator[CauseFound]:
+    for line, means in half_set(parts):
+        yield CauseFound(**vars(causes.row("cufile.p2pdma-half-set")), quotes=(Quote(line, means),), certainty=SHOWN)
 
 
 def _from_rules(env: Setting, parts: Sequence[Part]) -> Iterator[CauseFound]:
@@ -465,6 +476,17 @@ def _from_codes(collector: _Collector) -> Iterator[CauseFound]:
         yield CauseFound(*words, CODE_RANK, usual.evidence, quotes=quotes, certainty=LIKELY)
 
 
+def _not_denied(all_causes: Iterable[CauseFound], env: Setting) -> Iterator[CauseFound]:
+    """Without the causes that the text itself denies; of these, what they are instead, with the line that denies."""
+    for cause in all_causes:
+        against = env.against(cause.unless)
+        if against is None:
+            yield cause
+        elif cause.instead:
+            quotes = (*cause.quotes[: QUOTES - 1], Quote(against, "yet this line says otherwise"))
+            yield CauseFound(**vars(causes.row(cause.instead)), quotes=quotes, certainty=cause.certainty)
+
+
 def _merged(all_causes: Iterable[CauseFound]) -> List[CauseFound]:
     """Each cause once, with the quotes of all that show it."""
     by_id: Dict[str, CauseFound] = {}
@@ -480,13 +502,29 @@ def _merged(all_causes: Iterable[CauseFound]) -> List[CauseFound]:
 
 
 def _ordered(in_any_order: Iterable[CauseFound]) -> List[CauseFound]:
-    """Root causes first; those that are only possible, last.  Of equal ones the one whose line is the last."""
+    """Root causes first; what follows from them behind; those that are only possible, last.
 
-    def key(cause: CauseFound) -> Tuple[bool, int, int, str]:
+    Of equal ones the one whose line is the last comes first.  What follows from another cause needs that one's fix.
+    """
+    found = list(in_any_order)
+
+    def key(cause: CauseFound) -> Tuple[bool, bool, int, int, str]:
         last = max((quote.line.number for quote in cause.quotes), default=0)
-        return cause.certainty == POSSIBLE, cause.rank, -last, cause.id
+        return cause.certainty == POSSIBLE, _root(cause, found) is not None, cause.rank, -last, cause.id
 
-    return sorted(in_any_order, key=key)
+    ordered = sorted(found, key=key)
+    return [_behind(cause, _root(cause, ordered)) for cause in ordered]
+
+
+def _root(cause: CauseFound, found: Sequence[CauseFound]) -> Optional[CauseFound]:
+    """The first cause that a line shows and from which this one follows."""
+    shown = (other for other in found if other.certainty != POSSIBLE)
+    return next((other for other in shown if causes.is_after(cause.link, other.link)), None)
+
+
+def _behind(cause: CauseFound, root: Optional[CauseFound]) -> CauseFound:
+    fix = f"repair {root.id} first: this usually follows from it" if root else cause.fix
+    return replace(cause, fix=fix, decide="" if root else cause.decide)
 
 
 def _path(ordered: Sequence[CauseFound], shown: Sequence[Shown], clean: bool) -> str:

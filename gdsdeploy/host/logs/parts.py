@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import (
     Callable,
     Dict,
@@ -32,6 +32,7 @@ from typing import (
 from .. import data
 from ..gdscheck import document, reader
 from ..gdscheck.reader import REFUSED, Report, plain
+from ..libcufile import p2pdma
 from ..model.compat import VERSIONS, holds
 from ..subjects.kernel import meanings as kernel_meanings
 
@@ -222,10 +223,12 @@ class Index(Generic[Row]):
     def __init__(self, rows: Iterable[Row], pattern_of: Callable[[Row], str]) -> None:
         patterns = [(pattern_of(row), row) for row in rows]
         self._rows = [(re.compile(pattern), row) for pattern, row in patterns]
-        self._texts = [(text, place) for place, (pattern, _) in enumerate(patterns) for text in literals(pattern)]
+        texts = [(text, place) for place, (pattern, _) in enumerate(patterns) for text in literals(pattern)]
+        self._texts = [(text.translate(_HEXADECIMAL), place) for text, place in texts]
 
     def candidates(self, line: str) -> Candidates[Row]:
-        lower = line.lower()
+        """The same for all lines that differ by numbers alone, so that callers may keep it by a line's key."""
+        lower = line.lower().translate(_HEXADECIMAL)
         return [self._rows[place] for place in sorted({place for text, place in self._texts if text in lower})]
 
 
@@ -315,16 +318,37 @@ class Setting:
         same = all(longest.startswith(value) and longest[len(value) :][:1] in _CONTINUES for value in values)
         return longest if values and same else None
 
+    @cached_property
+    def single(self) -> Dict[str, str]:
+        """Subject → its one value; empty where the text shows several."""
+        return {subject: self.value(subject) or "" for subject in self.shown}
+
     def meets(self, conditions: Mapping[str, str]) -> Optional[bool]:
         """Whether all conditions hold; None: the text doesn't show one of the subjects."""
         answers = [self._meets(subject, text) for subject, text in conditions.items()]
         return False if False in answers else None if None in answers else True
 
+    def against(self, conditions: Mapping[str, str]) -> Optional[Line]:
+        """The line that shows that one of the conditions holds, for all values of its subject; None: no line does.
+
+        ``any`` holds for whatever the text shows of a subject.
+        """
+        for subject, text in conditions.items():
+            values = self.values(subject)
+            if values and (text == "any" or all(_holds(subject, text, value) for value in values)):
+                return self.shown[subject][values[-1]]
+        return None
+
     def _meets(self, subject: str, text: str) -> Optional[bool]:
         values = self.values(subject)
         if not values:
             return None
-        return any(holds(subject, (text,), value) for value in values if value[:1].isdigit() or subject not in VERSIONS)
+        return any(_holds(subject, text, value) for value in values)
+
+
+def _holds(subject: str, text: str, value: str) -> bool:
+    # What stands where a version belongs may be none.
+    return (value[:1].isdigit() or subject not in VERSIONS) and holds(subject, (text,), value) is True
 
 
 def setting(parts: Iterable[Part]) -> Setting:
@@ -344,11 +368,17 @@ def _look(line: Line, cache: Dict[str, Candidates[Fact]], shown: Dict[str, Dict[
         if len(shown.get(fact.subject, ())) < VALUES:
             match = pattern.search(line.text)
             if match:
-                shown.setdefault(fact.subject, {}).setdefault(fact.value or match["v"].strip(), line)
+                name = str(match.lastgroup)
+                value = fact.value or (match["v"].strip() if name == "v" else name.replace("_", "-"))
+                shown.setdefault(fact.subject, {}).setdefault(value, line)
 
 
 #: Levels of a log's lines that may be rows.
 _ROWS = ("INFO", "WARN", "NOTICE")
+
+
+#: What has keys of P2PDMA.
+_P2PDMA_SECTIONS = ("properties.", "block.", "fs.")
 
 
 class Shown(NamedTuple):
@@ -408,8 +438,8 @@ def causes_of(report: Report) -> Iterator[Says]:
     whole = "storage" in report.sections
     through = [row for label, row in report.storage.items() if label not in (reader.P2PDMA_ROW, reader.RDMA_ROW)]
     offered = any((reader.offers(row.value) or (False,))[0] for row in through)
-    p2pdma = any(value == "true" for key, value in report.config.items() if key.endswith("use_pci_p2pdma"))
-    if report.nvidia_fs_minimum and not report.nvidia_fs and whole and not p2pdma:
+    takes_p2pdma = any(value == "true" for key, value in report.config.items() if key.endswith("use_pci_p2pdma"))
+    if report.nvidia_fs_minimum and not report.nvidia_fs and whole and not takes_p2pdma:
         yield Says("nvidia-fs.not-loaded", "libcufile version", "the report names no loaded nvidia-fs")
     elif report.nvidia_fs and whole and "NVMe" in report.storage and not offered:
         yield Says("nvme.no-hooks", "NVMe ", "nvidia-fs is loaded, and no storage driver is registered with it")
@@ -419,8 +449,31 @@ def causes_of(report: Report) -> Iterator[Says]:
             break
 
 
+def half_set(parts: Iterable[Part]) -> Iterator[Tuple[Line, str]]:
+    """Lines of P2PDMA keys that do nothing because their other half is off, and what each means.
+
+    From libcufile 1.16 on gdscheck prints a key for each storage after the mode's; of a file's reports the last counts.
+    """
+    reported: Dict[Tuple[str, str], Dict[str, Tuple[Line, bool]]] = {}
+    for line in (line for part in parts if part.kind in (GDSCHECK, CUFILE) for line in part.lines):
+        row = reader.SETTING.match(line.text) if line.text.startswith(_P2PDMA_SECTIONS) else None
+        if row and row[1].endswith("use_pci_p2pdma"):
+            if row[1] == p2pdma.GLOBAL:
+                reported[line.file, line.pid] = {}
+            reported.setdefault((line.file, line.pid), {})[row[1]] = (line, row[2].strip() == "true")
+    for keys in reported.values():
+        mode = keys.pop(p2pdma.GLOBAL, None)
+        on = [line for line, is_on in keys.values() if is_on]
+        if mode and keys and mode[1] and not on:
+            yield mode[0], "P2PDMA is on, and no storage's own key is true, so it does nothing"
+        elif mode and not mode[1] and on:
+            yield on[0], f"this storage's key does nothing without {p2pdma.GLOBAL}: true"
+
+
 def remarks(report: Report) -> List[str]:
-    """The report's verdict in words, and its warnings."""
+    """The report's verdict in words, and its warnings; nothing about rows without a heading that are no report."""
+    if not reader.says_something(report):
+        return []
     return [f"gdscheck's rows say {report.verdict}: {reason}" for reason in document.reasons(report)] + [
         *document.warnings(report)
     ]

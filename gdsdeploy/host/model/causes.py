@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Dict
+from types import MappingProxyType
+from typing import Dict, Mapping, Tuple
 
 from .. import data
+
+#: Of a cause, or of a message of the kernel: its id, and what it follows from.
+Link = Tuple[str, Tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,25 @@ class KnownCause:
     decide: str = ""
     #: what I/O does because of it: ``compat``, ``broken``, or empty where it may take any path
     path: str = ""
+    #: subject of a text's setting → the condition on it that denies this cause; ``any``: whatever the text shows
+    unless: Mapping[str, str] = field(default_factory=dict, hash=False)
+    #: id of the cause that it is then
+    instead: str = ""
+    #: causes that it usually follows from: their ids, or what these begin with, up to a dot or hyphen
+    follows: Tuple[str, ...] = ()
+
+    @property
+    def link(self) -> Link:
+        return self.id, self.follows
+
+
+def is_after(consequence: Link, cause: Link) -> bool:
+    """Whether the first follows from the second; not where each may follow from the other."""
+    return _names(consequence[1], cause[0]) and not _names(cause[1], consequence[0]) and consequence[0] != cause[0]
+
+
+def _names(follows: Tuple[str, ...], ident: str) -> bool:
+    return any(ident == name or (name[-1] in ".-" and ident.startswith(name)) for name in follows)
 
 
 @lru_cache(maxsize=1)
@@ -37,6 +61,15 @@ def has(ident: str) -> bool:
     return ident in _rows()
 
 
-def row(ident: str) -> KnownCause:
-    """The cause with this id; raises KeyError."""
-    return _rows()[ident]
+_PLACE = re.compile(r"\{(\w+)(?:\|([^}]*))?\}")
+
+
+def filled(text: str, values: Mapping[str, str]) -> str:
+    """``{name|words}`` in a text of a table: the value of ``name``, or the words where it's missing or empty."""
+    return _PLACE.sub(lambda place: values.get(place[1]) or place[2] or "", text)
+
+
+def row(ident: str, values: Mapping[str, str] = MappingProxyType({})) -> KnownCause:
+    """The cause with this id, its fix filled with ``values``; raises KeyError."""
+    found = _rows()[ident]
+    return replace(found, fix=filled(found.fix, values))

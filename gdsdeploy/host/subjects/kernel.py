@@ -26,6 +26,7 @@ from .. import data
 from ..facts.document import Document, collected, group_of, once_for_alike, there
 from ..facts.unknown import Facts, UndecidedError, Unknown, fact, follows, given, if_known, known, require
 from ..kmod.flavour import flavour_of
+from ..model.causes import Link, is_after
 from ..model.expectation import Expectation
 from ..paths import EFI, SECURE_BOOT, SETUP_MODE, SHIM_STATE, parameter_path
 from ..secure_boot.firmware import NO_EFI, ON, state_of
@@ -351,6 +352,7 @@ class Meaning:
     fix: str
     source: str
     over: str = ""
+    follows: Tuple[str, ...] = ()
 
 
 #: Of an Xid that the table doesn't have.
@@ -384,6 +386,10 @@ class Message:
     meaning: Meaning
     #: ``Xid 79 on 0000:3b:00``; empty for other messages
     xid: str = ""
+
+    @property
+    def link(self) -> Link:
+        return f"kernel.{self.meaning.id}", self.meaning.follows
 
     @property
     def what(self) -> str:
@@ -459,9 +465,14 @@ def fault_notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     if not if_known(lambda: requests_p2pdma(facts, lambda: filesystem.storage_of(facts, mount)), False):
         modules[NVIDIA_FS] = "nvidia-fs.reported-fault"
     for module, ident in modules.items():
-        for message in reported(facts, module):
+        for message in _roots(reported(facts, module)):
             if message.meaning.fault or message.meaning is UNLISTED:
                 yield _cause(ident, facts, message)
+
+
+def _roots(found: Sequence[Message]) -> List[Message]:
+    """Those that don't follow from another one, whose fix is the one to begin with."""
+    return [message for message in found if not any(is_after(message.link, other.link) for other in found)]
 
 
 def _cause(ident: str, facts: HostFacts, message: Message) -> Cause:
@@ -573,7 +584,7 @@ def _judge_messages(facts: HostFacts, module: str) -> Answer:
     log, found = facts.kernel.log, reported(facts, module)
     faults = [message for message in found if message.meaning.fault]
     if faults:
-        fixes = list(dict.fromkeys(message.meaning.fix for message in faults))
+        fixes = list(dict.fromkeys(message.meaning.fix for message in _roots(faults)))
         hint = ". ".join(capitalized(fix) for fix in fixes[:FIXES_NAMED])
         told = known(lambda: facts.driver.recovery)
         if isinstance(told, Unknown) and any(message.meaning.over == RECOVERY for message in faults):

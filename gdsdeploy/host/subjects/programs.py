@@ -16,6 +16,7 @@ from . import cufile_json, mechanisms, reference
 from .condition import Cause, Condition, distinct, weigh
 from .cufile_json import VARIABLE
 from .environment import Variable
+from .modules import loaded
 from .path import path_of
 from .processes import Program
 from .rdma import CLIENTS
@@ -189,8 +190,10 @@ def _own(facts: HostFacts, program: Program, way: Route) -> Iterator[Cause]:
     label = f"/proc/{program.pid}"
     if not if_known(lambda: program.nvidia_fs, True):
         what = "the process has no /dev/nvidia-fs* open, so its I/O can't take nvidia-fs"
-        fix = "load nvidia-fs, give a container its devices (docs/containers.md), and start it again"
-        yield Cause("process.no-nvidia-fs", what, fix, (f"{label}/fd: no /dev/nvidia-fs*",), reference.COMPATIBILITY)
+        fix = "give a container the host's /dev/nvidia-fs* (docs/containers.md), and start the program again"
+        cause = Cause("process.no-nvidia-fs", what, fix, (f"{label}/fd: no /dev/nvidia-fs*",), reference.COMPATIBILITY)
+        # A process can't open what isn't there.
+        yield loaded(facts, facts.nvidia_fs.module).cause or cause
     release = if_known(lambda: facts.cufile.library, None)
     if release is not None:
         yield from _other_libraries(program, release, "the host's")

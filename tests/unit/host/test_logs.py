@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import jsonschema
 import pytest
 
+from gdsdeploy import cufile
 from gdsdeploy.host.errors import UsageError
 from gdsdeploy.host.logs import judge
 from gdsdeploy.host.logs.judge import Answer, answer_to, as_document, render
@@ -133,12 +135,114 @@ def test_a_line_that_shows_a_cause_counts_after_any_number_that_only_may() -> No
     assert [(cause.id, cause.certainty) for cause in before] == [(after[0].id, after[0].certainty)]
 
 
+#: Modules of the driver, and those that use its symbols; a newer driver may have others.
+MODULES = (
+    "nvidia",
+    "nvidia_uvm",
+    "nvidia_drm",
+    "nvidia_modeset",
+    "nvidia_peermem",
+    "nvidia_fs",
+    "nv_peer_mem",
+    "gdrdrv",
+)
+#: What the kernel says of a module, and the causes that it can have, the first of which comes first for gdrdrv.
+OF_MODULES = {
+    "[ 1.5] {0}: disagrees about version of symbol nvidia_p2p_get_pages": (
+        "module.other-driver", "nvidia-fs.symbol-mismatch", "build.symbol-versions",
+    ),
+    "[ 1.5] {0}: Unknown symbol nvidia_p2p_put_pages (err -22)": (
+        "module.other-driver", "nvidia-fs.symbol-mismatch", "build.symbol-versions",
+    ),
+    "[ 1.5] {0}: Unknown symbol nvidia_p2p_put_pages (err -2)": (
+        "nvidia.not-loaded", "nvidia-fs.proprietary-driver", "build.symbol-versions",
+    ),
+    "[ 1.5] {0}: disagrees about version of symbol module_layout": ("module.other-kernel",),
+    "[ 1.5] {0}: Unknown symbol dma_resv_fini (err -22)": ("module.other-kernel",),
+    "[ 1.5] {0}: Unknown symbol drm_open (err -2)": ("module.no-symbol",),
+    "[ 1.5] {0}: version magic '6.8.0-44-generic SMP ' should be '6.8.0-45-generic SMP '": ("module.other-kernel",),
+    "[ 1.5] module {0}: .gnu.linkonce.this_module section size must match the kernel's": ("module.other-kernel",),
+    "modprobe: ERROR: could not insert '{0}': Exec format error": ("module.other-kernel",),
+    "insmod: ERROR: could not insert module ./{0}.ko: Invalid module format": ("module.other-kernel",),
+    "FATAL: Error inserting {0} (/lib/modules/6.8.0/extra/{0}.ko): Invalid module format": ("module.other-kernel",),
+    "modprobe: ERROR: could not insert '{0}': Key was rejected by service": ("module.refused-signature",),
+    "Nov 26 12:00:00 gpu7 systemd-modules-load[311]: Failed to insert module '{0}': Required key not available": (
+        "module.refused-signature",
+    ),
+    "modprobe: ERROR: could not insert '{0}': Invalid argument": (
+        "module.other-driver", "module.other-kernel", "nvidia-fs.symbol-mismatch", "build.symbol-versions",
+        "nvidia-peermem.stub",
+    ),
+    "modprobe: ERROR: could not insert '{0}': Unknown symbol in module, or unknown parameter (see dmesg)": (
+        "module.no-symbol", "nvidia-fs.proprietary-driver", "nvidia-peermem.other-rdma-core",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", OF_MODULES)
+def test_what_the_kernel_says_of_a_module_it_says_of_each(line: str) -> None:
+    first = {module: ask(line.format(module) + "\n").causes[0] for module in MODULES}
+    assert {cause.id for cause in first.values()} <= set(OF_MODULES[line])
+    assert first["gdrdrv"].id == OF_MODULES[line][0]
+    assert "gdrdrv" in first["gdrdrv"].quotes[0].means
+    assert {first[name].id for name in ("nvidia_uvm", "nvidia_drm", "nvidia_modeset")} == {OF_MODULES[line][0]}
+
+
+def test_no_other_cause_is_possible_where_a_line_shows_the_one() -> None:
+    insmod = "insmod: ERROR: could not insert module gdrdrv/gdrdrv.ko: Invalid parameters\n"
+    kernel = "[55580.715174] gdrdrv: disagrees about version of symbol nvidia_p2p_get_pages\n"
+    assert ids(ask(insmod)) == ["module.other-driver", "module.other-kernel"]
+    assert ids(ask(insmod, kernel)) == ["module.other-driver"]
+
+
 def test_unknown_errors_are_listed_once_with_their_number() -> None:
     line = " 20-11-2026 14:07:57:140 [pid=506 tid=506] ERROR  cufio:1 zzz qqq number {}\n"
     answer = ask("".join(line.format(place) for place in range(100)))
     assert [(quote.count, quote.line.number) for quote in answer.unknown] == [(100, 1)]
     assert ids(answer) == []
     assert answer.decide.startswith("dmesg")
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("gds_device_buffer.cufile_register: cuFileBufRegister returned an error = 5016", "cufile.5016"),
+        ("profile.py: cuFileHandleRegister failed: err=5030", "udev.no-database"),
+    ],
+)
+def test_a_program_that_names_its_module_is_no_row_of_gdscheck(line: str, cause: str) -> None:
+    answer = ask(line)
+    assert [part.kind for part in answer.parts] == ["program"]
+    assert ids(answer)[0] == cause
+
+
+def test_every_section_of_cufile_json_begins_a_row_of_gdscheck() -> None:
+    keys = (Path(cufile.__file__).parent / "keys.yml").read_text()
+    sections = set(re.findall(r"(?m)^- key: (\w+)\.", keys))
+    assert len(sections) > 5
+    for section in sections:
+        assert [part.kind for part in split(f"{section}.some_key : true".encode(), "paste")] == ["gdscheck"]
+
+
+GLOBAL, NVME = "properties.use_pci_p2pdma", "block.nvme.use_pci_p2pdma"
+
+
+@pytest.mark.parametrize(
+    ("mode", "storage", "shown"),
+    [("true", "false", True), ("false", "true", True), ("true", "true", False), ("false", "false", False)],
+)
+def test_half_of_p2pdma_is_shown_by_rows_with_and_without_their_report(mode: str, storage: str, shown: bool) -> None:
+    rows = f"{GLOBAL} : {mode}\n{NVME} : {storage}\n"
+    log = "".join(f" 20-11-2026 14:07:57:140 [pid=506 tid=506] INFO  0:1 {row}\n" for row in rows.splitlines())
+    whole = DIRECT.replace(f"{GLOBAL} : false", f"{GLOBAL} : {mode}").replace(f"{NVME} : false", f"{NVME} : {storage}")
+    for text in (rows, log, whole):
+        assert ("cufile.p2pdma-half-set" in ids(ask(text))) is shown
+
+
+def test_a_release_whose_storage_has_no_key_of_its_own_is_not_half_set() -> None:
+    old = f"{GLOBAL} : true\n"
+    for texts in ((old,), (old, DIRECT), (DIRECT, old), (DIRECT + old,)):
+        assert "cufile.p2pdma-half-set" not in ids(ask(*texts))
 
 
 def test_prose_is_not_recognised() -> None:
