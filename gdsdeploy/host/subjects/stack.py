@@ -181,7 +181,8 @@ def notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
         if name in verdict.warnings and (name in JUDGED_ELSEWHERE or not OF_PATHS & broken.looks_at):
             continue
         ident = "stack.forbidden" if name in verdict.forbidden else "stack.warning"
-        fix = f"install {broken.fixed}" if broken.fixed else "install versions that go together: gdsdeploy lock FLEET"
+        fix = f"install {broken.fixed}" if broken.fixed else "install versions that go together"
+        fix += "" if broken.fixed else "; with gdsdeploy: gdsdeploy lock FLEET chooses them"
         yield Cause(ident, words, fix, (f"compatibility rule {name}: {broken.source}"[:200],))
 
 
