@@ -311,9 +311,8 @@ def judge(parts: Sequence[Part]) -> Answer:
     collector = _Collector()
     _read_lines(parts, env, collector)
     shown = reports(parts)
-    causes_found = _ordered(
-        _merged([*_from_signs(collector), *_from_reports(shown), *_half_set(parts), *_from_rules(env, parts)])
-    )
+    told = [*_from_signs(collector), *_from_reports(shown), *_half_set(parts), *_from_rules(env, parts)]
+    causes_found = _ordered(_merged(_not_denied(told, env)))
     if not any(cause.certainty != POSSIBLE for cause in causes_found):
         causes_found = _ordered(_merged([*causes_found, *_from_codes(collector)]))
     doubts = [cause for cause in causes_found if cause.certainty != POSSIBLE or not cause.id.startswith(RULE)]
@@ -475,6 +474,17 @@ def _from_codes(collector: _Collector) -> Iterator[CauseFound]:
         title = f"{entry.name}; usually {usual.what}"
         words = (f"cufile.{number}", title, usual.fix, reference)
         yield CauseFound(*words, CODE_RANK, usual.evidence, quotes=quotes, certainty=LIKELY)
+
+
+def _not_denied(all_causes: Iterable[CauseFound], env: Setting) -> Iterator[CauseFound]:
+    """Without the causes that the text itself denies; of these, what they are instead, with the line that denies."""
+    for cause in all_causes:
+        against = env.against(cause.unless)
+        if against is None:
+            yield cause
+        elif cause.instead:
+            quotes = (*cause.quotes[: QUOTES - 1], Quote(against, "yet this line says otherwise"))
+            yield CauseFound(**vars(causes.row(cause.instead)), quotes=quotes, certainty=cause.certainty)
 
 
 def _merged(all_causes: Iterable[CauseFound]) -> List[CauseFound]:

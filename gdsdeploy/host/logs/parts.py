@@ -223,10 +223,12 @@ class Index(Generic[Row]):
     def __init__(self, rows: Iterable[Row], pattern_of: Callable[[Row], str]) -> None:
         patterns = [(pattern_of(row), row) for row in rows]
         self._rows = [(re.compile(pattern), row) for pattern, row in patterns]
-        self._texts = [(text, place) for place, (pattern, _) in enumerate(patterns) for text in literals(pattern)]
+        texts = [(text, place) for place, (pattern, _) in enumerate(patterns) for text in literals(pattern)]
+        self._texts = [(text.translate(_HEXADECIMAL), place) for text, place in texts]
 
     def candidates(self, line: str) -> Candidates[Row]:
-        lower = line.lower()
+        """The same for all lines that differ by numbers alone, so that callers may keep it by a line's key."""
+        lower = line.lower().translate(_HEXADECIMAL)
         return [self._rows[place] for place in sorted({place for text, place in self._texts if text in lower})]
 
 
@@ -326,11 +328,27 @@ class Setting:
         answers = [self._meets(subject, text) for subject, text in conditions.items()]
         return False if False in answers else None if None in answers else True
 
+    def against(self, conditions: Mapping[str, str]) -> Optional[Line]:
+        """The line that shows that one of the conditions holds, for all values of its subject; None: no line does.
+
+        ``any`` holds for whatever the text shows of a subject.
+        """
+        for subject, text in conditions.items():
+            values = self.values(subject)
+            if values and (text == "any" or all(_holds(subject, text, value) for value in values)):
+                return self.shown[subject][values[-1]]
+        return None
+
     def _meets(self, subject: str, text: str) -> Optional[bool]:
         values = self.values(subject)
         if not values:
             return None
-        return any(holds(subject, (text,), value) for value in values if value[:1].isdigit() or subject not in VERSIONS)
+        return any(_holds(subject, text, value) for value in values)
+
+
+def _holds(subject: str, text: str, value: str) -> bool:
+    # What stands where a version belongs may be none.
+    return (value[:1].isdigit() or subject not in VERSIONS) and holds(subject, (text,), value) is True
 
 
 def setting(parts: Iterable[Part]) -> Setting:
@@ -350,7 +368,9 @@ def _look(line: Line, cache: Dict[str, Candidates[Fact]], shown: Dict[str, Dict[
         if len(shown.get(fact.subject, ())) < VALUES:
             match = pattern.search(line.text)
             if match:
-                shown.setdefault(fact.subject, {}).setdefault(fact.value or match["v"].strip(), line)
+                name = str(match.lastgroup)
+                value = fact.value or (match["v"].strip() if name == "v" else name.replace("_", "-"))
+                shown.setdefault(fact.subject, {}).setdefault(value, line)
 
 
 #: Levels of a log's lines that may be rows.
