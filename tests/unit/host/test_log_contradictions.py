@@ -16,7 +16,9 @@ TEXTS = {
     **{row["id"]: pasted(row) for row in SIGNS},
 }
 MODULE = r"(nvidia[-_]fs|nvidia[-_]peermem|peer memory module|nouveau|driver)"
-ABSENT = re.compile(rf"{MODULE} (?:is not|isn't) loaded|\bno {MODULE} is loaded|{MODULE}, which (?:is not|isn't) loaded")
+ABSENT = re.compile(
+    rf"{MODULE} (?:is not|isn't) loaded|\bno {MODULE} is loaded|{MODULE}, which (?:is not|isn't) loaded"
+)
 PRESENT = re.compile(rf"(?<!no ){MODULE} is loaded")
 
 
