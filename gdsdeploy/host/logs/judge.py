@@ -332,12 +332,12 @@ def judge(parts: Sequence[Part]) -> Answer:
 
 def _read_lines(parts: Sequence[Part], env: Setting, collector: _Collector) -> None:
     # Of each kind of line: the signs that may match, and whether it tells of an error if none does.
-    cache: Dict[Tuple[str, str, str], Tuple[Candidates[Sign], bool, int]] = {}
+    cache: Dict[Tuple[str, ...], Tuple[Candidates[Sign], bool, int]] = {}
     for line in (line for part in parts for line in part.lines):
-        key = (line.kind, line.level, line.key)
+        key = (line.kind, line.level, line.unit, line.key)
         if key not in cache:
             is_fault = line.level == "ERROR" or (line.kind == KERNEL and _FAULT.search(line.text) is not None)
-            candidates = sign_index(line.kind, line.level in FAULT_LEVELS).candidates(line.text)
+            candidates = sign_index(line.kind, line.level in FAULT_LEVELS).candidates(_words(line))
             cache[key] = (candidates, is_fault, _code_in_words(line))
         candidates, is_error, code = cache[key]
         if not (candidates and _signs_of(line, candidates, env, collector)) and is_error:
@@ -366,6 +366,9 @@ def _code_in_words(line: Line) -> int:
 
 
 def _words(line: Line) -> str:
+    if line.unit:
+        # As the journal says it: systemctl names the unit in its first line alone.
+        return f"{line.unit}: {line.text}"
     # The library joins what it prints with blanks, of which some are part of its words, too.
     return _BLANKS.sub(" ", line.text) if line.kind == CUFILE and "  " in line.text else line.text
 
