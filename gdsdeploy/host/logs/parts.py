@@ -302,9 +302,21 @@ def sign_facts() -> Index[Fact]:
 
 
 #: What may follow a version in its longer form.
-_CONTINUES = ("", ".", "-", "+", "~")
+_CONTINUES = (".", "-", "+", "~")
+#: A condition: the subject has another value than this one has.
+_OTHER = re.compile("!=([a-z_]+)")
 #: Most values kept of one subject, e.g. GPU models.
 VALUES = 8
+
+
+def distinct(values: Iterable[str]) -> List[str]:
+    """The values that no other one has more of, in their order: 6.17.0 goes where 6.17.0-5-generic is."""
+    kept = list(dict.fromkeys(values))
+    return [
+        value
+        for value in kept
+        if not any(other != value and other.startswith(value) and other[len(value)] in _CONTINUES for other in kept)
+    ]
 
 
 @dataclass(frozen=True)
@@ -322,10 +334,8 @@ class Setting:
 
         6.17.0 and 6.17.0-5-generic are one: the longer one has more of it.
         """
-        values = self.values(subject)
-        longest = max(values, key=len, default="")
-        same = all(longest.startswith(value) and longest[len(value) :][:1] in _CONTINUES for value in values)
-        return longest if values and same else None
+        values = distinct(self.values(subject))
+        return values[0] if len(values) == 1 else None
 
     @cached_property
     def single(self) -> Dict[str, str]:
@@ -349,6 +359,10 @@ class Setting:
         return None
 
     def _meets(self, subject: str, text: str) -> Optional[bool]:
+        other = _OTHER.fullmatch(text)
+        if other:
+            pair = self.value(subject), self.value(other[1])
+            return None not in pair and len(distinct(filter(None, pair))) > 1
         values = self.values(subject)
         if not values:
             return None
