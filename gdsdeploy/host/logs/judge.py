@@ -384,8 +384,11 @@ def _signs_of(line: Line, candidates: Candidates[Sign], env: Setting, collector:
     for pattern, sign in candidates:
         match = pattern.search(text)
         holds = env.meets(sign.when) if match and sign.when else True
-        if match is None or holds is False or (sign.harmless and is_sign):
+        if match is None or holds is False:
             continue
+        # What may be a cause on this host isn't harmless.
+        if sign.harmless and is_sign:
+            break
         is_sign = True
         # Two lines of a sign say as much as a thousand.
         if collector.quotes.get(sign.id, 0) < 2:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache
 
 import pytest
 
@@ -22,7 +22,7 @@ ABSENT = re.compile(
 PRESENT = re.compile(rf"(?<!no ){MODULE} is loaded")
 
 
-@lru_cache(maxsize=None)
+@cache
 def answered(name: str) -> Answer:
     return answer_to([("paste", TEXTS[name])])
 

@@ -13,10 +13,13 @@ from tests.unit.host.test_log_tables import LOG_LINE, SIGNS
 #: What a program prints instead where all is well, in this order.
 OPPOSITES = [
     (
-        r"Invalid (?:argument|parameters)|Unknown symbol in module, or unknown parameter \(see dmesg\)"
-        r"|Key was rejected by service|Operation not permitted|Exec format error|No such (?:device|file or directory)"
-        r"|(?:Input/output|internal|initialization) error|Cannot allocate memory|Bad address|CUDA_ERROR_\w+"
-        r"|Driver/library version mismatch",
+        (
+            r"Invalid (?:argument|parameters)|Unknown symbol in module, or unknown parameter \(see dmesg\)"
+            r"|Key was rejected by service|Operation not permitted|Exec format error"
+            r"|No such (?:device|file or directory)"
+            r"|(?:Input/output|internal|initialization) error|Cannot allocate memory|Bad address|CUDA_ERROR_\w+"
+            r"|Driver/library version mismatch"
+        ),
         "Success",
     ),
     (r"\b(err\w*|status|ret\w*|result|code|n)(\W{1,4})-?[1-9]\d*\b", r"\g<1>\g<2>0"),
