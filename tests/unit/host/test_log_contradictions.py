@@ -58,7 +58,7 @@ def test_no_heading_denies_what_is_below_it(name: str) -> None:
     shown = render(answered(name))
     if answered(name).causes:
         assert "No line shows" not in shown
-        assert "not shown" not in shown
+        assert "not shown:" not in shown
 
 
 def test_words_for_a_module_that_is_loaded_or_not() -> None:
