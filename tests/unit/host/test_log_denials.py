@@ -18,7 +18,7 @@ OPPOSITES = [
             r"|Key was rejected by service|Operation not permitted|Exec format error"
             r"|No such (?:device|file or directory)"
             r"|(?:Input/output|internal|initialization) error|Cannot allocate memory|Bad address|CUDA_ERROR_\w+"
-            r"|Driver/library version mismatch"
+            r"|Driver/library version mismatch|Unknown Error|Nothing to do|NV_WARN_NOTHING_TO_DO"
         ),
         "Success",
     ),
@@ -31,6 +31,11 @@ OPPOSITES = [
     (r"\bwithout\b", "with"),
     (r"(?i)\bdisabled\b", "enabled"),
     (r"\bmissing\b", "present"),
+    (r"held broken packages", "whole packages"),
+    (r"NO_PUBKEY", "GOODSIG"),
+    (r"unexpected size.*", "expected size"),
+    (r"All mirrors were tried", "A mirror answered"),
+    (r", Fatal,", ", Non-fatal,"),
     (r"(?i)\berrors?\b", "ok"),
     (r"(?i)\bfault\b", "good"),
     (r"\bdisagrees about", "agrees about"),
