@@ -45,8 +45,9 @@ KINDS = (CUFILE, GDSCHECK, KERNEL, BUILD, MODPROBE, PACKAGES, LSPCI, SMI, STATS,
 LINE_LIMIT = 2000
 
 #: What the kernel's lines begin with: a time of dmesg, or the journal's prefix; before it, the file that grep names.
+#: Seconds of ten digits are UCX's, since 1970.
 _STAMP = (
-    r"(?:<\d+>)?\[(?:[ \d]*\d\.\d{3,}| *\+\d+\.\d+|[A-Z][a-z]{2} ?\d+ [\d:]+"
+    r"(?:<\d+>)?\[(?:[ \d]{0,8}\d\.\d{3,}| *\+\d+\.\d+|[A-Z][a-z]{2} ?\d+ [\d:]+"
     r"|[A-Z][a-z]{2} [A-Z][a-z]{2} +\d+ [\d:]+ \d{4})\]\s"
     r"|(?:[A-Z][a-z]{2} +\d+ [\d:]+|\d{4}-\d\d-\d\d[T ]\S+) \S+ kernel: (?:\[ *\d+\.\d+\] )?"
     r"|\d{4}-\d\d-\d\dT[\d:]+,\d+\S*\s"
