@@ -17,7 +17,6 @@ from ..evidence.recorder import Recorder
 from ..facts.document import Document
 from ..facts.unknown import if_known
 from ..kmod.flavour import flavour_of
-from ..kmod.kernel import Kernel
 from ..model.system import FABRIC, NVLSM, fits, services_of, system_of
 from ..paths import IMAGE, IMEX_NODES, PCI
 from ..rootdir import LoopError, inside
@@ -141,13 +140,8 @@ def _foreign(
     if not release:
         return (), ()
     recorder = Recorder(_SECONDS, host.root)
-
-    def kernel() -> Kernel:
-        walked: Kernel = host.once(("kernel", release), lambda: Kernel(release, host.root))
-        return walked
-
     try:
-        look(recorder, release, kernel)
+        look(recorder, release, lambda: host.kernel(release))
     except (OSError, ValueError, HostError) as error:
         recorder.gap("foreign", str(error))
     packages = {

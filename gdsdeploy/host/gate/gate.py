@@ -94,6 +94,14 @@ def settings_from(text: str) -> Settings:
     return schema.read(Settings, value, "settings")
 
 
+def settings_or_default(text: str) -> Settings:
+    """The settings; the default ones where they can't be read, of which the verdict says so."""
+    try:
+        return settings_from(text)
+    except (ValueError, TypeError):
+        return Settings()
+
+
 @dataclass(frozen=True)
 class Record:
     """What the gate found in one boot; raises ValueError for what is no such record, also in its findings."""
@@ -202,17 +210,9 @@ def judge(expectation: str, settings: str) -> Record:
     except Exception as error:  # noqa: BLE001 - whatever it is, the gate has to close and to say so
         reason = f"the gate itself failed: {traceback.format_exception_only(type(error), error)[-1].strip()}"
         verdict = {"state": CLOSED, "reason": reason, "verdict": UNKNOWN}
-    verdict["measured"] = measured_boot() if _is_measured(settings) else {}
+    verdict["measured"] = measured_boot() if settings_or_default(settings).measured_boot else {}
     seconds = round(time.monotonic() - begin, 3)
     return Record(boot_id=boot, when=when, seconds=seconds, basis=digest, boot_time=boot_time(), **verdict)
-
-
-def _is_measured(settings: str) -> bool:
-    try:
-        return settings_from(settings).measured_boot
-    except (ValueError, TypeError):
-        # The verdict says so.
-        return False
 
 
 def _verdict(expectation: Expectation, settings: Settings) -> Dict[str, Any]:

@@ -118,7 +118,12 @@ def _from_json(value: Dict[str, Any]) -> Module:
 
 def name_of(path: str) -> str:
     """The in-kernel name that depmod and modprobe derive from a file's name."""
-    return _ENDING.sub("", os.path.basename(path)).replace("-", "_")
+    return in_kernel(_ENDING.sub("", os.path.basename(path)))
+
+
+def in_kernel(name: str) -> str:
+    """A module's name as the kernel has it, which modprobe takes with hyphens, too."""
+    return name.replace("-", "_")
 
 
 def stem_of(path: str) -> str:
@@ -142,7 +147,7 @@ def _read(file: IO[bytes], path: str) -> Module:
         version=one("version"),
         srcversion=one("srcversion"),
         license=one("license"),
-        depends=[name.replace("-", "_") for name in one("depends").split(",") if name],
+        depends=[in_kernel(name) for name in one("depends").split(",") if name],
         intree=one("intree") == "Y",
         namespaces=info.get("import_ns", []),
         provenance={key[len(PROVENANCE) :]: values[0] for key, values in info.items() if key.startswith(PROVENANCE)},
