@@ -48,6 +48,7 @@ from ..model.finding import (
     today,
     worst,
 )
+from ..rootdir import read_text
 from ..secure_boot.firmware import measured_boot
 
 #: Where provision leaves the gate's settings.
@@ -162,11 +163,8 @@ def boot_time(path: str = _STAT) -> int:
 
     It moves when the clock is set.
     """
-    try:
-        with open(path, encoding="ascii") as file:
-            return next((int(line.split()[1]) for line in file if line.startswith("btime ")), 0)
-    except (OSError, ValueError, IndexError):
-        return 0
+    match = re.search(r"^btime ([0-9]{1,18})$", read_text("/", path), re.MULTILINE)
+    return int(match.group(1)) if match else 0
 
 
 def basis(*texts: str) -> str:
