@@ -38,7 +38,7 @@ _MODINFO_LIMIT = 1 << 20
 _SYMBOLS_LIMIT = 1 << 16
 _NOTE_LIMIT = 1 << 12
 _ENDING = re.compile(r"\.ko(?:{})\Z".format("|".join(map(re.escape, SUFFIXES))))
-_SIGNATURE_MAGIC = b"~Module signature appended~\n"
+SIGNATURE_MARK = b"~Module signature appended~\n"
 _PKCS7 = 2
 
 
@@ -267,8 +267,8 @@ def _number(elf: Elf, section: int, value: int, size: int) -> int:
 
 
 def _signature(elf: Elf) -> Optional[Dict[str, object]]:
-    tail = len(_SIGNATURE_MAGIC) + _SIGNATURE.size
-    if elf.size < tail or elf.read(elf.size - len(_SIGNATURE_MAGIC), len(_SIGNATURE_MAGIC), "") != _SIGNATURE_MAGIC:
+    tail = len(SIGNATURE_MARK) + _SIGNATURE.size
+    if elf.size < tail or elf.read(elf.size - len(SIGNATURE_MARK), len(SIGNATURE_MARK), "") != SIGNATURE_MARK:
         return None
     _algo, _hash, kind, _signer, _key, size = _SIGNATURE.unpack(elf.read(elf.size - tail, _SIGNATURE.size, ""))
     return {"format": "PKCS#7" if kind == _PKCS7 else f"type {kind}", "size": size}
