@@ -5,7 +5,6 @@ As one JSON object, and for a terminal: the verdict of each mount first, then it
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Dict, Iterator, List, Sequence, Set, Tuple
@@ -13,10 +12,12 @@ from typing import Any, Dict, Iterator, List, Sequence, Set, Tuple
 from .facts import HostFacts, Maybe, Unknown, as_dict, require
 from .facts.unknown import if_known, known, or_else
 from .io import wording
+from .io.mounts import PSEUDO
 from .io.wording import joined, line
 from .libcufile.counters import route_words
-from .subjects import filesystem, foreign
-from .subjects.condition import BROKEN, COMPAT, DMABUF, NVIDIA_FS, P2PDMA, PEERMEM, Cause
+from .paths import FSTAB
+from .subjects import filesystem, foreign, gpu, modules
+from .subjects.condition import BROKEN, COMPAT, DMABUF, NVIDIA_FS, P2PDMA, PEERMEM, Cause, weigh
 from .subjects.filesystem import NATIVE
 from .subjects.foreign import ForeignInstall, Locked, findings
 from .subjects.path import Kind, Path, kinds, path_of
@@ -24,11 +25,6 @@ from .subjects.programs import ExplainedProcess, ExplainedProgram, as_row, confi
 from .subjects.storage import Mount
 
 VERSION = 1
-#: Filesystems of the kernel and of container runtimes, which hold no data for a GPU.
-UNINTERESTING = re.compile(
-    r"(proc|sysfs|devtmpfs|devpts|tmpfs|ramfs|cgroup2?|securityfs|debugfs|tracefs|configfs|pstore|efivarfs|bpf|mqueue"
-    r"|hugetlbfs|autofs|binfmt_misc|fusectl|rpc_pipefs|nsfs|selinuxfs|rootfs|squashfs|erofs|iso9660|vfat|fuse\.(lxcfs|gvfsd-fuse|portal|snapfuse))$"
-)
 
 
 @dataclass(frozen=True)
@@ -47,6 +43,8 @@ class Explanation:
     host: str
     collected_at: str
     runs: Tuple[Tuple[str, str], ...]
+    #: what has to be done before anything about storage matters: there is no GPU, or its driver isn't loaded
+    first: Tuple[Cause, ...]
     mounts: Tuple[ExplainedMount, ...]
     kinds: Tuple[Kind, ...]
     #: why some facts are unknown
@@ -60,7 +58,7 @@ class Explanation:
 
 
 class NoSuchMountError(Exception):
-    """Nothing is mounted at or above the requested path, as far as the evidence shows."""
+    """The requested path doesn't exist, or isn't mounted; the message says what is."""
 
 
 def explain(facts: HostFacts, runs: Sequence[Tuple[str, str]], path: str = "") -> Explanation:
@@ -71,6 +69,7 @@ def explain(facts: HostFacts, runs: Sequence[Tuple[str, str]], path: str = "") -
         host=if_known(lambda: facts.name, "this host"),
         collected_at=facts.collected_at,
         runs=tuple(runs),
+        first=_first(facts),
         mounts=mounts,
         kinds=() if path else kinds(facts),
         unseen=tuple(dict.fromkeys(_unseen(facts, mounts))),
@@ -78,6 +77,10 @@ def explain(facts: HostFacts, runs: Sequence[Tuple[str, str]], path: str = "") -
         release=_release(facts),
         programs=known(lambda: tuple(filter(is_listed, programs(facts, own)))),
     )
+
+
+def _first(facts: HostFacts) -> Tuple[Cause, ...]:
+    return weigh([gpu.present(facts), modules.loaded(facts, facts.driver.module)]).causes[:1]
 
 
 def _release(facts: HostFacts) -> str:
@@ -92,17 +95,25 @@ def _foreign(facts: HostFacts) -> Tuple[ForeignInstall, ...]:
 
 
 def _one(facts: HostFacts, path: str) -> Iterator[ExplainedMount]:
-    mount = known(lambda: facts.storage.mount_of(path))
+    place, is_there = facts.storage.place_of(path)
+    whole = place if is_there else path
+    unmounted = if_known(lambda: facts.storage.unmounted(whole), None)
+    if unmounted or not is_there:
+        words = [] if is_there else [f"there is no {path}, and its nearest parent that exists is {place}"]
+        words += [f"{FSTAB} has {unmounted!r}, and this isn't mounted"] if unmounted else []
+        mounted = ", ".join(explained.mount.mount_point for explained in _all(facts))
+        raise NoSuchMountError("; ".join([*words, f"these are mounted: {mounted or 'none that may hold data'}"]))
+    mount = known(lambda: facts.storage.mount_of(place))
     if mount is None:
         raise NoSuchMountError(f"nothing is mounted at or above {path}")
     if not isinstance(mount, Unknown):
-        deeper = path if path != mount.mount_point else ""
+        deeper = path if place != mount.mount_point else ""
         yield ExplainedMount(mount, path_of(facts, mount, deeper), deeper)
 
 
 def _all(facts: HostFacts) -> Iterator[ExplainedMount]:
     for _, mount in sorted(if_known(lambda: facts.storage.mounts, {}).items()):
-        if mount.filesystem in NATIVE or not UNINTERESTING.match(mount.filesystem):
+        if mount.filesystem in NATIVE or not PSEUDO.match(mount.filesystem):
             yield ExplainedMount(mount, path_of(facts, mount))
 
 
@@ -124,6 +135,7 @@ def as_document(explanation: Explanation) -> Dict[str, Any]:
         "host": explanation.host,
         "collected_at": explanation.collected_at,
         "stack": [list(run) for run in explanation.runs],
+        "first": as_dict(explanation.first),
         "mounts": [
             {
                 "mount": explained.mount.mount_point,
@@ -169,6 +181,8 @@ def render(explanation: Explanation) -> str:
     runs = ", ".join(f"{part} {version}" for part, version in explanation.runs)
     lines = wrapped("{}: {}".format(explanation.host, runs or "no version is known"), "")
     printed: Set[Tuple[str, str]] = set()
+    if explanation.first:
+        lines += ["", *_causes(explanation.first, "", printed)]
     for explained in explanation.mounts:
         lines += ["", *_mount(explained, printed)]
     if not explanation.mounts:
@@ -225,11 +239,9 @@ def _proofs(path: Path) -> Iterator[str]:
             yield f"{gpu}: {proof.path.upper()}: {proof.how}"
     if path.proofs:
         yield path.surprise
-    elif path.gpu is False or path.path not in (COMPAT, BROKEN):
+    elif path.gpu is not False and path.path not in (COMPAT, BROKEN):
         if isinstance(path.gpu, Unknown):
             yield "(whether this host has a GPU is unknown)"
-        elif not path.gpu:
-            yield "(this host has no GPU: nothing can be proven)"
         elif not isinstance(path.path, Unknown):
             yield "(not proven: no I/O was tried)"
 

@@ -78,6 +78,7 @@ PCI = "/sys/bus/pci/devices"
 NODES = "/sys/devices/system/node"
 INTERFACES = "/sys/class/net"
 MOUNTINFO = "/proc/self/mountinfo"
+FSTAB = "/etc/fstab"
 BTRFS = "/sys/fs/btrfs"
 #: Where libcufile looks first, in every release (seen in 1.4.0 to 1.20.0).
 CUFILE = "/etc/cufile.json"

@@ -10,7 +10,7 @@ from typing import Any
 
 from gdsdeploy import paths
 from gdsdeploy.converge.expectation import golden_document
-from gdsdeploy.errors import ChecksFailed, ChecksUnknown, FleetInvalid, GdsError
+from gdsdeploy.errors import ChecksFailed, ChecksUnknown, FleetInvalid, GdsError, NameUnknown
 from gdsdeploy.files.output import write_each
 from gdsdeploy.fleetfile.load import CONFINED, Reading, load_fleet
 from gdsdeploy.fleetfile.selection import require_host
@@ -57,7 +57,7 @@ def explain_facts(facts: HostFacts, mount: str) -> Explanation:
     try:
         return explain(facts, stack(facts), mount)
     except NoSuchMountError as reason:
-        raise GdsError(str(reason), hint="Leave MOUNT out to explain every mount that may hold data") from None
+        raise NameUnknown(str(reason), hint="Leave MOUNT out to explain every mount that may hold data") from None
 
 
 def ask_facts(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Dict, Mapping, Tuple
@@ -30,6 +30,10 @@ class KnownCause:
     decide: str = ""
     #: what I/O does because of it: ``compat``, ``broken``, or empty where it may take any path
     path: str = ""
+    #: subject of a text's setting → the condition on it that denies this cause; ``any``: whatever the text shows
+    unless: Mapping[str, str] = field(default_factory=dict, hash=False)
+    #: id of the cause that it is then
+    instead: str = ""
     #: causes that it usually follows from: their ids, or what these begin with, up to a dot or hyphen
     follows: Tuple[str, ...] = ()
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, Optional, Tuple, TypeVar, Union, cast
 
+from ..facts.document import collected
 from ..facts.unknown import Maybe, UndecidedError, Unknown, known
 from ..model import causes
 from ..model.discovery import import_modules
@@ -129,6 +130,11 @@ def numbers(version: str, parts: int = 2) -> Tuple[int, ...]:
     """The first numbers of a version, e.g. (6, 12) of ``6.12.94+deb13-amd64``; empty where there are none."""
     digits = ("".join(filter(str.isdecimal, word)) for word in re.split("[-+.]", version)[:parts])
     return tuple(map(int, itertools.takewhile(lambda word: 0 < len(word) < 19, digits)))
+
+
+def is_since(version: Optional[str], first: Tuple[int, ...], part: str) -> bool:
+    """Whether the release of a part is ``first`` or newer.  Raises UndecidedError where the host has no such part."""
+    return numbers(collected(version, f"this host has no {part} whose version could tell")) >= first
 
 
 def listed_cause(ident: str, evidence: Tuple[str, ...] = (), what: str = "", fix: str = "") -> Cause:

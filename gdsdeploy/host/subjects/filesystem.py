@@ -25,6 +25,7 @@ from .condition import (
     Cause,
     Condition,
     condition,
+    is_since,
     listed_cause,
     numbers,
     rule,
@@ -541,7 +542,7 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
 
 
 def _nfs(mount: Mount) -> Iterator[Condition]:
-    what = f"{mount.mount_point} is mounted with proto={mount.option('proto')}"
+    what = f"{mount.mount_point} is mounted with proto={mount.option('proto') or 'nothing'}"
     yield Condition(over_rdma(mount), listed_cause("nfs.not-rdma", quote.mount(mount), what))
     flavour = mount.option("sec")
     what = f"{mount.mount_point} is mounted with sec={flavour}, for which the CPU touches all data"
@@ -587,7 +588,7 @@ def _has_path(facts: HostFacts, name: str) -> Condition:
     since = ".".join(map(str, first))
     what = f"libcufile {release} has no direct path for {name}: {since} is the first release with one"
     cause = Cause("filesystem.newer-library", what, f"install libcufile {since} or newer", (f"libcufile: {release}",))
-    return Condition(numbers(release or "0") >= first, cause)
+    return Condition(is_since(release, first, "libcufile"), cause)
 
 
 def _panfs(facts: HostFacts) -> Condition:
@@ -625,11 +626,17 @@ def of_nvidia_fs(_facts: HostFacts, mount: Optional[Mount]) -> Iterator[Conditio
 def _journal_mode(mount: Mount) -> Condition:
     mode = journal(mount)
     what, fix, evidence = f"ext4 on {mount.mount_point} is mounted with data={mode}", "", quote.mount(mount)
+    # ext4 can't change the mode of a mount, and / is never unmounted.
+    if mount.mount_point == "/":
+        fix = "use another mount, or set data=ordered for / in /etc/fstab and boot with rootflags=data=ordered"
     if mount.option("data") is None:
         evidence = (f"/proc/fs/ext4/{_device_of(mount).name}/options: {f'data={mode}' if mode else 'no data='}",)
     if mode is None:
         what = f"ext4 on {mount.mount_point} has no journal, so it is not in the mode data=ordered"
-        fix = f"end the programs that use it, then unmount it and add a journal: tune2fs -O has_journal {mount.source}"
+        first = (
+            "use another mount, or start a rescue system" if fix else "end the programs that use it, then unmount it"
+        )
+        fix = f"{first} and add a journal: tune2fs -O has_journal {mount.source}"
     return Condition(mode == "ordered", listed_cause("ext4.not-ordered", evidence, what, fix))
 
 

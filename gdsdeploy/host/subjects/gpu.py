@@ -78,8 +78,15 @@ def with_bar1(facts: HostFacts) -> Tuple[Function, ...]:
 
 
 def present(facts: HostFacts) -> Condition:
-    cause = Cause("gpu.none", "this host has no GPU", "", ("/sys/bus/pci/devices: no display device of NVIDIA",))
-    return Condition(lambda: bool(facts.pci.gpus), cause)
+    """The host has a GPU of NVIDIA; WSL shows none as a PCI device."""
+    fix = "look for it: lspci -d 10de: ; a virtual machine has only those that its host passes through"
+    cause = Cause("gpu.none", "this host has no GPU", fix, (f"{PCI}: no display device of NVIDIA",))
+    return Condition(Unknown("WSL doesn't show its GPUs") if _is_wsl(facts) else lambda: bool(facts.pci.gpus), cause)
+
+
+def _is_wsl(facts: HostFacts) -> bool:
+    """WSL's kernel names its maker in its version."""
+    return "microsoft" in (if_known(lambda: facts.document.text(VERSION), None) or "").lower()
 
 
 @rule(USABLE, 5)
@@ -94,9 +101,7 @@ def pci_tree_usable(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterato
 
 @rule(DIRECT_PATH, 5)
 def pci_tree_direct(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condition]:
-    """WSL's kernel names its maker in its version."""
-    text = if_known(lambda: facts.document.text(VERSION), None) or ""
-    if "microsoft" in text.lower():
+    if _is_wsl(facts):
         yield Condition(False, listed_cause("platform.wsl", quote.file(facts, VERSION, MAKER)))
 
 

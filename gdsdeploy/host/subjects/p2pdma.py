@@ -10,13 +10,14 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, Iterator, List, Optional
 
+from ..facts.document import collected
 from ..facts.unknown import UndecidedError, Unknown, any_of, if_known, known, require
 from ..gdscheck.reader import Row
 from ..paths import NVIDIA, PCI
 from ..subjects.driver import OPEN, registry
 from ..subjects.kernel import NVME_MULTIPATH
 from . import libcufile, quote, reference, storage
-from .condition import NOTES, P2PDMA, Cause, Condition, condition, listed_cause, numbers, rule, suspicion
+from .condition import NOTES, P2PDMA, Cause, Condition, condition, is_since, listed_cause, numbers, rule, suspicion
 from .cufile_json import p2pdma_keys
 from .filesystem import storage_of, transport
 from .gpu import ARM, STATIC_BYTES, WHOLE, X86, bar1, grace, of_all, with_bar1
@@ -97,7 +98,7 @@ def _kernel(facts: HostFacts) -> Iterator[Condition]:
     library = if_known(lambda: libcufile.release(facts), None)
     what = f"libcufile {library} is older than 1.13, the first release with this mode"
     cause = Cause("cufile.no-p2pdma", what, "install libcufile 1.13 or newer", (f"libcufile: {library}",))
-    yield Condition(lambda: numbers(libcufile.release(facts) or "0") >= LIBRARY, cause)
+    yield Condition(lambda: is_since(libcufile.release(facts), LIBRARY, "libcufile"), cause)
 
 
 @condition
@@ -128,10 +129,10 @@ def _driver(facts: HostFacts) -> Iterator[Condition]:
     evidence = quote.file(facts, NVIDIA + "/version")
     what, fix = "the driver isn't the open one", "install the driver's open kernel modules"
     cause = Cause("driver.proprietary", what, fix, evidence, reference.OPEN_DRIVER)
-    yield Condition(lambda: facts.driver.flavour == OPEN, cause)
+    yield Condition(lambda: collected(facts.driver.flavour, "no driver is loaded") == OPEN, cause)
     what, fix = f"driver {version} is older than 565.47", "install driver 565.47 or newer"
     cause = Cause("driver.no-p2pdma", what, fix, evidence, reference.P2PDMA_DRIVER)
-    yield Condition(lambda: numbers(facts.driver.version or "0") >= DRIVER, cause)
+    yield Condition(lambda: is_since(facts.driver.version, DRIVER, "loaded driver"), cause)
     # See the rule p2pdma-driver-590 of compat.yml.
     if version is not None and numbers(version)[:1] == (UNCOUNTED,) and numbers(release) >= COUNTING_KERNEL:
         what = f"driver {version} was seen to offer no P2PDMA on kernels newer than 6.16, such as {release}"

@@ -317,8 +317,8 @@ def _names(document: Document, name: str) -> Tuple[str, ...]:
 
 
 def _code(document: Document, path: str) -> int:
-    text = document.line(path)
-    if text is None or not _CODE.match(text):
+    text = there(document.line(path), path)
+    if not _CODE.match(text):
         raise UndecidedError(f"{path} says {text!r}")
     return int(text, 16)
 

@@ -6,13 +6,13 @@ import os
 import posixpath
 import re
 from functools import partial
-from typing import TYPE_CHECKING, List, Mapping, Optional, Sequence, Tuple, cast
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple, cast
 
-from ..facts.document import Document, collected, there
+from ..facts.document import Document, collected, recorded_lines, there
 from ..facts.unknown import Facts, Maybe, UndecidedError, fact, follows, given, if_known, known
-from ..io.mounts import AUTOFS, Mounts, Row, mounts_in
+from ..io.mounts import AUTOFS, Mounts, Row, mounts_in, plain_name
 from ..io.reading import ext4_features, inode_flags
-from ..paths import DMSETUP, LFS, LUSTRE_OSC, MOUNTINFO, ZFS_VERSION
+from ..paths import DMSETUP, FSTAB, LFS, LUSTRE_OSC, MOUNTINFO, ZFS_VERSION
 from ..process import apart
 from .load import loads
 from .odirect import audits
@@ -36,18 +36,20 @@ OSC_FILES = ("checksums", "ost_conn_uuid")
 MOUNTS_LIMIT, DEVICES_LIMIT = 64, 512
 #: Seconds for a question to a filesystem whose servers may be gone.
 SECONDS = 5.0
+FSTAB_LIMIT = 256 * 1024
 
 
 @collector("storage")
 def collect_storage(recorder: Recorder, request: EvidenceRequest) -> None:
+    places = {path: _collect_place(recorder, path) for path in request.mounts}
     mounts = recorder.mounts()
-    rows = {path: mounts.at(path) for path in request.mounts}
+    rows = {path: mounts.at(place) for path, place in places.items()}
     idle = [path for path, row in rows.items() if row is not None and row.filesystem == AUTOFS]
     for path in idle:
         # As any program that opens a file there: the mount point alone says nothing about what it will be.
         apart(partial(_visit, recorder.at(path)), SECONDS)
     mounts = recorder.mounts(again=bool(idle))
-    wanted = [row for row in map(mounts.at, request.mounts) if row is not None]
+    wanted = [row for row in map(mounts.at, places.values()) if row is not None]
     local = [row for row in mounts.visible.values() if row.has_disk]
     first = [row for row in local if row in wanted]
     visited: List[str] = []
@@ -56,13 +58,45 @@ def collect_storage(recorder: Recorder, request: EvidenceRequest) -> None:
         _collect_realtime(recorder, row, visited)
         # Only filesystems on this host's disks: others may make a reader wait forever.
         recorder.value("inodes", row.point, inode_flags)
-    for path in request.mounts:
-        if mounts.at(path) in local:
+    for path, place in places.items():
+        if mounts.at(place) in local:
             recorder.value("inodes", path, inode_flags)
     _collect_layers(recorder, wanted, mounts)
     for name in recorder.names(CONTROLLERS):
         recorder.link(f"{CONTROLLERS}/{name}")
         recorder.texts(f"{CONTROLLERS}/{name}", CONTROLLER_FILES)
+
+
+def _collect_place(recorder: Recorder, path: str) -> str:
+    """Where the links of ``path`` end; recorded unless something is mounted there, with the nearest parent."""
+    if path in recorder.mounts().visible:
+        return path
+    recorder.value("excerpts", FSTAB, _fstab)
+    place = path
+    while True:
+        # The servers of its filesystem may be gone.
+        output = apart(partial(_end, recorder, place), SECONDS)
+        why = output.stderr.strip() if output.status else "ENOENT"
+        recorder.document["links"][place] = output.stdout or {"error": why}
+        if output.stdout or output.status or place in ("", "/"):
+            return output.stdout if output.stdout and place == path else path
+        place = posixpath.dirname(place)
+
+
+def _end(recorder: Recorder, path: str) -> str:
+    """Where its links end; empty: there is no such file."""
+    try:
+        os.stat(recorder.at(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    return recorder.real(path)
+
+
+def _fstab(path: str) -> Dict[str, Any]:
+    """Source, mount point and filesystem of each line; its options may hold passwords."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        rows = [line.split()[:3] for line in file.read(FSTAB_LIMIT).splitlines() if line.strip()[:1] not in ("", "#")]
+    return {"pattern": "^[^#]", "lines": [" ".join(row) for row in rows]}
 
 
 def _collect_realtime(recorder: Recorder, row: Row, visited: List[str]) -> None:
@@ -143,8 +177,8 @@ def _line(file: str) -> str:
 
 def _number(file: str) -> int:
     def read(device: Device) -> int:
-        text = device.document.line(f"{device._link}/{file}")
-        if text is None or not re.match(r"\d{1,9}$", text):
+        text = there(device.document.line(f"{device._link}/{file}"), f"{device._link}/{file}")
+        if not re.match(r"\d{1,9}$", text):
             raise UndecidedError(f"{device._link}/{file} says {text!r}")
         return int(text)
 
@@ -335,6 +369,24 @@ class StorageFacts(Facts):
         """The mount that ``path`` lies on, by its name."""
         row = self._table().at(path)
         return self.mounts[row.point] if row is not None else None
+
+    def place_of(self, path: str) -> Tuple[str, bool]:
+        """Where the links of ``path`` end, as far as the evidence shows it, and whether there is such a file.
+
+        Of one that doesn't exist: its nearest parent that does.
+        """
+        is_there, place = True, path
+        while if_known(partial(self.document.link, place), "") is None and place not in ("", "/"):
+            is_there, place = False, posixpath.dirname(place)
+        return if_known(partial(self.document.link, place), None) or place, is_there
+
+    def unmounted(self, path: str) -> Optional[str]:
+        """The line of fstab by which something should be mounted at or above ``path``, where nothing is; None: none."""
+        rows = [line.split() for line in recorded_lines(self.document, FSTAB)]
+        above = [row for row in rows if len(row) == 3 and f"{path}/".startswith(plain_name(row[1]).rstrip("/") + "/")]
+        row = max(above, key=lambda row: len(row[1]), default=None)
+        mount = self.mount_of(plain_name(row[1])) if row else None
+        return " ".join(row) if row and mount and mount.mount_point != plain_name(row[1]) else None
 
     def of_filesystem(self, number: str, point: str) -> Optional[Mount]:
         """The mount of a filesystem by its major:minor: that at ``point``, else another; None: programs reach none."""

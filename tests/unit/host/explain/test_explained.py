@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.explain import as_document, explain, render, render_process
+from gdsdeploy.host.explain import NoSuchMountError, as_document, explain, render, render_process
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.model import causes
 from gdsdeploy.host.subjects import programs, rdma, topology
@@ -26,6 +26,7 @@ from tests.unit.host.explain.capable_host import (
     MOUNT,
     PROVISIONED,
     capable,
+    with_gpu,
     with_libcufile,
 )
 from tests.unit.host.explain.faults import FAULTS, explained
@@ -47,6 +48,73 @@ def test_a_cause_has_words() -> None:
         assert all((cause.what, cause.fix, cause.evidence)), cause
         assert "{" not in cause.what + cause.fix, cause
         assert not re.search(r"https?:|www\.", cause.reference), "documents are named, not linked"
+
+
+#: What a host may lack: the patch that takes it away.
+LACKING: dict[str, dict[str, Any]] = {
+    "libcufile": {"commands": {"ldconfig": {"stdout": ""}}},
+    "a driver": {"files": {"/proc/driver/nvidia/version": {"error": "ENOENT"}}},
+}
+
+
+@pytest.mark.parametrize("part", LACKING)
+def test_of_a_part_that_is_not_there_no_version_is_named(part: str) -> None:
+    for name, fault in cases.read("explain/faults_p2pdma").items():
+        document = fault.document()
+        for section, entries in LACKING[part].items():
+            document[section] = {**document[section], **entries}
+        text = render(explain(facts_from(document), (), MOUNT))
+        assert not re.search(r"\bNone\b", text), (name, text)
+
+
+def test_what_keeps_any_program_from_the_gpu_comes_first() -> None:
+    document = with_gpu(capable())
+    assert explain(facts_from(document), ()).first == ()
+    without = patched(document, {"files": {"/proc/driver/nvidia/version": {"$set": {"error": "ENOENT"}}}})
+    (cause,) = explain(facts_from(without), ()).first
+    assert cause.what.startswith("the nvidia module is not loaded")
+    wsl = patched(PROVISIONED, {"files": {"/proc/version": "Linux version 6.6.87.2-microsoft-standard-WSL2\n"}})
+    assert explain(facts_from(PROVISIONED), ()).first[0].id == "gpu.none"
+    assert explain(facts_from(wsl), ()).first == (), "WSL has GPUs that are no PCI devices"
+
+
+#: fstab's lines of a host on which nothing is mounted at /srv.
+FSTAB = {"excerpts": {"/etc/fstab": {"pattern": "^[^#]", "lines": ["UUID=1 / ext4", "UUID=2 /srv/the\\040data xfs"]}}}
+GONE = {"error": "ENOENT"}
+
+
+@pytest.mark.parametrize(
+    ("links", "path", "says"),
+    [
+        (
+            {"/mnt/nvme/a/b": GONE, "/mnt/nvme/a": GONE, "/mnt/nvme": "/mnt/nvme"},
+            "/mnt/nvme/a/b",
+            "there is no /mnt/nvme/a/b, and its nearest parent that exists is /mnt/nvme; these are mounted: /, /mnt",
+        ),
+        ({"/srv/the data/x": GONE, "/srv/the data": "/srv/the data"}, "/srv/the data/x", "and this isn't mounted"),
+        ({"/srv/the data": "/srv/the data"}, "/srv/the data", "/etc/fstab has 'UUID=2 /srv/the\\\\040data xfs'"),
+    ],
+)
+def test_of_what_is_not_there_it_says_what_is(links: dict[str, Any], path: str, says: str) -> None:
+    document = patched(PROVISIONED, {"links": links, **FSTAB})
+    with pytest.raises(NoSuchMountError) as raised:
+        explain(facts_from(document), (), path)
+    assert says in str(raised.value)
+
+
+def test_a_path_lies_on_the_mount_where_its_links_end() -> None:
+    document = patched(PROVISIONED, {"links": {"/data/x": "/mnt/nvme/x"}, **FSTAB})
+    (explained_mount,) = explain(facts_from(document), (), "/data/x").mounts
+    assert (explained_mount.mount.mount_point, explained_mount.requested) == ("/mnt/nvme", "/data/x")
+
+
+@pytest.mark.parametrize("options", ["rw\n", "rw\ndata=writeback\n", "rw\ndata=journal\n"])
+def test_nobody_can_unmount_the_root(options: str) -> None:
+    document = patched(PROVISIONED, {"files": {"/proc/fs/ext4/vda1/options": options}})
+    (root,) = explain(facts_from(document), (), "/").mounts
+    (fix,) = [cause.fix for cause in root.path.causes if cause.id == "ext4.not-ordered"]
+    assert fix.startswith("use another mount, or ")
+    assert "unmount" not in fix
 
 
 #: Ids that begin with the name of a module or of a storage stack are documented once for all of them.
@@ -122,8 +190,9 @@ def test_as_data() -> None:
     facts = facts_from(PROVISIONED)
     report = as_document(explain(facts, stack(facts)))
     assert json.loads(json.dumps(report)) == report
-    keys = {"version", "host", "collected_at", "stack", "mounts", "kinds", "processes", "foreign", "unseen"}
+    keys = {"version", "host", "collected_at", "stack", "first", "mounts", "kinds", "processes", "foreign", "unseen"}
     assert set(report) == keys
+    assert [cause["id"] for cause in report["first"]] == ["gpu.none"]
     assert [name for name, _ in report["stack"]] == ["os", "kernel", "driver", "nvidia-fs", "libcufile"]
     mount = next(entry for entry in report["mounts"] if entry["mount"] == "/mnt/nvme")
     assert (mount["path"], mount["gpu"], mount["devices"]) == ("compat", False, ["nvme0n1"])
