@@ -45,8 +45,9 @@ KINDS = (CUFILE, GDSCHECK, KERNEL, BUILD, MODPROBE, PACKAGES, LSPCI, SMI, STATS,
 LINE_LIMIT = 2000
 
 #: What the kernel's lines begin with: a time of dmesg, or the journal's prefix; before it, the file that grep names.
+#: Seconds of ten digits are UCX's, since 1970.
 _STAMP = (
-    r"(?:<\d+>)?\[(?:[ \d]*\d\.\d{3,}| *\+\d+\.\d+|[A-Z][a-z]{2} ?\d+ [\d:]+"
+    r"(?:<\d+>)?\[(?:[ \d]{0,8}\d\.\d{3,}| *\+\d+\.\d+|[A-Z][a-z]{2} ?\d+ [\d:]+"
     r"|[A-Z][a-z]{2} [A-Z][a-z]{2} +\d+ [\d:]+ \d{4})\]\s"
     r"|(?:[A-Z][a-z]{2} +\d+ [\d:]+|\d{4}-\d\d-\d\d[T ]\S+) \S+ kernel: (?:\[ *\d+\.\d+\] )?"
     r"|\d{4}-\d\d-\d\dT[\d:]+,\d+\S*\s"
@@ -301,9 +302,21 @@ def sign_facts() -> Index[Fact]:
 
 
 #: What may follow a version in its longer form.
-_CONTINUES = ("", ".", "-", "+", "~")
+_CONTINUES = (".", "-", "+", "~")
+#: A condition: the subject has another value than this one has.
+_OTHER = re.compile("!=([a-z_]+)")
 #: Most values kept of one subject, e.g. GPU models.
 VALUES = 8
+
+
+def distinct(values: Iterable[str]) -> List[str]:
+    """The values that no other one has more of, in their order: 6.17.0 goes where 6.17.0-5-generic is."""
+    kept = list(dict.fromkeys(values))
+    return [
+        value
+        for value in kept
+        if not any(other != value and other.startswith(value) and other[len(value)] in _CONTINUES for other in kept)
+    ]
 
 
 @dataclass(frozen=True)
@@ -321,10 +334,8 @@ class Setting:
 
         6.17.0 and 6.17.0-5-generic are one: the longer one has more of it.
         """
-        values = self.values(subject)
-        longest = max(values, key=len, default="")
-        same = all(longest.startswith(value) and longest[len(value) :][:1] in _CONTINUES for value in values)
-        return longest if values and same else None
+        values = distinct(self.values(subject))
+        return values[0] if len(values) == 1 else None
 
     @cached_property
     def single(self) -> Dict[str, str]:
@@ -348,6 +359,10 @@ class Setting:
         return None
 
     def _meets(self, subject: str, text: str) -> Optional[bool]:
+        other = _OTHER.fullmatch(text)
+        if other:
+            pair = self.value(subject), self.value(other[1])
+            return None not in pair and len(distinct(filter(None, pair))) > 1
         values = self.values(subject)
         if not values:
             return None
