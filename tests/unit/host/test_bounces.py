@@ -8,17 +8,25 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
+import shutil
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gdsdeploy.host import checks, explain
+from gdsdeploy.host.evidence import NOTHING
+from gdsdeploy.host.evidence.recorder import Recorder
+from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.libcufile import counters
-from gdsdeploy.host.subjects import clients, processes, syscalls
+from gdsdeploy.host.model.finding import FAIL
+from gdsdeploy.host.subjects import clients, processes, programs, syscalls
 from gdsdeploy.host.watch.document import document, lines
 from gdsdeploy.host.watch.look import Look, Watcher
+from gdsdeploy.host.watch.service import EVERY, Totals, from_record, render
 from gdsdeploy.validate.watch import Watched
+from tests.unit.host.checks.changes import EXPECTATION
 
 MOUNTS = """\
 1 0 259:1 / / rw - ext4 /dev/nvme0n1p1 rw
@@ -258,6 +266,55 @@ def test_nothing_else_of_an_environment_is_kept(replay: Replay) -> None:
     (entry,) = look.programs
     assert entry.program.modes == {"KVIKIO_COMPAT_MODE": "ON", "LIBCUDF_CUFILE_POLICY": "x" * clients.LONG}
     assert "hunter2" not in str(vars(entry.program))
+
+
+def test_sums_by_owner_stay_when_a_process_ends_and_over_a_restart(replay: Replay) -> None:
+    group = "0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0\n"
+    sums = Totals()
+    for count in (0, 100, 250):
+        process = kvikio(count)
+        process.group = group
+        sums.add_calls(replay.look(process).programs, replay.now, {})
+    sums = from_record(json.loads(json.dumps(sums.as_record())))
+    shutil.rmtree(replay.folder / "4711")
+    look = replay.watcher.look()
+    sums.add_calls(look.programs, replay.now, {})
+    for count in (0, 50):
+        process = kvikio(count)
+        process.group, process.start = group, 7
+        look = replay.look(process)
+        sums.add_calls(look.programs, replay.now, {})
+    text = render(look, sums, direct=None)
+    assert f'{EVERY}{{kind="job",name="4711",path="posix"}} {300 * TASK}\n' in text
+    old = {key: value for key, value in sums.as_record().items() if key != "calls"}
+    assert from_record(old).calls == {}
+
+
+def test_evidence_has_two_looks_and_explains_the_process(replay: Replay, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sleep(seconds: float) -> None:
+        replay.now += seconds
+        kvikio(1250, udev=()).write(replay.folder / "4711")
+
+    kvikio(0, udev=()).write(replay.folder / "4711")
+    monkeypatch.setattr(processes.time, "sleep", sleep)
+    recorder = Recorder()
+    processes.collect_processes(recorder, NOTHING)
+    facts = facts_from(json.loads(json.dumps(recorder.document)))
+    (row,) = programs.bouncing(facts)
+    assert (row.route.path, row.route.rate(row.route.bounced)) == ("posix", 1250 * TASK)
+    explained = programs.explain_process(facts, 4711)
+    assert explained.causes[0].id == "process.bounces"
+    assert explained.causes[0].what.startswith("about 5000 MiB/s go through CPU memory: it reads or writes by")
+    assert "has fallen back, since cuFile can't register" in explained.causes[0].what
+    assert [path for path, _ in explained.files] == [DATA]
+    assert "go through CPU memory" in " ".join(explain.render_process(explained).split())
+    assert programs.process_document(explained)["beside_bytes"] == 1250 * TASK
+    recorder.document["files"]["/etc/cufile.json"] = "{}"
+    recorder.document["excerpts"] = {}
+    known = facts_from(recorder.document)
+    (finding,) = (one for one in checks.run(known, replace(EXPECTATION, storage=[])) if one.check == "cufile.processes")
+    assert finding.verdict != FAIL
+    assert "about 5000 MiB/s go through CPU memory" in finding.found
 
 
 def test_a_process_without_a_gpu_is_not_shown(replay: Replay) -> None:
