@@ -37,6 +37,7 @@ COMMANDS = {
     "gate": ("cli.gate", "add_parsers", "judge this boot, and keep the host out of its scheduler unless it passes"),
     "gdscheck": ("gdscheck.live", "add_parser", "what gdscheck -p prints, from libcufile alone"),
     "explain": ("cli.explain", "add_parser", "why mounts do not take the direct path"),
+    "doctor": ("cli.explain", "add_doctor", "a first look: versions, paths, what bounces, and what to do first"),
     "odirect": ("cli.trials", "add_odirect", "whether direct I/O on a mount bypasses the page cache"),
     "proof": ("cli.trials", "add_proof", "which path a read through cuFile takes, with each GPU"),
     "rdma": ("cli.trials", "add_rdma", "whether RDMA adapters register memory of the GPUs"),
@@ -134,7 +135,7 @@ def _parser(verb: str) -> argparse.ArgumentParser:
             command.add_argument("--load", action="store_true", help=words)
         if name == "validate":
             command.add_argument("--with-evidence", action="store_true", help="put the evidence into the JSON object")
-    actions = {"explain": _explain, "topology": _topology, "serve": _serve}
+    actions = {"doctor": _doctor, "explain": _explain, "topology": _topology, "serve": _serve}
     for name, (module, function, text) in COMMANDS.items():
         if verb == name:
             add = getattr(importlib.import_module(f".{module}", __package__), function)
@@ -183,6 +184,20 @@ def _explain(arguments: argparse.Namespace) -> int:
     return OK
 
 
+def _doctor(arguments: argparse.Namespace) -> int:
+    from .cli.explain import print_diagnosis
+
+    evidence = None if arguments.evidence is None else _read_evidence(arguments.evidence)
+    expectation = _expectation(None, needed=False) if evidence is None else None
+    return _status(print_diagnosis(evidence, expectation, arguments.json))
+
+
+def _status(verdict: str) -> int:
+    from .model.finding import FAIL, PASS
+
+    return OK if verdict == PASS else FAILED if verdict == FAIL else UNDECIDED
+
+
 def _explained(arguments: argparse.Namespace, mount: Optional[str]) -> Any:
     """The evidence that ``explain`` explains."""
     from .cli import explain
@@ -225,7 +240,7 @@ def _facts(arguments: argparse.Namespace) -> int:
 
 def _validate(arguments: argparse.Namespace) -> int:
     from . import checks, facts
-    from .model.finding import FAIL, PASS, worst
+    from .model.finding import worst
 
     expectation = _expectation(arguments.expectation, needed=True)
     assert expectation is not None
@@ -239,8 +254,7 @@ def _validate(arguments: argparse.Namespace) -> int:
         _print(document)
     else:
         print(checks.text(expectation, host_facts, findings))
-    verdict = worst(findings)
-    return OK if verdict == PASS else FAILED if verdict == FAIL else UNDECIDED
+    return _status(worst(findings))
 
 
 def _document(path: Optional[str], expectation: Optional[Expectation], load: bool = False) -> Any:
