@@ -1,7 +1,7 @@
 """``gdsdeploy-host.pyz evidence|facts|validate|explain|…``: the program on the host, usable without any controller.
 
-Exit status of validate: 0 every check passed; 30 one failed; 31 none failed, but one could not tell; 2 unusable
-arguments or no expectation.  The other commands: 0 done, 2 unusable arguments.
+Exit status of validate and doctor: 0 every check passed; 30 one failed; 31 none failed, but one could not tell; 2
+unusable arguments.  The other commands: 0 done, 2 unusable arguments.
 
 Python compiles a zipapp again at every start, so each command imports only what it needs.
 """
@@ -240,12 +240,12 @@ def _facts(arguments: argparse.Namespace) -> int:
 
 def _validate(arguments: argparse.Namespace) -> int:
     from . import checks, facts
+    from .model.expectation import NoExpectation
     from .model.finding import worst
 
-    expectation = _expectation(arguments.expectation, needed=True)
-    assert expectation is not None
-    evidence = _document(arguments.evidence, expectation, load=arguments.load)
-    host_facts = facts.facts_from(evidence)
+    own = _expectation(arguments.expectation, needed=True)
+    evidence = _document(arguments.evidence, own, load=arguments.load)
+    host_facts, expectation = facts.facts_from(evidence), own or NoExpectation()
     findings = checks.run(host_facts, expectation)
     if arguments.json:
         document = checks.document(expectation, host_facts, findings)
@@ -258,6 +258,8 @@ def _validate(arguments: argparse.Namespace) -> int:
 
 
 def _document(path: Optional[str], expectation: Optional[Expectation], load: bool = False) -> Any:
+    if load and expectation is None:
+        raise UsageError(f"--load reads from the mounts of an expectation, and there is no {EXPECTATION}")
     if path is None:
         return _collect(expectation, load)
     if load:
@@ -283,16 +285,13 @@ def _collect(expectation: Optional[Expectation], load: bool = False, sources: bo
 
 
 def _expectation(path: Optional[str], needed: bool) -> Optional[Expectation]:
-    """The expectation at ``path``, or the host's own, which may be missing or unusable unless it is ``needed``."""
+    """The expectation at ``path``, or the host's own, None: there is none.  needed: an unusable one is an error."""
+    if path is None and not os.path.lexists(EXPECTATION):
+        return None
     if path is None and not needed:
         with contextlib.suppress(UsageError):
             return _read_expectation(EXPECTATION)
         return None
-    if path is None and not os.path.exists(EXPECTATION):
-        raise UsageError(
-            f"there is no {EXPECTATION}, so nothing is expected of this host; name one with --expectation, or have the"
-            " host provisioned, which puts it there"
-        )
     return _read_expectation(path or EXPECTATION)
 
 
