@@ -5,7 +5,6 @@ As one JSON object, and for a terminal: the verdict of each mount first, then it
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Dict, Iterator, List, Sequence, Set, Tuple
@@ -13,6 +12,7 @@ from typing import Any, Dict, Iterator, List, Sequence, Set, Tuple
 from .facts import HostFacts, Maybe, Unknown, as_dict, require
 from .facts.unknown import if_known, known, or_else
 from .io import wording
+from .io.mounts import PSEUDO
 from .io.wording import joined, line
 from .libcufile.counters import route_words
 from .paths import FSTAB
@@ -25,11 +25,6 @@ from .subjects.programs import ExplainedProcess, ExplainedProgram, as_row, confi
 from .subjects.storage import Mount
 
 VERSION = 1
-#: Filesystems of the kernel and of container runtimes, which hold no data for a GPU.
-UNINTERESTING = re.compile(
-    r"(proc|sysfs|devtmpfs|devpts|tmpfs|ramfs|cgroup2?|securityfs|debugfs|tracefs|configfs|pstore|efivarfs|bpf|mqueue"
-    r"|hugetlbfs|autofs|binfmt_misc|fusectl|rpc_pipefs|nsfs|selinuxfs|rootfs|squashfs|erofs|iso9660|vfat|fuse\.(lxcfs|gvfsd-fuse|portal|snapfuse))$"
-)
 
 
 @dataclass(frozen=True)
@@ -118,7 +113,7 @@ def _one(facts: HostFacts, path: str) -> Iterator[ExplainedMount]:
 
 def _all(facts: HostFacts) -> Iterator[ExplainedMount]:
     for _, mount in sorted(if_known(lambda: facts.storage.mounts, {}).items()):
-        if mount.filesystem in NATIVE or not UNINTERESTING.match(mount.filesystem):
+        if mount.filesystem in NATIVE or not PSEUDO.match(mount.filesystem):
             yield ExplainedMount(mount, path_of(facts, mount))
 
 
@@ -284,13 +279,15 @@ def _kind(kind: Kind, explanation: Explanation) -> Iterator[str]:
 def render_process(explained: ExplainedProcess) -> str:
     """Lines of text."""
     program, way = explained.program, explained.route
-    lines = wrapped(f"{program.label}: {route_words(way.path, way.reason, way.operations)}", "")
-    if way.operations:
+    lines = wrapped(f"{program.label}: {route_words(way.path, way.reason, way.operations, way.beside)}", "")
+    if way.operations or way.beside:
         about = "" if way.exact else "about "
-        moved = f"since it opened cuFile: {way.read} bytes read, {way.written} written"
+        since = f"in {way.seconds:.1f} seconds" if way.recent else "since it opened cuFile"
+        moved = f"{since}: {way.read} bytes read, {way.written} written"
         lines += wrapped(f"{moved}, {about}{way.bounced} of them through CPU memory", "  ")
-    lines += wrapped("libcufile: " + ", ".join(versions(program)), "  ")
-    lines += wrapped("configuration: " + configuration(program), "  ")
+    lines += wrapped("libcufile: " + (", ".join(versions(program)) or "not loaded"), "  ")
+    if program.libraries:
+        lines += wrapped("configuration: " + configuration(program), "  ")
     for path, name in explained.files:
         lines += wrapped(f"file: {path} (its mount allows: {name})", "  ")
     if not explained.causes and way.operations.get(COMPAT):

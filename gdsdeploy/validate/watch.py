@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 from gdsdeploy.errors import GdsError
 from gdsdeploy.host.io.wording import line
 from gdsdeploy.host.libcufile import counters
+from gdsdeploy.host.subjects import clients
 from gdsdeploy.host.watch.document import explained, lines, order, total
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.report import model
@@ -43,6 +44,13 @@ class _File(Shape):
     direct: bool
 
 
+class _Fallback(Shape):
+    client: Literal["", *clients.ids()]  # type: ignore[valid-type]
+    mode: _Word
+    refused: Literal["", *clients.REFUSED]  # type: ignore[valid-type]
+    mount: _Word
+
+
 class _Process(Shape):
     pid: Annotated[int, Field(ge=0, lt=1 << 31)]
     start: Annotated[int, Field(ge=-1, lt=1 << 63)]
@@ -70,11 +78,16 @@ class _Process(Shape):
     read_rate: _Bytes | None
     write_rate: _Bytes | None
     bounce_rate: _Bytes | None
+    beside: Literal["", counters.POSIX, counters.BOUNCED]  # type: ignore[valid-type]
+    beside_bytes: _Bytes
+    fallback: _Fallback
 
     @model_validator(mode="after")
     def _is_consistent(self) -> _Process:
-        if (self.path == counters.NOT_COUNTED) != bool(self.reason):
-            raise ValueError("a process that isn't counted has a reason, and no other has one")
+        if (self.path == counters.NOT_COUNTED and not self.reason) or (
+            self.reason and self.path not in (counters.NOT_COUNTED, counters.POSIX, counters.BOUNCED)
+        ):
+            raise ValueError("a process that isn't counted has a reason, and none that is has one")
         return self
 
 

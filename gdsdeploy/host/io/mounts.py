@@ -12,6 +12,11 @@ from typing import List, NamedTuple, Optional, Tuple
 
 #: The filesystem that stands at a path until a program goes there (autofs(5), systemd.automount(5)).
 AUTOFS = "autofs"
+#: Filesystems of the kernel and of container runtimes, which hold no data for a GPU.
+PSEUDO = re.compile(
+    r"(proc|sysfs|devtmpfs|devpts|tmpfs|ramfs|cgroup2?|securityfs|debugfs|tracefs|configfs|pstore|efivarfs|bpf|mqueue"
+    r"|hugetlbfs|autofs|binfmt_misc|fusectl|rpc_pipefs|nsfs|selinuxfs|rootfs|squashfs|erofs|iso9660|vfat|fuse\.(lxcfs|gvfsd-fuse|portal|snapfuse))$"
+)
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 

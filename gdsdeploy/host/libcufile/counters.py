@@ -168,10 +168,14 @@ NVIDIA_FS, P2PDMA, DIRECT, COMPAT, OTHER = "nvidia-fs", "p2pdma", "direct", "com
 WAYS = (NVIDIA_FS, P2PDMA, DIRECT, COMPAT, OTHER)
 #: Further paths of a process.  IDLE: it has moved nothing between a file and a GPU.
 MIXED, IDLE, NOT_COUNTED = "mixed", "idle", "not-counted"
-PATHS = (*WAYS, MIXED, IDLE, NOT_COUNTED)
+#: POSIX: by system calls of the program or of a library above cuFile.  BOUNCED: by system calls, and it isn't known
+#: whether cuFile made them.  MAPPED: it has files mapped, whose bytes nothing counts.
+POSIX, BOUNCED, MAPPED = "posix", "bounced", "mapped"
+PATHS = (*WAYS, MIXED, IDLE, NOT_COUNTED, POSIX, BOUNCED, MAPPED)
 
 STATISTICS_OFF, KEY_TAKEN, NOT_ITS_OWN = "statistics-off", "key-taken", "not-its-own"
 GPUS_NOT_COUNTED, UNREADABLE, NO_RECORD = "gpus-not-counted", "unreadable", "no-record"
+NO_LIBRARY = "no-libcufile"
 _START_AGAIN = "set profile.cufile_stats to 3 in the cufile.json that it reads, and start it again"
 #: Reason why a process isn't counted → (what it means, what to do).
 REASONS: Mapping[str, Tuple[str, str]] = {
@@ -198,6 +202,7 @@ REASONS: Mapping[str, Tuple[str, str]] = {
     ),
     MALFORMED: ("its statistics contradict themselves", "start it again; it may have written over its own memory"),
     UNREADABLE: ("its statistics can't be read", "run this as root of the host, with CAP_SYS_ADMIN for containers"),
+    NO_LIBRARY: ("it hasn't loaded libcufile", "have it use cuFile for what a GPU reads"),
     NO_RECORD: ("this evidence has no record of its statistics", "collect it again with this gdsdeploy"),
 }
 
@@ -217,7 +222,7 @@ class Route(NamedTuple):
 
     #: one of PATHS
     path: str
-    #: NOT_COUNTED: an id of REASONS; else empty
+    #: NOT_COUNTED, POSIX, BOUNCED: why cuFile's own I/O isn't counted, an id of REASONS; else empty
     reason: str
     #: way → operations
     operations: Mapping[str, int]
@@ -233,6 +238,9 @@ class Route(NamedTuple):
     unaligned: int
     #: seconds of these operations; 0: not known
     seconds: float
+    #: POSIX or BOUNCED where bytes took system calls beside cuFile's own counters, and those bytes
+    beside: str = ""
+    beside_bytes: int = 0
 
     def rate(self, amount: int) -> Optional[float]:
         """Bytes per second; None where it isn't known how long it took, 0 where nothing moved since."""
@@ -244,6 +252,8 @@ class Route(NamedTuple):
 def route(observed: Observed) -> Route:
     """The way of the operations since the earlier look, or of all where there were none since."""
     now, seconds = observed.now, observed.seconds
+    if now == NO_LIBRARY:
+        return _nothing(IDLE, "", 0.0)
     if isinstance(now, str):
         return _nothing(NOT_COUNTED, now if now in REASONS else NO_RECORD, 0.0)
     since = difference(now, observed.before) if observed.before is not None and seconds > 0 else None
@@ -329,13 +339,13 @@ def _nothing(path: str, reason: str, seconds: float) -> Route:
     return Route(path, reason, {}, False, 0, 0, 0, True, 0, 0, seconds)
 
 
-def route_words(path: str, reason: str, operations: Mapping[str, int]) -> str:
+def route_words(path: str, reason: str, operations: Mapping[str, int], beside: str = "") -> str:
     """The path as people read it: ``compat``, ``mixed: 97 % nvidia-fs, 3 % compat``, ``not counted (level-low)``."""
     if path == NOT_COUNTED:
         return f"not counted ({reason})"
     if path != MIXED:
         return _NAMES.get(path, path)
-    return f"mixed: {shares(operations)}"
+    return f"mixed: {shares(operations)}" + (f"; and {beside}" if beside else "")
 
 
 def shares(operations: Mapping[str, int]) -> str:

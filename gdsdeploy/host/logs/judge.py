@@ -17,6 +17,7 @@ import shlex
 import sys
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice, product
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..errors import UsageError
@@ -43,6 +44,7 @@ from .parts import (
     Shown,
     Sign,
     causes_of,
+    distinct,
     half_set,
     remarks,
     reports,
@@ -172,10 +174,10 @@ def render(answer: Answer) -> str:
     possible = [cause for cause in answer.causes if cause.certainty == POSSIBLE]
     for number, cause in enumerate(sure, 1):
         lines += [*_cause(cause, f"{number}. "), ""]
-    if not sure:
+    if not answer.causes:
         lines += ["No line shows a cause." if answer.recognised else "Nothing in this text is known here.", ""]
     if possible:
-        lines += ["Possible, but not shown:"]
+        lines += ["Possible; this text doesn't decide it:"]
         lines += [text for cause in possible for text in _cause(cause, "   ")] + [""]
     if answer.decide:
         lines += ["To decide, run:", *_wrapped(answer.decide, "   "), ""]
@@ -208,7 +210,8 @@ def _read(answer: Answer) -> Iterator[str]:
     for remark in answer.remarks[:10]:
         yield from _wrapped(remark, "Note: ")
     shown = "; ".join(
-        "{} {}".format(subject, " or ".join(values)) for subject, values in sorted(answer.setting.shown.items())
+        "{} {}".format(subject, " or ".join(distinct(values)))
+        for subject, values in sorted(answer.setting.shown.items())
     )
     if shown:
         yield from _wrapped(shown, "Shown: ")
@@ -226,6 +229,8 @@ QUOTES, HARMLESS_LINES, UNKNOWN_LINES = 4, 20, 20
 #: Ranks of causes that no row of causes.json has.
 #: A rule about versions is a better answer than the compiler's line; without a build others come first.
 BUILD_RULE_RANK, RULE_RANK, DRIVER_RANK, KERNEL_RANK, CODE_RANK = 235, 890, 140, 530, 940
+#: Most combinations of versions that rules judge, where a text shows several of a subject.
+COMBINATIONS = 16
 #: What the id of a cause begins with that a compatibility rule is.
 RULE = "compat."
 #: Levels of libcufile's log at which it speaks of a fault or of its mode.
@@ -332,12 +337,12 @@ def judge(parts: Sequence[Part]) -> Answer:
 
 def _read_lines(parts: Sequence[Part], env: Setting, collector: _Collector) -> None:
     # Of each kind of line: the signs that may match, and whether it tells of an error if none does.
-    cache: Dict[Tuple[str, str, str], Tuple[Candidates[Sign], bool, int]] = {}
+    cache: Dict[Tuple[str, ...], Tuple[Candidates[Sign], bool, int]] = {}
     for line in (line for part in parts for line in part.lines):
-        key = (line.kind, line.level, line.key)
+        key = (line.kind, line.level, line.unit, line.key)
         if key not in cache:
             is_fault = line.level == "ERROR" or (line.kind == KERNEL and _FAULT.search(line.text) is not None)
-            candidates = sign_index(line.kind, line.level in FAULT_LEVELS).candidates(line.text)
+            candidates = sign_index(line.kind, line.level in FAULT_LEVELS).candidates(_words(line))
             cache[key] = (candidates, is_fault, _code_in_words(line))
         candidates, is_error, code = cache[key]
         if not (candidates and _signs_of(line, candidates, env, collector)) and is_error:
@@ -366,6 +371,9 @@ def _code_in_words(line: Line) -> int:
 
 
 def _words(line: Line) -> str:
+    if line.unit:
+        # As the journal says it: systemctl names the unit in its first line alone.
+        return f"{line.unit}: {line.text}"
     # The library joins what it prints with blanks, of which some are part of its words, too.
     return _BLANKS.sub(" ", line.text) if line.kind == CUFILE and "  " in line.text else line.text
 
@@ -378,6 +386,9 @@ def _signs_of(line: Line, candidates: Candidates[Sign], env: Setting, collector:
         holds = env.meets(sign.when) if match and sign.when else True
         if match is None or holds is False:
             continue
+        # What may be a cause on this host isn't harmless.
+        if sign.harmless and is_sign:
+            break
         is_sign = True
         # Two lines of a sign say as much as a thousand.
         if collector.quotes.get(sign.id, 0) < 2:
@@ -426,25 +437,36 @@ def _half_set(parts: Sequence[Part]) -> Iterator[CauseFound]:
 
 def _from_rules(env: Setting, parts: Sequence[Part]) -> Iterator[CauseFound]:
     """Versions that the compatibility rules refuse together."""
-    combination: Dict[str, Optional[str]] = {
-        subject: env.value(subject) for subject in compat.SUBJECTS if env.value(subject) is not None
-    }
+    built = any(part.kind == BUILD for part in parts)
+    choices = {subject: _versions(env, subject, built) for subject in compat.SUBJECTS}
     # Who built a module is seldom in a log; NVIDIA's own is the usual one.
     for subject in ("driver_origin", "nvidia_fs_origin"):
-        combination.setdefault(subject, "nvidia")
+        choices[subject] = choices[subject] or ["nvidia"]
+    choices = {subject: values for subject, values in choices.items() if values}
     rules = {rule.id: rule for rule in compat.rules_with(())}
-    built = any(part.kind == BUILD for part in parts)
+    # Of several values, which one counts isn't known: a rule speaks where it does for each.
+    verdicts = [
+        {verdict.rule: verdict for verdict in compat.judge(dict(zip(choices, values)), rules.values())}
+        for values in islice(product(*choices.values()), COMBINATIONS + 1)
+    ]
+    refused = [
+        max((one[rule] for one in verdicts), key=lambda verdict: (verdict.allowed, verdict.warning))
+        for rule in verdicts[0]
+        if len(verdicts) <= COMBINATIONS and all(_speaks(one.get(rule)) for one in verdicts)
+    ]
     # A module that runs has been built.
     runs = not built and bool(env.values("nvidia_fs_loaded"))
-    for verdict in compat.judge(combination, rules.values()):
-        if verdict.allowed and not verdict.warning:
-            continue
+    for verdict in refused:
         rule = rules[verdict.rule]
         if runs and {"kernel", "nvidia_fs"} <= rule.looks_at and not verdict.warning:
             continue
-        subjects = [subject for subject in (*rule.when, *rule.needs, *rule.refuses, *rule.warns) if env.values(subject)]
+        subjects = dict.fromkeys(
+            _source(env, subject) for subject in rule.looks_at if env.values(_source(env, subject))
+        )
         quotes = [
-            Quote(next(iter(env.shown[subject].values())), f"{subject}: {env.value(subject)}") for subject in subjects
+            Quote(env.shown[subject][value], f"{subject}: {value}")
+            for subject in sorted(subjects)
+            for value in choices.get(subject) or distinct(env.values(subject))
         ]
         fix = (
             f"use {rule.fixed}" if rule.fixed else "choose other versions: gdsdeploy lock names those that fit together"
@@ -459,6 +481,23 @@ def _from_rules(env: Setting, parts: Sequence[Part]) -> Iterator[CauseFound]:
             # In a build, refused versions are the cause; a rule that only warns is one of several.
             certainty=(LIKELY if verdict.allowed else SHOWN) if built else (POSSIBLE if verdict.allowed else LIKELY),
         )
+
+
+def _source(env: Setting, subject: str) -> str:
+    """Which subject of the text tells of one of the rules'; the driver's files tell of it where nothing else does."""
+    files = next((name for name in ("driver_file", "driver_library") if env.values(name)), subject)
+    return files if subject == "driver" and not env.values(subject) else subject
+
+
+def _versions(env: Setting, subject: str, built: bool) -> List[str]:
+    """The versions that rules judge: in a build, those of its own lines, if these name some."""
+    lines = env.shown.get(_source(env, subject), {})
+    own = distinct(value for value, line in lines.items() if built and line.kind == BUILD)
+    return own or distinct(lines)
+
+
+def _speaks(verdict: Optional[compat.Verdict]) -> bool:
+    return verdict is not None and (not verdict.allowed or verdict.warning)
 
 
 def _from_codes(collector: _Collector) -> Iterator[CauseFound]:

@@ -38,18 +38,23 @@ from ..subjects.kernel import meanings as kernel_meanings
 
 CUFILE, GDSCHECK, KERNEL, BUILD, MODPROBE = "cufile", "gdscheck", "kernel", "build", "modprobe"
 PACKAGES, LSPCI, SMI, STATS, PROGRAM, OTHER = "packages", "lspci", "smi", "stats", "program", "other"
-KINDS = (CUFILE, GDSCHECK, KERNEL, BUILD, MODPROBE, PACKAGES, LSPCI, SMI, STATS, PROGRAM, OTHER)
+#: Journals of services, systemctl's status of them, and the logs of the GPU operator's pods.
+SERVICE = "service"
+KINDS = (CUFILE, GDSCHECK, KERNEL, BUILD, MODPROBE, PACKAGES, LSPCI, SMI, STATS, PROGRAM, SERVICE, OTHER)
 #: Most characters looked at of one line.
 LINE_LIMIT = 2000
 
 #: What the kernel's lines begin with: a time of dmesg, or the journal's prefix; before it, the file that grep names.
+#: Seconds of ten digits are UCX's, since 1970.
 _STAMP = (
-    r"(?:<\d+>)?\[(?:[ \d]*\d\.\d{3,}| *\+\d+\.\d+|[A-Z][a-z]{2} ?\d+ [\d:]+"
+    r"(?:<\d+>)?\[(?:[ \d]{0,8}\d\.\d{3,}| *\+\d+\.\d+|[A-Z][a-z]{2} ?\d+ [\d:]+"
     r"|[A-Z][a-z]{2} [A-Z][a-z]{2} +\d+ [\d:]+ \d{4})\]\s"
     r"|(?:[A-Z][a-z]{2} +\d+ [\d:]+|\d{4}-\d\d-\d\d[T ]\S+) \S+ kernel: (?:\[ *\d+\.\d+\] )?"
     r"|\d{4}-\d\d-\d\dT[\d:]+,\d+\S*\s"
 )
 _KERNEL_PREFIX = re.compile(rf"\s*(?:[\w./-]+:(?:\d+:)?)?(?:{_STAMP})")
+#: The first line of a unit in systemctl's status.
+_UNIT = re.compile(r"\s*[●×○*] (?P<unit>[\w@.-]+\.service)\b")
 _FENCE = re.compile(r"\s*(?:```|~~~|</?(?:details|summary|pre|code)\b)")
 #: A libcufile message whose beginning was cut off, or that has what a container or grep put before it.
 _CUT_LOG = re.compile(
@@ -94,6 +99,8 @@ class Line(NamedTuple):
     pid: str = ""
     #: equal for lines that differ by numbers alone
     key: str = ""
+    #: in systemctl's status, the unit that the line is about
+    unit: str = ""
 
     @property
     def place(self) -> str:
@@ -123,7 +130,7 @@ def _lines(text: str, file: str) -> Iterator[Line]:
     kinds: Dict[str, Optional[str]] = {}
     # Equal texts are one object: most lines of a long log differ by numbers alone.
     same: Dict[str, str] = {}
-    current = OTHER
+    current, unit = OTHER, ""
     for number, whole in enumerate(text.split("\n"), 1):
         if not whole or whole.isspace():
             continue
@@ -144,7 +151,9 @@ def _lines(text: str, file: str) -> Iterator[Line]:
             current = OTHER
             continue
         current = kind or (current if current in _GOES_ON else OTHER)
-        yield _line(file, number, raw, current, key)
+        header = _UNIT.match(raw) if current == SERVICE else None
+        unit = "" if current != SERVICE else header["unit"] if header else unit
+        yield _line(file, number, raw, current, key)._replace(unit=unit)
 
 
 def _line(file: str, number: int, raw: str, kind: str, key: str) -> Line:
@@ -293,9 +302,21 @@ def sign_facts() -> Index[Fact]:
 
 
 #: What may follow a version in its longer form.
-_CONTINUES = ("", ".", "-", "+", "~")
+_CONTINUES = (".", "-", "+", "~")
+#: A condition: the subject has another value than this one has.
+_OTHER = re.compile("!=([a-z_]+)")
 #: Most values kept of one subject, e.g. GPU models.
 VALUES = 8
+
+
+def distinct(values: Iterable[str]) -> List[str]:
+    """The values that no other one has more of, in their order: 6.17.0 goes where 6.17.0-5-generic is."""
+    kept = list(dict.fromkeys(values))
+    return [
+        value
+        for value in kept
+        if not any(other != value and other.startswith(value) and other[len(value)] in _CONTINUES for other in kept)
+    ]
 
 
 @dataclass(frozen=True)
@@ -313,10 +334,8 @@ class Setting:
 
         6.17.0 and 6.17.0-5-generic are one: the longer one has more of it.
         """
-        values = self.values(subject)
-        longest = max(values, key=len, default="")
-        same = all(longest.startswith(value) and longest[len(value) :][:1] in _CONTINUES for value in values)
-        return longest if values and same else None
+        values = distinct(self.values(subject))
+        return values[0] if len(values) == 1 else None
 
     @cached_property
     def single(self) -> Dict[str, str]:
@@ -340,10 +359,16 @@ class Setting:
         return None
 
     def _meets(self, subject: str, text: str) -> Optional[bool]:
+        other = _OTHER.fullmatch(text)
+        if other:
+            pair = self.value(subject), self.value(other[1])
+            return None not in pair and len(distinct(filter(None, pair))) > 1
         values = self.values(subject)
         if not values:
             return None
-        return any(_holds(subject, text, value) for value in values)
+        answers = {_holds(subject, text, value) for value in values}
+        # Of several devices or versions, the line may be about any.
+        return answers.pop() if len(answers) == 1 else None
 
 
 def _holds(subject: str, text: str, value: str) -> bool:
@@ -367,9 +392,9 @@ def _look(line: Line, cache: Dict[str, Candidates[Fact]], shown: Dict[str, Dict[
     for pattern, fact in cache[line.key]:
         if len(shown.get(fact.subject, ())) < VALUES:
             match = pattern.search(line.text)
-            if match:
-                name = str(match.lastgroup)
-                value = fact.value or (match["v"].strip() if name == "v" else name.replace("_", "-"))
+            name = match and (fact.value or match.lastgroup)
+            if match and name:
+                value = match["v"].strip() if name == "v" else name
                 shown.setdefault(fact.subject, {}).setdefault(value, line)
 
 

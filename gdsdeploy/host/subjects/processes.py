@@ -1,13 +1,14 @@
-"""Running programs that have loaded libcufile: which library, and which variables, configuration and counters.
+"""Running programs that have a GPU open or libcufile loaded: library, variables, configuration, counters, data files.
 
-Of their environment only libcufile's variables are recorded.  A program in a container has its own files: they're read
-through /proc/PID/root.  The environment is that of the program's start; a program may have changed it since.
-Everything is read from outside; see docs/watch.md.
+Of their environment only libcufile's variables are recorded, and those by which its callers choose their own way.  A
+program in a container has its own files: they're read through /proc/PID/root.  The environment is that of the program's
+start; a program may have changed it since.  Everything is read from outside; see docs/watch.md.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import posixpath
 import re
@@ -24,6 +25,7 @@ from typing import (
     NamedTuple,
     Optional,
     Sequence,
+    Set,
     Tuple,
     TypeVar,
     Union,
@@ -32,13 +34,15 @@ from typing import (
 from ..evidence.recorder import matching_lines, read_all
 from ..facts.document import Document, collected
 from ..facts.unknown import Facts, Maybe, UndecidedError, fact, follows, if_known, known
-from ..io.mounts import Mounts, Row
+from ..io.mounts import Mounts, Row, mounts_in
 from ..libcufile import counters
-from ..libcufile.counters import Counters, Segment
+from ..libcufile.counters import Counters, Observed, Route, Segment, route
 from ..paths import CUFILE, PROCESSES
 from ..rootdir import list_folder
-from .cufile_json import VARIABLE, CufileFacts, Overlay, merged, overlay, record_configuration
+from . import clients, syscalls
+from .cufile_json import P2PDMA_VARIABLE, VARIABLE, CufileFacts, Overlay, merged, overlay, record_configuration
 from .environment import Variable, relevant
+from .filesystem import LOCAL
 from .register import collector
 
 if TYPE_CHECKING:
@@ -49,7 +53,8 @@ if TYPE_CHECKING:
 DESCRIPTORS_LIMIT, FILES_LIMIT = 8192, 16
 #: Seconds by which the times of a process and of its segment may differ without meaning anything.
 TOLERANCE = 2.0
-NVIDIA_FS = "/dev/nvidia-fs"
+#: Devices of NVIDIA's driver, and those of nvidia-fs among them.
+NVIDIA, NVIDIA_FS = "/dev/nvidia", "/dev/nvidia-fs"
 #: A Slurm job in a control group.
 JOB = re.compile(r"/job_(\d{1,12})(?=/|$)")
 #: A job as users of Slurm call it: 12, a task of an array 12_3, or a part of a heterogeneous job 12+1.
@@ -154,50 +159,79 @@ def release(file: str) -> Optional[str]:
 
 
 def open_files(folder: str) -> Dict[str, Any]:
-    """``nvidia_fs``: whether it has nvidia-fs open; None: not known.  ``files``: those that cuFile may have registered.
+    """What a process has open.
 
-    libcufile opens a registered file by its name once more, so these are open at least twice: [path, mount point,
-    filesystem, whether one of both is for direct I/O, major:minor of the filesystem].  One that is only standard input,
-    output or error isn't listed.
+    ``nvidia_fs``: whether it has nvidia-fs open, ``gpu``: any device of the driver; None: not known.  ``files``: those
+    that cuFile may have registered: libcufile opens a registered file by its name once more, so these are open at least
+    twice: [path, mount point, filesystem, whether one of both is for direct I/O, major:minor of the filesystem].  One
+    that is only standard input, output or error isn't listed.  ``data``: descriptors of data files, as in
+    syscalls.Opened.
     """
     try:
         with os.scandir(folder + "/fd") as entries:
             names = [entry.name for entry in islice(entries, DESCRIPTORS_LIMIT + 1)]
     except OSError:
-        return {"nvidia_fs": None, "files": []}
+        return {"nvidia_fs": None, "gpu": None, "files": [], "data": []}
     targets: Dict[str, List[str]] = {}
     for name in names[:DESCRIPTORS_LIMIT]:
         try:
             targets.setdefault(os.readlink(f"{folder}/fd/{name}"), []).append(name)
         except OSError:
             continue
-    is_open = any(target.startswith(NVIDIA_FS) for target in targets)
-    twice = [
-        path
+    devices = [target for target in targets if target.startswith(NVIDIA)]
+    is_open = any(target.startswith(NVIDIA_FS) for target in devices)
+    complete = is_open or len(names) <= DESCRIPTORS_LIMIT
+    ordinary = [
+        (len(numbers) == 1, path)
         for path, numbers in targets.items()
-        if len(numbers) > 1 and not STANDARD.issuperset(numbers)
+        if not STANDARD.issuperset(numbers)
         if path.startswith("/") and not path.startswith(("/dev/", "/proc/", "/sys/"))
     ]
-    mounts = Mounts(_if_readable(lambda: _read(folder + "/mountinfo", 4 << 20)) or "").by_id if twice else {}
-    rows = [[path, *_mount(folder, targets[path], mounts)] for path in sorted(twice)[:FILES_LIMIT]]
-    complete = is_open or len(names) <= DESCRIPTORS_LIMIT
-    return {"nvidia_fs": is_open if complete else None, "files": [row for row in rows if row[1]]}
+    files: List[List[Any]] = []
+    data: List[List[Any]] = []
+    mounts = mounts_of(folder).by_id if ordinary else {}
+    for once, path in sorted(ordinary)[: syscalls.FILES_LIMIT]:
+        opened = [row for row in (_opened(folder, name, path, mounts) for name in targets[path][:FILES_LIMIT]) if row]
+        if opened and not once and len(files) < FILES_LIMIT:
+            files.append([*opened[-1][:3], any(row[4] & os.O_DIRECT for row in opened), opened[-1][3]])
+        data += [row for row in opened if _holds_data(folder, row, mounts)]
+    whole = complete or bool(devices)
+    return {
+        "nvidia_fs": is_open if complete else None,
+        "gpu": bool(devices) if whole else None,
+        "files": files,
+        "data": data[: syscalls.FILES_LIMIT],
+    }
 
 
-def _mount(folder: str, descriptors: Sequence[str], mounts: Mapping[str, Row]) -> List[Any]:
-    """[mount point, filesystem, whether one descriptor is for direct I/O, major:minor of the filesystem]"""
-    point, direct, number = ("", ""), False, ""
-    for name in descriptors[:FILES_LIMIT]:
-        try:
-            lines = _read(f"{folder}/fdinfo/{name}", 4096).split("\n")[:8]
-            words = dict(line.split(None, 1) for line in lines if "\t" in line)
-            flags = int(words.get("flags:", "0"), 8)
-        except (OSError, ValueError):
-            continue
-        direct = direct or bool(flags & os.O_DIRECT)
-        row = mounts.get(words.get("mnt_id:", "").strip())
-        point, number = ((row.point, row.filesystem), row.number) if row is not None else (point, number)
-    return [*point, direct, number]
+def mounts_of(folder: str) -> Mounts:
+    """The mounts that a process sees; none where they can't be read."""
+    return mounts_in(_if_readable(lambda: _read(folder + "/mountinfo", 4 << 20)) or "")
+
+
+def _opened(folder: str, name: str, path: str, mounts: Mapping[str, Row]) -> Optional[List[Any]]:
+    """As in syscalls.Opened, with the mount's id at the end; None: it's closed, or on no mount, or a folder."""
+    try:
+        lines = _read(f"{folder}/fdinfo/{name}", 4096).split("\n")[:8]
+        words = dict(line.split(None, 1) for line in lines if "\t" in line)
+        flags, position = int(words.get("flags:", "0"), 8), int(words.get("pos:", "0"))
+    except (OSError, ValueError):
+        return None
+    number = words.get("mnt_id:", "").strip()
+    row = mounts.get(number)
+    if row is None or flags & os.O_DIRECTORY:
+        return None
+    return [path, row.point, row.filesystem, row.number, flags, position, int(name), number]
+
+
+def _holds_data(folder: str, opened: List[Any], mounts: Mapping[str, Row]) -> bool:
+    """Takes the mount's id from the end of the row."""
+    path, point, descriptor, row = opened[0], opened[1], opened[6], mounts[opened.pop()]
+    if str(descriptor) in STANDARD or not syscalls.is_data(path, row):
+        return False
+    # Elsewhere than on / nothing asks the filesystem: it may not answer.
+    size = _if_readable(lambda: os.stat(f"{folder}/fd/{descriptor}").st_size) if point == "/" else None
+    return point != "/" or (size or 0) >= syscalls.LEAST
 
 
 def dead_segments() -> List[Segment]:
@@ -232,13 +266,28 @@ def _is_dead(segment: Segment) -> bool:
 
 
 PROC = "/proc"
+
+
+def is_hidden() -> bool:
+    """Whether /proc hides the processes of other users from this one (hidepid of proc(5))."""
+    row = mounts_of("/proc/self").at("/proc")
+    hiding = (
+        [option for option in row.options if re.match(r"hidepid=(2|4|invisible|ptraceable)$", option)] if row else []
+    )
+    return bool(hiding) and not os.path.isdir(PROC + "/1")
+
+
 #: Most programs that are recorded, and seconds for looking at all processes.
 PROGRAMS_LIMIT = 256
 SECONDS = 10.0
+#: Seconds between two looks at what processes move, for evidence.
+PAUSE = 1.0
 #: Bytes of the list of one process's mappings; a program with GPUs has thousands of mappings of 100 bytes.
 MAPS_LIMIT = 16 * 1024 * 1024
 ENVIRONMENT_LIMIT = 2 * 1024 * 1024
-MAPPED = r"/(?:libcufile\.so[.0-9]*|libcuda\.so[.0-9]*|SYSV[0-9a-f]{8})(?: \(deleted\))?$"
+MAPPED = r"/(?:libcufile\.so[.0-9]*|libcuda\.so[.0-9]*|SYSV[0-9a-f]{8}|nvidia[-a-z0-9]*)(?: \(deleted\))?$"
+#: A range of a file that is mapped: its begin, its end, its rights and its path.
+RANGE = re.compile(rb"(?m)^([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ [1-9]\d* +(/.*)$")
 #: How the kernel names a mapped segment; its id is in the place of the inode.
 SHARED = re.compile(r"/SYSV([0-9a-f]{8})")
 PACKAGES = re.compile(r"^/.*?/(?:site|dist)-packages(?=/)")
@@ -258,7 +307,13 @@ class Maps(NamedTuple):
     #: file of libcufile → one of its ranges, as in /proc/PID/map_files
     libraries: Mapping[str, str]
     segments: Segments
+    #: whether it has libcuda, and a device of the driver
     cuda: bool
+    gpu: bool
+    #: file that isn't run → bytes of it, for a program that may use a GPU
+    data: Mapping[str, int]
+    #: clients.CLIENTS of which it has the library
+    clients: Tuple[str, ...]
     #: whether all its mappings were read
     whole: bool
 
@@ -266,6 +321,21 @@ class Maps(NamedTuple):
 @collector("processes")
 def collect_processes(recorder: Recorder, _request: EvidenceRequest) -> None:
     Scan(PROGRAMS_LIMIT, SECONDS).look(recorder)
+    rows = recorder.document["processes"][PROCESSES]["programs"]
+    reading = [row for row in rows if row.get("io") and row["io"]["files"]]
+    if reading:
+        # What a process has moved since its start says nothing about now.
+        time.sleep(PAUSE)
+    for row in reading:
+        again = _if_readable(partial(_again, Identity(row["pid"], row["start"])))
+        row.update({} if again is None else {"io_before": row["io"], "io": again})
+
+
+def _again(process: Identity) -> Optional[Dict[str, Any]]:
+    """What it has moved by now; None: it ended.  Raises OSError."""
+    folder = f"{PROC}/{process.pid}"
+    moving = _moving(folder)["io"]
+    return moving if identity(folder, process.pid) == process else None
 
 
 class _Remembered(NamedTuple):
@@ -289,10 +359,16 @@ class Scan:
         self._now = _Remembered({}, {})
 
     def look(self, recorder: Recorder) -> None:
-        """Record the programs that have loaded libcufile."""
+        """Record the programs that have a GPU open or libcufile loaded."""
         programs: List[Dict[str, Any]] = []
         dead = _if_readable(lambda: len(dead_segments()))
-        summary: Dict[str, Any] = {"programs": programs, "unread": 0, "more": False, "dead": dead}
+        summary: Dict[str, Any] = {
+            "programs": programs,
+            "unread": 0,
+            "more": False,
+            "dead": dead,
+            "hidden": is_hidden(),
+        }
         recorder.document["processes"][PROCESSES] = summary
         before, self._now = self._now, _Remembered({}, {})
         end = time.monotonic() + self._seconds
@@ -317,17 +393,19 @@ class Scan:
         process = identity(folder, pid)
         until, program, mapped = before.whole.get(process, (0.0, {}, ()))
         if until > time.monotonic():
-            program = {**program, "statistics": statistics(folder, process, mapped)}
-            if "counters" in program["statistics"] and identity(folder, pid) == process:
+            if program["libraries"]:
+                program = {**program, "statistics": statistics(folder, process, mapped)}
+            program = {**program, **_moving(folder)}
+            if _is_settled(program) and identity(folder, pid) == process:
                 self._now.whole[process] = until, program, mapped
                 return program
         again = before.others.get(process, 0.0)
         if again <= time.monotonic():
             maps = mapped_files(folder + "/maps")
             summary["more"] = summary["more"] or not maps.whole
-            if maps.libraries:
+            if maps.libraries or maps.gpu or (maps.cuda and open_files(folder)["gpu"]):
                 program = _program(recorder, process, maps)
-                if self._counters_alone and "counters" in program.get("statistics", {}):
+                if self._counters_alone and _is_settled(program):
                     self._now.whole[process] = time.monotonic() + AGAIN, program, maps.segments
                 return program if identity(folder, pid) == process else None
             may_load = maps.cuda or age(process) < AGAIN
@@ -336,19 +414,49 @@ class Scan:
         return None
 
 
+def _is_settled(program: Dict[str, Any]) -> bool:
+    """Whether all but its numbers may be a minute old."""
+    return not program["libraries"] or "counters" in program.get("statistics", {})
+
+
 def mapped_files(maps: str) -> Maps:
     """From a file ``maps`` of /proc; raises OSError."""
     with open(maps, "rb") as file:
         data = read_all(file, MAPS_LIMIT)
     rows = [line.split(None, 5) for line in matching_lines(data, MAPPED) if line.count(" ") >= 5]
     names = [(row[5], row[4], row[0]) for row in rows if len(row) == 6]
+    of_gpu = any("/libcu" in path or path.startswith(NVIDIA) for path, _, _ in names)
+    mapped, run = _ranges(data) if of_gpu else ({}, set())
     shared = [(SHARED.match(path), inode) for path, inode, _ in names]
     return Maps(
         {path: at for path, _, at in sorted(names) if "/libcufile.so" in path},
         tuple(sorted({(int(match.group(1), 16), int(inode)) for match, inode in shared if match})),
         any("/libcuda.so" in path for path, _, _ in names),
+        any(path.startswith(NVIDIA) for path, _, _ in names),
+        {path: size for path, size in mapped.items() if path not in run},
+        clients.mapped(run),
         len(data) < MAPS_LIMIT,
     )
+
+
+def _ranges(maps: bytes) -> Tuple[Dict[str, int], Set[str]]:
+    """Bytes of each file that is mapped, and those of which a part is run."""
+    sizes: Dict[str, int] = {}
+    run: Set[str] = set()
+    for match in RANGE.finditer(maps):
+        begin, end, rights, name = match.groups()
+        path = name.decode("utf-8", "replace")
+        sizes[path] = sizes.get(path, 0) + int(end, 16) - int(begin, 16)
+        run |= {path} if b"x" in rights else set()
+    return sizes, run
+
+
+def _moving(folder: str) -> Dict[str, Any]:
+    """What changes while a process runs: its open files, and what it has moved by system calls."""
+    opened = open_files(folder)
+    data = opened.pop("data")
+    text = _if_readable(lambda: _read(folder + "/io", 4096))
+    return {**opened, "io": None if text is None else syscalls.read_io(text, data)}
 
 
 def _program(recorder: Recorder, process: Identity, maps: Maps) -> Dict[str, Any]:
@@ -356,8 +464,11 @@ def _program(recorder: Recorder, process: Identity, maps: Maps) -> Dict[str, Any
     program: Dict[str, Any] = {"pid": process.pid, "start": process.start, "libraries": libraries}
     program.update({"program": "", "unit": "", "container": None})
     try:
-        program["statistics"] = statistics(folder, process, maps.segments)
-        program.update(open_files(folder))
+        none = {"reason": counters.NO_LIBRARY}
+        program["statistics"] = statistics(folder, process, maps.segments) if libraries else none
+        program.update(_moving(folder))
+        program["clients"] = list(maps.clients)
+        program["mapped"] = syscalls.mapped_data(maps.data, mounts_of(folder).at) if maps.data else []
         program["releases"] = {
             path: _if_readable(partial(release, f"{folder}/map_files/{at}")) for path, at in maps.libraries.items()
         }
@@ -372,6 +483,8 @@ def _program(recorder: Recorder, process: Identity, maps: Maps) -> Dict[str, Any
         pairs = (entry.partition("=") for entry in _read(folder + "/environ", ENVIRONMENT_LIMIT).split("\0"))
         environment = {name: value for name, _, value in pairs}
         variables = program["variables"] = relevant(environment)
+        program["modes"] = clients.modes(environment)
+        program["udev"] = _udev(folder, program["io"])
         program["jobs"] = job_names(program["unit"], environment)
         if variables.get(VARIABLE):
             path = variables[VARIABLE]
@@ -405,6 +518,12 @@ def job_names(group: str, environment: Mapping[str, str]) -> List[str]:
     part = next((part for part in parts if job and environment[_PART + part] == job.group(1)), "")
     names = (array, f"{array}_{task}", first if part else "", f"{first}+{part}")
     return [name for name in names if job and JOB_NAME.fullmatch(name)]
+
+
+def _udev(folder: str, io: Any) -> Dict[str, bool]:
+    """major:minor of each disk with data files → whether udev's database, as the process sees it, knows it."""
+    numbers = {file[3] for file in (io or {}).get("files", []) if file[2] in LOCAL}
+    return {number: os.path.exists(f"{folder}/root/run/udev/data/b{number}") for number in sorted(numbers)}
 
 
 def _as_its_user(folder: str, recorder: Recorder, path: str, root: str) -> str:
@@ -476,9 +595,18 @@ _TYPES: Mapping[str, type] = {
     **dict.fromkeys(("pid", "start"), int),
     **dict.fromkeys(("program", "unit", "base", "config", "error"), str),
     **dict.fromkeys(("container", "nvidia_fs"), bool),
-    **dict.fromkeys(("statistics", "wheels", "releases", "variables"), dict),
-    **dict.fromkeys(("libraries", "files", "jobs"), list),
+    **dict.fromkeys(("statistics", "wheels", "releases", "variables", "io", "io_before", "modes", "udev"), dict),
+    **dict.fromkeys(("libraries", "files", "jobs", "mapped", "clients"), list),
 }
+
+
+class Before(NamedTuple):
+    """What an earlier look at a process found."""
+
+    #: seconds of the host's monotonic clock
+    at: float
+    counters: Optional[Counters]
+    io: Optional[syscalls.Io]
 
 
 class Program(Facts):
@@ -505,6 +633,15 @@ class Program(Facts):
         #: when its counters were read, in seconds of the host's monotonic clock
         self.at = float(at) if isinstance(at, (int, float)) else 0.0
         self.files = _files(row.get("files", []))
+        #: what it has moved by system calls, and a moment before; None: not recorded
+        self.io, self.io_before = (syscalls.from_record(row.get(name)) for name in ("io", "io_before"))
+        #: data files that it has mapped: (path, mount point, filesystem)
+        self.mapped = tuple((str(row[0]), str(row[1]), str(row[2])) for row in _lists(row.get("mapped", []), 3))
+        #: clients.CLIENTS that it has loaded, and the variables by which they choose their way
+        self.clients = tuple(map(str, row.get("clients", [])))
+        self.modes = {str(name): str(value) for name, value in row.get("modes", {}).items()}
+        #: major:minor of each disk with data files → whether udev's database knows it, as the process sees it
+        self.udev = {str(number): value is True for number, value in row.get("udev", {}).items()}
         #: what its Slurm job is called beside its number
         self.jobs = tuple(map(str, row.get("jobs", [])))
 
@@ -550,15 +687,40 @@ class Program(Facts):
         place = "the environment of process {}".format(self._row.get("pid"))
         return overlay(self.document, key, Variable(VARIABLE, named, place, f"{VARIABLE}={named}"))
 
+    @property
+    def has_no_nvidia_fs(self) -> bool:
+        """Whether it's known to have no nvidia-fs open."""
+        return if_known(lambda: self.nvidia_fs, None) is False
+
     #: whether it has nvidia-fs open, without which its I/O can't take it
     nvidia_fs: bool = follows(lambda self: collected(self._row.get("nvidia_fs"), "its open files were not recorded"))
 
-    def mount_of(self, file: OpenFile, storage: StorageFacts) -> Optional[Mount]:
+    def mount_of(self, file: Union[OpenFile, syscalls.Opened], storage: StorageFacts) -> Optional[Mount]:
         """The host's mount of a file's filesystem, which may be elsewhere in a namespace of its own; None: it has none.
 
         Raises UndecidedError.
         """
         return storage.of_filesystem(file.number, file.mount)
+
+    def way(self, before: Optional[Before] = None) -> Route:
+        """The way of its I/O since an earlier look, beside all that cuFile has counted.
+
+        before: None: the evidence itself has two looks at what it moved by system calls.
+        """
+        old = before or Before(self.at, None, self.io_before)
+        counted = route(Observed(self.counters, old.counters, self.at - old.at))
+        moved = syscalls.moved(self.io, old.io)
+        return clients.beside(counted, moved, self)
+
+    @property
+    def may_use_p2pdma(self) -> bool:
+        """Whether its configuration, or the variable over it, asks for P2PDMA anywhere, or that isn't known."""
+        try:
+            over = self.overlay
+            words = json.dumps(merged(self.base, over.config if over else {}))
+            return '"use_pci_p2pdma": true' in words or self.variables.get(P2PDMA_VARIABLE, "").lower() == "true"
+        except UndecidedError:
+            return True
 
     @property
     def level(self) -> Optional[int]:
@@ -575,7 +737,7 @@ class Program(Facts):
 
 
 class ProcessFacts(Facts):
-    """Programs that have loaded libcufile."""
+    """Programs that have a GPU open, or libcufile loaded."""
 
     def __init__(self, document: Document, cufile: CufileFacts) -> None:
         super().__init__(document)
@@ -592,8 +754,12 @@ class ProcessFacts(Facts):
             raise UndecidedError("the record of running programs is malformed")
         raise self.document.not_collected("running programs were", "processes")
 
-    programs: Tuple[Program, ...] = follows(
+    every: Tuple[Program, ...] = follows(
         lambda self: tuple(Program(self.document, self._cufile, row) for row in self._record["programs"])
+    )
+    #: those with libcufile
+    programs: Tuple[Program, ...] = follows(
+        lambda self: tuple(each for each in self.every if each.counters != counters.NO_LIBRARY)
     )
 
     @fact
@@ -605,6 +771,8 @@ class ProcessFacts(Facts):
         if unread:
             words = "{} process{} could not be read: permission denied"
             raise UndecidedError(words.format(unread, "" if unread == 1 else "es"))
+        if self._record.get("hidden") is True:
+            raise UndecidedError("processes of other users are hidden (hidepid of /proc): only root sees them")
         if more:
             raise UndecidedError("not every process was looked at: there are too many")
         return True
@@ -622,6 +790,10 @@ def _counters(record: Dict[str, Any]) -> Union[Counters, str]:
     reason_id = reason if isinstance(reason, str) and reason in counters.REASONS else counters.NO_RECORD
     result = counters.from_record(record.get("counters"))
     return reason_id if result is None else result
+
+
+def _lists(rows: List[Any], length: int) -> List[List[Any]]:
+    return [row for row in rows if isinstance(row, list) and len(row) == length]
 
 
 def _files(rows: List[Any]) -> Tuple[OpenFile, ...]:

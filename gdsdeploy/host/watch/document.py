@@ -12,7 +12,9 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..facts.unknown import Unknown, if_known
 from ..io.wording import aligned, first_few, line
-from ..libcufile.counters import NOT_COUNTED, REASONS, Counters, releases, route_words
+from ..libcufile.counters import BOUNCED, MAPPED, MIXED, NOT_COUNTED, POSIX, REASONS, Counters, releases, route_words
+from ..subjects import clients
+from ..subjects.clients import Fallback
 from ..subjects.processes import Program
 from ..subjects.programs import configuration
 from .look import JOB, Entry, Look, named, owner, pods
@@ -20,6 +22,8 @@ from .look import JOB, Entry, Look, named, owner, pods
 VERSION = 1
 #: Characters of a text, and of all processes as JSON; a controller takes an answer of 8 MiB.
 LONG, LARGEST = 256, 4 << 20
+#: Paths of which system calls, or page faults, have the bytes.
+BY_CALLS = (POSIX, BOUNCED, MAPPED, MIXED)
 #: Open files, libraries and GPUs of one process.
 FEW = 8
 
@@ -56,6 +60,7 @@ def _jobs(program: Program) -> Tuple[str, ...]:
 def row(entry: Entry, names: Dict[str, str]) -> Dict[str, Any]:
     """One process and the way of its I/O.  names: UID of a pod → its name."""
     program, result = entry
+    why = clients.fallback(program) if result.path in BY_CALLS else Fallback()
     of = named(owner(program.unit), names)
     counted = program.counters.gpus if isinstance(program.counters, Counters) else ()
     moving = [gpu.uuid for gpu in counted if gpu.read.n or gpu.write.n]
@@ -76,13 +81,8 @@ def row(entry: Entry, names: Dict[str, str]) -> Dict[str, Any]:
             "nvidia_fs_open": if_known(lambda: program.nvidia_fs, None),
             "gpus": moving[:FEW],
             "files": [
-                {
-                    "path": _text(file.path),
-                    "mount": _text(file.mount),
-                    "filesystem": _text(file.filesystem),
-                    "direct": file.direct,
-                }
-                for file in program.files[:FEW]
+                {"path": _text(path), "mount": _text(mount), "filesystem": _text(kind), "direct": direct}
+                for path, (mount, kind, direct) in list(_files_of(program).items())[:FEW]
             ],
             "path": result.path,
             "operations": dict(result.operations),
@@ -98,14 +98,30 @@ def row(entry: Entry, names: Dict[str, str]) -> Dict[str, Any]:
             "write_rate": _whole(result.rate(result.written)),
             "bounce_rate": _whole(result.rate(result.bounced)),
             "reason": result.reason,
+            "beside": result.beside,
+            "beside_bytes": result.beside_bytes,
+            "fallback": {name: _text(text) for name, text in why._asdict().items()},
         }
     )
 
 
+def _files_of(program: Program) -> Dict[str, Tuple[str, str, bool]]:
+    """Path → (mount point, filesystem, whether it's open for direct I/O), registered ones first."""
+    files = {file.path: (file.mount, file.filesystem, file.direct) for file in program.files}
+    for file in program.io.files if program.io else ():
+        files.setdefault(file.path, (file.mount, file.filesystem, file.direct))
+    return files or {path: (mount, kind, False) for path, mount, kind in program.mapped}
+
+
 def explained(values: Dict[str, Any]) -> Dict[str, Any]:
-    """A row with ``words`` for its path, and ``why`` it isn't counted and what is to ``fix``; empty where it is."""
-    why, fix = REASONS[values["reason"]] if values["path"] == NOT_COUNTED else ("", "")
-    path = route_words(values["path"], values["reason"], values["operations"])
+    """A row with ``words`` for its path, ``why`` it bounces or isn't counted, and what is to ``fix``."""
+    if values["path"] == NOT_COUNTED:
+        why, fix = REASONS[values["reason"]]
+    elif values["beside"] or values["path"] == MAPPED:
+        why, fix = clients.words(values["path"], Fallback(**values["fallback"]), bool(values["libcufile"]))
+    else:
+        why, fix = "", ""
+    path = route_words(values["path"], values["reason"], values["operations"], values["beside"])
     return {**values, "words": path, "why": why, "fix": fix}
 
 
@@ -131,14 +147,14 @@ UNKNOWN, NONE = "?", "-"
 
 
 def lines(processes: Sequence[Tuple[str, Mapping[str, Any]]], most: int = 0) -> List[str]:
-    """A line for each process, and the reasons for those that aren't counted.
+    """A line for each process, and the reasons for those that bounce without cuFile or aren't counted.
 
     processes: (host, row) in the order of the table; hosts have a column unless all names are empty.
     most: rows that are shown; 0: all.
     """
     shown = processes[:most] if most else processes
     if not shown:
-        return ["no process has libcufile loaded"]
+        return ["no process has a GPU open or libcufile loaded"]
     named = any(host for host, _ in shown)
     rows = [["host"] * named + list(COLUMNS)] + [[host] * named + _cells(row) for host, row in shown]
     text = aligned(rows)
@@ -148,14 +164,16 @@ def lines(processes: Sequence[Tuple[str, Mapping[str, Any]]], most: int = 0) -> 
 
 
 def reasons(rows: Any) -> List[str]:
-    """For each reason why a process isn't counted: what it means, and what to do."""
-    texts: Dict[str, Tuple[str, str]] = {}
+    """For each reason why processes bounce without cuFile, or aren't counted: what it means, and what to do."""
+    texts: Dict[Tuple[str, str, str], List[int]] = {}
     for row in rows:
-        if row["path"] == NOT_COUNTED:
-            texts.setdefault(row["reason"], (row["why"], row["fix"]))
+        if row["why"]:
+            name = row["words"] if row["path"] == NOT_COUNTED else row["path"]
+            texts.setdefault((name, row["why"], row["fix"]), []).append(row["pid"])
     text: List[str] = []
-    for reason, (why, fix) in sorted(texts.items()):
-        text += [f"not counted ({reason}): {why}", f"    what to do: {fix}"]
+    for (name, why, fix), pids in sorted(texts.items()):
+        of = "" if name.startswith("not") else f" ({first_few([str(pid) for pid in pids], FEW)})"
+        text += [f"{name}{of}: {why}", f"    what to do: {fix}"]
     return text
 
 
@@ -163,7 +181,7 @@ def total(rows: Sequence[Mapping[str, Any]]) -> str:
     """One line about all processes."""
     bounced = sum(row["bounce_rate"] or 0 for row in rows)
     counted = [row for row in rows if row["path"] != NOT_COUNTED]
-    words = f"{len(rows)} with libcufile, {len(counted)} counted"
+    words = f"{len(rows)} with a GPU or libcufile, {len(counted)} counted"
     return f"{words}; {amount(bounced)}/s through the memory of the host"
 
 
@@ -175,7 +193,7 @@ def order(row: Mapping[str, Any]) -> Tuple[float, float, int]:
 def _cells(row: Mapping[str, Any]) -> List[str]:
     about = "" if row["bounced_exact"] else "~"
     moved = row["since"] == "look"
-    path = row["words"] + ("" if moved or row["path"] in (NOT_COUNTED, "idle") else ", before")
+    path = row["words"] + ("" if moved or row["path"] in (NOT_COUNTED, MAPPED, "idle") else ", before")
     return [
         _rate(row, "bounce_rate", about),
         _rate(row, "read_rate"),

@@ -10,12 +10,12 @@ from ..evidence.recorder import Recorder
 from ..facts.document import Document
 from ..facts.unknown import Unknown, if_known, known
 from ..io.wording import line
-from ..libcufile.counters import Counters, Observed, Route, route
+from ..libcufile.counters import Counters, Route
 from ..paths import CUFILE
 from ..rootdir import list_folder
 from ..subjects import processes
 from ..subjects.cufile_json import CufileFacts
-from ..subjects.processes import ProcessFacts, Program, Scan
+from ..subjects.processes import Before, ProcessFacts, Program, Scan
 
 #: kubelet's folder for each pod is NAMESPACE_NAME_UID.
 _POD_LOGS = "/var/log/pods"
@@ -58,7 +58,7 @@ def named(whose: Owner, names: Mapping[str, str]) -> Owner:
     return whose._replace(name=line(names.get(whose.name, whose.name) if whose.kind == POD else whose.name))
 
 
-#: Most processes with libcufile that are shown, and seconds for one look at all processes.
+#: Most processes with a GPU or libcufile that are shown, and seconds for one look at all processes.
 PROGRAMS, SECONDS = 500, 30.0
 
 
@@ -82,31 +82,30 @@ class Look(NamedTuple):
 
 
 class Watcher:
-    """Remembers what each process had counted when it was looked at last.
+    """Remembers what each process had counted and moved when it was looked at last.
 
     counters_alone: whether all else about a process that is counted may be a minute old.
     """
 
     def __init__(self, programs: int = PROGRAMS, *, counters_alone: bool = False) -> None:
         self._scan = Scan(programs, SECONDS, counters_alone=counters_alone)
-        self._before: Dict[Tuple[int, int], Tuple[float, Counters]] = {}
+        self._before: Dict[Tuple[int, int], Before] = {}
 
     def look(self) -> Look:
-        """All processes with libcufile, those that bounce most first."""
+        """All processes with a GPU or libcufile, those that bounce most first."""
         recorder = Recorder()
         recorder.text(CUFILE)
         recorder.attempt("processes", lambda: self._scan.look(recorder), 2 * SECONDS)
         document = Document(recorder.finish())
         facts = ProcessFacts(document, CufileFacts(document))
-        programs = if_known(lambda: facts.programs, ())
+        programs = if_known(lambda: facts.every, ())
         before, self._before = self._before, {}
         entries: List[Entry] = []
         for program in programs:
             key = (program.pid, program.start)
-            then, old = before.get(key, (program.at, None))
-            if isinstance(program.counters, Counters):
-                self._before[key] = (program.at, program.counters)
-            entries.append(Entry(program, route(Observed(program.counters, old, program.at - then))))
+            counted = program.counters if isinstance(program.counters, Counters) else None
+            self._before[key] = Before(program.at, counted, program.io)
+            entries.append(Entry(program, program.way(before.get(key))))
         gaps = [gap["reason"] for gap in recorder.document["gaps"]]
         complete = known(lambda: facts.complete)
         missing = complete.reason if isinstance(complete, Unknown) else next(iter(gaps), None)

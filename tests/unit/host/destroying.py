@@ -13,6 +13,8 @@ from typing import Any
 
 import yaml
 
+from gdsdeploy.host.model.causes import filled
+
 ROOT = Path(__file__).parents[3]
 HOST = ROOT / "gdsdeploy" / "host"
 DECLARED: dict[str, Any] = yaml.safe_load((ROOT / "tests" / "cases" / "destroying.yml").read_text())
@@ -33,7 +35,7 @@ LOSES = re.compile(r"\b(drain\w*|end the programs|erases)\b")
 def fixes() -> dict[str, str]:
     """Id → fix, of the tables' rows with such a verb; place → text, of the strings of the program."""
     rows = [row for path in sorted(HOST.glob("data/*.json")) for row in json.loads(path.read_text()) if "fix" in row]
-    found = {row.get("id") or row["cause"]: row["fix"] for row in rows}
+    found = {row.get("id") or row["cause"]: filled(row["fix"], {}) for row in rows}
     for folder in ("subjects", "kmod"):
         for path in sorted((HOST / folder).glob("*.py")):
             found.update({f"{folder}/{path.name}:{line}": text for line, text in _strings(ast.parse(path.read_text()))})

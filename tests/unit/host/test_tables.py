@@ -26,6 +26,7 @@ KEYS = {
     "audit_findings": ("id",),
     "compat": ("id",),
     "causes": ("id",),
+    "cufile_clients": ("id",),
     "cufile_counters": ("version", "size"),
     "cufile_errors": ("family", "code"),
     "file_flags": ("flag",),

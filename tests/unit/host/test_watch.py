@@ -188,8 +188,8 @@ def test_the_table_says_what_moves_what_moved_and_why_something_is_not_counted()
     assert cells[3].startswith("? ? ? not counted (statistics-off) 3 python")
     assert cells[4] == "not counted (statistics-off): " + counters.REASONS[counters.STATISTICS_OFF][0]
     assert cells[5].startswith("what to do: set profile.cufile_stats to 3")
-    assert table.total(result) == "3 with libcufile, 2 counted; 2.0 MiB/s through the memory of the host"
-    assert table.lines([]) == ["no process has libcufile loaded"]
+    assert table.total(result) == "3 with a GPU or libcufile, 2 counted; 2.0 MiB/s through the memory of the host"
+    assert table.lines([]) == ["no process has a GPU open or libcufile loaded"]
     assert table.lines([("", row) for row in result], most=1)[2] == "and 2 more"
 
 
