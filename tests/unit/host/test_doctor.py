@@ -23,7 +23,7 @@ FINE = "capable, with a GPU"
 ROW: dict[str, Any] = watch.explained(
     {
         "pid": 4711, "start": 5, "program": "python3", "owner": {"kind": "", "name": ""}, "path": "compat",
-        "reason": "", "operations": {"compat": 9}, "bounce_rate": 3 << 30, "bounced_bytes": 9 << 30,
+        "reason": "", "operations": {"compat": 9}, "bounce_rate": 3 << 30, "bounced_bytes": 9 << 30, "beside": "",
     }
 )  # fmt: skip
 
