@@ -106,9 +106,7 @@ def collect_userland(recorder: Recorder, _request: EvidenceRequest) -> None:
     if any("NVRM: Xid" in Document(recorder.document).printed(log) for log in LOGS):
         query = "--query-gpu=pci.bus_id,gpu_recovery_action"
         recorder.command(RECOVERY, ["nvidia-smi", query, "--format=csv,noheader"], timeout=20.0)
-    gpus = recorder.names(NVIDIA + "/gpus")
-    if len(gpus) > 1 or (gpus and recorder.exists(FABRIC_PROGRAM)):
-        _collect_fabric(recorder)
+    collect_fabric(recorder)
 
 
 #: The fabric manager's program; a host with one GPU and without it has no fabric.
@@ -120,7 +118,11 @@ WAITING, COMPLETED = ("In Progress", "Not Started"), "Completed"
 _WAITS, _BOOTING = (1.0, 2.0, 4.0, 8.0, 16.0, 0.0), 300
 
 
-def _collect_fabric(recorder: Recorder) -> None:
+def collect_fabric(recorder: Recorder) -> None:
+    """How far each GPU is with its fabric, where there may be one; asked again while GPUs may still register."""
+    gpus = recorder.names(NVIDIA + "/gpus")
+    if len(gpus) < 2 and not (gpus and recorder.exists(FABRIC_PROGRAM)):
+        return
     uptime = re.match(r"\d{1,12}", if_known(lambda: Document(recorder.document).line("/proc/uptime"), "") or "")
     for wait in _WAITS if uptime and int(uptime[0]) < _BOOTING else (0.0,):
         query = "--query-gpu=pci.bus_id,fabric.state,fabric.status"
