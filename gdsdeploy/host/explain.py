@@ -278,13 +278,15 @@ def _kind(kind: Kind, explanation: Explanation) -> Iterator[str]:
 def render_process(explained: ExplainedProcess) -> str:
     """Lines of text."""
     program, way = explained.program, explained.route
-    lines = wrapped(f"{program.label}: {route_words(way.path, way.reason, way.operations)}", "")
-    if way.operations:
+    lines = wrapped(f"{program.label}: {route_words(way.path, way.reason, way.operations, way.beside)}", "")
+    if way.operations or way.beside:
         about = "" if way.exact else "about "
-        moved = f"since it opened cuFile: {way.read} bytes read, {way.written} written"
+        since = f"in {way.seconds:.1f} seconds" if way.recent else "since it opened cuFile"
+        moved = f"{since}: {way.read} bytes read, {way.written} written"
         lines += wrapped(f"{moved}, {about}{way.bounced} of them through CPU memory", "  ")
-    lines += wrapped("libcufile: " + ", ".join(versions(program)), "  ")
-    lines += wrapped("configuration: " + configuration(program), "  ")
+    lines += wrapped("libcufile: " + (", ".join(versions(program)) or "not loaded"), "  ")
+    if program.libraries:
+        lines += wrapped("configuration: " + configuration(program), "  ")
     for path, name in explained.files:
         lines += wrapped(f"file: {path} (its mount allows: {name})", "  ")
     if not explained.causes and way.operations.get(COMPAT):

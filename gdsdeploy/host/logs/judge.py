@@ -174,10 +174,10 @@ def render(answer: Answer) -> str:
     possible = [cause for cause in answer.causes if cause.certainty == POSSIBLE]
     for number, cause in enumerate(sure, 1):
         lines += [*_cause(cause, f"{number}. "), ""]
-    if not sure:
+    if not answer.causes:
         lines += ["No line shows a cause." if answer.recognised else "Nothing in this text is known here.", ""]
     if possible:
-        lines += ["Possible, but not shown:"]
+        lines += ["Possible; this text doesn't decide it:"]
         lines += [text for cause in possible for text in _cause(cause, "   ")] + [""]
     if answer.decide:
         lines += ["To decide, run:", *_wrapped(answer.decide, "   "), ""]
@@ -386,6 +386,9 @@ def _signs_of(line: Line, candidates: Candidates[Sign], env: Setting, collector:
         holds = env.meets(sign.when) if match and sign.when else True
         if match is None or holds is False:
             continue
+        # What may be a cause on this host isn't harmless.
+        if sign.harmless and is_sign:
+            break
         is_sign = True
         # Two lines of a sign say as much as a thousand.
         if collector.quotes.get(sign.id, 0) < 2:

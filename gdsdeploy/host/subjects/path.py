@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Callable, Iterable, Iterator, List, Optional, 
 from ..facts.unknown import Maybe, Unknown, any_of, if_known, known
 from ..gdscheck.reader import SINCE
 from ..io.mounts import Mounts
-from ..libcufile.counters import NOT_COUNTED, Observed, route, route_words
+from ..libcufile.counters import NOT_COUNTED, route_words
 from ..model.expectation import Expectation
 from . import cufile_json, filesystem, libcufile, mechanisms, nvidia_fs, storage
 from .condition import (
@@ -378,9 +378,10 @@ def _at_work(facts: HostFacts, mount: str) -> Iterator[str]:
     for program in if_known(lambda: facts.processes.programs, ()):
         mounts = [if_known(partial(program.mount_of, file, facts.storage), None) for file in program.files]
         if any(each.mount_point == mount for each in mounts if each is not None):
-            way = route(Observed(program.counters))
+            way = program.way()
             if way.path != NOT_COUNTED:
-                yield f"{program.label} has files here, and its I/O took: {route_words(way.path, '', way.operations)}"
+                words = route_words(way.path, "", way.operations, way.beside)
+                yield f"{program.label} has files here, and its I/O took: {words}"
 
 
 def _answer(result: MountPath) -> Answer:

@@ -280,6 +280,8 @@ def is_hidden() -> bool:
 #: Most programs that are recorded, and seconds for looking at all processes.
 PROGRAMS_LIMIT = 256
 SECONDS = 10.0
+#: Seconds between two looks at what processes move, for evidence.
+PAUSE = 1.0
 #: Bytes of the list of one process's mappings; a program with GPUs has thousands of mappings of 100 bytes.
 MAPS_LIMIT = 16 * 1024 * 1024
 ENVIRONMENT_LIMIT = 2 * 1024 * 1024
@@ -319,6 +321,21 @@ class Maps(NamedTuple):
 @collector("processes")
 def collect_processes(recorder: Recorder, _request: EvidenceRequest) -> None:
     Scan(PROGRAMS_LIMIT, SECONDS).look(recorder)
+    rows = recorder.document["processes"][PROCESSES]["programs"]
+    reading = [row for row in rows if row.get("io") and row["io"]["files"]]
+    if reading:
+        # What a process has moved since its start says nothing about now.
+        time.sleep(PAUSE)
+    for row in reading:
+        again = _if_readable(partial(_again, Identity(row["pid"], row["start"])))
+        row.update({} if again is None else {"io_before": row["io"], "io": again})
+
+
+def _again(process: Identity) -> Optional[Dict[str, Any]]:
+    """What it has moved by now; None: it ended.  Raises OSError."""
+    folder = f"{PROC}/{process.pid}"
+    moving = _moving(folder)["io"]
+    return moving if identity(folder, process.pid) == process else None
 
 
 class _Remembered(NamedTuple):
@@ -678,7 +695,7 @@ class Program(Facts):
     #: whether it has nvidia-fs open, without which its I/O can't take it
     nvidia_fs: bool = follows(lambda self: collected(self._row.get("nvidia_fs"), "its open files were not recorded"))
 
-    def mount_of(self, file: OpenFile, storage: StorageFacts) -> Optional[Mount]:
+    def mount_of(self, file: Union[OpenFile, syscalls.Opened], storage: StorageFacts) -> Optional[Mount]:
         """The host's mount of a file's filesystem, which may be elsewhere in a namespace of its own; None: it has none.
 
         Raises UndecidedError.

@@ -5,14 +5,14 @@ The counters of a process are all since it opened cuFile.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Sequence, Tuple
 
 from ..facts.unknown import Maybe, UndecidedError, Unknown, as_dict, if_known, known, or_else, require
-from ..libcufile.counters import NOT_COUNTED, REASONS, Observed, Route, route
+from ..libcufile.counters import MAPPED, NO_LIBRARY, NOT_COUNTED, REASONS, Route
 from ..model.expectation import Expectation
-from . import cufile_json, mechanisms, reference
+from . import clients, cufile_json, mechanisms, reference
 from .condition import Cause, Condition, distinct, weigh
 from .cufile_json import VARIABLE
 from .environment import Variable
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 #: Variables that choose no path; VARIABLE's file is compared instead of its name.
 NEUTRAL = (VARIABLE, "CUFILE_LOGFILE_PATH", "CUFILE_LOGGING_LEVEL", "CUFILE_LOGFILE_MAX_SIZE_MB", "CUFILE_STATS_LEVEL")
+
+
+#: Open files of a process that one cause names.
+FILES_NAMED = 4
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,7 @@ def _about(program: Program) -> Dict[str, Any]:
 
 
 class NoSuchProcessError(Exception):
-    """No process of that id has libcufile loaded, as far as the evidence shows."""
+    """No process of that id has a GPU open or libcufile loaded, as far as the evidence shows."""
 
 
 @dataclass(frozen=True)
@@ -155,14 +159,14 @@ class ExplainedProcess:
 
 def explain_process(facts: HostFacts, pid: int) -> ExplainedProcess:
     """Explain the process; raises NoSuchProcessError."""
-    running = known(lambda: facts.processes.programs)
+    running = known(lambda: facts.processes.every)
     if isinstance(running, Unknown):
         raise NoSuchProcessError(f"running programs are not known: {running.reason}")
     for program in running:
         if program.pid == pid:
             return _explain(facts, program)
     pids = ", ".join(str(program.pid) for program in running) or "none"
-    raise NoSuchProcessError(f"process {pid} has no libcufile loaded (processes that have: {pids})")
+    raise NoSuchProcessError(f"process {pid} has no GPU open and no libcufile loaded (processes that have: {pids})")
 
 
 def mounts_at(facts: HostFacts, paths: Iterable[str]) -> List[Mount]:
@@ -172,23 +176,32 @@ def mounts_at(facts: HostFacts, paths: Iterable[str]) -> List[Mount]:
 
 
 def _explain(facts: HostFacts, program: Program) -> ExplainedProcess:
-    at = {file: if_known(partial(program.mount_of, file, facts.storage), None) for file in program.files}
+    registered = {file.path for file in program.files}
+    others = {file.path: file for file in (program.io.files if program.io else ()) if file.path not in registered}
+    files = (*program.files, *others.values())
+    at = {file: if_known(partial(program.mount_of, file, facts.storage), None) for file in files}
     mounts = {mount.mount_point: mount for mount in at.values() if mount is not None}
     own = explain_program(facts, tuple(mounts.values()), program)
+    if program.counters == NO_LIBRARY:
+        # No configuration of cuFile counts for it.
+        own = replace(own, causes=(), unseen=())
     paths = {point: path_of(facts, mount) for point, mount in mounts.items()}
     of_mounts = [cause for path in paths.values() for cause in (*path.causes, *path.suspects)]
-    way = route(Observed(program.counters))
+    way = program.way()
     causes = [*_own(facts, program, way), *own.causes, *of_mounts]
-    files = []
+    allowed = []
     for file, mount in at.items():
         path = None if mount is None else paths[mount.mount_point]
-        files.append((file.path, "not judged" if path is None else or_else(path.path, "not proven")))
-    return ExplainedProcess(program, way, distinct(causes), tuple(files), own.unseen)
+        allowed.append((file.path, "not judged" if path is None else or_else(path.path, "not proven")))
+    return ExplainedProcess(program, way, distinct(causes), tuple(allowed), own.unseen)
 
 
 def _own(facts: HostFacts, program: Program, way: Route) -> Iterator[Cause]:
     label = f"/proc/{program.pid}"
-    if not if_known(lambda: program.nvidia_fs, True):
+    yield from _bounces(program, way)
+    # Without the module the mount's own path says so.
+    is_loaded = if_known(lambda: "nvidia_fs" in facts.kernel.modules, True)
+    if program.libraries and is_loaded and not if_known(lambda: program.nvidia_fs, True):
         what = "the process has no /dev/nvidia-fs* open, so its I/O can't take nvidia-fs"
         fix = "give a container the host's /dev/nvidia-fs* (docs/containers.md), and start the program again"
         cause = Cause("process.no-nvidia-fs", what, fix, (f"{label}/fd: no /dev/nvidia-fs*",), reference.COMPATIBILITY)
@@ -205,6 +218,40 @@ def _own(facts: HostFacts, program: Program, way: Route) -> Iterator[Cause]:
         why, fix = REASONS[way.reason]
         evidence = (f"{label}: {way.reason}",)
         yield Cause("process.not-counted", f"which path it takes isn't counted: {why}", fix, evidence)
+
+
+def _bounces(program: Program, way: Route) -> Iterator[Cause]:
+    """Bytes by system calls, and files that are mapped."""
+    if not way.beside and way.path != MAPPED:
+        return
+    why, fix = clients.words(way.path, clients.fallback(program), bool(program.libraries))
+    about = "" if way.exact else "about "
+    speed = way.beside_bytes / way.seconds / (1 << 20) if way.beside else 0.0
+    rate = f"{about}{speed:.0f} MiB/s go through CPU memory: " if way.beside else ""
+    seen = [f"/proc/{program.pid}/io: {way.beside_bytes} bytes in {way.seconds:.1f} seconds"] if way.beside else []
+    files = [file.path for file in program.io.files] if program.io else []
+    seen += [f"/proc/{program.pid}/fd: {path}" for path in dict.fromkeys(files)][:FILES_NAMED]
+    yield Cause("process.bounces", rate + why, fix, tuple(seen))
+
+
+@dataclass(frozen=True)
+class Bouncing:
+    """A process whose bytes go through the memory of the host now; ``cause`` says why, and what to do."""
+
+    program: Program
+    #: ``rate(bounced)``: bytes per second
+    route: Route
+    cause: Cause
+
+
+def bouncing(facts: HostFacts) -> Tuple[Bouncing, ...]:
+    """Processes that moved bytes by system calls while the evidence was collected, those that move most first.
+
+    It needs no expectation.  Empty where processes aren't known: ``facts.processes.complete`` says whether all are.
+    """
+    running = [(program, program.way()) for program in if_known(lambda: facts.processes.every, ())]
+    rows = [Bouncing(each, way, cause) for each, way in running if way.beside for cause in _bounces(each, way)]
+    return tuple(sorted(rows, key=lambda row: -(row.route.rate(row.route.beside_bytes) or 0.0)))
 
 
 def _other_libraries(program: Program, release: str, whose: str) -> Iterator[Cause]:
@@ -232,6 +279,8 @@ def process_document(explained: ExplainedProcess) -> Dict[str, Any]:
         "path": way.path,
         "reason": way.reason,
         "operations": dict(way.operations),
+        "beside": way.beside,
+        "beside_bytes": way.beside_bytes,
         "read_bytes": way.read,
         "written_bytes": way.written,
         "bounced_bytes": way.bounced,
@@ -268,15 +317,18 @@ def running(facts: HostFacts, expectation: Expectation) -> Answer:
     for each in explained:
         if each.unseen:
             raise UndecidedError(f"{each.program.label}: {each.unseen[0]}")
+    bounces = [f"{each.program.label}: {each.cause.what}" for each in bouncing(facts)]
     differing = [f"{each.program.label}: {configuration(each.program)}" for each in explained if each.differs is True]
-    return _of_all(facts, f"; {len(differing)} with another configuration", differing)
+    also = f"; {len(bounces)} with bytes through CPU memory: {bounces[0]}" if bounces else ""
+    words = f"; {len(differing)} with another configuration{also}"
+    return _of_all(facts, words, [*differing, *bounces], also)
 
 
-def _of_all(facts: HostFacts, words: str, evidence: Sequence[str] = ()) -> Answer:
-    """The answer where no program that was looked at speaks against it."""
+def _of_all(facts: HostFacts, words: str, evidence: Sequence[str] = (), also: str = "") -> Answer:
+    """The answer where no program that was looked at speaks against it.  also: words where none has libcufile."""
     number = len(facts.processes.programs)
     if not facts.processes.complete or not number:
-        return not_applicable("no running program uses libcufile")
+        return not_applicable(f"no running program uses libcufile{also}")
     return passed(f"{number} programs{words}", evidence)
 
 

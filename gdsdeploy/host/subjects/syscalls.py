@@ -1,8 +1,9 @@
 """Bytes that a process moves between files and its own memory by system calls, whichever library makes them.
 
 ``/proc/PID/io`` has them: rchar and wchar are the bytes that read and write calls returned, read_bytes what the disk
-had to give for them (proc(5)).  They're also those of pipes, of sockets and of /proc.  So they count only where the
-process has a file open on a data mount, and where that file, or the size of the calls, speaks for it.
+had to give for them (proc(5)).  They're also those of pipes, of sockets and of /proc.  So they count only where a file
+that the process has open on a data mount, or the size of the calls, speaks for it.  Reads by io_uring and by libaio
+are in none of the counters of calls (fs/read_write.c counts only its own).
 
 Seen on an H200 (KvikIO 26.10, libcufile 1.15 and 1.20, PyTorch 2.11): cuFile's compat mode reads by pread from a
 descriptor for direct I/O, so rchar equals read_bytes; KvikIO's own reads by pread from a buffered one, so read_bytes is
@@ -128,7 +129,8 @@ def _one(now: Io, before: Io, way: str, other: int) -> Tuple[int, int]:
     disk = max(0, getattr(now, name) - getattr(before, name))
     old, new = ([file for file in io.files if file.flags & os.O_ACCMODE != other] for io in (before, now))
     if not old and not new:
-        return 0, 0
+        # Whatever it read between two looks by large calls was a file that it has closed again.
+        return (size if size > calls * PIPE else 0), 0
     places = {(file.descriptor, file.path): file.position for file in old}
     steps = [file.position - places.get((file.descriptor, file.path), file.position) for file in new]
     surely = min(size, max(disk, sum(step for step in steps if step > 0)))

@@ -23,11 +23,12 @@ from ..io import atomic, jsontext
 from ..io.prometheus import Metric, Sample, folders, text
 from ..io.wording import line
 from ..libcufile import counters as records
-from ..libcufile.counters import WAYS, Counters, Direction, Gpu, bounced_bytes, less, ways_of
+from ..libcufile.counters import BOUNCED as THROUGH
+from ..libcufile.counters import COMPAT, NO_LIBRARY, POSIX, WAYS, Counters, Direction, Gpu, bounced_bytes, less, ways_of
 from ..model import expectation
 from ..paths import EXPECTATION
 from ..subjects.processes import Program
-from .look import Look, Owner, Watcher, named, owner, pods
+from .look import Entry, Look, Owner, Watcher, named, owner, pods
 
 VERSION = 1
 #: Seconds for which the sums of an owner stay after its last process, so that a server has read them.
@@ -74,6 +75,8 @@ class Totals:
         self.sums: Dict[Owner, Sums] = {}
         #: owner → when a process of it was read last
         self.times: Dict[Owner, float] = {}
+        #: owner → path, POSIX or BOUNCED → bytes by system calls beside what cuFile counts
+        self.calls: Dict[Owner, Dict[str, int]] = {}
         #: (process id, start) → when its counters were read, and those of each GPU
         self._before: Dict[Tuple[int, int], Tuple[float, Dict[str, Gpu]]] = {}
         #: without an earlier look, what a process has counted may be of any time
@@ -99,6 +102,16 @@ class Totals:
         self._began = True
         for old in [whose for whose, seen in self.times.items() if now - seen > LONG]:
             del self.times[old], self.sums[old]
+            self.calls.pop(old, None)
+
+    def add_calls(self, entries: Iterable[Entry], now: float, names: Mapping[str, str]) -> None:
+        """Add the bytes that these processes moved by system calls since the last look."""
+        for program, way in entries:
+            whose = named(owner(program.unit), names)
+            if way.beside_bytes or whose in self.calls:
+                sums = self.calls.setdefault(self._entry(whose, now), {})
+                if way.beside_bytes:
+                    sums[way.beside] = sums.get(way.beside, 0) + way.beside_bytes
 
     def _entry(self, whose: Owner, now: float) -> Owner:
         if whose not in self.sums and len(self.sums) >= OWNERS:
@@ -124,7 +137,8 @@ class Totals:
             [pid, start, seen, records.as_record(Counters(0, 0, 0, 0, tuple(gpus.values())))["gpus"]]
             for (pid, start), (seen, gpus) in self._before.items()
         ]
-        return {"version": VERSION, "owners": owners, "processes": processes}
+        calls = [[list(whose), sums] for whose, sums in self.calls.items()]
+        return {"version": VERSION, "owners": owners, "processes": processes, "calls": calls}
 
 
 def from_record(record: Any) -> Totals:
@@ -136,6 +150,12 @@ def from_record(record: Any) -> Totals:
         whose = named(Owner(str(kind), str(name)), {})
         totals.times[whose] = float(seen)
         totals.sums[whose] = {(str(gpu), str(way)): _sum(*values) for gpu, way, *values in rows}
+    # A file of an older version has none.
+    for (kind, name), sums in record.get("calls", []):
+        whose = named(Owner(str(kind), str(name)), {})
+        totals.calls[whose] = {path: int(sums[path]) for path in (POSIX, THROUGH) if path in sums}
+        totals.sums.setdefault(whose, {})
+        totals.times.setdefault(whose, 0.0)
     for pid, start, seen, gpus in record["processes"]:
         read = records.from_record({"version": 0, "size": 0, "read_bytes": 0, "write_bytes": 0, "gpus": gpus})
         if read is None:
@@ -164,6 +184,7 @@ FILE = "gdsdeploy-watch.prom"
 OPERATIONS = "gdsdeploy_cufile_operations_total"
 BYTES = "gdsdeploy_cufile_bytes_total"
 BOUNCED = "gdsdeploy_cufile_bounced_bytes_total"
+EVERY = "gdsdeploy_bounced_bytes_total"
 ERRORS = "gdsdeploy_cufile_errors_total"
 PROCESSES = "gdsdeploy_cufile_processes"
 STALE = "gdsdeploy_cufile_stale_segments"
@@ -171,7 +192,7 @@ EXPECTED = "gdsdeploy_cufile_direct_expected"
 INCOMPLETE = "gdsdeploy_cufile_incomplete"
 TIMESTAMP = "gdsdeploy_cufile_timestamp_seconds"
 #: Every series that a host exports.
-NAMES = (OPERATIONS, BYTES, BOUNCED, ERRORS, PROCESSES, STALE, EXPECTED, INCOMPLETE, TIMESTAMP)
+NAMES = (OPERATIONS, BYTES, BOUNCED, EVERY, ERRORS, PROCESSES, STALE, EXPECTED, INCOMPLETE, TIMESTAMP)
 #: The label ``statistics`` of a process with counters; else it is the reason why it has none.
 COUNTED = "counted"
 
@@ -185,7 +206,7 @@ def render(look: Look, totals: Totals, *, direct: Optional[bool]) -> str:
 
 
 def _metrics(look: Look, totals: Totals, direct: Optional[bool]) -> Iterator[Metric]:
-    rows: Dict[str, List[Sample]] = {name: [] for name in (OPERATIONS, BYTES, BOUNCED, ERRORS)}
+    rows: Dict[str, List[Sample]] = {name: [] for name in (OPERATIONS, BYTES, BOUNCED, EVERY, ERRORS)}
     for (kind, name), sums in sorted(totals.sums.items()):
         for (gpu, direction), one in sorted(sums.items()):
             # Never ``job``: Prometheus itself has that label.
@@ -196,9 +217,13 @@ def _metrics(look: Look, totals: Totals, direct: Optional[bool]) -> Iterator[Met
             rows[BYTES].append((labels, str(one.bytes)))
             rows[BOUNCED].append((labels, str(one.bounced)))
             rows[ERRORS].append((labels, str(one.errors)))
+        paths = {COMPAT: sum(one.bounced for one in sums.values()), **totals.calls.get(Owner(kind, name), {})}
+        whose = [("kind", kind), ("name", name)]
+        rows[EVERY] += [([*whose, ("path", path)], str(number)) for path, number in sorted(paths.items()) if number]
     yield OPERATIONS, "Operations of cuFile with a GPU, by the path that they took.", rows[OPERATIONS]
     yield BYTES, "Bytes between files and a GPU.", rows[BYTES]
     yield BOUNCED, "Bytes of them that went through CPU memory; estimated where paths were mixed.", rows[BOUNCED]
+    yield EVERY, "Bytes of files through CPU memory, by cuFile or without it.", rows[EVERY]
     yield ERRORS, "Operations of cuFile that failed.", rows[ERRORS]
     yield PROCESSES, "Processes that have libcufile loaded, and whether they are counted.", _processes(look)
     stale: List[Sample] = [] if look.dead is None else [([], str(look.dead))]
@@ -213,8 +238,10 @@ def _metrics(look: Look, totals: Totals, direct: Optional[bool]) -> Iterator[Met
 def _processes(look: Look) -> List[Sample]:
     counts: Counter[tuple[str, str]] = Counter()
     for program, result in look.programs:
+        if program.counters == NO_LIBRARY:
+            continue
         releases = sorted({or_else(version, "unknown") for version in program.libraries.values()})
-        state = COUNTED if isinstance(program.counters, Counters) and not result.reason else result.reason
+        state = result.reason or (COUNTED if isinstance(program.counters, Counters) else program.counters)
         counts[(line(",".join(releases))[:64], state)] += 1
     return [([("libcufile", release), ("statistics", state)], str(n)) for (release, state), n in sorted(counts.items())]
 
@@ -223,7 +250,7 @@ def _processes(look: Look) -> List[Sample]:
 STATE = "/run/gdsdeploy/watch.json"
 #: Bytes of that file; with 500 owners of 8 GPUs and 500 processes it has 1 MiB.
 STATE_LIMIT = 64 << 20
-#: Most processes with libcufile that are counted.
+#: Most processes with a GPU or libcufile that are counted.
 PROGRAMS = 4096
 _DAMAGED = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
@@ -243,7 +270,9 @@ def run(setting: str, every: float, state: str = STATE) -> None:
             while _program() == program:
                 begin = time.monotonic()
                 look = watcher.look()
-                totals.add([entry.program for entry in look.programs], begin, pods())
+                names = pods()
+                totals.add([entry.program for entry in look.programs], begin, names)
+                totals.add_calls(look.programs, begin, names)
                 text = render(look, totals, direct=expects_direct())
                 for path in files:
                     atomic.write(path, text, shared=True)

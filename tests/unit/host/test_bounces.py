@@ -1,24 +1,32 @@
 """Processes whose bytes bounce, recorded as their files in /proc and replayed: the path, the bytes and the reason.
 
 The properties of each series are those that were measured on an H200 with KvikIO 26.10, libcufile 1.15 and 1.20, and
-PyTorch 2.11.  The numbers are made.
+PyTorch 2.11.  Their numbers are made; those of tests/evidence/watch/clients-h200.json are what was seen.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
+import shutil
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gdsdeploy.host import checks, explain
+from gdsdeploy.host.evidence import NOTHING
+from gdsdeploy.host.evidence.recorder import Recorder
+from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.libcufile import counters
-from gdsdeploy.host.subjects import clients, processes, syscalls
+from gdsdeploy.host.model.finding import FAIL
+from gdsdeploy.host.subjects import clients, processes, programs, syscalls
 from gdsdeploy.host.watch.document import document, lines
 from gdsdeploy.host.watch.look import Look, Watcher
+from gdsdeploy.host.watch.service import EVERY, Totals, from_record, render
 from gdsdeploy.validate.watch import Watched
+from tests.unit.host.checks.changes import EXPECTATION
 
 MOUNTS = """\
 1 0 259:1 / / rw - ext4 /dev/nvme0n1p1 rw
@@ -64,7 +72,7 @@ class Process:
         ranges = [RANGE.format(at, at, 0xF00000, how, path) for at, (path, how) in enumerate(self.maps.items())]
         (folder / "maps").write_text("".join(ranges))
         (folder / "io").write_text(
-            f"rchar: {self.rchar}\nwchar: {self.wchar}\nsyscr: {self.calls}\nsyscw: 0\n"
+            f"rchar: {self.rchar}\nwchar: {self.wchar}\nsyscr: {self.calls}\nsyscw: {self.calls}\n"
             f"read_bytes: {self.read_bytes}\nwrite_bytes: 0\ncancelled_write_bytes: 0\n"
         )
         (folder / "mountinfo").write_text(MOUNTS)
@@ -171,6 +179,30 @@ def test_bytes_by_system_calls(
     assert row["why"] in "\n".join(lines([("", row)]))
 
 
+SEEN = json.loads((Path(__file__).parents[2] / "evidence/watch/clients-h200.json").read_text())
+
+
+def seen(case: dict[str, Any], look: dict[str, Any]) -> Process:
+    """A process that was recorded, with the libraries that it must have had mapped."""
+    counts = dict(map(str.split, look["io"].splitlines()))
+    maps = {GPU: "rw-s", CUFILE: "r-xp", **({KVIKIO: "r-xp"} if "kvikio" in case["client"] else {TORCH: "r-xp"})}
+    if case["path"] == "mapped":
+        maps[WEIGHTS] = "r--p"
+    return Process(
+        **{name: int(counts[name + ":"]) for name in ("rchar", "wchar", "read_bytes")}, calls=int(counts["syscr:"]),
+        files={number: (DATA, 7, flags, position) for number, _, flags, position in look["files"]}, maps=maps,
+        environment={"KVIKIO_COMPAT_MODE": case["mode"]}, udev=("259:5",) if case["udev"] else (),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SEEN, ids=[case["client"] for case in SEEN])
+def test_real_clients(replay: Replay, case: dict[str, Any]) -> None:
+    """Within 5 % of what each program counted itself; of mapped files no byte can be counted."""
+    row = replay.row(*(seen(case, look) for look in case["looks"]))
+    assert row["path"] == case["path"]
+    assert row["bounced_bytes"] == pytest.approx(0 if case["path"] == "mapped" else case["own_bytes"], rel=0.05)
+
+
 def test_statistics_take_their_own_bytes_off(replay: Replay) -> None:
     def counted(count: int) -> dict[str, Any]:
         read = counters.Direction(count, 0, 0, count, 0, 0, count * TASK)
@@ -204,11 +236,12 @@ WEIGHTS = "/scratch/model.safetensors"
          Process(rchar=4 * GIB, calls=90000, files={5: (DATA, 7, BUFFERED, 0)}), "idle"),
         (Process(maps={GPU: "rw-s", WEIGHTS: "r--p"}), Process(maps={GPU: "rw-s", WEIGHTS: "r--p"}), "mapped"),
         # Neither shared memory, nor a log, nor a library is data.
-        (Process(files={5: ("/dev/shm/x", 9, 2, 0)}), Process(rchar=GIB, files={5: ("/dev/shm/x", 9, 2, 9)}), "idle"),
+        (Process(files={5: ("/dev/shm/x", 9, 2, 0)}),
+         Process(rchar=GIB, calls=90000, files={5: ("/dev/shm/x", 9, 2, 9)}), "idle"),
         (Process(files={1: ("/scratch/log", 7, 1, 0)}),
-         Process(wchar=GIB, files={1: ("/scratch/log", 7, 1, 9)}), "idle"),
+         Process(wchar=GIB, calls=90000, files={1: ("/scratch/log", 7, 1, 9)}), "idle"),
         (Process(files={5: ("/scratch/env/a.py", 7, 0, 0)}),
-         Process(rchar=GIB, files={5: ("/scratch/env/a.py", 7, 0, 9)}), "idle"),
+         Process(rchar=GIB, calls=90000, files={5: ("/scratch/env/a.py", 7, 0, 9)}), "idle"),
         # Another process has its id now.
         (kvikio(0), Process(**{**vars(kvikio(2500)), "start": 6}), "not-counted"),
     ],
@@ -233,6 +266,55 @@ def test_nothing_else_of_an_environment_is_kept(replay: Replay) -> None:
     (entry,) = look.programs
     assert entry.program.modes == {"KVIKIO_COMPAT_MODE": "ON", "LIBCUDF_CUFILE_POLICY": "x" * clients.LONG}
     assert "hunter2" not in str(vars(entry.program))
+
+
+def test_sums_by_owner_stay_when_a_process_ends_and_over_a_restart(replay: Replay) -> None:
+    group = "0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0\n"
+    sums = Totals()
+    for count in (0, 100, 250):
+        process = kvikio(count)
+        process.group = group
+        sums.add_calls(replay.look(process).programs, replay.now, {})
+    sums = from_record(json.loads(json.dumps(sums.as_record())))
+    shutil.rmtree(replay.folder / "4711")
+    look = replay.watcher.look()
+    sums.add_calls(look.programs, replay.now, {})
+    for count in (0, 50):
+        process = kvikio(count)
+        process.group, process.start = group, 7
+        look = replay.look(process)
+        sums.add_calls(look.programs, replay.now, {})
+    text = render(look, sums, direct=None)
+    assert f'{EVERY}{{kind="job",name="4711",path="posix"}} {300 * TASK}\n' in text
+    old = {key: value for key, value in sums.as_record().items() if key != "calls"}
+    assert from_record(old).calls == {}
+
+
+def test_evidence_has_two_looks_and_explains_the_process(replay: Replay, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sleep(seconds: float) -> None:
+        replay.now += seconds
+        kvikio(1250, udev=()).write(replay.folder / "4711")
+
+    kvikio(0, udev=()).write(replay.folder / "4711")
+    monkeypatch.setattr(processes.time, "sleep", sleep)
+    recorder = Recorder()
+    processes.collect_processes(recorder, NOTHING)
+    facts = facts_from(json.loads(json.dumps(recorder.document)))
+    (row,) = programs.bouncing(facts)
+    assert (row.route.path, row.route.rate(row.route.bounced)) == ("posix", 1250 * TASK)
+    explained = programs.explain_process(facts, 4711)
+    assert explained.causes[0].id == "process.bounces"
+    assert explained.causes[0].what.startswith("about 5000 MiB/s go through CPU memory: it reads or writes by")
+    assert "has fallen back, since cuFile can't register" in explained.causes[0].what
+    assert [path for path, _ in explained.files] == [DATA]
+    assert "go through CPU memory" in " ".join(explain.render_process(explained).split())
+    assert programs.process_document(explained)["beside_bytes"] == 1250 * TASK
+    recorder.document["files"]["/etc/cufile.json"] = "{}"
+    recorder.document["excerpts"] = {}
+    known = facts_from(recorder.document)
+    (finding,) = (one for one in checks.run(known, replace(EXPECTATION, storage=[])) if one.check == "cufile.processes")
+    assert finding.verdict != FAIL
+    assert "about 5000 MiB/s go through CPU memory" in finding.found
 
 
 def test_a_process_without_a_gpu_is_not_shown(replay: Replay) -> None:
