@@ -49,7 +49,7 @@ COMMANDS = {
     "rollout": ("cli.rollout", "add_parsers", "steps of a rollout: snapshot, boot once, reboot, reload, space"),
     "watch": ("cli.watch", "add_parser", "which processes do I/O through cuFile now, and which way it takes"),
     "serve": ("cli.serve", "add_parser", "answer one question that only reads, for users with the rule of sudo"),
-    "load": ("odirect.load", "add_parser", "how fast a mount reads under load, from a scratch file"),
+    "load": ("cli.trials", "add_load", "how fast a mount reads under load, from a scratch file"),
 }
 
 
