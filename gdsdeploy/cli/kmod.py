@@ -17,7 +17,7 @@ import click
 
 from gdsdeploy import console
 from gdsdeploy.builds import cache as buildcache
-from gdsdeploy.builds.cache import BuildCache, CacheEntry
+from gdsdeploy.builds.cache import BuildCache, BuilderKeys, CacheEntry
 from gdsdeploy.cli import options
 from gdsdeploy.cli.verbs import Verbs, below, early_flags
 from gdsdeploy.errors import BuildCacheUnusable, ChecksUnknown, FleetInvalid, GdsError, ModuleBuildFailed
@@ -177,7 +177,6 @@ def builders(fleet: Path, accept: str | None, run_inventory: bool, as_json: bool
       gdsdeploy kmod builders fleet.yml
       gdsdeploy kmod builders fleet.yml --accept build1
     """
-    from gdsdeploy.builds.cache import BuilderKeys
     from gdsdeploy.fleetfile.load import confined, load_fleet
 
     machines = load_fleet(fleet, confined(run_inventory=run_inventory)).everyone()

@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence, Tuple
 
 from . import trail
+from .cli.parsers import command, option
 from .errors import UndecidedError, UsageError
 from .io import streams
 from .io.streams import Printable
@@ -100,40 +101,46 @@ def _parser(verb: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="gdsdeploy-host.pyz", description="gdsdeploy's program on a GPU host.")
     commands = parser.add_subparsers(metavar="COMMAND")
     default = f"the host's expected state; - reads it from standard input (default: {EXPECTATION})"
-    verbs: Sequence[Tuple[str, Any, str]] = (
+    expectation = option("--expectation", metavar="FILE", help=default)
+    saved = option("--evidence", metavar="FILE", help="use saved evidence, of any host")
+    words = "also read from mounts whose expectation has a rate under load; takes some seconds each"
+    load = option("--load", action="store_true", help=words)
+    verbs: Sequence[Tuple[Any, ...]] = (
         ("hello", _hello, "print Python's version, the user's id, the kernel, the machine and its identity"),
-        ("evidence", _evidence, "collect what this host's files and programs say"),
-        ("facts", _facts, "print the facts that the evidence yields"),
-        ("validate", _validate, "compare this host with its expectation"),
+        (
+            "evidence",
+            _evidence,
+            "collect what this host's files and programs say",
+            expectation,
+            option("--mount", metavar="PATH", help="also collect evidence about this mount or file"),
+            option(
+                "--sources",
+                action="store_true",
+                help="also collect this host's package repositories and their public keys",
+            ),
+            option("--trail", action="store_true", help="also collect the end of the audit trail"),
+            load,
+        ),
+        ("facts", _facts, "print the facts that the evidence yields", expectation, saved),
+        (
+            "validate",
+            _validate,
+            "compare this host with its expectation",
+            expectation,
+            saved,
+            load,
+            option("--with-evidence", action="store_true", help="put the evidence into the JSON object"),
+        ),
     )
-    is_verb = verb in COMMANDS or verb in [name for name, _, _ in verbs]
+    is_verb = verb in COMMANDS or verb in [name for name, *_ in verbs]
     if not is_verb:
         # On a host, the package around this one has nothing but the version.
         version = getattr(sys.modules[str(__package__).partition(".")[0]], "__version__", "of an unknown version")
         parser.add_argument("--version", action="version", version=f"gdsdeploy-host {version}")
-    for name, run, text in verbs:
-        if is_verb and name != verb:
-            continue
-        command = commands.add_parser(name, help=text, description=text)
-        command.set_defaults(run=run)
-        command.add_argument(
-            "--json", action="store_true", help="print one JSON object (only validate prints anything else)"
-        )
-        if name != "hello":
-            command.add_argument("--expectation", metavar="FILE", help=default)
-        if name == "evidence":
-            command.add_argument("--mount", metavar="PATH", help="also collect evidence about this mount or file")
-            words = "also collect the package repositories of this host and their public keys"
-            command.add_argument("--sources", action="store_true", help=words)
-            words = "also collect the end of the audit trail"
-            command.add_argument("--trail", action="store_true", help=words)
-        if name in ("facts", "validate"):
-            command.add_argument("--evidence", metavar="FILE", help="use saved evidence, of any host")
-        if name in ("evidence", "validate"):
-            words = "also read from mounts whose expectation has a rate under load; takes some seconds each"
-            command.add_argument("--load", action="store_true", help=words)
-        if name == "validate":
-            command.add_argument("--with-evidence", action="store_true", help="put the evidence into the JSON object")
+    as_json = option("--json", action="store_true", help="print one JSON object (only validate prints anything else)")
+    for name, run, text, *options in verbs:
+        if not is_verb or name == verb:
+            command(commands, name, run, text, as_json, *options, with_json=False)
     actions = {"explain": _explain, "topology": _topology, "serve": _serve}
     for name, (module, function, text) in COMMANDS.items():
         if verb == name:

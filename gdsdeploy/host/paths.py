@@ -98,6 +98,8 @@ FIRMWARE = "/lib/firmware"
 GDSCHECK = "gdscheck"
 #: What the driver says that each GPU needs.
 RECOVERY = "nvidia-smi-recovery"
+#: How far each GPU is with its NVLink fabric.
+FABRIC_STATES = "nvidia-smi-fabric"
 CUFILE_OPEN = "cufile-open"
 CUFILE_CONTROL = "cufile-open-control"
 #: What programs ask the loader for; also the key of the listing of such files, where no program looks for it.

@@ -9,12 +9,15 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, StringConstraints, field_validator, model_validator
 
 from gdsdeploy.model.hostnames import grouped
 from gdsdeploy.model.text import SECRET, AbsolutePath, MaybePath, Model, Name, matching
+
+if TYPE_CHECKING:
+    from gdsdeploy.model.fleet import FleetHost
 
 #: As in ``gdsdeploy/host/boot/arguments.py``, which hosts judge by; a test compares both.
 FORBIDDEN_ARGUMENTS = frozenset(
@@ -114,25 +117,14 @@ class ImexNode(Model):
         return {"domain": value} if isinstance(value, str) else value
 
 
-class Host(Protocol):
-    """What of a host decides its domain."""
-
-    @property
-    def profile(self) -> str: ...
-    @property
-    def address(self) -> str | None: ...
-    @property
-    def imex(self) -> ImexNode | None: ...
-
-
-def imex_domains(hosts: Mapping[str, Host]) -> dict[str, tuple[str, ...]]:
+def imex_domains(hosts: Mapping[str, FleetHost]) -> dict[str, tuple[str, ...]]:
     """Domain → the addresses of its hosts, in the order of the hosts' names."""
     nodes = ((_address(name, host), host.imex.domain) for name, host in sorted(hosts.items()) if host.imex is not None)
     return {domain: tuple(addresses) for domain, addresses in grouped(nodes).items()}
 
 
 def domain_problems(
-    hosts: Mapping[str, Host], companions: Mapping[str, tuple[Companion, ...]]
+    hosts: Mapping[str, FleetHost], companions: Mapping[str, tuple[Companion, ...]]
 ) -> Iterator[tuple[str, str]]:
     """(name, what is wrong with its place in a domain); companions: of each profile.
 
@@ -158,7 +150,7 @@ def domain_problems(
             yield name, f"{twin} of domain {domain} has the same address, {address}"
 
 
-def _address(name: str, host: Host) -> str:
+def _address(name: str, host: FleetHost) -> str:
     return (host.imex.address if host.imex else None) or host.address or name
 
 

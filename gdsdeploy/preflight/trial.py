@@ -30,6 +30,7 @@ from gdsdeploy import __version__, console, paths, run
 from gdsdeploy.errors import GdsError, LockStale, NoSolution
 from gdsdeploy.files import folders
 from gdsdeploy.host.errors import StubError, UnbuildableError
+from gdsdeploy.host.kmod.module import in_kernel
 from gdsdeploy.host.model.compat import Rule, Verdict, judge, parse_versions
 from gdsdeploy.lock import compat
 from gdsdeploy.lock.resolve import options, resolve
@@ -510,7 +511,7 @@ def modules_of(outcome: dict[str, Any]) -> list[ModuleResult]:
     if error is not None:
         # Anything but the sources' refusal is this machine's trouble.
         answer = Answer.NO if error["id"] == UnbuildableError.id else Answer.UNKNOWN
-        return [ModuleResult(_name(outcome["module"]), answer, answer, error=error["message"])]
+        return [ModuleResult(in_kernel(outcome["module"]), answer, answer, error=error["message"])]
     return [_module(file["name"], file["audit"]) for file in outcome["files"]]
 
 
@@ -524,13 +525,8 @@ def untried(report: dict[str, Any], modules: Sequence[ModuleResult]) -> list[Mod
     tried = {module.module for module in modules}
     if DRIVER in tried:
         return []
-    names = [_name(name) for name in report["driver_modules"]]
+    names = [in_kernel(name) for name in report["driver_modules"]]
     return [ModuleResult(name, Answer.NOT_TRIED, Answer.NOT_TRIED) for name in names if name not in tried]
-
-
-def _name(text: str) -> str:
-    """A module's name as the kernel has it."""
-    return text.replace("-", "_")
 
 
 def _audit(throwaway: Root, target: Target, modules: Sequence[ModuleResult]) -> list[ModuleResult]:

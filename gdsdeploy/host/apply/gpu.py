@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Sequence
 from ..io.mounts import Mounts
 from ..paths import MOUNTINFO
 from ..rootdir import inside, list_folder, read_text
+from ..subjects.filesystem import NETWORK
 from .packages.state import program
 
 #: Device files of the driver and of nvidia-fs begin like this.
@@ -15,15 +16,9 @@ DEVICES = ("/dev/nvidia",)
 #: All modules of the stack by what the kernel calls them, in the order in which they can be unloaded.
 ORDER = ("nvidia_peermem", "nv_peer_mem", "nvidia_fs", "nvidia_drm", "nvidia_modeset", "nvidia_uvm", "nvidia")
 
-#: What nvidia-fs calls a driver that it is registered with → the filesystems that it serves.
-_FILESYSTEMS = {
-    "wekafsio": ("wekafs",),
-    "lnet": ("lustre",),
-    "beegfs": ("beegfs",),
-    "rpcrdma": ("nfs", "nfs4"),
-    "mmfslinux": ("gpfs",),
-}
-#: The same for drivers of disks.
+#: Filesystem → what nvidia-fs calls the driver that serves it and registers with it.
+_DRIVERS = {**NETWORK, "wekafs": "wekafsio"}
+#: What it calls drivers of disks.
 _DISKS = ("nvme", "sd")
 
 
@@ -90,6 +85,6 @@ def mounts(root: str = "/") -> List[Dict[str, str]]:
         rows += [
             {"module": name, "target": row.point, "source": source, "fstype": kind}
             for name in sorted(registered)
-            if kind in _FILESYSTEMS.get(name, ()) or (name in _DISKS and source.startswith("/dev/" + name))
+            if name == _DRIVERS.get(kind) or (name in _DISKS and source.startswith("/dev/" + name))
         ]
     return rows

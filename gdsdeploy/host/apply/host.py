@@ -12,6 +12,7 @@ from .. import derived, process
 from ..derived import Thing
 from ..errors import ApplyError, CannotTellError, HostError
 from ..io import atomic, reading
+from ..kmod.kernel import Kernel
 from ..process import Output
 from ..rootdir import LoopError, inside, list_folder
 from . import files
@@ -81,6 +82,11 @@ class ManagedHost:
         if key not in self._answers:
             self._answers[key] = ask()
         return self._answers[key]
+
+    def kernel(self, release: str) -> Kernel:
+        """The kernel of this release, walked once for all questions."""
+        kernel: Kernel = self.once(("kernel", release), lambda: Kernel(release, self.root))
+        return kernel
 
     def entry(self, path: str) -> Optional[files.PathState]:
         """A file or folder as it is now, links followed; None: nothing.  Raises CannotTellError."""

@@ -204,10 +204,10 @@ class Modules(Resource[Desired]):
             question = _expected(desired), desired.packaged
             return {
                 **common,
-                "packaged": _answer(lambda: observe_packaged(_kernel(host, release), *question)),
+                "packaged": _answer(lambda: observe_packaged(host.kernel(release), *question)),
             }
         path = inside(host.root, ARCHIVE.format(release))
-        answer = _answer(lambda: [list(pair) for pair in pack.differences(path, _kernel(host, release))])
+        answer = _answer(lambda: [list(pair) for pair in pack.differences(path, host.kernel(release))])
         return {**common, "differences": answer if archive is not None else None}
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
@@ -255,7 +255,7 @@ class Modules(Resource[Desired]):
 def local_key(host: ManagedHost, release: str) -> Dict[str, Any]:
     """The ingredients of a build that this machine determines; see :func:`archive.key.told`."""
     try:
-        return key.host_ingredients(_kernel(host, release), os.uname().machine)
+        return key.host_ingredients(host.kernel(release), os.uname().machine)
     except KernelError:
         return key.host_ingredients(None, os.uname().machine)
 
@@ -286,12 +286,6 @@ def unsigned(kernel: Kernel, certificate: str) -> List[str]:
     return [path for path in stack_files(kernel) if not signatures.is_signed(path, parsed)]
 
 
-def _kernel(host: ManagedHost, release: str) -> Kernel:
-    """Walked once for all questions."""
-    kernel: Kernel = host.once(("kernel", release), lambda: Kernel(release, host.root))
-    return kernel
-
-
 def _answer(ask: Callable[[], Any]) -> Dict[str, Any]:
     try:
         return {"value": ask(), "error": "", "hint": ""}
@@ -316,20 +310,20 @@ def _observe_build(host: ManagedHost, desired: Desired) -> Dict[str, Any]:
     if observed["dkms"]["error"] or any(step["kernel_release"] == release for step in steps):
         # The present modules are replaced.
         return observed
-    observed["audit"] = _answer(lambda: objections(_kernel(host, release), desired))
+    observed["audit"] = _answer(lambda: objections(host.kernel(release), desired))
     if desired.signed:
-        observed["unsigned"] = _answer(lambda: unsigned(_kernel(host, release), _certificate(host)))
+        observed["unsigned"] = _answer(lambda: unsigned(host.kernel(release), _certificate(host)))
     # Without its key it has packed nothing yet, and a check makes none.
     if desired.hand_over and host.exists(provenance.KEY):
         archive = inside(host.root, ARCHIVE.format(release))
-        answer = _answer(lambda: pack.is_current(archive, _kernel(host, release), _builder(host, desired)))
+        answer = _answer(lambda: pack.is_current(archive, host.kernel(release), _builder(host, desired)))
         observed["packed"] = answer["value"] is True
     return observed
 
 
 def _dkms(host: ManagedHost, desired: Desired) -> Dict[str, Any]:
     """``installed``: NAME/VERSION; ``steps``: what DKMS would build, for every kernel with headers."""
-    kernel = _kernel(host, desired.kernel_release)
+    kernel = host.kernel(desired.kernel_release)
     plan = dkms.provide(_dkms_request(host, desired), check=True)
     installed = [str(package) for package in packages(desired) if dkms.is_installed(kernel, package)]
     return {"installed": installed, "steps": plan["done"], "notes": plan["notes"]}
@@ -423,7 +417,7 @@ def _received_modules(host: ManagedHost, release: str) -> Dict[str, Any]:
 
     Without the archive, there is no builder.
     """
-    kernel = _kernel(host, release)
+    kernel = host.kernel(release)
     present, archive = received_parts(kernel), inside(host.root, ARCHIVE.format(release))
     if present:
         signers = [signer_of(path) for path in stack_files(kernel)]

@@ -17,7 +17,6 @@ from ..evidence.recorder import Recorder
 from ..facts.document import Document
 from ..facts.unknown import if_known
 from ..kmod.flavour import flavour_of
-from ..kmod.kernel import Kernel
 from ..model.system import FABRIC, NVLSM, fits, services_of, system_of
 from ..paths import IMAGE, IMEX_NODES, PCI
 from ..rootdir import LoopError, inside
@@ -26,14 +25,13 @@ from ..subjects.foreign import ForeignInstall, Locked, findings
 from ..subjects.foreign_files import ForeignFacts, look
 from ..subjects.packages import Package
 from ..subjects.pci import PciFacts, identify
-from . import services
+from . import imex, services
 from .host import ManagedHost
 from .model import Refusal, Resource
 from .packages.managers import Installed, manager
 
-IMEX = "nvidia-imex.service"
 #: Fabric Manager and IMEX guides: both have to be of the driver's version; Debian's persistenced is of another one.
-_SAME = (FABRIC, IMEX)
+_SAME = (FABRIC, imex.UNIT)
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ def companion_refusals(look: Optional[Look], driver: str, locked: Mapping[str, s
         if unit in units and (fabric if unit == FABRIC else nodes):
             message = f"{unit} is masked, and this host needs it"
             answers.append(Refusal("masked", message, f"run systemctl unmask {unit}, or take it out of the fleet file"))
-    if IMEX in units and not nodes and not look.has_nodes:
+    if imex.UNIT in units and not nodes and not look.has_nodes:
         message = f"the lock has IMEX, and this host has no addresses in {IMEX_NODES}"
         hint = "give its host an IMEX domain in the fleet file (imex: NAME), or write the file yourself"
         answers.append(Refusal("imex-nodes", message, hint))
@@ -141,13 +139,8 @@ def _foreign(
     if not release:
         return (), ()
     recorder = Recorder(_SECONDS, host.root)
-
-    def kernel() -> Kernel:
-        walked: Kernel = host.once(("kernel", release), lambda: Kernel(release, host.root))
-        return walked
-
     try:
-        look(recorder, release, kernel)
+        look(recorder, release, lambda: host.kernel(release))
     except (OSError, ValueError, HostError) as error:
         recorder.gap("foreign", str(error))
     packages = {

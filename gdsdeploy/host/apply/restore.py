@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-import re
 import shutil
 import tarfile
 from dataclasses import dataclass, field
@@ -32,8 +31,6 @@ from .record import look
 #: Packages on their way back (a signed repository for apt, files for dnf), and where they come from.
 PLACE, ARCHIVE = RETURNING, RETURNING + ".tar"
 KEYRING = "/etc/apt/keyrings/gdsdeploy-restore.gpg"
-_MODULES = "/var/lib/gdsdeploy/modules-{}.tar"
-_RELEASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]*")
 _KERNEL = "modules of kernel "
 #: apt reads the repository as a user of its own.
 _READABLE = 0o755
@@ -180,7 +177,7 @@ def _check(desired: Desired) -> None:
         check_names(getattr(desired, name), f"restore.{name}")
     releases = [*desired.new_kernels, *([desired.kernel_release] if desired.kernel_release else [])]
     for release in releases:
-        if not _RELEASE.fullmatch(release):
+        if not pack.RELEASE.fullmatch(release):
             raise DesiredError(f"restore: {release!r} is not a kernel release")
     for file in desired.files:
         if not written.is_known(file.path):
@@ -195,7 +192,7 @@ def _observe_offer(host: ManagedHost, desired: Desired) -> Any:
     entry = host.entry(ARCHIVE) if desired.archive_sha256 else None
     # A check brings no archive.  The run does.
     same = host.check or (entry is not None and entry.sha256 == desired.archive_sha256)
-    paths = [desired.modules, _MODULES.format(desired.kernel_release)] if desired.modules else []
+    paths = [desired.modules, pack.PROVISIONED.format(desired.kernel_release)] if desired.modules else []
     return {
         "archive": "" if not desired.archive_sha256 else "same" if same else "other",
         "files": [(file, host.entry(file.path)) for file in _offer_files(desired)],
@@ -217,7 +214,7 @@ def _offer_changes(desired: Desired, observed: Any) -> List[Change]:
     archive, present = observed["modules"]
     if archive is not None and (present is None or present.sha256 != archive.sha256):
         changes.append(
-            Change("write", _MODULES.format(desired.kernel_release), "", f"sha256:{archive.sha256}", "restore")
+            Change("write", pack.PROVISIONED.format(desired.kernel_release), "", f"sha256:{archive.sha256}", "restore")
         )
     changes += [Change("remove", name, "", "", "half-installed") for name in observed["unfinished"]]
     if observed["archive"]:

@@ -40,7 +40,7 @@ _INDEX_LIMIT = 64 << 20
 #: Beside the folders of kernels: the modules that were there before, and the names that tempfile makes.
 _PREFIX, _BACKUP = ".gdsdeploy-", ".gdsdeploy-old-"
 _TEMPORARY = re.compile(r"\.gdsdeploy-(?:old-)?[a-z0-9_]{8}")
-_RELEASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]*")
+RELEASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]*")
 #: Why a file differs from the archive, in words.
 _REASONS = {
     "new": "new",
@@ -315,7 +315,7 @@ def placed_releases(root: str) -> List[str]:
     for name in listed:
         if os.path.isdir(inside(root, f"/lib/modules/{name}/{FOLDER}")) or _is_index_due(name, root):
             releases.add(name)
-    return sorted(name for name in releases if _RELEASE.fullmatch(name))
+    return sorted(name for name in releases if RELEASE.fullmatch(name))
 
 
 def _sweep(release: str, root: str) -> None:
@@ -420,7 +420,7 @@ def _refuse(verb: str, results: Sequence[Result]) -> None:
 
 PLACE = "/var/lib/gdsdeploy/rollout"
 #: Where provision leaves the archive that it made or received.
-_PROVISIONED = "/var/lib/gdsdeploy/modules-{}.tar"
+PROVISIONED = "/var/lib/gdsdeploy/modules-{}.tar"
 
 
 def keep(ident: str, release: str = "", root: str = "/") -> Dict[str, Any]:
@@ -449,7 +449,7 @@ def _keep(ident: str, release: str, root: str) -> Dict[str, Any]:
     if _has_exactly(place, digests):
         return {**answer, "archive": archive, "from": "kept"}
     atomic.make_folder(os.path.dirname(place))
-    provisioned = inside(root, _PROVISIONED.format(kernel.release))
+    provisioned = inside(root, PROVISIONED.format(kernel.release))
     if _has_exactly(provisioned, digests):
         atomic.copy(provisioned, place)
         source = "provision"

@@ -1,15 +1,12 @@
 """What a reboot would change: the running kernel, its arguments and the loaded modules, against what is installed."""
 
-import argparse
-import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Dict, List, Mapping, Optional, Sequence
 
 from .. import process
-from ..errors import guarded
-from ..kmod.module import BUILD_ID, build_id_of, files_to_load, read_module, substitute_of
+from ..kmod.module import BUILD_ID, build_id_of, files_to_load, in_kernel, read_module, substitute_of
 from ..paths import parameter_path
 from ..rootdir import read_text
 from . import arguments as words_of_kernel
@@ -117,7 +114,7 @@ def _module(name: str) -> Optional[Cause]:
 
 
 def _folder_of(name: str) -> Path:
-    return Path("/sys/module") / name.replace("-", "_")
+    return Path("/sys/module", in_kernel(name))
 
 
 def file_of(name: str) -> str:
@@ -128,25 +125,3 @@ def file_of(name: str) -> str:
         shown = process.run(["modprobe", "--show-depends", "--ignore-install", other], timeout=30).stdout
     files = files_to_load(shown)
     return files[-1] if files else ""
-
-
-def add_parser(subparsers: Any) -> None:
-    """Add ``needed`` to the parsers of ``boot``."""
-    parser = subparsers.add_parser("needed", help="print whether a reboot is needed to reach the installed state")
-    parser.add_argument("--kernel", required=True, metavar="RELEASE", help="the expected kernel")
-    text = "an argument that the running kernel should have; may be repeated"
-    parser.add_argument("--argument", action="append", default=[], metavar="WORD", help=text)
-    text = "a parameter of a loaded module and its value; may be repeated"
-    parser.add_argument("--parameter", action="append", default=[], metavar="MODULE.NAME=VALUE", help=text)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    text = "modules that should be loaded from their installed files"
-    parser.add_argument("modules", nargs="*", metavar="MODULE", help=text)
-    parser.set_defaults(run=guarded(_main))
-
-
-def _main(arguments: argparse.Namespace) -> int:
-    parameters = {key: value for key, _, value in (word.partition("=") for word in arguments.parameter)}
-    result = pending(arguments.kernel, arguments.modules, arguments.argument, parameters)
-    text = "; ".join(result.reasons) or "no reboot is needed"
-    print(json.dumps(asdict(result), sort_keys=True) if arguments.json else text)
-    return 0

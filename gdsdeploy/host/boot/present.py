@@ -25,6 +25,12 @@ def boot_id(root: str = "/") -> str:
     return read_text(root, _BOOT_ID).strip()
 
 
+def of_this_boot(path: str, root: str = "/") -> Dict[str, Any]:
+    """The JSON object in a file, if its ``boot_id`` is that of this boot; else empty."""
+    value = read_object(root, path)
+    return value if value.get("boot_id") == boot_id(root) else {}
+
+
 def expectation(root: str = "/") -> Dict[str, Any]:
     """The expectation that provision left; empty if there is none or it can't be read."""
     return read_object(root, EXPECTATION)

@@ -100,11 +100,8 @@ def restore(kernel: Kernel, name: str) -> List[str]:
 
 def restored_files(kernel: Kernel, name: str) -> List[str]:
     """What was put back and has not been replaced since."""
-    try:
-        with open(os.path.join(_place(kernel, name), "restored"), encoding="utf-8") as text:
-            return [line.rstrip("\n") for line in text if line.strip()]
-    except FileNotFoundError:
-        return []
+    text = read_text("/", os.path.join(_place(kernel, name), "restored"))
+    return [line for line in text.splitlines() if line.strip()]
 
 
 def release(kernel: Kernel, name: str) -> List[str]:

@@ -164,11 +164,7 @@ def source_digest(source: str) -> str:
 
 def source_version(source: str) -> str:
     """The version that the source gives its module, such as 2.19.7; empty without one."""
-    try:
-        with open(os.path.join(source, "nvfs-vers.h"), encoding="utf-8", errors="replace") as file:
-            text = file.read(1 << 16)
-    except OSError:
-        return ""
+    text = read_text(source, "nvfs-vers.h")
     parts = [re.search(rf"NVFS_DRIVER_{part}_VERSION\s+(\d+)", text) for part in ("MAJOR", "MINOR", "PATCH")]
     return ".".join(part.group(1) for part in parts if part)
 

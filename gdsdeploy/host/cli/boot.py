@@ -22,13 +22,34 @@ from ..errors import AuditError, HostError, guarded
 from ..io.wording import line
 from ..model.expectation import Expectation, from_json
 from ..paths import EXPECTATION
-from .parsers import ROOT, command, group, option, show_indented
+from .parsers import ROOT, command, group, option, show, show_indented
 
 
 def add_parsers(commands: Any) -> None:
     """Add ``boot`` to the program's commands."""
     verbs = group(commands, "boot", "what the next boot starts, and whether one is needed")
-    needed.add_parser(verbs)
+    command(
+        verbs,
+        "needed",
+        guarded(_boot_needed),
+        "print whether a reboot is needed to reach the installed state",
+        option("--kernel", required=True, metavar="RELEASE", help="the expected kernel"),
+        option(
+            "--argument",
+            action="append",
+            default=[],
+            metavar="WORD",
+            help="an argument that the running kernel should have; may be repeated",
+        ),
+        option(
+            "--parameter",
+            action="append",
+            default=[],
+            metavar="MODULE.NAME=VALUE",
+            help="a parameter of a loaded module and its value; may be repeated",
+        ),
+        option("modules", nargs="*", metavar="MODULE", help="modules that should be loaded from their installed files"),
+    )
     check = option("--check", action="store_true", help="print what would change and change nothing")
     kernel = option("--kernel", required=True, metavar="REL", help="kernel release")
     words = "make a kernel the default until changed again"
@@ -38,6 +59,12 @@ def add_parsers(commands: Any) -> None:
     words = "print which kernel boots by default and which boots next"
     root = option("--root", default="/", metavar="DIR", help="a root folder; it needn't be running")
     command(verbs, "show", guarded(_boot_show), words, root)
+
+
+def _boot_needed(arguments: argparse.Namespace) -> int:
+    parameters = {key: value for key, _, value in (word.partition("=") for word in arguments.parameter)}
+    result = needed.pending(arguments.kernel, arguments.modules, arguments.argument, parameters)
+    return show(arguments, asdict(result), ["; ".join(result.reasons) or "no reboot is needed"])
 
 
 def _boot_default(arguments: argparse.Namespace) -> int:

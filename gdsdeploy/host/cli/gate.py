@@ -18,6 +18,7 @@ from ..gate import gate
 from ..io.wording import line
 from ..model.finding import FAIL, NOT_APPLICABLE, PASS, WAIVED
 from ..paths import EXPECTATION
+from ..rootdir import read_text
 from .parsers import command, group, option, show
 
 IDENT = "gds-gate"
@@ -65,8 +66,11 @@ def add_parsers(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    expectation, settings = _text(arguments.expectation), _text(arguments.settings) or gate.Settings().to_json()
-    configured = _settings(settings)
+    # Every reader refuses the empty text of a missing file.
+    expectation = read_text("/", arguments.expectation)
+    settings = read_text("/", arguments.settings) or gate.Settings().to_json()
+    # Where they can't be read, the verdict goes to the default places.
+    configured = gate.settings_or_default(settings)
     trail.note(desired=expectation.encode())
     lines: List[Tuple[int, str]] = []
     # The run that the boot has started often isn't at its end when a controller asks for the verdict.
@@ -88,20 +92,12 @@ def _open_record(folder: str, basis: str) -> Optional[gate.Record]:
     return record if usable else None
 
 
-def _settings(text: str) -> gate.Settings:
-    try:
-        return gate.settings_from(text)
-    except (ValueError, TypeError):
-        # The record says so; the verdict goes to the default places.
-        return gate.Settings()
-
-
 def _again(arguments: argparse.Namespace) -> int:
     """A waiver of an open gate may have ended: what the host is isn't looked at again."""
     with gate.turn(arguments.run_folder, MARGIN):
         record, _ = gate.current(arguments.run_folder)
         if record is not None:
-            _publish(record, _settings(_text(arguments.settings)), arguments)
+            _publish(record, gate.settings_or_default(read_text("/", arguments.settings)), arguments)
     return 0
 
 
@@ -190,12 +186,3 @@ def _sentence(record: gate.Record) -> str:
 
 def _status(record: gate.Record) -> int:
     return 0 if record.state == gate.OPEN else FAILED if record.verdict == FAIL else UNDECIDED
-
-
-def _text(path: str) -> str:
-    """A file's text; empty without the file, which every reader refuses."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except OSError:
-        return ""

@@ -15,7 +15,7 @@ from typing import Any, List
 from .. import process
 from ..boot.needed import file_of
 from ..errors import HostError
-from ..kmod.module import read_module
+from ..kmod.module import in_kernel, read_module
 from ..paths import HOLDERS, PEERS
 from .parsers import command, group, show
 
@@ -55,7 +55,7 @@ def load(root: str = "/") -> Done:
         words = _registered(root)
     except PeermemError:
         # Loaded and of no use, it would only keep the RDMA core from being unloaded.
-        process.run(["rmmod", _kernel_name(MODULE)], timeout=PATIENCE)
+        process.run(["rmmod", in_kernel(MODULE)], timeout=PATIENCE)
         raise
     return Done(True, f"nvidia-peermem is loaded, and {words}")
 
@@ -65,7 +65,7 @@ def unload(root: str = "/") -> Done:
     if not _loaded(MODULE, root):
         return Done(False, "nvidia-peermem is not loaded")
     # By its in-kernel name: the file has another one where the driver's packages choose among several.
-    _run(["rmmod", _kernel_name(MODULE)], "nvidia-peermem cannot be unloaded")
+    _run(["rmmod", in_kernel(MODULE)], "nvidia-peermem cannot be unloaded")
     return Done(True, "nvidia-peermem is unloaded")
 
 
@@ -91,7 +91,7 @@ def _registered(root: str) -> str:
         clients = sorted(os.listdir(os.path.join(root, PEERS.lstrip("/"))))
     except FileNotFoundError:
         # Some kernels show no such folder; from its successful start on the module holds the core.
-        if any(os.path.isdir(os.path.join(root, path.lstrip("/"), _kernel_name(MODULE))) for path in HOLDERS):
+        if any(os.path.isdir(os.path.join(root, path.lstrip("/"), in_kernel(MODULE))) for path in HOLDERS):
             return f"holds the RDMA core; this kernel shows no {PEERS}, so its registration is not proven"
         raise PeermemError("nvidia-peermem is loaded, but does not hold the RDMA core") from None
     if any(name.startswith(CLIENT) for name in clients):
@@ -101,11 +101,7 @@ def _registered(root: str) -> str:
 
 
 def _loaded(name: str, root: str) -> bool:
-    return os.path.isdir(os.path.join(root, "sys/module", _kernel_name(name)))
-
-
-def _kernel_name(name: str) -> str:
-    return name.replace("-", "_")
+    return os.path.isdir(os.path.join(root, "sys/module", in_kernel(name)))
 
 
 def _run(argv: List[str], words: str) -> None:

@@ -41,10 +41,6 @@ _JUDGED = frozenset({"host", "cufile_sha256", "topology", "hardware", "lock_dige
 class RefusedError(HostError):
     """The question isn't answered; ``hint`` says what to do."""
 
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
-
 
 @dataclass(frozen=True)
 class Request:

@@ -48,6 +48,7 @@ from ..model.finding import (
     today,
     worst,
 )
+from ..rootdir import read_text
 from ..secure_boot.firmware import measured_boot
 
 #: Where provision leaves the gate's settings.
@@ -92,6 +93,14 @@ def settings_from(text: str) -> Settings:
     if not isinstance(value, dict) or value.get("version") != VERSION:
         raise ValueError(f"the gate's settings are a JSON object of version {VERSION}")
     return schema.read(Settings, value, "settings")
+
+
+def settings_or_default(text: str) -> Settings:
+    """The settings; the default ones where they can't be read, of which the verdict says so."""
+    try:
+        return settings_from(text)
+    except (ValueError, TypeError):
+        return Settings()
 
 
 @dataclass(frozen=True)
@@ -154,11 +163,8 @@ def boot_time(path: str = _STAT) -> int:
 
     It moves when the clock is set.
     """
-    try:
-        with open(path, encoding="ascii") as file:
-            return next((int(line.split()[1]) for line in file if line.startswith("btime ")), 0)
-    except (OSError, ValueError, IndexError):
-        return 0
+    match = re.search(r"^btime ([0-9]{1,18})$", read_text("/", path), re.MULTILINE)
+    return int(match.group(1)) if match else 0
 
 
 def basis(*texts: str) -> str:
@@ -202,17 +208,9 @@ def judge(expectation: str, settings: str) -> Record:
     except Exception as error:  # noqa: BLE001 - whatever it is, the gate has to close and to say so
         reason = f"the gate itself failed: {traceback.format_exception_only(type(error), error)[-1].strip()}"
         verdict = {"state": CLOSED, "reason": reason, "verdict": UNKNOWN}
-    verdict["measured"] = measured_boot() if _is_measured(settings) else {}
+    verdict["measured"] = measured_boot() if settings_or_default(settings).measured_boot else {}
     seconds = round(time.monotonic() - begin, 3)
     return Record(boot_id=boot, when=when, seconds=seconds, basis=digest, boot_time=boot_time(), **verdict)
-
-
-def _is_measured(settings: str) -> bool:
-    try:
-        return settings_from(settings).measured_boot
-    except (ValueError, TypeError):
-        # The verdict says so.
-        return False
 
 
 def _verdict(expectation: Expectation, settings: Settings) -> Dict[str, Any]:

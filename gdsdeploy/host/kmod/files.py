@@ -196,10 +196,8 @@ def open_plain(path: str, error: Type[HostError] = ElfError, limit: int = SIZE_L
     return target
 
 
-class DamagedError(Exception):
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
+class DamagedError(HostError):
+    """A compressed module can't be unpacked."""
 
 
 def _by_library(

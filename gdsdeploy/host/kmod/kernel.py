@@ -46,7 +46,7 @@ from ..io import cache
 from ..rootdir import LoopError, inside, list_folder, list_names, read_file
 from .files import SUFFIXES, open_plain, sha256
 from .flavour import series
-from .module import Module, name_of, read_module, read_once, stem_of
+from .module import Module, in_kernel, name_of, read_module, read_once, stem_of
 
 _Value = TypeVar("_Value")
 
@@ -290,28 +290,24 @@ def read_renames(inputs: Inputs) -> Dict[str, str]:
     renames: Dict[str, str] = {}
     for words in _lines(inputs, "modprobe"):
         if words[0] == "alias" and len(words) == 3 and not set("*?[:") & set(words[1]):
-            renames.setdefault(_name(words[1]), _name(words[2]))
+            renames.setdefault(in_kernel(words[1]), in_kernel(words[2]))
         elif words[0] == "install" and len(words) > 2:
             target = _redirected(words[2:])
             if target:
-                renames[_name(words[1])] = _name(target)
+                renames[in_kernel(words[1])] = in_kernel(target)
     return renames
 
 
 def read_refusals(inputs: Inputs) -> Dict[str, str]:
     """Module → the command that ``install`` in modprobe.d runs in place of loading it, where that does nothing."""
     lines = (words for words in _lines(inputs, "modprobe") if words[0] == "install" and len(words) > 2)
-    return {_name(words[1]): " ".join(words[2:]) for words in lines if os.path.basename(words[2]) in _NOTHING}
+    return {in_kernel(words[1]): " ".join(words[2:]) for words in lines if os.path.basename(words[2]) in _NOTHING}
 
 
 def read_dependencies(text: str) -> Dict[str, List[str]]:
     """modules.dep: file → the files loaded before it, all relative to the kernel's folder."""
     parts = (line.partition(":") for line in text.splitlines())
     return {file: needs.split() for file, separator, needs in parts if separator}
-
-
-def _name(text: str) -> str:
-    return text.replace("-", "_")
 
 
 def _redirected(words: Sequence[str]) -> Optional[str]:

@@ -38,7 +38,7 @@ _MODINFO_LIMIT = 1 << 20
 _SYMBOLS_LIMIT = 1 << 16
 _NOTE_LIMIT = 1 << 12
 _ENDING = re.compile(r"\.ko(?:{})\Z".format("|".join(map(re.escape, SUFFIXES))))
-_SIGNATURE_MAGIC = b"~Module signature appended~\n"
+SIGNATURE_MARK = b"~Module signature appended~\n"
 _PKCS7 = 2
 
 
@@ -118,7 +118,12 @@ def _from_json(value: Dict[str, Any]) -> Module:
 
 def name_of(path: str) -> str:
     """The in-kernel name that depmod and modprobe derive from a file's name."""
-    return _ENDING.sub("", os.path.basename(path)).replace("-", "_")
+    return in_kernel(_ENDING.sub("", os.path.basename(path)))
+
+
+def in_kernel(name: str) -> str:
+    """A module's name as the kernel has it, which modprobe takes with hyphens, too."""
+    return name.replace("-", "_")
 
 
 def stem_of(path: str) -> str:
@@ -142,7 +147,7 @@ def _read(file: IO[bytes], path: str) -> Module:
         version=one("version"),
         srcversion=one("srcversion"),
         license=one("license"),
-        depends=[name.replace("-", "_") for name in one("depends").split(",") if name],
+        depends=[in_kernel(name) for name in one("depends").split(",") if name],
         intree=one("intree") == "Y",
         namespaces=info.get("import_ns", []),
         provenance={key[len(PROVENANCE) :]: values[0] for key, values in info.items() if key.startswith(PROVENANCE)},
@@ -262,8 +267,8 @@ def _number(elf: Elf, section: int, value: int, size: int) -> int:
 
 
 def _signature(elf: Elf) -> Optional[Dict[str, object]]:
-    tail = len(_SIGNATURE_MAGIC) + _SIGNATURE.size
-    if elf.size < tail or elf.read(elf.size - len(_SIGNATURE_MAGIC), len(_SIGNATURE_MAGIC), "") != _SIGNATURE_MAGIC:
+    tail = len(SIGNATURE_MARK) + _SIGNATURE.size
+    if elf.size < tail or elf.read(elf.size - len(SIGNATURE_MARK), len(SIGNATURE_MARK), "") != SIGNATURE_MARK:
         return None
     _algo, _hash, kind, _signer, _key, size = _SIGNATURE.unpack(elf.read(elf.size - tail, _SIGNATURE.size, ""))
     return {"format": "PKCS#7" if kind == _PKCS7 else f"type {kind}", "size": size}

@@ -76,7 +76,8 @@ def lookup(word: str) -> Tuple[ErrorCode, ...]:
 
     ``5027`` and ``-5027`` (as reads and writes return it), ``27`` (the number above 5000, and a CUDA code if there is
     one), ``CU_FILE_HANDLE_NOT_REGISTERED`` with or without its prefix and in any case, ``100``, ``cuda:100`` or
-    ``CUDA_ERROR_NO_DEVICE``, ``-22``, ``errno:22`` or ``EINVAL``; a text with the library's own words for a code.
+    ``CUDA_ERROR_NO_DEVICE``, ``-22``, ``errno:22`` or ``EINVAL``, ``524`` (an errno,
+    where neither cuFile nor CUDA has the number); a text with the library's own words for a code.
     Raises UnknownCodeError.
     """
     text = word.strip()
@@ -140,6 +141,9 @@ def _by_number(text: str, family: str, sign: str, value: int) -> Tuple[ErrorCode
         keys = [(CUFILE, 5000 + value), (CUDA, value)]
     by_key = {(code.family, code.code): code for code in entries()}
     matches = tuple(by_key[key] for key in keys if key in by_key)
+    if not matches and not family:
+        # Of other calls than cuFile's, programs print errno without a sign.
+        matches = tuple(by_key[key] for key in [(ERRNO, value)] if key in by_key)
     if matches:
         return matches
     distances = [

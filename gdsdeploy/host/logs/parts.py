@@ -366,7 +366,9 @@ class Setting:
         values = self.values(subject)
         if not values:
             return None
-        return any(_holds(subject, text, value) for value in values)
+        answers = {_holds(subject, text, value) for value in values}
+        # Of several devices or versions, the line may be about any.
+        return answers.pop() if len(answers) == 1 else None
 
 
 def _holds(subject: str, text: str, value: str) -> bool:
@@ -390,9 +392,9 @@ def _look(line: Line, cache: Dict[str, Candidates[Fact]], shown: Dict[str, Dict[
     for pattern, fact in cache[line.key]:
         if len(shown.get(fact.subject, ())) < VALUES:
             match = pattern.search(line.text)
-            if match:
-                name = str(match.lastgroup)
-                value = fact.value or (match["v"].strip() if name == "v" else name.replace("_", "-"))
+            name = match and (fact.value or match.lastgroup)
+            if match and name:
+                value = match["v"].strip() if name == "v" else name
                 shown.setdefault(fact.subject, {}).setdefault(value, line)
 
 

@@ -16,7 +16,7 @@ from .. import process
 from ..apply import gpu, lock
 from ..apply.packages import state as packages
 from ..boot import once
-from ..boot.present import boot_id, booting, lock_digest, now, nvidia
+from ..boot.present import boot_id, booting, lock_digest, now, nvidia, of_this_boot
 from ..errors import RolloutError
 from ..io import atomic, space
 from ..rootdir import inside, read_text
@@ -63,11 +63,7 @@ def order(expected: str, rollout: str = "", root: str = "/") -> Dict[str, str]:
 
 def earlier_order(root: str = "/") -> Optional[Dict[str, Any]]:
     """The recorded order of this boot; None without one."""
-    try:
-        value = json.loads(read_text(root, MARKER) or "null")
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) and value.get("boot_id") == boot_id(root) else None
+    return of_this_boot(MARKER, root) or None
 
 
 def uptime(root: str = "/") -> float:

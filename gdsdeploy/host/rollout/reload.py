@@ -24,11 +24,11 @@ from ..apply import gpu, unload
 from ..apply.host import ManagedHost
 from ..archive import pack
 from ..boot import needed as pending
-from ..boot.present import boot_id
+from ..boot.present import boot_id, of_this_boot
 from ..errors import HostError, RolloutError
 from ..io import atomic
-from ..kmod.module import build_id_of, read_module
-from ..rootdir import list_folder, read_text
+from ..kmod.module import BUILD_ID, build_id_of, read_module
+from ..rootdir import list_folder, read_bytes, read_text
 from ..subjects.processes import control_group
 from .reboot import FOLDER, IDENT
 
@@ -124,11 +124,7 @@ def _instances(root: str) -> List[str]:
 
 def build_id(name: str, root: str = "/") -> str:
     """Of a loaded module; empty where it has none."""
-    try:
-        with open(os.path.join(root, "sys/module", name, "notes/.note.gnu.build-id"), "rb") as file:
-            return build_id_of(file.read().hex())
-    except OSError:
-        return ""
+    return build_id_of(read_bytes(root, f"/sys/module/{name}/notes/{BUILD_ID}").hex())
 
 
 MARKER = FOLDER + "/reload.json"
@@ -326,12 +322,7 @@ def _options(name: str, file: str) -> List[str]:
 
 def _unfinished() -> Dict[str, Any]:
     """The record of a run that was interrupted in this boot."""
-    try:
-        with open(MARKER, encoding="utf-8") as file:
-            value = json.load(file)
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) and value.get("boot_id") == boot_id() else {}
+    return of_this_boot(MARKER)
 
 
 def _summary(chosen: Plan) -> Dict[str, Any]:

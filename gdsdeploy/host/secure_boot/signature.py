@@ -18,7 +18,7 @@ from ..io import cache
 from ..io.wording import first_few
 from ..kmod.files import CHUNK, open_plain
 from ..kmod.kernel import Kernel
-from ..kmod.module import Finding, finding, unknown_finding
+from ..kmod.module import SIGNATURE_MARK, Finding, finding, unknown_finding
 from . import certificate
 from .certificate import HASHES, Certificate, DerError, Node, name
 from .firmware import SETUP_MODE, SHIM_OFF, WORDS
@@ -27,7 +27,6 @@ from .trust import Trust, trust_of
 
 #: struct module_signature (linux/module_signature.h): algo, hash, id_type, two lengths, padding, big-endian length.
 _TAIL = struct.Struct(">BBBBB3sI")
-_MAGIC = b"~Module signature appended~\n"
 _PKCS7 = 2
 #: A message with one signer and no certificate has less than 1 KB.
 _LIMIT = 1 << 16
@@ -109,10 +108,10 @@ def read_signature(file: IO[bytes]) -> Optional[Signature]:
 def _end_of(file: IO[bytes]) -> Tuple[int, bytes]:
     """The bytes of an uncompressed module, and the last ones of a signed one: at least its whole signature."""
     size = file.seek(0, os.SEEK_END)
-    file.seek(max(0, size - len(_MAGIC)))
-    if file.read() != _MAGIC:
+    file.seek(max(0, size - len(SIGNATURE_MARK)))
+    if file.read() != SIGNATURE_MARK:
         return size, b""
-    file.seek(max(0, size - _LIMIT - len(_MAGIC) - _TAIL.size))
+    file.seek(max(0, size - _LIMIT - len(SIGNATURE_MARK) - _TAIL.size))
     return size, file.read()
 
 
@@ -120,7 +119,7 @@ def _signature(size: int, data: bytes) -> Optional[Signature]:
     """The signature in the last bytes of a module of ``size`` bytes."""
     if not data:
         return None
-    end = len(_MAGIC) + _TAIL.size
+    end = len(SIGNATURE_MARK) + _TAIL.size
     tail = data[-end:]
     if len(tail) < end:
         raise MalformedError("the file has nothing but a signature's marker")

@@ -32,7 +32,7 @@ from ..io.wording import first_few
 from ..kmod.files import CHUNK, Elf, open_plain
 from ..kmod.kernel import Kernel
 from ..kmod.packaged import FOLDER, MANIFEST
-from ..rootdir import inside
+from ..rootdir import inside, read_text
 from .certificate import Certificate, read_certificate
 from .firmware import OFF, WORDS, Firmware, firmware
 from .signature import MalformedError, UnsupportedError, read_signature, verifies
@@ -446,11 +446,7 @@ def _steps(entry: str, certificate: Certificate, last: str) -> List[str]:
 
 def one_time_password() -> str:
     """The password of the pending request; empty: this host has none, or may not read it."""
-    try:
-        with open(ONE_TIME, encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+    return read_text("/", ONE_TIME).strip()
 
 
 def _forget(root: str) -> None:

@@ -6,9 +6,10 @@ import contextlib
 import os
 import re
 import shlex
+import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..facts.document import Document, collected, group_of
 from ..facts.unknown import Facts, Maybe, UndecidedError, any_of, fact, follows, given, if_known, known, require
@@ -17,6 +18,7 @@ from ..model.expectation import Expectation
 from ..model.system import FABRIC, NVLSM, UMAD, services_of
 from ..paths import (
     BUILD_ID,
+    FABRIC_STATES,
     FIRMWARE,
     FIRMWARE_PATH,
     HOLDERS,
@@ -32,7 +34,7 @@ from ..paths import (
     SOURCES,
 )
 from . import quote
-from .condition import DIRECT_PATH, Condition, listed_cause, rule
+from .condition import DIRECT_PATH, USABLE, Cause, Condition, listed_cause, rule
 from .kernel import NOUVEAU, check_messages
 from .kernel import NVIDIA as DRIVER
 from .kernel import SOURCES as LOGS
@@ -104,9 +106,49 @@ def collect_userland(recorder: Recorder, _request: EvidenceRequest) -> None:
     if any("NVRM: Xid" in Document(recorder.document).printed(log) for log in LOGS):
         query = "--query-gpu=pci.bus_id,gpu_recovery_action"
         recorder.command(RECOVERY, ["nvidia-smi", query, "--format=csv,noheader"], timeout=20.0)
+    gpus = recorder.names(NVIDIA + "/gpus")
+    if len(gpus) > 1 or (gpus and recorder.exists(FABRIC_PROGRAM)):
+        _collect_fabric(recorder)
+
+
+#: The fabric manager's program; a host with one GPU and without it has no fabric.
+FABRIC_PROGRAM = "/usr/bin/nv-fabricmanager"
+#: What nvidia-smi says of a GPU until its registration with the fabric has ended, and when it has.
+WAITING, COMPLETED = ("In Progress", "Not Started"), "Completed"
+#: Seconds between questions, and how long after the boot GPUs may still register: the fabric manager counts as started
+#: before they have.
+_WAITS, _BOOTING = (1.0, 2.0, 4.0, 8.0, 16.0, 0.0), 300
+
+
+def _collect_fabric(recorder: Recorder) -> None:
+    uptime = re.match(r"\d{1,12}", if_known(lambda: Document(recorder.document).line("/proc/uptime"), "") or "")
+    for wait in _WAITS if uptime and int(uptime[0]) < _BOOTING else (0.0,):
+        query = "--query-gpu=pci.bus_id,fabric.state,fabric.status"
+        output = recorder.command(FABRIC_STATES, ["nvidia-smi", query, "--format=csv,noheader"], timeout=20.0)
+        if not any(state in output.stdout for state in WAITING):
+            return
+        time.sleep(wait)
 
 
 OPEN, PROPRIETARY = "open", "proprietary"
+
+
+class FabricState(NamedTuple):
+    """Of one GPU, in nvidia-smi's words: ``Completed`` and ``Success``, or ``N/A`` without an NVLink fabric."""
+
+    state: str
+    status: str
+
+    @property
+    def waits(self) -> bool:
+        return self.state in WAITING
+
+    @property
+    def registered(self) -> bool:
+        return not self.waits and (self.state != COMPLETED or self.status == "Success")
+
+
+_FABRIC_ROW = re.compile(r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]{5,8}), *([A-Za-z/ \[\]]{1,40}?), *([^,]{1,80})$")
 
 
 class DriverFacts(Facts):
@@ -165,6 +207,24 @@ class DriverFacts(Facts):
             raise UndecidedError(f"nvidia-smi doesn't say what the GPUs need: {(run.stdout + run.stderr).strip()}")
         rows = (line.partition(",") for line in run.stdout.splitlines())
         return {gpu: action.strip() for gpu, _, action in rows}
+
+    @fact
+    def fabric(self) -> Mapping[str, FabricState]:
+        """GPU by its address → how far it is with its NVLink fabric.
+
+        Empty where nvidia-smi wasn't asked, as with one GPU and no fabric manager, or is too old to say.
+        """
+        if not self.document.recorded("commands", FABRIC_STATES):
+            return {}
+        run = self.document.ran(FABRIC_STATES)
+        if "not a valid field" in run.stdout + run.stderr:
+            return {}
+        rows = [_FABRIC_ROW.match(line) for line in run.stdout.splitlines()]
+        if run.status != 0 or None in rows:
+            raise UndecidedError(
+                f"nvidia-smi doesn't say the state of the fabric: {(run.stdout + run.stderr)[:200].strip()}"
+            )
+        return {row[1]: FabricState(row[2], row[3]) for row in rows if row}
 
     def tree_digest(self, path: str) -> Optional[str]:
         """The digest of the source tree at ``path``, None if it is not on this host."""
@@ -236,6 +296,26 @@ def _library(document: Document, name: str) -> Optional[Library]:
 def driver_runs(facts: HostFacts, _mount: Optional[Mount]) -> Iterator[Condition]:
     """Both direct paths need a running driver."""
     yield loaded(facts, facts.driver.module)
+
+
+@rule(USABLE, 7)
+def fabric_usable(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condition]:
+    """CUDA answers 802 until the GPU is registered, and cuFile needs CUDA."""
+    states = _fabric(facts)
+    if any(gpu.waits for gpu in states.values()):
+        yield Condition(False, _unregistered(states))
+
+
+def _fabric(facts: HostFacts) -> Mapping[str, FabricState]:
+    """Nothing is said where nvidia-smi can't be asked: its absence keeps no program from the GPUs."""
+    return if_known(lambda: facts.driver.fabric, {})
+
+
+def _unregistered(states: Mapping[str, FabricState]) -> Optional[Cause]:
+    """The cause for GPUs whose registration with the fabric hasn't ended, or has failed."""
+    wrong = [f"{gpu}: {one.state}, {one.status}" for gpu, one in states.items() if not one.registered]
+    what = f"{len(wrong)} of {len(states)} GPUs aren't registered with the NVLink fabric"
+    return listed_cause("nvidia.fabric-state", quote.with_source("nvidia-smi", wrong), what) if wrong else None
 
 
 @check(
@@ -362,7 +442,7 @@ HIDDEN_HINT = (
 @check(
     "driver.services",
     "the driver's services that the lock has or the hardware needs are running",
-    expects="all of them active, IMEX with the addresses of the host's domain",
+    expects="all of them active, IMEX with the addresses of the host's domain, each GPU's fabric Completed or N/A",
     prevents="GPUs behind NVSwitch that no program can use because the fabric manager is missing or failed",
     unless=lambda facts, _: "" if facts.pci.gpus else "not needed: this host has no GPU",
 )
@@ -386,19 +466,23 @@ def services(facts: HostFacts, expectation: Expectation) -> Answer:
     if bridges and UMAD not in facts.kernel.modules and facts.kernel.option("INFINIBAND_USER_MAD") != "y":
         hint = f"Load it, then start the fabric manager again: modprobe {UMAD} && systemctl restart {FABRIC}"
         return failed(f"{NVLSM} reaches the NVSwitches through {UMAD}, which isn't loaded", hint, bridges)
-    if hidden and FABRIC not in services:
+    registrations = _fabric(facts)
+    unregistered = _unregistered(registrations)
+    if hidden and FABRIC not in services and not registrations:
         return unknown(
             f"NVSwitches may connect these GPUs ({hidden}), which are no PCI devices, and no fabric manager runs",
             HIDDEN_HINT,
         )
-    if not services:
-        return not_applicable("the lock holds none, and there is no NVSwitch")
-    units = facts.boot.units
+    if not services and not unregistered:
+        return not_applicable("the lock holds none, and no GPU waits for an NVSwitch")
+    units = facts.boot.units if services else {}
     states = {unit: units.get(unit, {}).get("ActiveState", "not known to systemd") for unit in services}
     down = [unit for unit, state in states.items() if state != "active"]
     if down:
         lines = [f"{unit}: {state}" for unit, state in states.items()]
         return failed("; ".join(lines), "Read why: systemctl status {0}; journalctl -b -u {0}".format(down[0]), lines)
+    if unregistered:
+        return failed(unregistered.what, unregistered.fix, unregistered.evidence)
     nodes = facts.boot.imex_nodes if expectation.imex_nodes else ()
     if sorted(nodes) != sorted(expectation.imex_nodes):
         words = f"{IMEX_NODES} has {', '.join(nodes) or 'no addresses'}, not {', '.join(expectation.imex_nodes)}"

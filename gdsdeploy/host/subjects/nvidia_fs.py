@@ -11,7 +11,7 @@ from ..kmod.flavour import has_nvme_hooks
 from ..model.expectation import Expectation
 from ..paths import NVFS, NVFS_DEVICE
 from . import quote, reference, storage
-from .condition import NVIDIA_FS, USABLE, Cause, Condition, condition, listed_cause, numbers, rule, suspicion
+from .condition import NOTES, NVIDIA_FS, USABLE, Cause, Condition, condition, listed_cause, numbers, rule, suspicion
 from .cufile_json import p2pdma_enabled
 from .filesystem import NETWORK, transport
 from .kernel import NVIDIA_FS as MODULE
@@ -193,6 +193,15 @@ def _present(facts: HostFacts) -> Condition:
     fix = _CONTAINED if container else _MAKE
     cause = Cause("nvidia-fs.no-devices", what, fix, ("/dev: no nvidia-fs*",), reference.INSTALL)
     return Condition(lambda: bool(facts.nvidia_fs.devices), cause)
+
+
+@rule(NOTES, 15)
+def stdin_notes(facts: HostFacts, _mount: Mount) -> Iterator[Cause]:
+    """Programs lose their standard input where the module announces devices that /dev lacks."""
+    if facts.nvidia_fs.device_count and not facts.nvidia_fs.devices:
+        yield listed_cause(
+            "cufile.closes-stdin", (f"{NVFS}/devcount: {facts.nvidia_fs.device_count}", "/dev: no nvidia-fs*")
+        )
 
 
 @condition

@@ -310,3 +310,71 @@ def test_zeros_of_a_crashed_host_do_not_hide_a_log(tmp_path: Path) -> None:
     file = tmp_path / "kern.log"
     file.write_bytes(XID.encode() * 20 + b"\0" * 512 + GPL.encode())
     assert "kernel.xid-79" in ids(answer_to(judge.read_texts([str(file)])))
+
+
+# ── what stands beside a line decides ────────────────────────────────────────────────────────────────────────────
+
+NOT_OPEN = (
+    "[  160.1] NVRM: The NVIDIA GPU 0000:01:00.0 (PCI ID: 10de:{})\n"
+    "               NVRM: installed in this system is not supported by open\n"
+    "               NVRM: nvidia.ko because it does not include the required GPU\n"
+)
+LOADED = "Module                  Size  Used by\nnvidia_peermem         16384  0\n"
+EFAULT = "ibv_reg_mr failed with GPU buffer: Bad address\n"
+DISABLED = "NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'\n"
+STDIN = "nvcc: <built-in>: fatal error: when writing output to : Bad file descriptor\n"
+
+
+def sure(answer: Answer) -> list[str]:
+    return [cause.id for cause in answer.causes if cause.certainty != "possible"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown", "possible"),
+    [
+        (NOT_OPEN.format("1db6"), ["driver.other-flavour"], []),
+        (NOT_OPEN.format("2331"), ["gpu.not-readable"], []),
+        (NOT_OPEN.format("2331") + "Driver Version: 570.86.15\n", ["gpu.not-readable"], []),
+        (NOT_OPEN.format("2b85") + "Driver Version: 560.35.03\n", ["driver.gpu-not-supported"], ["gpu.not-readable"]),
+        (
+            NOT_OPEN.format("2331") + NOT_OPEN.format("1b82"),
+            ["gpu.not-readable", "driver.other-flavour"],
+            [],
+        ),
+        (NOT_OPEN[NOT_OPEN.index("\n") + 1 :], [], ["gpu.not-readable", "driver.other-flavour"]),
+        ("ibv_reg_dmabuf_mr(fd=31, offset=0x0) failed: Unknown error 524\n", ["rdma.dmabuf-refused"], []),
+        ("ibv_reg_dmabuf_mr failed, errno=95\n", ["rdma.dmabuf-unsupported"], []),
+        ("ibv_reg_dmabuf_mr() failed: Protocol not supported\n", ["rdma.dmabuf-unsupported"], []),
+        ("ibv_reg_dmabuf_mr failed: Bad address\n", ["rdma.dmabuf-fault"], []),
+        (EFAULT, [], ["nvidia-peermem.not-autoloaded", "rdma.dmabuf-not-exported", "memory.not-pinnable"]),
+        (
+            EFAULT + LOADED,
+            ["memory.not-pinnable"],
+            ["rdma.dmabuf-not-exported"],
+        ),
+        (DISABLED + LOADED + "NCCL version 2.21.5+cuda12.4\n", ["nccl.old-peermem-name"], []),
+        (DISABLED.replace("IB", "Socket"), ["nccl.socket"], []),
+        (STDIN, [], ["cufile.closes-stdin"]),
+        (STDIN + "ls: cannot access '/dev/nvidia-fs*': No such file or directory\n", ["cufile.closes-stdin"], []),
+    ],
+)
+def test_what_stands_beside_a_line_decides(text: str, shown: list[str], possible: list[str]) -> None:
+    answer = ask(text)
+    assert sure(answer) == shown
+    assert sorted(set(ids(answer)) - set(shown)) == sorted(possible)
+
+
+def test_lines_that_differ_by_numbers_are_all_looked_at() -> None:
+    text = "".join(f"ibv_reg_mr2 called. cuMemAlloc: {number}, dmaBufSupported: 0\n" for number in (0, 0, 1))
+    assert ask(text + EFAULT).setting.value("vmm") == "yes"
+    lines = [f"[    1.000000] nvidia-fs:rw_verify_area failed with {number}\n" for number in (-13, -14)]
+    assert "nvidia-fs.access-ok" in ids(ask("".join(lines)))
+
+
+def test_a_module_that_the_text_shows_loaded_is_never_missing() -> None:
+    text = "nvidia_fs             262144  0\n\n" + UDEV.replace(
+        "udev property not found: ID_FS_USAGE vda", "nvidia-fs.ko driver not loaded"
+    )
+    answer = ask(text)
+    assert ids(answer) == ["nvidia-fs.not-visible"]
+    assert [quote.line.number for quote in answer.causes[0].quotes] == [3, 1]

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Dict, Iterator, List, Literal, Mapping, Optional, Sequence, Set, Tuple
 
-from ...errors import ApplyError, DesiredError
+from ...errors import ApplyError, BuildError, DesiredError
 from ...io import space
 from ...model.discovery import module_names
 from ...process import Output
@@ -386,7 +386,6 @@ def _explain_build(host: ManagedHost, program: str) -> None:
         # dpkg leaves a package whose modules don't build half-configured.
         return
     from ...build import dkms
-    from ...errors import BuildError
 
     try:
         with writing(""):

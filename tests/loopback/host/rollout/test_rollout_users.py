@@ -150,12 +150,14 @@ def test_mounts_of_drivers_that_nvidia_fs_is_registered_with(tmp_path: Path) -> 
         "2 0 8:1 / / rw - ext4 /dev/sda1 rw",
         "3 0 0:50 / /lustre rw - lustre 10.0.0.1@o2ib:/scratch rw",
         "4 0 0:51 / /home rw - nfs4 server:/home rw",
+        "5 0 0:52 / /fsx rw - fuse.fsx_lustre 10.0.0.2@tcp:/fsx rw",
         "damaged",
     ]
     write(tmp_path, "proc/self/mountinfo", "\n".join(lines))
     assert [(mount["module"], mount["target"]) for mount in gpu.mounts(str(tmp_path))] == [
         ("nvme", "/mnt/nvme"),
         ("lnet", "/lustre"),
+        ("lnet", "/fsx"),
     ]
     (tmp_path / "proc/driver/nvidia-fs/modules").unlink()
     assert gpu.mounts(str(tmp_path)) == []
