@@ -31,6 +31,7 @@ VERBS = {
     "sudoers": "Print the rule of sudo that lets a user read hosts and do nothing else as root",
     "cufile": "Render and check cufile.json for a release of libcufile",
     "explain": "Explain why a mount doesn't take the direct path, and what a cuFile error means",
+    "doctor": "Show on one screen what stands between this machine's storage and its GPUs",
     "watch": "Show which processes do I/O through cuFile now, and which of it bounces through CPU memory",
     "kmod": "Audit and build kernel modules, and predict which will load",
     "topology": "Show the distances between GPUs, disks and network adapters, and what has moved",
@@ -40,14 +41,21 @@ VERBS = {
     "help": "Show the help of a verb",
 }
 #: Verb → its module, where that isn't named as the verb.
-_MODULES = {"diff": "validate", "support-bundle": "validate", "help": "verbs", "mirror": "lock", "gdscheck": "explain"}
+_MODULES = {
+    "diff": "validate",
+    "support-bundle": "validate",
+    "help": "verbs",
+    "mirror": "lock",
+    "gdscheck": "explain",
+    "doctor": "explain",
+}
 _MODULES |= dict.fromkeys(("plan", "remove", "inventory"), "provision")
 _MODULES |= dict.fromkeys(("topology", "prometheus"), "watch")
 #: Heading of the help → verbs.
 SECTIONS = {
     "Everyday": ("init", "lock", "plan", "provision", "validate", "remove"),
     "Upgrade": ("rollout", "inventory", "diff"),
-    "Diagnose": ("explain", "watch", "topology", "cufile", "kmod", "gdscheck", "support-bundle"),
+    "Diagnose": ("doctor", "explain", "watch", "topology", "cufile", "kmod", "gdscheck", "support-bundle"),
     "Offline": ("mirror",),
     "Monitoring": ("prometheus",),
     "Rights": ("sudoers",),

@@ -18,6 +18,7 @@ from gdsdeploy.host.errors import UsageError
 from gdsdeploy.host.gdscheck import document, reader
 from gdsdeploy.host.gdscheck.reader import DIRECT, UNKNOWN
 from gdsdeploy.host.io import reading
+from gdsdeploy.host.model.finding import FAIL, PASS
 from gdsdeploy.ssh.endpoint import TIMEOUT
 
 if TYPE_CHECKING:
@@ -120,6 +121,44 @@ def explain(
     options.require(mount is None or mount.startswith("/"), f"MOUNT is an absolute path, and {mount!r} isn't")
     path = os.path.normpath(mount) if mount else ""
     _print(as_json, *_answer(facts(path), host or "this host", path))
+
+
+@click.command()
+@click.option("--evidence", type=options.PATH, metavar="FILE", help="Diagnose saved evidence, without its processes.")
+@options.as_json()
+def doctor(evidence: Path | None, as_json: bool) -> int:
+    """Show on one screen what stands between this machine's storage and its GPUs.
+
+    It needs no fleet file and changes nothing. It shows what to do first, the versions of the stack, the rules that
+    speak about them, the path of each mount with its first cause, and the processes that bounce. Run it as root, or it
+    lists what it couldn't read.
+
+    \b
+    Exit code, the first of these that applies:
+      30   something keeps data off the direct path; the first line says what
+      31   what is needed to tell couldn't be read
+      0    nothing was found that keeps data off the direct path
+
+    \b
+    Examples:
+      gdsdeploy doctor
+      gdsdeploy doctor --json | jq -r '.first.fix'
+      gdsdeploy doctor --evidence gpu1.json
+    """
+    from gdsdeploy.host import doctor as diagnosing
+    from gdsdeploy.ssh import reply_schema
+    from gdsdeploy.validate.facts import facts_of_this_machine
+
+    processes = None
+    if evidence is None:
+        with console.step("Examining this machine"):
+            facts, processes = diagnosing.examine(lambda: facts_of_this_machine(""))
+    else:
+        facts = reply_schema.saved_facts_of_host(evidence, "")
+    with reply_schema.unexpected_errors("this host"):
+        diagnosis = diagnosing.diagnose(facts, processes)
+        _print(as_json, diagnosing.as_document(diagnosis), diagnosing.render(diagnosis))
+    return {PASS: 0, FAIL: ChecksFailed.exit_code}.get(diagnosis.verdict, ChecksUnknown.exit_code)
 
 
 def _answer(facts: HostFacts, host: str, path: str) -> tuple[Any, str]:
@@ -285,4 +324,4 @@ def _bytes(file: Path) -> bytes:
         raise click.FileError(str(file), hint=error.strerror or str(error)) from None
 
 
-commands = {"explain": explain, "gdscheck": gdscheck}
+commands = {"doctor": doctor, "explain": explain, "gdscheck": gdscheck}

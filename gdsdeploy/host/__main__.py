@@ -1,7 +1,7 @@
 """``gdsdeploy-host.pyz evidence|facts|validate|explain|…``: the program on the host, usable without any controller.
 
-Exit status of validate: 0 every check passed; 30 one failed; 31 none failed, but one could not tell; 2 unusable
-arguments or no expectation.  The other commands: 0 done, 2 unusable arguments.
+Exit status of validate and doctor: 0 every check passed; 30 one failed; 31 none failed, but one could not tell; 2
+unusable arguments.  The other commands: 0 done, 2 unusable arguments.
 
 Python compiles a zipapp again at every start, so each command imports only what it needs.
 """
@@ -38,6 +38,7 @@ COMMANDS = {
     "gate": ("cli.gate", "add_parsers", "judge this boot, and keep the host out of its scheduler unless it passes"),
     "gdscheck": ("gdscheck.live", "add_parser", "what gdscheck -p prints, from libcufile alone"),
     "explain": ("cli.explain", "add_parser", "why mounts do not take the direct path"),
+    "doctor": ("cli.explain", "add_doctor", "a first look: versions, paths, what bounces, and what to do first"),
     "odirect": ("cli.trials", "add_odirect", "whether direct I/O on a mount bypasses the page cache"),
     "proof": ("cli.trials", "add_proof", "which path a read through cuFile takes, with each GPU"),
     "rdma": ("cli.trials", "add_rdma", "whether RDMA adapters register memory of the GPUs"),
@@ -48,7 +49,7 @@ COMMANDS = {
     "rollout": ("cli.rollout", "add_parsers", "steps of a rollout: snapshot, boot once, reboot, reload, space"),
     "watch": ("cli.watch", "add_parser", "which processes do I/O through cuFile now, and which way it takes"),
     "serve": ("cli.serve", "add_parser", "answer one question that only reads, for users with the rule of sudo"),
-    "load": ("odirect.load", "add_parser", "how fast a mount reads under load, from a scratch file"),
+    "load": ("cli.trials", "add_load", "how fast a mount reads under load, from a scratch file"),
 }
 
 
@@ -141,7 +142,7 @@ def _parser(verb: str) -> argparse.ArgumentParser:
     for name, run, text, *options in verbs:
         if not is_verb or name == verb:
             command(commands, name, run, text, as_json, *options, with_json=False)
-    actions = {"explain": _explain, "topology": _topology, "serve": _serve}
+    actions = {"doctor": _doctor, "explain": _explain, "topology": _topology, "serve": _serve}
     for name, (module, function, text) in COMMANDS.items():
         if verb == name:
             add = getattr(importlib.import_module(f".{module}", __package__), function)
@@ -190,6 +191,20 @@ def _explain(arguments: argparse.Namespace) -> int:
     return OK
 
 
+def _doctor(arguments: argparse.Namespace) -> int:
+    from .cli.explain import print_diagnosis
+
+    evidence = None if arguments.evidence is None else _read_evidence(arguments.evidence)
+    expectation = _expectation(None, needed=False) if evidence is None else None
+    return _status(print_diagnosis(evidence, expectation, arguments.json))
+
+
+def _status(verdict: str) -> int:
+    from .model.finding import FAIL, PASS
+
+    return OK if verdict == PASS else FAILED if verdict == FAIL else UNDECIDED
+
+
 def _explained(arguments: argparse.Namespace, mount: Optional[str]) -> Any:
     """The evidence that ``explain`` explains."""
     from .cli import explain
@@ -232,12 +247,12 @@ def _facts(arguments: argparse.Namespace) -> int:
 
 def _validate(arguments: argparse.Namespace) -> int:
     from . import checks, facts
-    from .model.finding import FAIL, PASS, worst
+    from .model.expectation import NoExpectation
+    from .model.finding import worst
 
-    expectation = _expectation(arguments.expectation, needed=True)
-    assert expectation is not None
-    evidence = _document(arguments.evidence, expectation, load=arguments.load)
-    host_facts = facts.facts_from(evidence)
+    own = _expectation(arguments.expectation, needed=True)
+    evidence = _document(arguments.evidence, own, load=arguments.load)
+    host_facts, expectation = facts.facts_from(evidence), own or NoExpectation()
     findings = checks.run(host_facts, expectation)
     if arguments.json:
         document = checks.document(expectation, host_facts, findings)
@@ -246,11 +261,12 @@ def _validate(arguments: argparse.Namespace) -> int:
         _print(document)
     else:
         print(checks.text(expectation, host_facts, findings))
-    verdict = worst(findings)
-    return OK if verdict == PASS else FAILED if verdict == FAIL else UNDECIDED
+    return _status(worst(findings))
 
 
 def _document(path: Optional[str], expectation: Optional[Expectation], load: bool = False) -> Any:
+    if load and expectation is None:
+        raise UsageError(f"--load reads from the mounts of an expectation, and there is no {EXPECTATION}")
     if path is None:
         return _collect(expectation, load)
     if load:
@@ -276,16 +292,13 @@ def _collect(expectation: Optional[Expectation], load: bool = False, sources: bo
 
 
 def _expectation(path: Optional[str], needed: bool) -> Optional[Expectation]:
-    """The expectation at ``path``, or the host's own, which may be missing or unusable unless it is ``needed``."""
+    """The expectation at ``path``, or the host's own, None: there is none.  needed: an unusable one is an error."""
+    if path is None and not os.path.lexists(EXPECTATION):
+        return None
     if path is None and not needed:
         with contextlib.suppress(UsageError):
             return _read_expectation(EXPECTATION)
         return None
-    if path is None and not os.path.exists(EXPECTATION):
-        raise UsageError(
-            f"there is no {EXPECTATION}, so nothing is expected of this host; name one with --expectation, or have the"
-            " host provisioned, which puts it there"
-        )
     return _read_expectation(path or EXPECTATION)
 
 

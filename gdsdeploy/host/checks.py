@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections import defaultdict
 from typing import Any, Dict, List, Mapping, Sequence
 
 from .facts import HostFacts, UndecidedError
 from .facts.unknown import if_known
 from .io.wording import aligned, joined
-from .model.expectation import Expectation
+from .model.expectation import Expectation, NeedsExpectationError, NoExpectation
 from .model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, WAIVED, WORDS, Finding, worst
 from .subjects.register import (
     ELSEWHERE,
@@ -28,23 +28,25 @@ __all__ = ["Check", "listed", "run"]
 #: Lines of evidence that one finding carries, and their length.
 EVIDENCE_LINES = 12
 EVIDENCE_WIDTH = 240
+#: The check whose failure says that the host was never provisioned.
+PROVISIONED = "host.provisioned"
+#: The observation of a check that isn't judged where nothing is expected of the host.
+NEEDS_EXPECTATION = "this needs an expectation"
 
 
 def run(facts: HostFacts, expectation: Expectation) -> List[Finding]:
     """Every check, from the ground up; each has at least one finding."""
-    values = {field.name: getattr(expectation, field.name) for field in fields(expectation)}
+    values = defaultdict(lambda: "…", vars(expectation))
     return [finding for check in listed() for finding in _run(check, facts, expectation, values)]
 
 
 def _run(check: Check, facts: HostFacts, expectation: Expectation, values: Mapping[str, Any]) -> List[Finding]:
-    expected = if_known(lambda: check.expected(facts, expectation), "") or check.expects.format_map(values)
+    expected = check.expects.format_map(values)
     try:
-        elsewhere = check.of_running and not expectation.own_kernel
-        reason = ELSEWHERE if elsewhere else check.unless(facts, expectation)
-        said = not_applicable(reason) if reason else check.judge(facts, expectation)
-        given = [said] if isinstance(said, Answer) else answers(said) or [not_applicable(NO_SUBJECT)]
-        if check.of_provision and _never_provisioned(facts):
-            given = [not_applicable(NEVER_PROVISIONED) if each.verdict == FAIL else each for each in given]
+        expected = if_known(lambda: check.expected(facts, expectation), "") or expected
+        given = _answers(check, facts, expectation)
+    except NeedsExpectationError:
+        given = [not_applicable(NEEDS_EXPECTATION)]
     except UndecidedError as error:
         given = [unknown(str(error), error.hint or check.unknown_hint)]
     return [
@@ -60,6 +62,20 @@ def _run(check: Check, facts: HostFacts, expectation: Expectation, values: Mappi
         )
         for answer in given
     ]
+
+
+def _answers(check: Check, facts: HostFacts, expectation: Expectation) -> List[Answer]:
+    """Raises UndecidedError and NeedsExpectationError."""
+    # What provision writes is only missed on a host that was to be provisioned.
+    if isinstance(expectation, NoExpectation) and (check.of_provision or check.id == PROVISIONED):
+        raise NeedsExpectationError
+    elsewhere = check.of_running and not expectation.own_kernel
+    reason = ELSEWHERE if elsewhere else check.unless(facts, expectation)
+    said = not_applicable(reason) if reason else check.judge(facts, expectation)
+    given = [said] if isinstance(said, Answer) else answers(said) or [not_applicable(NO_SUBJECT)]
+    if check.of_provision and _never_provisioned(facts):
+        given = [not_applicable(NEVER_PROVISIONED) if each.verdict == FAIL else each for each in given]
+    return given
 
 
 def _never_provisioned(facts: HostFacts) -> bool:
@@ -92,15 +108,16 @@ def text(expectation: Expectation, facts: HostFacts, findings: Sequence[Finding]
     """
     versions = ", ".join("{} {}".format(*part) for part in stack(facts))
     host = expectation.host or if_known(lambda: facts.name, "this host")
-    lines = ["{} (profile {}): {}".format(host, expectation.profile, versions or "nothing is known"), ""]
+    of = "without an expectation" if isinstance(expectation, NoExpectation) else f"profile {expectation.profile}"
+    lines = [f"{host} ({of}): {versions or 'nothing is known'}", ""]
     by_verdict = {verdict: [finding for finding in findings if finding.verdict == verdict] for verdict in WORDS}
     for verdict in (FAIL, UNKNOWN, WAIVED):
         for finding in by_verdict[verdict]:
             lines += _block(finding)
     lines += aligned([(WORDS[PASS], finding.check, finding.found) for finding in by_verdict[PASS]])
-    skipped = by_verdict[NOT_APPLICABLE]
-    if skipped:
-        lines.append("{}  {}".format(WORDS[NOT_APPLICABLE], ", ".join(finding.check for finding in skipped)))
+    for word, needs in (("needs an expectation", True), (WORDS[NOT_APPLICABLE], False)):
+        skipped = [each.check for each in by_verdict[NOT_APPLICABLE] if (each.found == NEEDS_EXPECTATION) == needs]
+        lines += [f"{word}  {', '.join(skipped)}"] if skipped else []
     rare = (WAIVED, NOT_APPLICABLE)
     counts = [f"{len(by_verdict[key])} {word}" for key, word in WORDS.items() if key not in rare or by_verdict[key]]
     return joined([*lines, "", "{}: {}".format(WORDS[worst(list(findings))], ", ".join(counts))])

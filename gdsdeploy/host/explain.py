@@ -143,12 +143,12 @@ def as_document(explanation: Explanation) -> Dict[str, Any]:
                 "filesystem": explained.mount.filesystem,
                 "source": explained.mount.source,
                 "devices": [device.name for device in explained.mount.devices],
-                **_path_row(explained.path),
+                **path_row(explained.path),
             }
             for explained in explanation.mounts
         ],
         "kinds": [
-            {"kind": k.label, "here": or_else(k.present, None), "libcufile": k.row, **_path_row(k.path)}
+            {"kind": k.label, "here": or_else(k.present, None), "libcufile": k.row, **path_row(k.path)}
             for k in explanation.kinds
         ],
         "processes": if_known(lambda: [as_row(each) for each in require(explanation.programs)], None),
@@ -157,7 +157,8 @@ def as_document(explanation: Explanation) -> Dict[str, Any]:
     }
 
 
-def _path_row(path: Path) -> Dict[str, Any]:
+def path_row(path: Path) -> Dict[str, Any]:
+    """A path as JSON values."""
     name, reason = ("not proven", path.path.reason) if isinstance(path.path, Unknown) else (path.path, "")
     lists = {name: as_dict(getattr(path, name)) for name in ("causes", "suspects", "notes", "proofs")}
     about = {"path": name, "reason": reason, "gpu": if_known(lambda: path.gpu, None)}

@@ -34,8 +34,8 @@ TAIL = 16 * 1024
 PASSED_OVER = ("gate npd", "gate slurm-health")
 #: Verbs that change nothing lasting: they have no line when they begin.
 READING = (
-    "hello", "evidence", "facts", "validate", "explain", "topology", "watch", "packages", "gdscheck", "odirect",
-    "proof", "rdma", "load", "serve", "gate show", "guard status", "kmod audit", "pins", "rollout status",
+    "hello", "evidence", "facts", "validate", "explain", "doctor", "topology", "watch", "packages", "gdscheck",
+    "odirect", "proof", "rdma", "load", "serve", "gate show", "guard status", "kmod audit", "pins", "rollout status",
 )  # fmt: skip
 #: Login names, also of directories (``SITE\\ann``), with a host behind them; ids and digests.
 _NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@\\-]{0,127}\$?")

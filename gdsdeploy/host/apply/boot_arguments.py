@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..boot import arguments
-from ..boot.arguments import ArgumentRecord
+from ..boot.arguments import ArgumentRecord, Left
 from ..boot.grub import GRUB_CFG, MenuGrub
 from ..boot.loader import ENTRIES, GRUB, UNKNOWN, Arguments, loader
 from ..boot.present import boot_id
@@ -145,7 +145,7 @@ class BootArguments(FileResource[Desired]):
         observed = self.observe(host, desired)
         before, mine = observed["record"], _mine(desired, observed)
         together = list(dict.fromkeys([*before.arguments, *mine]))
-        interim = ArgumentRecord(together, _exceptions(observed, together), before.left_boot, before.left)
+        interim = ArgumentRecord(together, _exceptions(observed, together), before.left)
         if interim != before:
             _write_record(host, interim)
         if change.subject == DROP_IN:
@@ -171,10 +171,10 @@ class BootArguments(FileResource[Desired]):
         ours = drop_in_words(host.text(DROP_IN)) if is_grub else _mine(desired, observed)
         running = read_text(host.root, "/proc/cmdline").split()
         boot = boot_id(host.root)
-        earlier = before.left if before.left_boot == boot else []
+        earlier = before.left.arguments if before.left.boot_id == boot else []
         earlier_words = dict.fromkeys([*earlier, *before.arguments])
         left = [word for word in earlier_words if word in running and word not in desired.arguments]
-        record = ArgumentRecord(ours, _exceptions(observed, ours), boot if left else "", left)
+        record = ArgumentRecord(ours, _exceptions(observed, ours), Left(boot, left) if left else Left())
         if record != before:
             _write_record(host, record)
 

@@ -29,14 +29,8 @@ def hold(run: str = "", who: str = "", path: str = PATH) -> Iterator[None]:
 
     run: the id of a run of several calls, which keeps the host afterwards; empty: this call alone.
     """
-    with _open(path) as fd:
-        now = time.time()
-        holder = _read(fd)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise _busy(holder) from None
-        holder = _read(fd)
+    with _locked(path) as fd:
+        now, holder = time.time(), _read(fd)
         if holder.get("run") and holder.get("run") != run and _is_leased(holder, now):
             raise _busy(holder)
         since = holder.get("since") if run and holder.get("run") == run else now
@@ -50,11 +44,7 @@ def hold(run: str = "", who: str = "", path: str = PATH) -> Iterator[None]:
 
 def release(run: str, path: str = PATH) -> bool:
     """End the lease of ``run``; whether it held the host.  Raises BusyError while one of its calls works."""
-    with _open(path) as fd:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise _busy(_read(fd)) from None
+    with _locked(path) as fd:
         ours = _read(fd).get("run") == run
         if ours:
             _write(fd, {})
@@ -81,12 +71,18 @@ def holder(path: str = PATH) -> Dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _open(path: str) -> Iterator[int]:
+def _locked(path: str) -> Iterator[int]:
+    """The file, locked; raises BusyError with the name of the holder, ApplyError."""
     try:
         fd = atomic.open_descriptor(path)
     except OSError as error:
         raise ApplyError(f"{path}: {error.strerror}", "run it as root", "io") from None
     try:
+        holder = _read(fd)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise _busy(holder) from None
         yield fd
     finally:
         os.close(fd)

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
+from dataclasses import asdict, dataclass, field
+from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 from ..errors import ApplyError
 from ..io.reading import kernel_number, kernel_switch
+from ..model import schema
 from ..rootdir import read_text
 from . import bls
 
@@ -32,13 +33,25 @@ _COUNTER = re.compile(r"\+\d+(-\d+)?(?=\.conf\Z)")
 
 
 @dataclass(frozen=True)
+class Left:
+    """See the module."""
+
+    boot_id: str = ""
+    arguments: List[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class ArgumentRecord:
     """See the module."""
 
     arguments: List[str] = field(default_factory=list)
     exceptions: Dict[str, List[str]] = field(default_factory=dict)
-    left_boot: str = ""
-    left: List[str] = field(default_factory=list)
+    left: Left = field(default_factory=Left)
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        if self.version != VERSION:
+            raise ValueError(f"not a record of version {VERSION}")
 
     def ours(self, path: str, words: List[str]) -> List[str]:
         """Those of ``words`` in the file ``path`` that gdsdeploy has set."""
@@ -46,9 +59,7 @@ class ArgumentRecord:
 
     def to_json(self) -> str:
         """The text of the file."""
-        left = {"boot_id": self.left_boot, "arguments": self.left}
-        value = {"version": VERSION, "arguments": self.arguments, "exceptions": self.exceptions, "left": left}
-        return json.dumps(value, sort_keys=True, indent=1) + "\n"
+        return json.dumps(asdict(self), sort_keys=True, indent=1) + "\n"
 
 
 def key(path: str) -> str:
@@ -62,30 +73,10 @@ def read(root: str = "/") -> ArgumentRecord:
     if not text:
         return ArgumentRecord()
     try:
-        return _from_json(json.loads(text))
+        return schema.read(ArgumentRecord, json.loads(text), "record")
     except (ValueError, RecursionError) as error:
         hint = f"look at it, and take the arguments out of the boot loader yourself: mv {PATH} {PATH}.damaged"
         raise ApplyError(f"{PATH}: the record of kernel arguments can't be read: {error}", hint, "io") from None
-
-
-def _from_json(value: Any) -> ArgumentRecord:
-    if not isinstance(value, dict) or value.get("version") != VERSION:
-        raise ValueError(f"not a record of version {VERSION}")
-    left, exceptions = value.get("left"), value.get("exceptions")
-    if not isinstance(left, dict) or not isinstance(left.get("boot_id"), str) or not isinstance(exceptions, dict):
-        raise ValueError("left or exceptions is missing")
-    return ArgumentRecord(
-        _words(value.get("arguments")),
-        {str(path): _words(words) for path, words in exceptions.items()},
-        left["boot_id"],
-        _words(left.get("arguments")),
-    )
-
-
-def _words(value: Any) -> List[str]:
-    if not isinstance(value, list) or not all(isinstance(word, str) and word for word in value):
-        raise ValueError("a list of arguments is malformed")
-    return list(value)
 
 
 #: A name, and a value without anything that has a meaning in a shell, in grub.cfg or in the kernel's own splitting.

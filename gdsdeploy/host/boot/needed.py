@@ -70,7 +70,7 @@ def booted_otherwise(arguments: Sequence[str], parameters: Mapping[str, str], ro
     """
     running = read_text(root, "/proc/cmdline").split()
     record = read(root)
-    left = record.left if record.left_boot == boot_id(root) else []
+    left = record.left.arguments if record.left.boot_id == boot_id(root) else []
     causes = [
         Cause(ARGUMENT, word, f"the running kernel was booted without the argument {word}")
         for word in words_of_kernel.unmet(running, arguments)

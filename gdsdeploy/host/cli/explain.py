@@ -31,6 +31,13 @@ def add_parser(commands: Any, action: Run) -> None:
     )
 
 
+def add_doctor(commands: Any, action: Run) -> None:
+    """Add ``doctor`` to the host program's commands; ``action`` runs it."""
+    words = "one screen for a first look: versions, the path of each mount, what bounces, and what to do first"
+    evidence = option("--evidence", metavar="FILE", help="diagnose saved evidence, of any host, without its processes")
+    command(commands, "doctor", action, words, evidence)
+
+
 def add_topology(commands: Any, action: Run) -> None:
     """Add ``topology`` to the host program's commands; ``action`` runs it."""
     words = "how far GPUs, NVMe disks and network adapters are from each other, from sysfs alone"
@@ -76,6 +83,21 @@ def print_explanation(evidence: Any, mount: Optional[str], rules: Sequence[Rule]
     except NoSuchMountError as reason:
         raise NothingToExplainError(str(reason)) from None
     print(json.dumps(as_document(answer), sort_keys=True) if as_json else render(answer))
+
+
+def print_diagnosis(evidence: Any, expectation: Optional[Expectation], as_json: bool) -> str:
+    """Print what a first look shows; returns the verdict.  evidence: None: this host's is collected."""
+    from .. import doctor
+    from ..facts import facts_from
+
+    rules = tuple(expectation.rules if expectation else ())
+    if evidence is None:
+        facts, processes = doctor.examine(lambda: facts_from(collect_evidence(None, expectation)))
+    else:
+        facts, processes = facts_from(evidence), None
+    diagnosis = doctor.diagnose(facts.but(rules=rules), processes)
+    print(json.dumps(doctor.as_document(diagnosis), sort_keys=True) if as_json else doctor.render(diagnosis))
+    return diagnosis.verdict
 
 
 def print_process(evidence: Any, pid: int, as_json: bool) -> None:

@@ -8,6 +8,7 @@ told, or the gate has not judged this boot; 2 unusable arguments.  ``slurm-healt
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import syslog
 import time
@@ -67,8 +68,8 @@ def add_parsers(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     # Every reader refuses the empty text of a missing file.
-    expectation = read_text("/", arguments.expectation)
-    settings = read_text("/", arguments.settings) or gate.Settings().to_json()
+    expectation = read_text("/", os.path.abspath(arguments.expectation))
+    settings = read_text("/", os.path.abspath(arguments.settings)) or gate.Settings().to_json()
     # Where they can't be read, the verdict goes to the default places.
     configured = gate.settings_or_default(settings)
     trail.note(desired=expectation.encode())
@@ -97,7 +98,8 @@ def _again(arguments: argparse.Namespace) -> int:
     with gate.turn(arguments.run_folder, MARGIN):
         record, _ = gate.current(arguments.run_folder)
         if record is not None:
-            _publish(record, gate.settings_or_default(read_text("/", arguments.settings)), arguments)
+            settings = gate.settings_or_default(read_text("/", os.path.abspath(arguments.settings)))
+            _publish(record, settings, arguments)
     return 0
 
 

@@ -2,6 +2,8 @@
 
 ``proof PATH…``: a read through cuFile on this machine's mounts, and the path that it proves.
 
+``load FOLDER…``: the rate of reads under load; see odirect/load.py.
+
 ``rdma``: whether the RDMA adapters of this machine register memory of its GPUs.
 """
 
@@ -16,11 +18,15 @@ from ..facts import as_dict
 from ..facts.document import Document
 from ..facts.unknown import Maybe, Unknown, if_known, known
 from ..gdscheck.live import seconds
-from ..io.wording import aligned
+from ..io.wording import aligned, line
+from ..odirect.load import measured
+from ..odirect.scratch import LONGEST
+from ..odirect.scratch import SECONDS as LOAD_SECONDS
 from ..odirect.trials import SECONDS, audit
 from ..paths import CUFILE, NVIDIA
 from ..subjects import storage
 from ..subjects.filesystem import Feature, features
+from ..subjects.load import loaded
 from ..subjects.odirect import NOT_PROVEN, inside
 from ..subjects.peermem import Registration, registrations
 from ..subjects.proof import REGISTRATION_TIMEOUT, TIMEOUT, Proof, proofs, prove, register_memory
@@ -138,6 +144,30 @@ def proof_text(folder: str, results: Sequence[Proof]) -> Iterator[str]:
         else:
             yield f"{name}: {proof.path.upper()}: {proof.how}"
         yield from ("    " + line for line in proof.evidence)
+
+
+def add_load(commands: Any) -> None:
+    """Add ``load`` to the host program's commands."""
+    words = "measure how fast a mount reads under load, with a scratch file that is always removed"
+    folders = parsers.option("folders", nargs="+", metavar="FOLDER")
+    text = f"seconds of reading, {LONGEST:g} at most (default: {LOAD_SECONDS:g})"
+    limit = parsers.option("--seconds", type=_load_seconds, default=LOAD_SECONDS, help=text)
+    parsers.command(commands, "load", try_load, words, folders, limit)
+
+
+def _load_seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= LONGEST:
+        raise argparse.ArgumentTypeError(f"more than 0 and at most {LONGEST:g} seconds")
+    return value
+
+
+def try_load(arguments: argparse.Namespace) -> int:
+    """Print the rate of each folder; 31 where one has none."""
+    results = {folder: measured(folder, arguments.seconds) for folder in arguments.folders}
+    rates = ((folder, one.get("error") or loaded(folder, one).summary) for folder, one in results.items())
+    parsers.show(arguments, results, (line(f"{folder}: {words}") for folder, words in rates))
+    return 31 if any("error" in result for result in results.values()) else 0
 
 
 def add_rdma(commands: Any) -> None:

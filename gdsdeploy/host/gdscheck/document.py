@@ -291,7 +291,7 @@ def _compat(report: Report) -> Iterator[str]:
         return
     if not report.nvidia_fs and not report.nvidia_fs_minimum:
         # Up to 1.11, which print no header then, the GPU's row says the same of every model (seen with an H200).
-        yield "nvidia-fs is not loaded, or not visible in this container; without it the library examines no GPU"
+        yield "the library sees no nvidia-fs, without which it examines no GPU"
     elif not any(gpu.gds for gpu in report.gpus):
         why = "; ".join(f"GPU {gpu.index}: {gpu.reason}" for gpu in report.gpus if gpu.reason)
         yield "no GPU supports GDS" + (": " + why if why else "")
@@ -301,7 +301,7 @@ def _compat(report: Report) -> Iterator[str]:
     if denied:
         yield "the configuration denies {}".format(", ".join(denied))
     if not report.nvidia_fs and report.nvidia_fs_minimum:
-        yield "nvidia-fs is not loaded, or not visible in this container"
+        yield "the library sees no nvidia-fs"
     elif report.nvidia_fs and len(denied) < len(report.storage):
         yield f"nvidia-fs {report.nvidia_fs} is loaded, but no storage driver is registered with it"
     if config.get("properties.use_pci_p2pdma") == "true":

@@ -229,6 +229,8 @@ QUOTES, HARMLESS_LINES, UNKNOWN_LINES = 4, 20, 20
 #: Ranks of causes that no row of causes.json has.
 #: A rule about versions is a better answer than the compiler's line; without a build others come first.
 BUILD_RULE_RANK, RULE_RANK, DRIVER_RANK, KERNEL_RANK, CODE_RANK = 235, 890, 140, 530, 940
+#: The fix of versions that don't go together, where the rule names none that do.
+CHOOSE = "choose other versions; with gdsdeploy: gdsdeploy lock chooses those that fit together"
 #: Most combinations of versions that rules judge, where a text shows several of a subject.
 COMBINATIONS = 16
 #: What the id of a cause begins with that a compatibility rule is.
@@ -468,9 +470,7 @@ def _from_rules(env: Setting, parts: Sequence[Part]) -> Iterator[CauseFound]:
             for subject in sorted(subjects)
             for value in choices.get(subject) or distinct(env.values(subject))
         ]
-        fix = (
-            f"use {rule.fixed}" if rule.fixed else "choose other versions: gdsdeploy lock names those that fit together"
-        )
+        fix = f"use {rule.fixed}" if rule.fixed else CHOOSE
         yield CauseFound(
             RULE + rule.id,
             rule.says.strip().rstrip("."),

@@ -89,6 +89,23 @@ class Expectation:
         return json.dumps(vars(self), default=asdict, indent=2, sort_keys=True) + "\n"
 
 
+class NeedsExpectationError(Exception):
+    """A check asked what is expected of a host, and nothing is."""
+
+
+class NoExpectation(Expectation):
+    """In place of an expectation, where nothing says what a host should be: to read what it has to have raises."""
+
+    host = profile = ""
+
+    def __init__(self) -> None:
+        """Without fields; those that an expectation may leave out are left out."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Raises NeedsExpectationError, and AttributeError for what no expectation has."""
+        raise NeedsExpectationError(name) if name in Expectation.__dataclass_fields__ else AttributeError(name)
+
+
 def from_json(text: str) -> Expectation:
     """Read an expectation; raises ValueError that says what is wrong with it."""
     from . import schema

@@ -10,10 +10,8 @@ result is an error, because the rate would be that of memory.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import errno
-import json
 import mmap
 import os
 import random
@@ -23,8 +21,7 @@ from array import array
 from functools import partial
 from typing import Any, Dict, List
 
-from ..io.wording import line
-from .scratch import FILLING, LONGEST, SECONDS, longest, reopened, scratch
+from .scratch import FILLING, SECONDS, longest, reopened, scratch
 from .trials import cache_of, in_process, require_whole
 
 MIB = 1024 * 1024
@@ -37,37 +34,6 @@ LARGEST, SMALLEST = 1024 * MIB, 64 * MIB
 SHARE = 10
 #: Bytes that prove whether the page cache can be seen.
 _PROBE = 64 * 1024
-
-
-def add_parser(commands: Any) -> None:
-    """Add ``load`` to the host program's commands."""
-    words = "measure how fast a mount reads under load, with a scratch file that is always removed"
-    parser = commands.add_parser("load", help=words, description=words)
-    parser.add_argument("folders", nargs="+", metavar="FOLDER")
-    text = f"seconds of reading, {LONGEST:g} at most (default: {SECONDS:g})"
-    parser.add_argument("--seconds", type=_seconds, default=SECONDS, help=text)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(run=_run)
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= LONGEST:
-        raise argparse.ArgumentTypeError(f"more than 0 and at most {LONGEST:g} seconds")
-    return value
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    results = {folder: measured(folder, arguments.seconds) for folder in arguments.folders}
-    if arguments.json:
-        print(json.dumps(results, sort_keys=True))
-    else:
-        from ..subjects.load import loaded
-
-        for folder, result in results.items():
-            summary = result["error"] if "error" in result else loaded(folder, result).summary
-            print(line(f"{folder}: {summary}"))
-    return 31 if any("error" in result for result in results.values()) else 0
 
 
 def measured(folder: str, seconds: float = SECONDS, largest: int = 0, mount: str = "") -> Dict[str, Any]:

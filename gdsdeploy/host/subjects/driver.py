@@ -106,9 +106,7 @@ def collect_userland(recorder: Recorder, _request: EvidenceRequest) -> None:
     if any("NVRM: Xid" in Document(recorder.document).printed(log) for log in LOGS):
         query = "--query-gpu=pci.bus_id,gpu_recovery_action"
         recorder.command(RECOVERY, ["nvidia-smi", query, "--format=csv,noheader"], timeout=20.0)
-    gpus = recorder.names(NVIDIA + "/gpus")
-    if len(gpus) > 1 or (gpus and recorder.exists(FABRIC_PROGRAM)):
-        _collect_fabric(recorder)
+    collect_fabric(recorder)
 
 
 #: The fabric manager's program; a host with one GPU and without it has no fabric.
@@ -120,7 +118,11 @@ WAITING, COMPLETED = ("In Progress", "Not Started"), "Completed"
 _WAITS, _BOOTING = (1.0, 2.0, 4.0, 8.0, 16.0, 0.0), 300
 
 
-def _collect_fabric(recorder: Recorder) -> None:
+def collect_fabric(recorder: Recorder) -> None:
+    """How far each GPU is with its fabric, where there may be one; asked again while GPUs may still register."""
+    gpus = recorder.names(NVIDIA + "/gpus")
+    if len(gpus) < 2 and not (gpus and recorder.exists(FABRIC_PROGRAM)):
+        return
     uptime = re.match(r"\d{1,12}", if_known(lambda: Document(recorder.document).line("/proc/uptime"), "") or "")
     for wait in _WAITS if uptime and int(uptime[0]) < _BOOTING else (0.0,):
         query = "--query-gpu=pci.bus_id,fabric.state,fabric.status"
@@ -404,13 +406,14 @@ def userland(facts: HostFacts, expectation: Expectation) -> Answer:
     paths = ["{}: {}".format(name, library.path if library else "none") for name, library in libraries.items()]
     missing = [name for name, library in libraries.items() if library is None]
     if missing:
-        hint = "Provision the host again: the driver's libraries are in the lock"
+        hint = "Install the libraries of the driver's version; with gdsdeploy: provision the host again"
         return failed("the loader finds no {}".format(" and no ".join(missing)), hint, paths)
     wrong = [
         f"{name} {library.version}" for name, library in libraries.items() if library and library.version != version
     ]
     if wrong:
-        hint = "Provision the host again; to find another copy in front of it: ldconfig -p | grep libcuda"
+        hint = "Find another copy in front of it: ldconfig -p | grep libcuda; without one install the libraries of "
+        hint += "the driver's version; with gdsdeploy: provision the host again"
         return failed("{} under driver {}".format(", ".join(wrong), version), hint, paths)
     return passed(f"both are {version}", paths)
 
@@ -429,7 +432,7 @@ def firmware(facts: HostFacts, expectation: Expectation) -> Answer:
     if expectation.driver_flavour != "open":
         return not_applicable(f"none for {version}; the proprietary modules don't need it on many GPUs")
     others = ", ".join(sorted(other for other, files in by_version.items() if files)) or "none"
-    hint = "Install the firmware package of this driver: provision the host again"
+    hint = "Install the firmware package of this driver; with gdsdeploy: provision the host again"
     return failed(f"none for driver {version}; there is firmware for: {others}", hint)
 
 

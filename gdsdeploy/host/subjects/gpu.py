@@ -79,7 +79,7 @@ def with_bar1(facts: HostFacts) -> Tuple[Function, ...]:
 
 def present(facts: HostFacts) -> Condition:
     """The host has a GPU of NVIDIA; WSL shows none as a PCI device."""
-    fix = "look for it: lspci -d 10de: ; a virtual machine has only those that its host passes through"
+    fix = "list NVIDIA's devices with lspci -d 10de:, which in a virtual machine are those that its host passes through"
     cause = Cause("gpu.none", "this host has no GPU", fix, (f"{PCI}: no display device of NVIDIA",))
     return Condition(Unknown("WSL doesn't show its GPUs") if _is_wsl(facts) else lambda: bool(facts.pci.gpus), cause)
 

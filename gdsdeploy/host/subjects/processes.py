@@ -286,8 +286,8 @@ PAUSE = 1.0
 MAPS_LIMIT = 16 * 1024 * 1024
 ENVIRONMENT_LIMIT = 2 * 1024 * 1024
 MAPPED = r"/(?:libcufile\.so[.0-9]*|libcuda\.so[.0-9]*|SYSV[0-9a-f]{8}|nvidia[-a-z0-9]*)(?: \(deleted\))?$"
-#: A range of a file that is mapped: its begin, its end, its rights and its path.
-RANGE = re.compile(rb"(?m)^([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ [1-9]\d* +(/.*)$")
+#: A range of an ordinary file that is mapped: its begin, its end, whether it is run, and its path.
+RANGE = re.compile(rb"(?m)^([0-9a-f]+)-([0-9a-f]+) ..(?:(x)|-)\S \S+ \S+ [1-9]\d* +(/(?!dev/).*)$")
 #: How the kernel names a mapped segment; its id is in the place of the inode.
 SHARED = re.compile(r"/SYSV([0-9a-f]{8})")
 PACKAGES = re.compile(r"^/.*?/(?:site|dist)-packages(?=/)")
@@ -441,14 +441,14 @@ def mapped_files(maps: str) -> Maps:
 
 def _ranges(maps: bytes) -> Tuple[Dict[str, int], Set[str]]:
     """Bytes of each file that is mapped, and those of which a part is run."""
-    sizes: Dict[str, int] = {}
-    run: Set[str] = set()
-    for match in RANGE.finditer(maps):
-        begin, end, rights, name = match.groups()
-        path = name.decode("utf-8", "replace")
+    sizes: Dict[bytes, int] = {}
+    run: Set[bytes] = set()
+    for begin, end, is_run, path in RANGE.findall(maps):
         sizes[path] = sizes.get(path, 0) + int(end, 16) - int(begin, 16)
-        run |= {path} if b"x" in rights else set()
-    return sizes, run
+        if is_run:
+            run.add(path)
+    names = {path: path.decode("utf-8", "replace") for path in sizes}
+    return {names[path]: size for path, size in sizes.items()}, {names[path] for path in run}
 
 
 def _moving(folder: str) -> Dict[str, Any]:

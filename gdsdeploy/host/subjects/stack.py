@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..facts.document import collected, group_of, once_for_alike
 from ..facts.unknown import Maybe, UndecidedError, Unknown, if_known, known
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Packages of DOCA whose version is that of its kernel modules.
 DOCA = ("doca-ofed", "doca-all", "doca-networking", "doca-roce")
+#: What the names of packages with OFED's kernel modules begin with.
+OFED = ("mlnx-ofed-kernel", "mlnx-ofa_kernel", "kmod-mlnx-ofa_kernel")
 #: What the names of packages with OFED's or DOCA's nvme begin with, on apt.
 _NVME = "mlnx-nvme"
 #: First libcufile of a CUDA release (the rules gds-1.N-nvidia-fs of compat.yml name the releases).
@@ -151,18 +153,29 @@ def _cuda(library: Optional[str]) -> Optional[str]:
 STACK = ("os", "kernel", "driver", "nvidia-fs", "libcufile")
 
 
+def parts(facts: HostFacts) -> List[Tuple[str, Maybe[Optional[str]]]]:
+    """(part, version) in the order of STACK; None: this host has no such part."""
+    flavour = if_known(lambda: facts.driver.flavour, None)
+    versions = (
+        known(lambda: facts.os.name),
+        known(lambda: facts.kernel.release),
+        known(lambda: facts.driver.version and " ".join(filter(None, (facts.driver.version, flavour)))),
+        known(lambda: _nvidia_fs(facts)),
+        known(lambda: facts.cufile.library),
+    )
+    return list(zip(STACK, versions))
+
+
 def stack(facts: HostFacts) -> List[Tuple[str, str]]:
     """(part, version) in the order of STACK; without the parts that aren't installed or aren't known."""
-    driver = [if_known(lambda: facts.driver.version, None), if_known(lambda: facts.driver.flavour, None)]
-    module = facts.nvidia_fs.module
-    versions = (
-        if_known(lambda: facts.os.name, None),
-        if_known(lambda: facts.kernel.release, None),
-        " ".join(filter(None, driver)),
-        if_known(lambda: module.version if module.loaded else "", None),
-        if_known(lambda: facts.cufile.library, None),
-    )
-    return [(part, version) for part, version in zip(STACK, versions) if version]
+    return [(part, version) for part, version in parts(facts) if isinstance(version, str) and version]
+
+
+def ofed(facts: HostFacts) -> Optional[str]:
+    """DOCA or OFED with upstream's version; None: neither is installed."""
+    own = tuple(name for name in facts.packages.installed if name.startswith(OFED))
+    versions = {"DOCA": _of_package(facts, DOCA, "DOCA"), "OFED": _of_package(facts, own, "OFED")}
+    return next((f"{name} {version}" for name, version in versions.items() if version), None)
 
 
 #: A warning without one of these is about programs, not about a path.
@@ -176,12 +189,23 @@ def notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     if if_known(lambda: requests_p2pdma(facts, lambda: filesystem.storage_of(facts, mount)), False):
         return
     verdict = judge(facts, NVIDIA_FS, "none", facts.rules)
-    for name, words in {**verdict.forbidden, **verdict.warnings}.items():
+    of_paths = [name for name in warned(verdict) if OF_PATHS & verdict.rules[name].looks_at]
+    yield from causes(verdict, (*verdict.forbidden, *of_paths))
+
+
+def warned(verdict: Judgement) -> List[str]:
+    """Rules with a warning about what runs."""
+    return [name for name in verdict.warnings if name not in JUDGED_ELSEWHERE]
+
+
+def causes(verdict: Judgement, names: Iterable[str]) -> Iterator[Cause]:
+    """What these rules forbid or warn about."""
+    for name in names:
         broken = verdict.rules[name]
-        if name in verdict.warnings and (name in JUDGED_ELSEWHERE or not OF_PATHS & broken.looks_at):
-            continue
+        words = verdict.forbidden.get(name) or verdict.warnings[name]
         ident = "stack.forbidden" if name in verdict.forbidden else "stack.warning"
-        fix = f"install {broken.fixed}" if broken.fixed else "install versions that go together: gdsdeploy lock FLEET"
+        fix = f"install {broken.fixed}" if broken.fixed else "install versions that go together"
+        fix += "" if broken.fixed else "; with gdsdeploy: gdsdeploy lock FLEET chooses them"
         yield Cause(ident, words, fix, (f"compatibility rule {name}: {broken.source}"[:200],))
 
 

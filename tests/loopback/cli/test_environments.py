@@ -58,6 +58,7 @@ VERBS = [
     Verb("gdscheck parse", 31),
     Verb("cufile check --libcufile 1.20 -", 16),
     Verb(f"explain --evidence {H100}"),
+    Verb(f"doctor --evidence {H100}", 30),
     Verb(f"topology --evidence {H100} --json"),
     Verb("topology fleet.yml", 20),
     Verb(f"gdscheck parse {RECORDING} --json"),

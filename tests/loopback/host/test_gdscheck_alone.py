@@ -41,7 +41,7 @@ def test_without_nvidia_fs_everything_is_compat_and_the_reasons_are_told(
     assert (document["kind"], document["verdict"]) == ("cufile.log", "compat")
     assert document["opened"] == {"error": 0, "name": None, "cuda_error": 0, "hung": False}
     assert document["reasons"] == [
-        "nvidia-fs is not loaded, or not visible in this container; without it the library examines no GPU",
+        "the library sees no nvidia-fs, without which it examines no GPU",
     ]
     assert document["config"]["properties.max_direct_io_size_kb"] == 1024
     assert not any(row["supported"] for row in document["storage"].values())

@@ -114,7 +114,7 @@ def test_a_real_gpu_without_nvidia_fs_is_in_compat_mode(path: Path) -> None:
     if ".forced." in path.name:
         assert typed["reasons"] == ["the configuration forces compat mode (properties.force_compat_mode)"]
     else:
-        assert typed["reasons"][0].startswith("nvidia-fs is not loaded, or not visible in this container")
+        assert typed["reasons"][0].startswith("the library sees no nvidia-fs")
         assert len(typed["reasons"]) == 1
     assert {path for row in typed["storage"].values() for path in row["paths"]} == {"compat"}
 

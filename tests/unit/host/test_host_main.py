@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import __main__ as program
+from gdsdeploy.host import checks
+from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.model import expectation as expected
-from gdsdeploy.host.model.expectation import Expectation
+from gdsdeploy.host.model.expectation import Expectation, NoExpectation
+from tests.unit.host import hosts
 from tests.unit.later_evidence import complete
 
 EVIDENCE = Path(__file__).parents[2] / "evidence" / "hosts"
@@ -100,13 +103,43 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
     return captured.err
 
 
-def test_no_expectation_is_said_clearly(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_without_an_expectation_it_judges_what_needs_none(
+    monkeypatch: pytest.MonkeyPatch, passing: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(program, "EXPECTATION", str(tmp_path / "none.json"))
-    message = refused(capsys, "validate", "--evidence", EVIDENCE / PASSING)
-    assert message.startswith(f"gdsdeploy-host: there is no {tmp_path}/none.json")
-    assert "--expectation" in message
+    assert run("validate", "--json", "--evidence", passing) == program.OK
+    findings = {each["check"]: each for each in json.loads(capsys.readouterr().out)["findings"]}
+    assert {findings[check]["verdict"] for check in ("nouveau.absent", "driver.loaded-file", "kernel.taints")} == {
+        "pass"
+    }
+    needing = {check for check, each in findings.items() if each["found"] == checks.NEEDS_EXPECTATION}
+    assert {"os.release", "host.provisioned", "packages.locked-versions", "storage.path"} <= needing
+    assert {findings[check]["verdict"] for check in needing} == {"not-applicable"}
+    assert run("validate", "--evidence", passing) == program.OK
+    text = capsys.readouterr().out
+    assert text.startswith("gpu1 (without an expectation): ")
+    assert "\nneeds an expectation  os.release, " in text
+    document = json.loads(passing.read_text())
+    document["files"]["/proc/driver/nvidia/version"] = {"error": "ENOENT"}
+    (tmp_path / "x.json").write_text(json.dumps(document))
+    assert run("validate", "--evidence", tmp_path / "x.json") == program.FAILED
+    assert "driver.loaded-version" in capsys.readouterr().out
+    assert "--load" in refused(capsys, "validate", "--load")
+
+
+@pytest.mark.parametrize("name", sorted(hosts.HOSTS))
+def test_every_host_is_judged_without_an_expectation(name: str) -> None:
+    findings = checks.run(facts_from(hosts.named(name)), NoExpectation())
+    assert all("…" not in finding.found + finding.hint for finding in findings)
+    assert {finding.check.partition(":")[0] for finding in findings} == {check.id for check in checks.listed()}
+
+
+def test_an_unusable_expectation_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken.json").write_text("{")
+    monkeypatch.setattr(program, "EXPECTATION", str(tmp_path / "broken.json"))
+    assert "is not an expectation" in refused(capsys, "validate", "--evidence", EVIDENCE / PASSING)
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def test_what_the_kernel_was_booted_with(
 def test_an_argument_that_was_taken_out_in_this_boot(booted: Path) -> None:
     place = booted / arguments.PATH[1:]
     place.parent.mkdir(parents=True)
-    place.write_text(arguments.ArgumentRecord([], {}, "this-boot", ["iommu=pt", "gone=1"]).to_json())
+    place.write_text(arguments.ArgumentRecord(left=arguments.Left("this-boot", ["iommu=pt", "gone=1"])).to_json())
     (cause,) = needed.booted_otherwise([], {}, str(booted))
     assert (cause.id, cause.subject) == (needed.ARGUMENT, "iommu=pt")
     assert needed.booted_otherwise(["iommu=pt"], {}, str(booted)) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import yaml
 
 from gdsdeploy import cufile
-from gdsdeploy.host import checks
+from gdsdeploy.host import checks, process
 from gdsdeploy.host.boot.grub import MenuGrub
 from gdsdeploy.host.errors import HostError
 from gdsdeploy.host.evidence.recorder import NOTHING, EvidenceRequest, Recorder, request_for
@@ -20,7 +21,7 @@ from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, Finding
-from gdsdeploy.host.subjects import packages, storage
+from gdsdeploy.host.subjects import driver, packages, storage
 from gdsdeploy.host.subjects.cufile_json import LIMIT, SECTIONS, record_configuration
 from gdsdeploy.host.subjects.environment import relevant
 from gdsdeploy.host.subjects.modules import collect_audits
@@ -327,3 +328,47 @@ def shown(document: Any) -> Any:
 
 #: Facts of a mount and its devices for which a filesystem or dmsetup is asked.
 ASKED = ("flags", "ext4_features", "ext4_options", "dm_targets", "line")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "manager", "uptime", "answers", "asked"),
+    [
+        (1, False, 9000, ["N/A, N/A"], 0),
+        (1, True, 9000, ["N/A, N/A"], 1),
+        (2, False, 9000, ["Completed, Success"], 1),
+        (2, True, 9000, ["In Progress, N/A"], 1),
+        (2, True, 60, ["In Progress, N/A", "Not Started, N/A", "Completed, Success"], 3),
+        (2, True, 60, ["In Progress, N/A"], 6),
+    ],
+)
+def test_nvidia_smi_is_asked_for_the_fabric_where_there_may_be_one_and_again_while_the_host_boots(
+    gpus: int,
+    manager: bool,
+    uptime: int,
+    answers: list[str],
+    asked: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs: list[str] = []
+
+    def run(argv: Sequence[str], *_: Any, **__: Any) -> process.Output:
+        runs.append(argv[0])
+        return process.Output(0, f"00000000:1B:00.0, {answers[min(len(runs), len(answers)) - 1]}\n", "")
+
+    for number in range(gpus):
+        (tmp_path / f"proc/driver/nvidia/gpus/0000:{number}b:00.0").mkdir(parents=True)
+    if manager:
+        (tmp_path / "usr/bin").mkdir(parents=True)
+        (tmp_path / "usr/bin/nv-fabricmanager").touch()
+    (tmp_path / "proc/uptime").write_text(f"{uptime}.17 1.0\n")
+    recorder = Recorder(root=str(tmp_path))
+    recorder.text("/proc/uptime")
+    slept: list[float] = []
+    monkeypatch.setattr("gdsdeploy.host.subjects.driver.time.sleep", slept.append)
+    monkeypatch.setattr("gdsdeploy.host.evidence.recorder.process.run", run)
+    driver.collect_fabric(recorder)
+    assert len(runs) == asked
+    assert sum(slept) < 40
+    states = driver.DriverFacts(Document(recorder.document)).fabric
+    assert [", ".join(state) for state in states.values()] == answers[-1:] * bool(asked)
