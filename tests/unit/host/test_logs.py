@@ -346,6 +346,12 @@ def sure(answer: Answer) -> list[str]:
         ("ibv_reg_dmabuf_mr failed, errno=95\n", ["rdma.dmabuf-unsupported"], []),
         ("ibv_reg_dmabuf_mr() failed: Protocol not supported\n", ["rdma.dmabuf-unsupported"], []),
         ("ibv_reg_dmabuf_mr failed: Bad address\n", ["rdma.dmabuf-fault"], []),
+        (
+            "ibv_reg_dmabuf_mr(fd=93, offset=0x5f, length=95) failed: Invalid argument\n",
+            [],
+            ["rdma.dmabuf-unsupported", "rdma.dmabuf-refused", "rdma.dmabuf-fault"],
+        ),
+        ("efa:mr:efa_mr_reg_impl():893<warn> Unable to register MR: Bad address\n", ["efa.no-gpu-memory"], []),
         (EFAULT, [], ["nvidia-peermem.not-autoloaded", "rdma.dmabuf-not-exported", "memory.not-pinnable"]),
         (
             EFAULT + LOADED,
