@@ -406,13 +406,14 @@ def userland(facts: HostFacts, expectation: Expectation) -> Answer:
     paths = ["{}: {}".format(name, library.path if library else "none") for name, library in libraries.items()]
     missing = [name for name, library in libraries.items() if library is None]
     if missing:
-        hint = "Provision the host again: the driver's libraries are in the lock"
+        hint = "Install the libraries of the driver's version; with gdsdeploy: provision the host again"
         return failed("the loader finds no {}".format(" and no ".join(missing)), hint, paths)
     wrong = [
         f"{name} {library.version}" for name, library in libraries.items() if library and library.version != version
     ]
     if wrong:
-        hint = "Provision the host again; to find another copy in front of it: ldconfig -p | grep libcuda"
+        hint = "Find another copy in front of it: ldconfig -p | grep libcuda; without one install the libraries of "
+        hint += "the driver's version; with gdsdeploy: provision the host again"
         return failed("{} under driver {}".format(", ".join(wrong), version), hint, paths)
     return passed(f"both are {version}", paths)
 
@@ -431,7 +432,7 @@ def firmware(facts: HostFacts, expectation: Expectation) -> Answer:
     if expectation.driver_flavour != "open":
         return not_applicable(f"none for {version}; the proprietary modules don't need it on many GPUs")
     others = ", ".join(sorted(other for other, files in by_version.items() if files)) or "none"
-    hint = "Install the firmware package of this driver: provision the host again"
+    hint = "Install the firmware package of this driver; with gdsdeploy: provision the host again"
     return failed(f"none for driver {version}; there is firmware for: {others}", hint)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Tuple
 from ..facts.document import Document
 from ..facts.unknown import Facts, UndecidedError, fact, follows, given, if_known, known, require
 from ..kmod.module import ERROR, NOTE, UNKNOWN, build_id_of, files_to_load, outcome_of, read_once, substitute_of
+from ..model import causes
 from ..model.expectation import Expectation
 from ..paths import BUILD_ID, MODPROBE, SOURCES
 from ..secure_boot.firmware import WORDS
@@ -313,7 +314,9 @@ FOREIGN = r"disagrees about version of symbol|no symbol version for|Unknown symb
 GPL = r"GPL-only symbols|from proprietary module"
 #: The driver's names in DKMS after which the packages of nvidia-fs, NVIDIA's and Debian's, have it built.
 _DKMS_DRIVER = re.compile(r"nvidia(-current)?(-open)?[/,]")
-AGAIN = "build it again for the running kernel and driver: run gdsdeploy provision, and let it reboot the host"
+PROVISION = "; with gdsdeploy: gdsdeploy provision"
+#: The fix of a module that was built for another driver or kernel, as data/causes.json has it.
+AGAIN = causes.row("module.other-kernel").fix
 
 
 def loaded(facts: HostFacts, module: ModuleFacts) -> Condition:
@@ -334,7 +337,7 @@ def not_loaded(facts: HostFacts, module: ModuleFacts) -> Cause:
 def has_file(facts: HostFacts, module: ModuleFacts) -> Condition:
     """Modprobe finds a file for the running kernel."""
     what = f"modprobe finds no file of {module.words}"
-    fix = "install the module for this kernel: gdsdeploy provision"
+    fix = f"install the package that has it for this kernel, or build it: dkms autoinstall{PROVISION}"
     cause = Cause(f"{module.asked}.not-installed", what, fix, (), reference.INSTALL)
     return Condition(
         lambda: module.file is not None,
@@ -389,7 +392,7 @@ def no_modules(facts: HostFacts, _module: ModuleFacts) -> Optional[Cause]:
         return None
     evidence = ("/lib/modules: {}".format(", ".join(names) if names else "there is no such folder"),)
     what = f"there are no module files for the running kernel {release}"
-    fix = "install that kernel's packages, or boot a kernel that has its modules; then run gdsdeploy provision again"
+    fix = f"install that kernel's packages, or boot a kernel that has its modules{PROVISION}"
     return Cause("not-installed", what, fix, evidence, reference.INSTALL)
 
 
@@ -398,7 +401,7 @@ def no_file(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
     if module.file is not None:
         return None
     release = if_known(lambda: facts.kernel.release, "the running kernel")
-    build = f"install the kernel's headers and run dkms autoinstall -k {release}; or run gdsdeploy provision again"
+    build = f"install the kernel's headers, and build it: dkms autoinstall -k {release}{PROVISION}"
     lines = if_known(lambda: facts.packages.dkms, ())
     name_in_dkms, packages = _BRING[module.asked]
     in_dkms = [line for line in lines if re.match(f"(?:{name_in_dkms})[/,]", line)]
@@ -416,7 +419,7 @@ def no_file(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
         if re.match(packages, package):
             what = f"{package} is installed, but has no module for {release}"
             return Cause("not-built", what, build, evidence, reference.DKMS)
-    fix = "install it: gdsdeploy provision, or your distribution's package"
+    fix = f"install it: your distribution's package, or NVIDIA's{PROVISION}"
     return Cause("not-installed", "it is not installed", fix, evidence, reference.INSTALL)
 
 
@@ -426,7 +429,7 @@ def _no_dkms_driver(lines: Tuple[str, ...]) -> Cause:
     dkms build fails with 13 from 3.1.4 on, autoinstall with 11 in 3.0.11 to 3.4.0; newer ones skip it with status 0.
     """
     what = "DKMS builds it only after a driver that it calls nvidia, and it knows no such driver"
-    fix = "run gdsdeploy provision, whose recipe names the driver that is there"
+    fix = causes.row("build.no-dkms-driver").fix
     return Cause("no-dkms-driver", what, fix, quote.with_source("dkms", list(lines)), reference.DKMS)
 
 

@@ -16,7 +16,7 @@ from .cufile_json import p2pdma_enabled
 from .filesystem import NETWORK, transport
 from .kernel import NVIDIA_FS as MODULE
 from .kernel import check_messages
-from .modules import P2P, ModuleFacts, check_module_file, differing, is_versioned, loaded
+from .modules import AGAIN, P2P, ModuleFacts, check_module_file, differing, is_versioned, loaded
 from .register import Answer, Steps, capitalized, check, failed, not_applicable, passed
 from .topology import iommu
 
@@ -104,9 +104,7 @@ def usable(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Conditi
     if if_known(lambda: facts.nvidia_fs.module.loaded, False):
         version = facts.nvidia_fs.module.version
         what = f"libcufile accepts nvidia-fs {MAJOR}.x only, but {version} is loaded; every cuFile call fails"
-        fix = "install the nvidia-fs of the lock: gdsdeploy provision"
-        evidence = quote.file(facts, "/sys/module/nvidia_fs/version")
-        cause = Cause("nvidia-fs.other-major", what, fix, evidence, reference.SOFTWARE)
+        cause = listed_cause("nvidia-fs.other-major", quote.file(facts, "/sys/module/nvidia_fs/version"), what)
         yield Condition(not version or numbers(version)[:1] == (MAJOR,), cause)
 
 
@@ -254,9 +252,7 @@ def _minimum(facts: HostFacts) -> Condition:
         return Condition(True)
     what = "nvidia-fs {} is older than {}, libcufile's minimum".format(version, ".".join(map(str, minimum)))
     evidence = quote.file(facts, "/sys/module/nvidia_fs/version")
-    fix = "install the nvidia-fs that belongs to this libcufile: gdsdeploy lock, then gdsdeploy provision"
-    cause = Cause("nvidia-fs.below-minimum", what, fix, evidence, reference.SOFTWARE)
-    return suspicion(cause)
+    return suspicion(listed_cause("nvidia-fs.below-minimum", evidence, what))
 
 
 def hooks(facts: HostFacts, stack_name: str) -> Iterator[Condition]:
@@ -342,7 +338,7 @@ def _registered(facts: HostFacts, stack_name: str) -> Condition:
 
 #: Up to this release nvidia-fs finds the driver's symbols at run time and imports none.
 LAST_WITH_SYMBOL_GET = (2, 17, 4)
-REBUILD = "Rebuild nvidia-fs against the running driver: provision the host again and let it reboot"
+REBUILD = capitalized(AGAIN)
 
 
 def not_needed(_facts: HostFacts, expectation: Expectation) -> str:

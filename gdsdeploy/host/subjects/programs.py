@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Sequence, Tuple, Union
 
 from ..facts.unknown import Maybe, UndecidedError, Unknown, as_dict, if_known, known, or_else, require
 from ..libcufile.counters import MAPPED, NO_LIBRARY, NOT_COUNTED, REASONS, Route
@@ -18,10 +18,11 @@ from .cufile_json import VARIABLE
 from .environment import Variable
 from .modules import loaded
 from .path import path_of
-from .processes import Program
+from .processes import OpenFile, Program
 from .rdma import CLIENTS
 from .register import Answer, capitalized, check, failed, not_applicable, passed
 from .storage import Mount
+from .syscalls import Opened
 
 if TYPE_CHECKING:
     from ..facts import HostFacts
@@ -178,7 +179,7 @@ def mounts_at(facts: HostFacts, paths: Iterable[str]) -> List[Mount]:
 def _explain(facts: HostFacts, program: Program) -> ExplainedProcess:
     registered = {file.path for file in program.files}
     others = {file.path: file for file in (program.io.files if program.io else ()) if file.path not in registered}
-    files = (*program.files, *others.values())
+    files: Tuple[Union[OpenFile, Opened], ...] = (*program.files, *others.values())
     at = {file: if_known(partial(program.mount_of, file, facts.storage), None) for file in files}
     mounts = {mount.mount_point: mount for mount in at.values() if mount is not None}
     own = explain_program(facts, tuple(mounts.values()), program)

@@ -21,8 +21,10 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 from ..io.mounts import PSEUDO, Row
 
 #: Folders of the system itself; a disk that is mounted below one may hold data.
-SYSTEM = ("/bin/", "/boot/", "/dev/", "/etc/", "/lib/", "/lib64/", "/proc/", "/run/", "/sbin/", "/sys/", "/usr/")
-SYSTEM += ("/var/cache/", "/var/lib/", "/var/log/", "/var/run/")
+SYSTEM = (
+    *("/bin/", "/boot/", "/dev/", "/etc/", "/lib/", "/lib64/", "/proc/", "/run/", "/sbin/", "/sys/", "/usr/"),
+    *("/var/cache/", "/var/lib/", "/var/log/", "/var/run/"),
+)
 #: Programs and their libraries, wherever they are.
 _CODE = re.compile(r"\.(py[co]?|so[.0-9]*|whl|egg|zip)( \(deleted\))?$")
 #: Bytes of the smallest file on / that is data.
@@ -100,7 +102,7 @@ def from_record(record: Any) -> Optional[Io]:
     """What ``read_io`` gave; None for anything else."""
     try:
         files = tuple(Opened(*file) for file in record["files"])
-        result = Io(float(record["at"]), *record["counts"], files)
+        result = Io(float(record["at"]), *record["counts"], files)  # type: ignore[call-arg]
     except (TypeError, ValueError, KeyError):
         return None
     kinds = [str, str, str, str, int, int, int]

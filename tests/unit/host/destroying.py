@@ -26,7 +26,7 @@ VERB = re.compile(
     re.IGNORECASE,
 )
 #: What follows the last such verb where something else to try stands behind it.
-BEHIND = re.compile(r";(?! if )|, or (?!have)|\bor (use|install|run|write|let)\b")
+BEHIND = re.compile(r";(?! if | with gdsdeploy:)|, or (?!have)|\bor (use|install|run|write|let)\b")
 #: Words that say what is lost: programs are drained or ended first, or data is erased.
 LOSES = re.compile(r"\b(drain\w*|end the programs|erases)\b")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from gdsdeploy.host import checks, explain
 from gdsdeploy.host.evidence import NOTHING
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.facts import facts_from
+from gdsdeploy.host.io.mounts import mounts_in
 from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.model.finding import FAIL
 from gdsdeploy.host.subjects import clients, processes, programs, syscalls
@@ -94,7 +96,7 @@ class Replay:
         monkeypatch.setattr(processes, "PROC", str(folder))
         monkeypatch.setattr(processes, "statistics", lambda *_: self.statistics)
         monkeypatch.setattr(processes, "is_hidden", lambda: False)
-        monkeypatch.setattr(syscalls.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
         (folder / "self/ns").mkdir(parents=True)
         (folder / "self/root").symlink_to(folder / "root")
         (folder / "self/ns/mnt").symlink_to("mnt:[1]")
@@ -296,7 +298,7 @@ def test_evidence_has_two_looks_and_explains_the_process(replay: Replay, monkeyp
         kvikio(1250, udev=()).write(replay.folder / "4711")
 
     kvikio(0, udev=()).write(replay.folder / "4711")
-    monkeypatch.setattr(processes.time, "sleep", sleep)
+    monkeypatch.setattr(time, "sleep", sleep)
     recorder = Recorder()
     processes.collect_processes(recorder, NOTHING)
     facts = facts_from(json.loads(json.dumps(recorder.document)))
@@ -353,7 +355,7 @@ def test_hidden_processes_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str, is_there: bool, hidden: bool
 ) -> None:
     text = f"1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:4 / /proc rw - proc proc {options}\n"
-    monkeypatch.setattr(processes, "mounts_of", lambda _: processes.mounts_in(text))
+    monkeypatch.setattr(processes, "mounts_of", lambda _: mounts_in(text))
     monkeypatch.setattr(processes, "PROC", str(tmp_path))
     if is_there:
         (tmp_path / "1").mkdir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,47 @@ def test_a_file_is_written_in_one_way(name: str) -> None:
 def test_patterns_compile_and_have_the_groups_that_are_shown(row: dict[str, Any]) -> None:
     shown = {int(number) for number in re.findall(r"\{(\d)\}", row["means"])}
     assert shown == set(range(re.compile(row["pattern"]).groups))
+
+
+def fixes(value: Any) -> Iterator[str]:
+    """Every ``fix`` in a table, at any depth."""
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from fixes(inner)
+    if isinstance(value, dict) and isinstance(value.get("fix"), str):
+        yield value["fix"]
+
+
+#: What needs a fleet file, and what stands before it.
+FLEET, SECOND = (
+    re.compile(r"\b(?:provision|gdsdeploy (?:lock|provision|kmod)|of the lock|lock a)\b", re.IGNORECASE),
+    "; with gdsdeploy: ",
+)
+
+
+def helps_without_a_fleet(fix: str) -> bool:
+    """Whether a fix says first what somebody does who has no fleet file."""
+    first, _, _ = fix.partition(SECOND)
+    return bool(first) and not FLEET.search(first)
+
+
+# The audit's findings are about gdsdeploy itself.
+@pytest.mark.parametrize("name", sorted({*NAMES} - {"audit_findings"}))
+def test_a_fix_says_first_what_helps_without_a_fleet_file(name: str) -> None:
+    assert [fix for fix in fixes(table(name)) if not helps_without_a_fleet(fix)] == []
+
+
+@pytest.mark.parametrize(
+    "fix",
+    [
+        "provision the host again",
+        "run gdsdeploy provision",
+        "install it: gdsdeploy lock",
+        "; with gdsdeploy: provision",
+    ],
+)
+def test_a_fix_of_a_fleet_alone_is_noticed(fix: str) -> None:
+    assert not helps_without_a_fleet(fix)
+    assert helps_without_a_fleet(f"build it again{SECOND}{fix}")
 
 
 def test_code_has_the_rows_in_their_order() -> None:

@@ -31,6 +31,7 @@ from tests.unit.host.explain.capable_host import (
 )
 from tests.unit.host.explain.faults import FAULTS, explained
 from tests.unit.host.patches import patched
+from tests.unit.host.test_tables import helps_without_a_fleet
 from tests.unit.rdma_host import CARDS, PCI, host, place
 
 DOCS = Path(__file__).parents[4] / "docs" / "explain.md"
@@ -47,6 +48,7 @@ def test_a_cause_has_words() -> None:
     for cause in seen_on_hosts():
         assert all((cause.what, cause.fix, cause.evidence)), cause
         assert "{" not in cause.what + cause.fix, cause
+        assert helps_without_a_fleet(cause.fix), cause
         assert not re.search(r"https?:|www\.", cause.reference), "documents are named, not linked"
 
 
@@ -204,7 +206,7 @@ def test_what_was_said_in_full_is_not_said_again() -> None:
     text = " ".join(render(explain(facts_from(with_libcufile(BARE)), ())).split())
     assert text.count("[nvidia.not-installed] seen modprobe nvidia-current-open: ") == 1
     assert text.count("[nvidia.not-installed], see above") == 1
-    assert text.count("do install it: gdsdeploy provision") == 2, "once for the driver and once for nvidia-fs"
+    assert text.count("do install it: your distribution's package") == 2, "once for the driver and once for nvidia-fs"
 
 
 def test_what_was_not_proven_says_why() -> None:
