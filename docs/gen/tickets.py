@@ -28,7 +28,7 @@ COLUMNS = "\n| a line such as | from | means |\n| --- | --- | --- |\n"
 PARTS = {
     "cufile": "libcufile's log", "gdscheck": "gdscheck", "kernel": "the kernel's log", "build": "a build",
     "modprobe": "modprobe", "packages": "apt or dnf", "lspci": "lspci", "smi": "nvidia-smi",
-    "stats": "/proc/driver/nvidia-fs", "program": "a program",
+    "stats": "/proc/driver/nvidia-fs", "program": "a program", "service": "a service or pod",
 }  # fmt: skip
 #: What a value stands in for: its name, on this page.
 _NAMES = re.compile(r"\{(\w+)[^}]*\}")

@@ -1,4 +1,4 @@
-"""What somebody who has just logged in to a host wants to know, on one screen.
+"""What an administrator who has just logged in to a host wants to know, on one screen.
 
 It judges nothing itself: its conditions are those of explain, of the compatibility rules and of watch.  docs/doctor.md
 has the JSON object.

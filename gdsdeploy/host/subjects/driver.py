@@ -111,7 +111,7 @@ def collect_userland(recorder: Recorder, _request: EvidenceRequest) -> None:
 
 #: The fabric manager's program; a host with one GPU and without it has no fabric.
 FABRIC_PROGRAM = "/usr/bin/nv-fabricmanager"
-#: What nvidia-smi says of a GPU until its registration with the fabric has ended, and when it has.
+#: States that nvidia-smi prints for a GPU until its registration with the fabric has ended, and after that.
 WAITING, COMPLETED = ("In Progress", "Not Started"), "Completed"
 #: Seconds between questions, and how long after the boot GPUs may still register: the fabric manager counts as started
 #: before they have.
