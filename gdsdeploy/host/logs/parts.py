@@ -58,7 +58,7 @@ _UNIT = re.compile(r"\s*[●×○*] (?P<unit>[\w@.-]+\.service)\b")
 #: The host in the prefix of a journal or of syslog, and in uname's line, with which nvidia-bug-report.sh begins.
 _HOST = re.compile(
     r"\s*(?:[\w./-]+:(?:\d+:)?)?(?:[A-Z][a-z]{2} +\d+ [\d:]{8}|\d{4}-\d\d-\d\dT[\d:]{8}\S{0,16})"
-    r" (?P<journal>(?!(?:INFO|WARN|ERROR|DEBUG)\w*\b)[A-Za-z0-9][\w.-]{0,63}) [\w@./-]{1,80}(?:\[\d+\])?: "
+    r" (?P<journal>(?![A-Z]+ )[A-Za-z0-9][\w.-]{0,63}) [\w@./-]{1,80}(?:\[\d+\])?: "
     r"|\s*(?:uname: )?Linux (?P<uname>[A-Za-z0-9][\w.-]{0,63}) \d+\.\d+\S* #"
 )
 #: Names that no host keeps, or that a reporter put in place of one.
