@@ -58,7 +58,7 @@ _UNIT = re.compile(r"\s*[●×○*] (?P<unit>[\w@.-]+\.service)\b")
 #: The host in the prefix of a journal or of syslog, and in uname's line, with which nvidia-bug-report.sh begins.
 _HOST = re.compile(
     r"\s*(?:[\w./-]+:(?:\d+:)?)?(?:[A-Z][a-z]{2} +\d+ [\d:]{8}|\d{4}-\d\d-\d\dT[\d:]{8}\S{0,16})"
-    r" (?P<journal>(?!(?:INFO|WARN|ERROR|DEBUG)\w*\b)[A-Za-z0-9][\w.-]{0,63}) [\w@./-]{1,80}(?:\[\d+\])?: "
+    r" (?P<journal>(?![A-Z]+ )[A-Za-z0-9][\w.-]{0,63}) [\w@./-]{1,80}(?:\[\d+\])?: "
     r"|\s*(?:uname: )?Linux (?P<uname>[A-Za-z0-9][\w.-]{0,63}) \d+\.\d+\S* #"
 )
 #: Names that no host keeps, or that a reporter put in place of one.
@@ -156,14 +156,17 @@ def _lines(text: str, file: str) -> Iterator[Line]:
         key = same.setdefault(key, key)
         if key not in kinds:
             kinds[key] = _kind(raw)
-        kind = kinds[key]
+        kind, named = kinds[key], _HOST.match(raw)
+        if kind is None and named and named["journal"]:
+            # What a unit prints, such as gdscheck at boot.
+            raw, key = raw[named.end() :], key[named.end() :]
+            kind = kinds[key] = kinds[key] if key in kinds else _kind(raw)
         if kind == "":
             current = OTHER
             continue
         current = kind or (current if current in _GOES_ON else OTHER)
         header = _UNIT.match(raw) if current == SERVICE else None
         unit = "" if current != SERVICE else header["unit"] if header else unit
-        named = _HOST.match(raw)
         host = (named["journal"] or named["uname"]).split(".")[0].lower() if named else ""
         yield _line(file, number, raw, current, key)._replace(unit=unit, host=same.setdefault(host, host))
 
@@ -196,7 +199,11 @@ def _kind(raw: str) -> Optional[str]:
 
 def _is_report(text: str) -> bool:
     """Whether this line is one of a report of gdscheck."""
-    if text in reader.SECTIONS or text == reader.END or text.startswith((reader.FAILED, "GPU index ")):
+    if (
+        text in reader.SECTIONS
+        or text == reader.END
+        or text.startswith((reader.FAILED, "GPU index ", "cuFile initialization failed"))
+    ):
         return True
     if reader.HEADER.match(text) or reader.GPU.match(text) or reader.NO_GPU.match(text) or reader.SETTING.match(text):
         return True

@@ -309,6 +309,13 @@ def test_two_hosts_in_a_text_are_named_and_do_not_explain_each_other(lines: list
         assert (certainty == judge.POSSIBLE) is mixed
 
 
+def test_a_report_in_a_unit_s_journal_is_a_report() -> None:
+    journal = "".join(f"Nov 26 12:00:00 gpu7 gdscheck[7]: {line}\n" for line in DIRECT.splitlines())
+    assert ask(journal).path == judge.DIRECT
+    failed = "Nov 26 12:00:00 gpu7 sh[7]:  cuFile initialization failed\n"
+    assert ask(DIRECT, failed).path != judge.DIRECT
+
+
 # ── output ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
