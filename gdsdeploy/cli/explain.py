@@ -126,7 +126,7 @@ def explain(
 @click.command()
 @click.option("--evidence", type=options.PATH, metavar="FILE", help="Diagnose saved evidence, without its processes.")
 @options.as_json()
-def doctor(evidence: Path | None, as_json: bool) -> int:
+def doctor(evidence: Path | None, as_json: bool) -> None:
     """Show on one screen what stands between this machine's storage and its GPUs.
 
     It needs no fleet file and changes nothing. It shows what to do first, the versions of the stack, the rules that
@@ -158,7 +158,9 @@ def doctor(evidence: Path | None, as_json: bool) -> int:
     with reply_schema.unexpected_errors("this host"):
         diagnosis = diagnosing.diagnose(facts, processes)
         _print(as_json, diagnosing.as_document(diagnosis), diagnosing.render(diagnosis))
-    return {PASS: 0, FAIL: ChecksFailed.exit_code}.get(diagnosis.verdict, ChecksUnknown.exit_code)
+    if diagnosis.verdict != PASS:
+        error = ChecksFailed if diagnosis.verdict == FAIL else ChecksUnknown
+        raise error(diagnosis.why, hint=diagnosis.advice)
 
 
 def _answer(facts: HostFacts, host: str, path: str) -> tuple[Any, str]:

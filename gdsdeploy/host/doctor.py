@@ -52,6 +52,22 @@ class Diagnosis:
         return UNKNOWN if isinstance(self.weighed.holds, Unknown) else PASS if self.weighed.holds else FAIL
 
     @property
+    def why(self) -> str:
+        """What the verdict is about, in one sentence."""
+        if self.first:
+            return self.first.what
+        return next(iter(self.weighed.unseen), "nothing was found that keeps data off the direct path")
+
+    @property
+    def advice(self) -> str:
+        """What to do first, also where there is no cause."""
+        if self.first is not None:
+            return self.first.fix
+        if self.verdict == PASS:
+            return f"prove it with a read through cuFile: gdsdeploy-host.pyz proof {self.mounts[0].mount.mount_point}"
+        return "run this as root, or read what could not be seen"
+
+    @property
     def first(self) -> Optional[Cause]:
         """What to do first; None: nothing is known to stand in the way."""
         return next(iter(self.weighed.shown), None)
@@ -177,10 +193,8 @@ def _unseen(diagnosis: Diagnosis) -> List[str]:
 
 def render(diagnosis: Diagnosis) -> str:
     """Lines of at most explain.WIDTH characters, except for longer words."""
-    first, reasons_known = diagnosis.first, diagnosis.weighed.unseen
-    why = first.what if first else next(iter(reasons_known), "nothing was found that keeps data off the direct path")
-    lines = wrapped(f"{diagnosis.explanation.host}: {WORDS[diagnosis.verdict]}: {why}", "")
-    lines += wrapped(f"do first: {_advice(diagnosis)}", "  ")
+    lines = wrapped(f"{diagnosis.explanation.host}: {WORDS[diagnosis.verdict]}: {diagnosis.why}", "")
+    lines += wrapped(f"do first: {diagnosis.advice}", "  ")
     lines += ["", *(row for part, version in diagnosis.parts for row in wrapped(_version(version), f"  {part:<12}"))]
     lines += ["", "Which rules about versions speak", *_rules(diagnosis.rules)]
     lines += ["", "Path of each mount", *_mounts(diagnosis)]
@@ -189,14 +203,6 @@ def render(diagnosis: Diagnosis) -> str:
     if unseen:
         lines += ["", "What could not be seen", *_few(unseen)]
     return joined(lines)
-
-
-def _advice(diagnosis: Diagnosis) -> str:
-    if diagnosis.first is not None:
-        return diagnosis.first.fix
-    if diagnosis.verdict == PASS:
-        return f"prove it with a read through cuFile: gdsdeploy-host.pyz proof {diagnosis.mounts[0].mount.mount_point}"
-    return "run this as root, or read what could not be seen below"
 
 
 def _version(version: Maybe[Optional[str]]) -> str:

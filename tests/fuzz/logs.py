@@ -56,6 +56,8 @@ def mixture(data: bytes, random: Random) -> bytes:
         pieces = [[line for _, line in sorted(lines)]]
     end = random.choice((b"\n", b"\n", b"\r\n"))
     whole = end.join(end.join(_marked(piece, random)) for piece in pieces) + random.choice((b"\n", b""))
+    if random.random() < 0.1:
+        whole = whole.decode("utf-8", "replace").encode(random.choice(("utf-16", "utf-16-le", "utf-16-be")))
     return damaged(whole, random) if random.random() < 0.3 else whole
 
 
@@ -68,14 +70,17 @@ def _piece(data: bytes, random: Random) -> list[bytes]:
 
 
 def _marked(lines: list[bytes], random: Random) -> list[bytes]:
-    way = random.randrange(6)
+    way = random.randrange(7)
     if way == 0:
         return [b"```", *lines, b"```"]
     if way == 1:
         return [b"> " + line for line in lines]
     if way == 2:
         return [b"**" + line.strip() + b"**" if line.strip() else line for line in lines]
-    return [b"So this is what it said:", *lines] if way == 3 else lines
+    if way == 3:
+        host = random.choice((b"gpu7", b"gpu8"))
+        return [b"Nov 26 12:00:00 " + host + b" " + random.choice((b"kernel: ", b"dkms[7]: ")) + line for line in lines]
+    return [b"So this is what it said:", *lines] if way == 4 else lines
 
 
 def read(data: bytes) -> None:
@@ -85,7 +90,8 @@ def read(data: bytes) -> None:
     shown = render(answer)
     assert shown
     if answer.path == DIRECT:
-        whole = data.decode("utf-8", "replace")
+        # Without zeros, UTF-16 of these words is the words.
+        whole = data.replace(b"\0", b"").decode("utf-8", "replace")
         contradiction = CONTRADICTIONS.search(whole)
         assert contradiction is None, f"direct, in spite of: {contradiction}"
         assert CLAIM.search(whole), "direct, and no row offers it"

@@ -24,7 +24,7 @@ from tests.tickets.scores import (
     untrue,
 )
 
-LEAST_PASTED, LEAST_HOST = 2.3, 2.7
+LEAST_PASTED, LEAST_HOST = 2.8, 2.8
 #: Those that are answered as well as they can be; the least that the others have to reach isn't checked.
 ANSWERED = {number: ticket for number, ticket in SCORED.items() if not ticket.get("open")}
 
@@ -59,7 +59,7 @@ def test_the_host_names_the_true_cause(number: str) -> None:
 
 
 def test_means() -> None:
-    certain = [ticket for ticket in ANSWERED.values() if ticket["known"] == "known"]
+    certain = [ticket for ticket in SCORED.values() if ticket["known"] == "known"]
     assert mean(map(pasted_points, certain)) >= LEAST_PASTED
     assert mean(map(host_points, certain)) >= LEAST_HOST
 

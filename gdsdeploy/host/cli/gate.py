@@ -8,7 +8,6 @@ told, or the gate has not judged this boot; 2 unusable arguments.  ``slurm-healt
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import syslog
 import time
@@ -19,7 +18,6 @@ from ..gate import gate
 from ..io.wording import line
 from ..model.finding import FAIL, NOT_APPLICABLE, PASS, WAIVED
 from ..paths import EXPECTATION
-from ..rootdir import read_text
 from .parsers import command, group, option, show
 
 IDENT = "gds-gate"
@@ -67,9 +65,7 @@ def add_parsers(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    # Every reader refuses the empty text of a missing file.
-    expectation = read_text("/", os.path.abspath(arguments.expectation))
-    settings = read_text("/", os.path.abspath(arguments.settings)) or gate.Settings().to_json()
+    expectation, settings = _text(arguments.expectation), _text(arguments.settings) or gate.Settings().to_json()
     # Where they can't be read, the verdict goes to the default places.
     configured = gate.settings_or_default(settings)
     trail.note(desired=expectation.encode())
@@ -98,8 +94,7 @@ def _again(arguments: argparse.Namespace) -> int:
     with gate.turn(arguments.run_folder, MARGIN):
         record, _ = gate.current(arguments.run_folder)
         if record is not None:
-            settings = gate.settings_or_default(read_text("/", os.path.abspath(arguments.settings)))
-            _publish(record, settings, arguments)
+            _publish(record, gate.settings_or_default(_text(arguments.settings)), arguments)
     return 0
 
 
@@ -188,3 +183,12 @@ def _sentence(record: gate.Record) -> str:
 
 def _status(record: gate.Record) -> int:
     return 0 if record.state == gate.OPEN else FAILED if record.verdict == FAIL else UNDECIDED
+
+
+def _text(path: str) -> str:
+    """A file's text; empty without the file, which every reader refuses."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except OSError:
+        return ""

@@ -224,16 +224,28 @@ class Report:
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 #: ``> `` of a quoted mail or comment.
-_QUOTED = re.compile(r"(?m)^(?:[ \t]*> ?)+")
+_QUOTED = re.compile(r"(?m)^(?:[ \t]*> ?){1,20}")
 #: Bold words: ``**NVMe : Supported**``; pointers in C have no such pairs.
 _BOLD = re.compile(r"(?<![*\w])\*\*(?=[^\s*])([^*\n]*[^\s*])\*\*(?![*\w])")
 _ENTITIES = (("&gt;", ">"), ("&lt;", "<"), ("&quot;", '"'), ("&amp;", "&"))
 
 
+def encoding(data: bytes) -> str:
+    """UTF-16 by its mark, or by a zero in nearly every second byte, as in text without its first bytes; else UTF-8."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    first, second = data[:4096:2], data[1:4096:2]
+    few, most = 0.1 * len(second), 0.8 * len(second)
+    if second.count(0) > most and first.count(0) <= few:
+        return "utf-16-le"
+    return "utf-16-be" if first.count(0) > most and second.count(0) <= few else "utf-8-sig"
+
+
 def plain(data: bytes) -> str:
-    """The text with line ends as ``\\n``, and without colours, quotation marks of Markdown and bold lines."""
-    utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    text = data.decode("utf-16" if utf16 else "utf-8-sig", "replace")
+    """The text with line ends as ``\\n``, and without colours, zeros, quotation marks of Markdown and bold lines."""
+    text = data.decode(encoding(data), "replace")
+    if "\0" in text:
+        text = text.replace("\0", "")
     if "\x1b" in text:
         text = _ANSI.sub("", text)
     if "\r" in text:

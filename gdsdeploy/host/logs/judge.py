@@ -9,7 +9,6 @@ Files with pasted text, read within bounds: what is no text is one plain error.
 
 from __future__ import annotations
 
-import codecs
 import gc
 import os
 import re
@@ -22,7 +21,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Opt
 
 from ..errors import UsageError
 from ..gdscheck import document
-from ..gdscheck.reader import BROKEN, COMPAT, DIRECT, REFUSED, UNKNOWN
+from ..gdscheck.reader import BROKEN, COMPAT, DIRECT, REFUSED, UNKNOWN, encoding
 from ..io import reading
 from ..io.wording import joined, wrapped
 from ..io.wording import line as one_line
@@ -46,6 +45,7 @@ from .parts import (
     causes_of,
     distinct,
     half_set,
+    hosts,
     remarks,
     reports,
     setting,
@@ -314,12 +314,14 @@ class _Collector:
 
 def judge(parts: Sequence[Part]) -> Answer:
     """The answer to what ``parts`` hold, of one or several files that belong together.  Never raises."""
-    env = setting(parts)
+    env, machines = setting(parts), hosts(parts)
+    # What one host shows neither makes a cause of another's line nor denies it.
+    of_all = env if len(machines) < 2 else Setting({})
     collector = _Collector()
-    _read_lines(parts, env, collector)
+    _read_lines(parts, of_all, collector)
     shown = reports(parts)
-    told = [*_from_signs(collector), *_from_reports(shown), *_half_set(parts), *_from_rules(env, parts)]
-    causes_found = _ordered(_merged(_not_denied(told, env)))
+    told = [*_from_signs(collector), *_from_reports(shown), *_half_set(parts), *_from_rules(of_all, parts)]
+    causes_found = _ordered(_merged(_not_denied(told, of_all)))
     if not any(cause.certainty != POSSIBLE for cause in causes_found):
         causes_found = _ordered(_merged([*causes_found, *_from_codes(collector)]))
     doubts = [cause for cause in causes_found if cause.certainty != POSSIBLE or not cause.id.startswith(RULE)]
@@ -333,8 +335,14 @@ def judge(parts: Sequence[Part]) -> Answer:
         unknown=tuple(collector.unknown.values()),
         decide="" if path == DIRECT else _decide(causes_found, parts),
         path=path,
-        remarks=tuple(dict.fromkeys(text for one in shown for text in remarks(one.report))),
+        remarks=tuple(dict.fromkeys([*_mixed(machines), *(text for one in shown for text in remarks(one.report))])),
     )
+
+
+def _mixed(machines: Sequence[str]) -> Iterator[str]:
+    if len(machines) > 1:
+        names = ", ".join(machines[:4]) + (", …" if len(machines) > 4 else "")
+        yield f"{len(machines)} hosts are mixed here ({names}), so versions decide nothing; ask about each host alone"
 
 
 def _read_lines(parts: Sequence[Part], env: Setting, collector: _Collector) -> None:
@@ -596,12 +604,11 @@ def _decide(ordered: Sequence[CauseFound], parts: Sequence[Part]) -> str:
 
 
 STDIN = "-"
-#: Most bytes of one file.
-LIMIT = 32 * 1024 * 1024
+#: Most bytes of one file, and most lines, each of which takes some 200 bytes of memory.
+LIMIT, LINES = 32 * 1024 * 1024, 500_000
 #: Bytes that are looked at to tell whether a file is text, and the largest share of others in a text.
 _SAMPLE, _SHARE = 65536, 0.1
 _NO_TEXT = re.compile("[\x01-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f\ufffd]")
-_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def read_texts(names: Sequence[str]) -> List[Tuple[str, bytes]]:
@@ -636,6 +643,9 @@ def _content(name: str) -> bytes:
     if len(data) > LIMIT:
         cut = f"tail -c {LIMIT // 2} {shlex.quote(name)} | gdsdeploy explain --log"
         raise UsageError(f"{shown} has more than {LIMIT // 1024 // 1024} MiB; give its end: {cut}")
+    if data.count(b"\n") + data.count(b"\r") > 2 * LINES or data.count(b"\n") > LINES:
+        cut = f"tail -n {LINES // 2} {shlex.quote(name)} | gdsdeploy explain --log"
+        raise UsageError(f"{shown} has more than {LINES} lines; give its end: {cut}")
     if not data.strip(b"\0 \t\r\n"):
         raise UsageError(f"{shown} is empty")
     if not is_text(data):
@@ -646,7 +656,7 @@ def _content(name: str) -> bytes:
 def is_text(data: bytes) -> bool:
     """Whether the beginning is text; a log may have zeros where a host crashed."""
     sample = data[:_SAMPLE]
-    if sample.startswith(_UTF16):
+    if encoding(sample) != "utf-8-sig":
         return True
     rest = sample.replace(b"\0", b"")
     text = rest.decode("utf-8", "replace")

@@ -55,6 +55,14 @@ _STAMP = (
 _KERNEL_PREFIX = re.compile(rf"\s*(?:[\w./-]+:(?:\d+:)?)?(?:{_STAMP})")
 #: The first line of a unit in systemctl's status.
 _UNIT = re.compile(r"\s*[●×○*] (?P<unit>[\w@.-]+\.service)\b")
+#: The host in the prefix of a journal or of syslog, and in uname's line, with which nvidia-bug-report.sh begins.
+_HOST = re.compile(
+    r"\s*(?:[\w./-]+:(?:\d+:)?)?(?:[A-Z][a-z]{2} +\d+ [\d:]{8}|\d{4}-\d\d-\d\dT[\d:]{8}\S{0,16})"
+    r" (?P<journal>(?![A-Z]+ )[A-Za-z0-9][\w.-]{0,63}) [\w@./-]{1,80}(?:\[\d+\])?: "
+    r"|\s*(?:uname: )?Linux (?P<uname>[A-Za-z0-9][\w.-]{0,63}) \d+\.\d+\S* #"
+)
+#: Names that no host keeps, or that a reporter put in place of one.
+_NO_HOST = frozenset({"localhost", "host", "hostname", "version"})
 _FENCE = re.compile(r"\s*(?:```|~~~|</?(?:details|summary|pre|code)\b)")
 #: A libcufile message whose beginning was cut off, or that has what a container or grep put before it.
 _CUT_LOG = re.compile(
@@ -101,6 +109,8 @@ class Line(NamedTuple):
     key: str = ""
     #: in systemctl's status, the unit that the line is about
     unit: str = ""
+    #: that wrote the line, where its prefix names it, without its domain
+    host: str = ""
 
     @property
     def place(self) -> str:
@@ -146,14 +156,19 @@ def _lines(text: str, file: str) -> Iterator[Line]:
         key = same.setdefault(key, key)
         if key not in kinds:
             kinds[key] = _kind(raw)
-        kind = kinds[key]
+        kind, named = kinds[key], _HOST.match(raw)
+        if kind is None and named and named["journal"]:
+            # What a unit prints, such as gdscheck at boot.
+            raw, key = raw[named.end() :], key[named.end() :]
+            kind = kinds[key] = kinds[key] if key in kinds else _kind(raw)
         if kind == "":
             current = OTHER
             continue
         current = kind or (current if current in _GOES_ON else OTHER)
         header = _UNIT.match(raw) if current == SERVICE else None
         unit = "" if current != SERVICE else header["unit"] if header else unit
-        yield _line(file, number, raw, current, key)._replace(unit=unit)
+        host = (named["journal"] or named["uname"]).split(".")[0].lower() if named else ""
+        yield _line(file, number, raw, current, key)._replace(unit=unit, host=same.setdefault(host, host))
 
 
 def _line(file: str, number: int, raw: str, kind: str, key: str) -> Line:
@@ -184,13 +199,23 @@ def _kind(raw: str) -> Optional[str]:
 
 def _is_report(text: str) -> bool:
     """Whether this line is one of a report of gdscheck."""
-    if text in reader.SECTIONS or text == reader.END or text.startswith((reader.FAILED, "GPU index ")):
+    if (
+        text in reader.SECTIONS
+        or text == reader.END
+        or text.startswith((reader.FAILED, "GPU index ", "cuFile initialization failed"))
+    ):
         return True
     if reader.HEADER.match(text) or reader.GPU.match(text) or reader.NO_GPU.match(text) or reader.SETTING.match(text):
         return True
     row = reader.ROW.match(text)
     is_row = row is not None and (row[1] in reader.LABELS or reader.offers(row[2].strip()) is not None)
     return is_row or bool(reader.RDMA.match(text)) or bool(reader.LOGGED_FACT.match(text))
+
+
+def hosts(parts: Iterable[Part]) -> Tuple[str, ...]:
+    """Names of the hosts whose journals or ``uname`` the parts have, in the order of their first lines."""
+    names = dict.fromkeys(line.host for part in parts for line in part.lines if line.host)
+    return tuple(name for name in names if name not in _NO_HOST)
 
 
 @dataclass(frozen=True)

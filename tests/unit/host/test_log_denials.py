@@ -18,7 +18,7 @@ OPPOSITES = [
             r"|Key was rejected by service|Operation not permitted|Exec format error"
             r"|No such (?:device|file or directory)"
             r"|(?:Input/output|internal|initialization) error|Cannot allocate memory|Bad address|CUDA_ERROR_\w+"
-            r"|Driver/library version mismatch|Unknown Error|Nothing to do|NV_WARN_NOTHING_TO_DO"
+            r"|Driver/library version mismatch|Unknown Error|Bad file descriptor|Nothing to do|NV_WARN_NOTHING_TO_DO"
         ),
         "Success",
     ),

@@ -251,6 +251,71 @@ def test_prose_is_not_recognised() -> None:
     assert "Nothing in this text is known here." in render(answer)
 
 
+# ── bad input ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
+@pytest.mark.parametrize("cut", [0, 1, 7])
+def test_texts_in_utf_16_with_and_without_their_mark_are_read(encoding: str, cut: int, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes((XID + UDEV).encode(encoding)[cut:])
+    assert {"kernel.xid-79", "udev.no-database"} <= set(ids(answer_to(judge.read_texts([str(path)]))))
+
+
+def test_a_text_cut_in_a_line_or_character_is_read_up_to_there() -> None:
+    whole = f"{UDEV}kernel: größer\n{XID}".encode()
+    for place in range(len(UDEV.encode()), len(whole)):
+        assert "udev.no-database" in ids(answer_to([("log", whole[:place])]))
+
+
+def test_zeros_before_a_line_do_not_hide_it() -> None:
+    assert "kernel.xid-79" in ids(answer_to([("log", b"\0" * 5000 + XID.encode())]))
+
+
+def test_more_lines_than_memory_may_hold_are_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge, "LINES", 100)
+    path = tmp_path / "log"
+    path.write_text("a\n" * 100)
+    assert judge.read_texts([str(path)])
+    for end in ("\n", "\r"):
+        path.write_bytes(f"a{end}".encode() * 201)
+        with pytest.raises(UsageError, match="has more than 100 lines; give its end: tail -n 50"):
+            judge.read_texts([str(path)])
+
+
+REPORT = "nvidia-bug-report.sh Version: 34275561\nuname: Linux {} 6.8.0-45-generic #45-Ubuntu SMP x86_64 GNU/Linux\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "mixed"),
+    [
+        (["Nov 26 12:00:00 gpu7 kernel: {}", "Nov 26 12:00:01 gpu8 kernel: {}"], True),
+        (["2026-11-26T12:00:00+0100 gpu7 kernel: {}", "2026-11-26T12:00:00+0100 gpu8.example.com dkms[7]: {}"], True),
+        ([REPORT.format("gpu7"), REPORT.format("gpu8")], True),
+        (["Nov 26 12:00:00 gpu7 kernel: {}", "Nov 26 12:00:01 GPU7.example.com systemd[1]: {}"], False),
+        (["Nov 26 12:00:00 localhost kernel: {}", "Nov 26 12:00:01 gpu7 kernel: {}"], False),
+        (["2026-11-26T12:00:00.1Z INFO worker: {}", "2026-11-26T12:00:00.1Z gpu7 kernel: {}"], False),
+        (["[ 4242.100001] {}", "{}"], False),
+    ],
+)
+def test_two_hosts_in_a_text_are_named_and_do_not_explain_each_other(lines: list[str], mixed: bool) -> None:
+    facts = ["NVIDIA UNIX Open Kernel Module for x86_64  590.44.01", "Linux version 6.17.0-8-generic"]
+    text = "".join(f"{line.format(fact)}\n" for line, fact in zip(lines, facts, strict=True))
+    text += "cufile: errornum: 801\n"
+    for texts in ([text], [f"{text}{line}\n" for line in text.splitlines()]):
+        answer = ask(*texts)
+        assert any("hosts are mixed" in remark for remark in answer.remarks) is mixed
+        certainty = {cause.id: cause.certainty for cause in answer.causes}["driver.p2pdma-refcount"]
+        assert (certainty == judge.POSSIBLE) is mixed
+
+
+def test_a_report_in_a_unit_s_journal_is_a_report() -> None:
+    journal = "".join(f"Nov 26 12:00:00 gpu7 gdscheck[7]: {line}\n" for line in DIRECT.splitlines())
+    assert ask(journal).path == judge.DIRECT
+    failed = "Nov 26 12:00:00 gpu7 sh[7]:  cuFile initialization failed\n"
+    assert ask(DIRECT, failed).path != judge.DIRECT
+
+
 # ── output ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
