@@ -85,7 +85,7 @@ def beside(counted: Route, moved: Optional[Moved], program: Program) -> Route:
     total = moved.read + moved.written
     through = counted.bounced if recent else 0
     if total - through <= max(LITTLE, OTHERWISE * total):
-        return _still(counted, program)
+        return _still(counted, program, moved.seconds)
     if counted.reason not in ("", NO_LIBRARY) and moved.direct:
         # cuFile's own reads look like this, and those of P2PDMA may.
         if program.may_use_p2pdma:
@@ -123,12 +123,12 @@ def beside(counted: Route, moved: Optional[Moved], program: Program) -> Route:
     )
 
 
-def _still(counted: Route, program: Program) -> Route:
+def _still(counted: Route, program: Program, seconds: float) -> Route:
     """A process that moved nothing by system calls: without files of cuFile, its I/O isn't cuFile's either."""
     is_off = counted.path == NOT_COUNTED and counted.reason == STATISTICS_OFF
     if not (is_off and not program.files and program.has_no_nvidia_fs) and counted.path != IDLE:
         return counted
-    return counted._replace(path=MAPPED if program.mapped else IDLE, reason="")
+    return counted._replace(path=MAPPED if program.mapped else IDLE, reason="", seconds=seconds)
 
 
 class Fallback(NamedTuple):

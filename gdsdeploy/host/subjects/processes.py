@@ -327,15 +327,18 @@ def collect_processes(recorder: Recorder, _request: EvidenceRequest) -> None:
         # What a process has moved since its start says nothing about now.
         time.sleep(PAUSE)
     for row in reading:
-        again = _if_readable(partial(_again, Identity(row["pid"], row["start"])))
+        again = _again(Identity(row["pid"], row["start"]))
         row.update({} if again is None else {"io_before": row["io"], "io": again})
 
 
 def _again(process: Identity) -> Optional[Dict[str, Any]]:
-    """What it has moved by now; None: it ended.  Raises OSError."""
+    """What it has moved by now; None: it ended."""
     folder = f"{PROC}/{process.pid}"
-    moving = _moving(folder)["io"]
-    return moving if identity(folder, process.pid) == process else None
+    try:
+        moving: Optional[Dict[str, Any]] = _moving(folder)["io"]
+        return moving if identity(folder, process.pid) == process else None
+    except (OSError, ValueError):
+        return None
 
 
 class _Remembered(NamedTuple):

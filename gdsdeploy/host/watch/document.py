@@ -210,7 +210,7 @@ def _cells(row: Mapping[str, Any]) -> List[str]:
 
 def _rate(row: Mapping[str, Any], name: str, about: str = "") -> str:
     rate = row[name]
-    if row["path"] == NOT_COUNTED or rate is None:
+    if row["path"] in (NOT_COUNTED, MAPPED) or rate is None:
         return UNKNOWN
     return about + amount(rate) if rate else NONE
 

@@ -319,6 +319,16 @@ def test_evidence_has_two_looks_and_explains_the_process(replay: Replay, monkeyp
     assert "about 5000 MiB/s go through CPU memory" in finding.found
 
 
+def test_a_process_that_ends_between_both_looks_of_evidence(replay: Replay, monkeypatch: pytest.MonkeyPatch) -> None:
+    kvikio(0).write(replay.folder / "4711")
+    monkeypatch.setattr(time, "sleep", lambda _: shutil.rmtree(replay.folder / "4711"))
+    recorder = Recorder()
+    processes.collect_processes(recorder, NOTHING)
+    facts = facts_from(recorder.document)
+    assert [each.pid for each in facts.processes.every] == [4711]
+    assert programs.bouncing(facts) == ()
+
+
 def test_a_process_without_a_gpu_is_not_shown(replay: Replay) -> None:
     nothing = Process(maps={"/usr/lib/libc.so.6": "r-xp"}, files={5: (DATA, 7, BUFFERED, 0)})
     assert replay.look(nothing).programs == ()
