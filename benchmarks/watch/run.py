@@ -24,7 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from gdsdeploy.host.subjects.processes import collect_statistics
+from gdsdeploy.host.libcufile.counters import collect_statistics
 from gdsdeploy.host.watch import service
 from gdsdeploy.host.watch.look import Watcher
 from gdsdeploy.host.watch.service import Totals

@@ -21,7 +21,6 @@ import pytest
 from gdsdeploy.cufile.render import render
 from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.libcufile.counters import listed, remove, stat, within
-from gdsdeploy.host.subjects import processes
 from gdsdeploy.host.watch import service
 from gdsdeploy.host.watch.look import Entry, Look, Watcher
 from gdsdeploy.host.watch.service import FILE
@@ -201,7 +200,7 @@ def test_dead_segments_are_collected_and_no_other(folder: Path) -> None:
         namespace = f"/proc/self/fd/{opened.fileno()}"
 
         def collected() -> int:
-            return within(namespace, processes.collect_statistics)
+            return within(namespace, counters.collect_statistics)
 
         # One whose creator lives, one of another size, and one with another key than its creator.
         make = "import ctypes, os; n = ctypes.CDLL(None).shmget({}, {}, 0o1644); print(n)"
@@ -211,7 +210,7 @@ def test_dead_segments_are_collected_and_no_other(folder: Path) -> None:
         assert collected() == 0
         running.process.kill()
         running.process.wait()
-        assert within(namespace, lambda: len(processes.dead_segments())) == 1
+        assert within(namespace, lambda: len(counters.dead_segments())) == 1
         assert (collected(), collected()) == (1, 0)
         left = within(namespace, lambda: listed(Path("/proc/sysvipc/shm").read_text()))
         assert sorted(segment.size for segment in left) == [4096, 32256]
@@ -342,7 +341,7 @@ def test_a_restart_goes_on_and_counts_nothing_twice(folder: Path) -> None:
 
 def test_killed_at_random_it_leaves_nothing_that_the_next_start_does_not_remove(folder: Path) -> None:
     rng = random.Random(50)
-    segments = processes.dead_segments()
+    segments = counters.dead_segments()
     argv = [sys.executable, "-c", RUN, str(folder / "metrics"), str(folder / "state" / "watch.json")]
     with job("1.20.0.107", folder, config(3), *CONTAINER) as running:
         running.tell("read", 3, CHUNK)
@@ -356,7 +355,7 @@ def test_killed_at_random_it_leaves_nothing_that_the_next_start_does_not_remove(
     assert last.end() == 0
     assert [path.name for path in (folder / "metrics").iterdir()] == []
     assert [path.name for path in (folder / "state").iterdir()] == ["watch.json"]
-    assert processes.dead_segments() == segments
+    assert counters.dead_segments() == segments
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

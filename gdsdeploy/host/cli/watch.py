@@ -10,7 +10,8 @@ from typing import Any
 from ..errors import UsageError
 from ..io import streams
 from ..io.wording import joined
-from ..subjects.processes import JOB_NAME, collect_statistics
+from ..libcufile.counters import collect_statistics
+from ..subjects.processes import JOB_NAME
 from ..watch.document import VERSION, document, lines, total
 from ..watch.look import Watcher
 from . import parsers

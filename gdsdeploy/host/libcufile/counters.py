@@ -23,6 +23,7 @@ from functools import lru_cache
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
 from .. import data
+from ..io import reading
 
 #: Why a segment gives no counters.
 UNKNOWN_LAYOUT, LEVEL_LOW, MALFORMED = "unknown-layout", "level-low", "malformed"
@@ -473,3 +474,39 @@ def listed(text: str) -> Tuple[Segment, ...]:
             continue
         segments.append(Segment(*numbers))
     return tuple(segments)
+
+
+#: Bytes of the list of segments; the usual limit of 4,096 segments has 800 KiB.
+SEGMENTS_LIMIT = 16 << 20
+
+
+def dead_segments() -> List[Segment]:
+    """Statistics that processes which ended have left in this namespace of IPC; raises OSError.
+
+    No process has the id of the creator, which is also the key, and none has mapped it.
+    """
+    text = reading.beginning("/proc/sysvipc/shm", SEGMENTS_LIMIT).decode("utf-8", "replace")
+    return [segment for segment in listed(text) if _is_dead(segment)]
+
+
+def collect_statistics() -> int:
+    """Remove them; returns their number.  Raises OSError, also for one of another user."""
+    number = 0
+    for segment in dead_segments():
+        # Its id may be another segment's by now.
+        if _is_dead(stat(segment.id)):
+            remove(segment.id)
+            number += 1
+    return number
+
+
+def _is_dead(segment: Segment) -> bool:
+    if segment.size not in sizes() or segment.key != segment.creator or segment.key < 1 or segment.attached:
+        return False
+    try:
+        os.kill(segment.creator, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass
+    return False

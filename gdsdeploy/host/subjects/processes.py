@@ -36,7 +36,7 @@ from ..facts.document import Document, collected
 from ..facts.unknown import Facts, Maybe, UndecidedError, fact, follows, if_known, known
 from ..io.mounts import Mounts, Row, mounts_in
 from ..libcufile import counters
-from ..libcufile.counters import Counters, Observed, Route, Segment, route
+from ..libcufile.counters import Counters, Observed, Route, route
 from ..paths import CUFILE, PROCESSES
 from ..rootdir import list_folder
 from . import clients, syscalls
@@ -62,8 +62,6 @@ JOB_NAME = re.compile(r"\d{1,12}(?:_\d{1,10}|\+\d{1,4})?")
 _PART = "SLURM_JOB_ID_HET_GROUP_"
 #: Descriptors of standard input, output and error.
 STANDARD = frozenset(("0", "1", "2"))
-#: Bytes of the list of segments; the usual limit of 4,096 segments has 800 KiB.
-SEGMENTS_LIMIT = 16 << 20
 #: Bytes of a libcufile that are searched for its release; 1.20 has 4 MiB.
 LIBRARY_LIMIT = 32 << 20
 #: Files whose release is remembered.
@@ -234,37 +232,6 @@ def _holds_data(folder: str, opened: List[Any], mounts: Mapping[str, Row]) -> bo
     return point != "/" or (size or 0) >= syscalls.LEAST
 
 
-def dead_segments() -> List[Segment]:
-    """Statistics that processes which ended have left in this namespace of IPC; raises OSError.
-
-    No process has the id of the creator, which is also the key, and none has mapped it.
-    """
-    return [segment for segment in counters.listed(_read("/proc/sysvipc/shm", SEGMENTS_LIMIT)) if _is_dead(segment)]
-
-
-def collect_statistics() -> int:
-    """Remove them; returns their number.  Raises OSError, also for one of another user."""
-    number = 0
-    for segment in dead_segments():
-        # Its id may be another segment's by now.
-        if _is_dead(counters.stat(segment.id)):
-            counters.remove(segment.id)
-            number += 1
-    return number
-
-
-def _is_dead(segment: Segment) -> bool:
-    if segment.size not in counters.sizes() or segment.key != segment.creator or segment.key < 1 or segment.attached:
-        return False
-    try:
-        os.kill(segment.creator, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        pass
-    return False
-
-
 PROC = "/proc"
 
 
@@ -364,7 +331,7 @@ class Scan:
     def look(self, recorder: Recorder) -> None:
         """Record the programs that have a GPU open or libcufile loaded."""
         programs: List[Dict[str, Any]] = []
-        dead = _if_readable(lambda: len(dead_segments()))
+        dead = _if_readable(lambda: len(counters.dead_segments()))
         summary: Dict[str, Any] = {
             "programs": programs,
             "unread": 0,
