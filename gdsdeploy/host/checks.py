@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import Any, Dict, List, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Dict, List, Sequence
 
 from .facts import HostFacts, UndecidedError
 from .facts.unknown import if_known
@@ -30,23 +30,38 @@ EVIDENCE_LINES = 12
 EVIDENCE_WIDTH = 240
 #: The check whose failure says that the host was never provisioned.
 PROVISIONED = "host.provisioned"
-#: The observation of a check that isn't judged where nothing is expected of the host.
-NEEDS_EXPECTATION = "this needs an expectation"
 
 
 def run(facts: HostFacts, expectation: Expectation) -> List[Finding]:
     """Every check, from the ground up; each has at least one finding."""
-    values = defaultdict(lambda: "…", vars(expectation))
-    return [finding for check in listed() for finding in _run(check, facts, expectation, values)]
+    return [finding for check in listed() for finding in _run(check, facts, expectation)]
 
 
-def _run(check: Check, facts: HostFacts, expectation: Expectation, values: Mapping[str, Any]) -> List[Finding]:
-    expected = check.expects.format_map(values)
+def needing_expectation(facts: HostFacts, expectation: Expectation) -> List[str]:
+    """Ids of the checks that aren't judged because nothing says what the host should be."""
+    return [check.id for check in listed() if _needs_expectation(check, facts, expectation)]
+
+
+def _needs_expectation(check: Check, facts: HostFacts, expectation: Expectation) -> bool:
     try:
+        _answers(check, facts, expectation)
+    except NeedsExpectationError:
+        return True
+    except UndecidedError:
+        pass
+    return False
+
+
+def _run(check: Check, facts: HostFacts, expectation: Expectation) -> List[Finding]:
+    expected = ""
+    # What is expected has no words where nothing is.
+    with suppress(NeedsExpectationError, KeyError):
+        expected = check.expects.format_map(vars(expectation))
         expected = if_known(lambda: check.expected(facts, expectation), "") or expected
+    try:
         given = _answers(check, facts, expectation)
     except NeedsExpectationError:
-        given = [not_applicable(NEEDS_EXPECTATION)]
+        given = [not_applicable("this needs an expectation")]
     except UndecidedError as error:
         given = [unknown(str(error), error.hint or check.unknown_hint)]
     return [
@@ -115,9 +130,10 @@ def text(expectation: Expectation, facts: HostFacts, findings: Sequence[Finding]
         for finding in by_verdict[verdict]:
             lines += _block(finding)
     lines += aligned([(WORDS[PASS], finding.check, finding.found) for finding in by_verdict[PASS]])
-    for word, needs in (("needs an expectation", True), (WORDS[NOT_APPLICABLE], False)):
-        skipped = [each.check for each in by_verdict[NOT_APPLICABLE] if (each.found == NEEDS_EXPECTATION) == needs]
-        lines += [f"{word}  {', '.join(skipped)}"] if skipped else []
+    unjudged = needing_expectation(facts, expectation)
+    skipped = [finding.check for finding in by_verdict[NOT_APPLICABLE] if finding.check not in unjudged]
+    for word, checks in (("needs an expectation", unjudged), (WORDS[NOT_APPLICABLE], skipped)):
+        lines += [f"{word}  {', '.join(checks)}"] if checks else []
     rare = (WAIVED, NOT_APPLICABLE)
     counts = [f"{len(by_verdict[key])} {word}" for key, word in WORDS.items() if key not in rare or by_verdict[key]]
     return joined([*lines, "", "{}: {}".format(WORDS[worst(list(findings))], ", ".join(counts))])
@@ -126,7 +142,7 @@ def text(expectation: Expectation, facts: HostFacts, findings: Sequence[Finding]
 def _block(finding: Finding) -> List[str]:
     lines = [
         f"{WORDS[finding.verdict]}  {finding.check}: {finding.title}",
-        "  expected  " + finding.expected,
+        *(["  expected  " + finding.expected] if finding.expected else []),
         "  found     " + finding.found,
         *("            | " + line for line in finding.evidence),
     ]
