@@ -86,13 +86,9 @@ def beside(counted: Route, moved: Optional[Moved], program: Program) -> Route:
     through = counted.bounced if recent else 0
     if total - through <= max(LITTLE, OTHERWISE * total):
         return _still(counted, program, moved.seconds)
-    if counted.reason not in ("", NO_LIBRARY) and moved.direct:
-        # cuFile's own reads look like this, and those of P2PDMA may.
-        if program.may_use_p2pdma:
-            return counted
-        path = BOUNCED
-    else:
-        path = POSIX
+    path = POSIX if counted.reason in ("", NO_LIBRARY) or _is_posix(program, moved) else BOUNCED
+    if path == BOUNCED and program.may_use_p2pdma:
+        return counted
     if recent and counted.operations:
         share = counted.read / (counted.read + counted.written or 1)
         read = max(0, moved.read - round(through * share))
@@ -121,6 +117,20 @@ def beside(counted: Route, moved: Optional[Moved], program: Program) -> Route:
         beside=path,
         beside_bytes=total,
     )
+
+
+def _is_posix(program: Program, moved: Moved) -> bool:
+    """Whether these calls can't be those of cuFile's compat mode, although nothing counts cuFile's.
+
+    cuFile reads from the descriptor for direct I/O where the program has registered one, so the disk serves it.
+    """
+    client = _client(program)
+    mode = "" if client is None else program.modes.get(client.variable, "").upper()
+    if client is not None and mode in client.strict:
+        return False
+    if fallback(program).refused or (client is not None and mode in client.posix) or not program.files:
+        return True
+    return moved.read > moved.written and not moved.direct and any(file.direct for file in program.files)
 
 
 def _still(counted: Route, program: Program, seconds: float) -> Route:
@@ -187,7 +197,9 @@ def words(path: str, why: Fallback, has_cufile: bool) -> Tuple[str, str]:
             "see how much is read: pidstat -d, or the disk's own counters; cuFile doesn't serve mapped files"
         )
     if path == BOUNCED:
-        what = "its reads are for direct I/O, as those of cuFile's compat mode are; its statistics would tell"
+        what = "the calls may be those of cuFile's compat mode, or the program's own; its statistics would tell"
+        if client and why.mode.upper() in client.strict:
+            what = f"{client.name} leaves all to cuFile ({client.variable}={why.mode}), most likely to its compat mode"
         fix = "set profile.cufile_stats to 3 in the cufile.json that it reads, and start it again"
         return (f"{what}; {refused}{at}" if refused else what), fix
     if path not in (POSIX, MIXED):

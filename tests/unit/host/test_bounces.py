@@ -136,11 +136,11 @@ def kvikio(count: int, mode: str = "", udev: tuple[str, ...] = ("259:5",)) -> Pr
     )  # fmt: skip
 
 
-def compat(count: int) -> Process:
+def compat(count: int, mode: str = "OFF") -> Process:
     """cuFile's compat mode: preads of a descriptor for direct I/O, which the disk serves."""
     return Process(
         rchar=10 * MIB + count * TASK, calls=900 + count, read_bytes=2 * MIB + count * TASK, maps=LIBRARIES,
-        files={9: (DATA, 7, BUFFERED, 0), 10: (DATA, 7, DIRECT, 0)}, environment={"KVIKIO_COMPAT_MODE": "OFF"},
+        files={9: (DATA, 7, BUFFERED, 0), 10: (DATA, 7, DIRECT, 0)}, environment={"KVIKIO_COMPAT_MODE": mode},
     )  # fmt: skip
 
 
@@ -158,14 +158,18 @@ def torch(position: int, rounds: int) -> Process:
         (kvikio(0, udev=()), kvikio(2500, udev=()), "posix", 2500 * TASK,
          "KvikIO (KVIKIO_COMPAT_MODE=AUTO) has fallen back, since cuFile can't register a file there (5027)"),
         (kvikio(0, "ON"), kvikio(2500, "ON"), "posix", 2500 * TASK, "told so by KVIKIO_COMPAT_MODE=ON"),
-        (compat(0), compat(850), "bounced", 850 * TASK, "its statistics would tell"),
+        (compat(0), compat(850), "bounced", 850 * TASK, "leaves all to cuFile (KVIKIO_COMPAT_MODE=OFF)"),
+        (compat(0, ""), compat(850, ""), "bounced", 850 * TASK, "its statistics would tell"),
+        # The disk serves it, as it serves cuFile, and the variable says that it isn't cuFile.
+        (compat(0, "ON"), compat(850, "ON"), "posix", 850 * TASK, "told so by KVIKIO_COMPAT_MODE=ON"),
         (torch(256 * MIB, 1), torch(128 * MIB, 4), "posix", 1408 * MIB, "only for torch.cuda.gds.GdsFile"),
         (Process(files={5: (DATA, 7, BUFFERED, 0)}), Process(rchar=GIB, calls=20, files={5: (DATA, 7, BUFFERED, GIB)}),
          "posix", GIB, "which it hasn't loaded"),
         (Process(files={5: (DATA, 7, os.O_WRONLY, 0)}), Process(wchar=GIB, files={5: (DATA, 7, os.O_WRONLY, GIB)}),
          "posix", GIB, "system calls"),
     ],
-    ids=["AUTO", "AUTO without udev", "ON", "OFF", "PyTorch", "without cuFile", "writes"],
+    ids=["AUTO", "AUTO without udev", "ON", "OFF", "AUTO from the disk", "ON from the disk", "PyTorch",
+         "without cuFile", "writes"],
 )  # fmt: skip
 def test_bytes_by_system_calls(
     replay: Replay, before: Process, after: Process, path: str, size: int, words: str
@@ -182,6 +186,8 @@ def test_bytes_by_system_calls(
 
 
 SEEN = json.loads((Path(__file__).parents[2] / "evidence/watch/clients-h200.json").read_text())
+#: In the order of /proc/PID/io.
+SEEN_COUNTS = ("rchar:", "wchar:", "syscr:", "syscw:", "read_bytes:")
 
 
 def seen(case: dict[str, Any], look: dict[str, Any]) -> Process:
@@ -190,8 +196,9 @@ def seen(case: dict[str, Any], look: dict[str, Any]) -> Process:
     maps = {GPU: "rw-s", CUFILE: "r-xp", **({KVIKIO: "r-xp"} if "kvikio" in case["client"] else {TORCH: "r-xp"})}
     if case["path"] == "mapped":
         maps[WEIGHTS] = "r--p"
+    rchar, wchar, reads, writes, read_bytes = (int(counts[name]) for name in counts if name in SEEN_COUNTS)
     return Process(
-        **{name: int(counts[name + ":"]) for name in ("rchar", "wchar", "read_bytes")}, calls=int(counts["syscr:"]),
+        rchar=rchar, wchar=wchar, read_bytes=read_bytes, calls=reads + writes,
         files={number: (DATA, 7, flags, position) for number, _, flags, position in look["files"]}, maps=maps,
         environment={"KVIKIO_COMPAT_MODE": case["mode"]}, udev=("259:5",) if case["udev"] else (),
     )  # fmt: skip
