@@ -167,7 +167,10 @@ def explain_process(facts: HostFacts, pid: int) -> ExplainedProcess:
         if program.pid == pid:
             return _explain(facts, program)
     pids = ", ".join(str(program.pid) for program in running) or "none"
-    raise NoSuchProcessError(f"process {pid} has no GPU open and no libcufile loaded (processes that have: {pids})")
+    raise NoSuchProcessError(
+        f"no process {pid} was seen that has a GPU open or libcufile loaded; it may have ended, or may be readable"
+        f" for root only (seen: {pids})"
+    )
 
 
 def mounts_at(facts: HostFacts, paths: Iterable[str]) -> List[Mount]:
