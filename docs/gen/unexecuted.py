@@ -27,6 +27,7 @@ REASONS = (
     (r"gdsdeploy explain (?:--fleet \S+ )?gpu1(?! --evidence)", HOSTS),
     (r"gdsdeploy cufile render .* --diff", HOSTS),
     (r"gdsdeploy cufile check .* --here", MACHINE),
+    (r"gdsdeploy doctor (?!--evidence)", MACHINE),
     (r"gdsdeploy kmod audit\b", MODULES),
     (r"gdsdeploy kmod build ", SOURCES),
     (r"gdsdeploy kmod trees .*--driver-version", SOURCES),
@@ -41,6 +42,7 @@ STATUSES = (
     (r"gdsdeploy diff before\.json after\.json(?! --json)", 33),
     (r"gdsdeploy rollout status .* --watch", 51),
     (r"gdsdeploy validate --evidence ", 31),
+    (r"gdsdeploy doctor --evidence ", 30),
 )
 
 

@@ -8,7 +8,6 @@ from typing import Any, Dict, List, Sequence
 from ..io.mounts import Mounts
 from ..paths import MOUNTINFO
 from ..rootdir import inside, list_folder, read_text
-from ..subjects.filesystem import NETWORK
 from .packages.state import program
 
 #: Device files of the driver and of nvidia-fs begin like this.
@@ -16,8 +15,6 @@ DEVICES = ("/dev/nvidia",)
 #: All modules of the stack by what the kernel calls them, in the order in which they can be unloaded.
 ORDER = ("nvidia_peermem", "nv_peer_mem", "nvidia_fs", "nvidia_drm", "nvidia_modeset", "nvidia_uvm", "nvidia")
 
-#: Filesystem → what nvidia-fs calls the driver that serves it and registers with it.
-_DRIVERS = {**NETWORK, "wekafs": "wekafsio"}
 #: What it calls drivers of disks.
 _DISKS = ("nvme", "sd")
 
@@ -77,6 +74,11 @@ def mounts(root: str = "/") -> List[Dict[str, str]]:
 
     It registers when its device is opened and leaves when that is closed, so each is a path that may be in use.
     """
+    # A lab reads this module's names, and none of the hosts' pages.
+    from ..subjects.filesystem import NETWORK
+
+    #: filesystem → what nvidia-fs calls the driver that serves it and registers with it
+    drivers = {**NETWORK, "wekafs": "wekafsio"}
     lines = read_text(root, "/proc/driver/nvidia-fs/modules").splitlines()
     registered = {line.split()[0].rstrip(":") for line in lines if line.strip()}
     rows = []
@@ -85,6 +87,6 @@ def mounts(root: str = "/") -> List[Dict[str, str]]:
         rows += [
             {"module": name, "target": row.point, "source": source, "fstype": kind}
             for name in sorted(registered)
-            if name == _DRIVERS.get(kind) or (name in _DISKS and source.startswith("/dev/" + name))
+            if name == drivers.get(kind) or (name in _DISKS and source.startswith("/dev/" + name))
         ]
     return rows

@@ -65,7 +65,7 @@ def test_without_libcuda_the_loader_stops_it(debian: str) -> None:
 @pytest.mark.parametrize(
     ("config", "proc", "code", "words"),
     [
-        (DIRECT_ONLY, NO_NVIDIA_FS, 5001, "nvidia-fs is not loaded"),
+        (DIRECT_ONLY, NO_NVIDIA_FS, 5001, "the library found no nvidia-fs"),
         ('{"properties": {"use_poll_mode": 1}}', {}, 5002, "the value of properties.use_poll_mode has a wrong type"),
         ('{"properties": {', {}, 5002, "/etc/cufile.json is not JSON"),
         ('{"properties": {"io_batchsize": 5000}}', {}, 5002, "a value is rejected: invalid directIO size"),

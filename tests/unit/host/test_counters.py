@@ -182,7 +182,12 @@ def test_bytes_without_a_gpu_are_not_counted() -> None:
     assert (result.path, result.reason) == (counters.NOT_COUNTED, counters.GPUS_NOT_COUNTED)
 
 
-@pytest.mark.parametrize("reason", [*counters.REASONS, "anything else"])
+def test_a_process_without_libcufile_does_nothing_by_it() -> None:
+    result = counters.route(counters.Observed(counters.NO_LIBRARY))
+    assert (result.path, result.reason) == (counters.IDLE, "")
+
+
+@pytest.mark.parametrize("reason", [*sorted(counters.REASONS.keys() - {counters.NO_LIBRARY}), "anything else"])
 def test_every_reason_says_what_to_do(reason: str) -> None:
     result = counters.route(counters.Observed(reason))
     assert result.path == counters.NOT_COUNTED

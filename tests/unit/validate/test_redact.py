@@ -310,14 +310,14 @@ def zeros(name: str, mib: int, kind: bytes = tarfile.REGTYPE) -> bytes:
 
 @pytest.fixture
 def sparing() -> Iterator[None]:
-    """A test may take a second, and no memory to speak of."""
+    """A test may take a second, twenty on a busy machine below coverage of memory, and no memory to speak of."""
     begin = time.process_time()
     tracemalloc.start()
     yield
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 64 * MIB
-    assert time.process_time() - begin < 5
+    assert time.process_time() - begin < 20
 
 
 @pytest.mark.usefixtures("sparing")
