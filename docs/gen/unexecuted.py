@@ -28,6 +28,7 @@ REASONS = (
     (r"gdsdeploy cufile render .* --diff", HOSTS),
     (r"gdsdeploy cufile check .* --here", MACHINE),
     (r"gdsdeploy doctor (?!--evidence)", MACHINE),
+    (r"gdsdeploy explain /data", MACHINE),
     (r"gdsdeploy kmod audit\b", MODULES),
     (r"gdsdeploy kmod build ", SOURCES),
     (r"gdsdeploy kmod trees .*--driver-version", SOURCES),

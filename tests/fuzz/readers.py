@@ -34,6 +34,7 @@ from gdsdeploy.errors import (
     RepositoryUnusable,
 )
 from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.host import doctor
 from gdsdeploy.host.archive import archive, pack, provenance
 from gdsdeploy.host.archive.archive import FORMAT
 from gdsdeploy.host.archive.provenance import Builder
@@ -238,6 +239,7 @@ def explain_host(data: bytes) -> None:
     facts = facts_from(document.document("x", data.decode("utf-8", "replace")))
     as_dict(facts)
     choose(facts)
+    doctor.render(doctor.diagnose(facts))
     explain_facts(facts, "")
     if not isinstance(known(lambda: facts.topology), Unknown):
         trees.text(facts.topology)

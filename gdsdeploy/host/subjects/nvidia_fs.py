@@ -11,7 +11,7 @@ from ..kmod.flavour import has_nvme_hooks
 from ..model.expectation import Expectation
 from ..paths import NVFS, NVFS_DEVICE
 from . import quote, reference, storage
-from .condition import NOTES, NVIDIA_FS, USABLE, Cause, Condition, condition, listed_cause, numbers, rule, suspicion
+from .condition import NVIDIA_FS, USABLE, Cause, Condition, condition, listed_cause, numbers, rule, suspicion
 from .cufile_json import p2pdma_enabled
 from .filesystem import NETWORK, transport
 from .kernel import NVIDIA_FS as MODULE
@@ -193,13 +193,10 @@ def _present(facts: HostFacts) -> Condition:
     return Condition(lambda: bool(facts.nvidia_fs.devices), cause)
 
 
-@rule(NOTES, 15)
-def stdin_notes(facts: HostFacts, _mount: Mount) -> Iterator[Cause]:
-    """Programs lose their standard input where the module announces devices that /dev lacks."""
-    if facts.nvidia_fs.device_count and not facts.nvidia_fs.devices:
-        yield listed_cause(
-            "cufile.closes-stdin", (f"{NVFS}/devcount: {facts.nvidia_fs.device_count}", "/dev: no nvidia-fs*")
-        )
+def closes_stdin(facts: HostFacts) -> Iterator[Cause]:
+    """A note: programs lose their standard input where the module is loaded and /dev lacks its devices."""
+    if if_known(lambda: facts.nvidia_fs.module.loaded and not facts.nvidia_fs.devices, False):
+        yield listed_cause("cufile.closes-stdin", ("/dev: no nvidia-fs*",))
 
 
 @condition

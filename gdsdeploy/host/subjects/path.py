@@ -98,7 +98,8 @@ def _expected_path(facts: HostFacts, mount: Mount, file: str) -> Path:
     name, verdict = _direct(facts, mount, file)
     path = _judged(facts, usable, name, verdict)
     if verdict.holds is False:
-        return replace(path, notes=libcufile.registers_silently(facts)) if path.path == COMPAT else path
+        notes = (*libcufile.registers_silently(facts), *nvidia_fs.closes_stdin(facts))
+        return replace(path, notes=notes) if path.path == COMPAT else path
     if path.path == BROKEN:
         return path
     return replace(path, notes=tuple(note for function in ranked(NOTES) for note in function(facts, mount)))
