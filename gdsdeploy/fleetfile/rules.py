@@ -80,12 +80,13 @@ class Block(Model):
     needs: Conditions = Field(default_factory=dict)
     refuses: Conditions = Field(default_factory=dict)
     warns: Conditions = Field(default_factory=dict)
+    doubts: Conditions = Field(default_factory=dict)
     fixed: str = ""
 
     @model_validator(mode="after")
     def _one_effect(self) -> Self:
-        if sum(map(bool, (self.needs, self.refuses, self.warns))) != 1:
-            raise ValueError("a rule has exactly one of needs, refuses and warns")
+        if sum(map(bool, (self.needs, self.refuses, self.warns, self.doubts))) != 1:
+            raise ValueError("a rule has exactly one of needs, refuses, warns and doubts")
         return self
 
     def rule(self, place: str = "") -> Rule:

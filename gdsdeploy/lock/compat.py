@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from gdsdeploy.errors import RepositoryUntrusted
-from gdsdeploy.host.model.compat import Verdict
+from gdsdeploy.host.model.compat import WARNED, Verdict
 from gdsdeploy.model.fleet import Repository
 from gdsdeploy.model.lock import BUILT_FROM, Index, Target
 
@@ -65,12 +65,12 @@ def judge_ages(indices: Iterable[Index], repositories: Mapping[str, Repository],
         elif age > OLD_INDEX and (ends is None or datetime.fromisoformat(ends) - date > OLD_INDEX):
             until = "has no Valid-Until" if ends is None else f"is valid until {ends}"
             words = f"{_dated(index, age)}, and {until}: is that mirror up to date? max_age makes this an error"
-            warnings.append(Verdict(INDEX_AGE, allowed=True, words=words, warning=True))
+            warnings.append(Verdict(INDEX_AGE, WARNED, words))
         if index.metadata == "unsigned":
             keys = ", ".join(index.package_keys)
             words = f"{index.uri}: the index of {index.repository} is used unsigned ({index.why}): its server chooses"
             words += f" which packages are on offer, and each locked one is signed by {keys}"
-            warnings.append(Verdict(UNSIGNED_INDEX, allowed=True, words=words, warning=True))
+            warnings.append(Verdict(UNSIGNED_INDEX, WARNED, words))
     if refused:
         raise RepositoryUntrusted(
             "\n".join(refused),

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from gdsdeploy.errors import LockInvalid, NoSolution, RepositoryUntrusted, RepositoryUnusable, nearest
 from gdsdeploy.fleetfile.rules import rules_of
-from gdsdeploy.host.model.compat import Verdict
+from gdsdeploy.host.model.compat import WARNED, Verdict
 from gdsdeploy.lock import compat, lockfile, repo_settings
 from gdsdeploy.lock.lockfile import Difference, Reason, pins
 from gdsdeploy.lock.resolve import Resolution, resolve
@@ -198,7 +198,7 @@ def resolve_fleet(
             # A later driver may have those packages again.
             names = {*resolution.target.adopted, *(one.name for one in resolution.left_out)}
             targets[name] = resolution.target.model_copy(update={"adopted": tuple(sorted(names))})
-            warnings += [(name, Verdict("adopted", True, _lost_words(one), True)) for one in resolution.left_out]
+            warnings += [(name, Verdict("adopted", WARNED, _lost_words(one))) for one in resolution.left_out]
         warnings += [(name, verdict) for verdict in resolution.warnings]
     if failures:
         raise NoSolution("\n".join(failure.message for failure in failures), hint=failures[0].hint)

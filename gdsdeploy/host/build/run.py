@@ -73,7 +73,7 @@ def refusing(about: str, combination: Mapping[str, str]) -> List[Rule]:
 
 def subject(rule: Rule) -> str:
     """What a rule may explain a failed build of: ``driver``, ``nvidia-fs``, or nothing."""
-    if rule.warns or not rule.looks_at <= SUBJECTS | PACKAGES:
+    if rule.is_warning or not rule.looks_at <= SUBJECTS | PACKAGES:
         return ""
     if "nvidia_fs" in rule.looks_at:
         return "nvidia-fs"

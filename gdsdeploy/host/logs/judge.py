@@ -459,14 +459,14 @@ def _from_rules(env: Setting, parts: Sequence[Part]) -> Iterator[CauseFound]:
         {verdict.rule: verdict for verdict in compat.judge(dict(zip(choices, values)), rules.values())}
         for values in islice(product(*choices.values()), COMBINATIONS + 1)
     ]
-    refused = [
-        max((one[rule] for one in verdicts), key=lambda verdict: (verdict.allowed, verdict.warning))
+    against = [
+        verdicts[0][rule]
         for rule in verdicts[0]
         if len(verdicts) <= COMBINATIONS and all(_speaks(one.get(rule)) for one in verdicts)
     ]
     # A module that runs has been built.
     runs = not built and bool(env.values("nvidia_fs_loaded"))
-    for verdict in refused:
+    for verdict in against:
         rule = rules[verdict.rule]
         if runs and {"kernel", "nvidia_fs"} <= rule.looks_at and not verdict.warning:
             continue
@@ -505,7 +505,7 @@ def _versions(env: Setting, subject: str, built: bool) -> List[str]:
 
 
 def _speaks(verdict: Optional[compat.Verdict]) -> bool:
-    return verdict is not None and (not verdict.allowed or verdict.warning)
+    return verdict is not None and verdict.kind in (compat.REFUSED, compat.WARNED)
 
 
 def _from_codes(collector: _Collector) -> Iterator[CauseFound]:

@@ -279,6 +279,7 @@ class Rule:
     needs: Conditions = field(default_factory=dict)
     refuses: Conditions = field(default_factory=dict)
     warns: Conditions = field(default_factory=dict)
+    doubts: Conditions = field(default_factory=dict)
     fixed: str = ""
     #: file:line of a rule of the fleet
     place: str = ""
@@ -286,10 +287,19 @@ class Rule:
     def __hash__(self) -> int:
         return hash(self.id)
 
+    @property
+    def is_warning(self) -> bool:
+        """Whether it refuses nothing."""
+        return bool(self.warns or self.doubts)
+
     @cached_property
     def looks_at(self) -> FrozenSet[str]:
         """Every subject that it asks about."""
-        return frozenset((*self.when, *self.needs, *self.refuses, *self.warns))
+        return frozenset((*self.when, *self.needs, *self.refuses, *self.warns, *self.doubts))
+
+
+#: What a rule says of a combination, the worst first.  UNKNOWN: no source tells whether it works.
+REFUSED, UNKNOWN, WARNED, FITS = KINDS = ("refused", "unknown", "warned", "fits")
 
 
 @dataclass(frozen=True)
@@ -297,11 +307,20 @@ class Verdict:
     """What one rule says about one combination that it speaks about."""
 
     rule: str
-    allowed: bool
+    #: one of KINDS
+    kind: str
     #: for a user: what the rule says, and what was found
     words: str
-    #: allowed, but the user has to know
-    warning: bool = False
+
+    @property
+    def allowed(self) -> bool:
+        """Whether a lock may have it."""
+        return self.kind != REFUSED
+
+    @property
+    def warning(self) -> bool:
+        """Whether it is allowed, but the user has to know."""
+        return self.kind in (UNKNOWN, WARNED)
 
 
 @lru_cache(maxsize=1)
@@ -337,16 +356,36 @@ def judge(combination: Combination, rules: Iterable[Rule]) -> List[Verdict]:
     for rule in rules:
         if not rule.looks_at <= combination.keys() or _all(rule.when, combination) is not True:
             continue
-        effect = rule.needs or rule.refuses or rule.warns
+        effect = rule.needs or rule.refuses or rule.warns or rule.doubts
         if any(combination[subject] is None for subject in effect):
             continue
         meets = _all(effect, combination)
-        if meets is None or (rule.warns and not meets):
+        # A doubt that doesn't apply is no knowledge.
+        if meets is None or (rule.doubts and not meets):
             continue
-        allowed = meets if rule.needs else not (rule.refuses and meets)
+        broken = REFUSED if rule.needs or rule.refuses else WARNED if rule.warns else UNKNOWN
         stack = ", ".join(f"{_name(s)} {combination[s]}" for s in (*rule.when, *effect) if s not in _UNSAID)
-        verdicts.append(Verdict(rule.id, allowed, f"{rule.says.strip()} Here: {stack}.", warning=bool(rule.warns)))
+        kind = FITS if meets is bool(rule.needs) else broken
+        verdicts.append(Verdict(rule.id, kind, f"{rule.says.strip()} Here: {stack}."))
     return verdicts
+
+
+#: Subjects of which somebody has to know that they go together.  cuda: the release that libcufile belongs to.
+PAIRS = (
+    ("driver", "kernel"),
+    ("nvidia_fs", "kernel"),
+    ("nvidia_fs", "driver"),
+    ("cuda", "driver"),
+    ("libcufile", "nvidia_fs"),
+)
+
+
+def unjudged(combination: Combination, verdicts: Iterable[Verdict], rules: Iterable[Rule]) -> List[Tuple[str, str]]:
+    """The PAIRS that the combination has and none of the verdicts of judge(combination, rules) is about."""
+    by_id = {rule.id: rule for rule in rules}
+    looked = [by_id[verdict.rule].looks_at for verdict in verdicts]
+    there = [pair for pair in PAIRS if all(combination.get(subject) is not None for subject in pair)]
+    return [pair for pair in there if not any(subjects >= set(pair) for subjects in looked)]
 
 
 def undecided(combination: Combination, unknown: AbstractSet[str], rules: Iterable[Rule]) -> Iterator[Tuple[str, str]]:
@@ -355,7 +394,7 @@ def undecided(combination: Combination, unknown: AbstractSet[str], rules: Iterab
     unknown: subjects that the combination has, but whose values aren't known.  A version that doesn't tell is one.
     """
     for rule in rules:
-        if rule.warns or not rule.looks_at <= combination.keys() | unknown:
+        if rule.is_warning or not rule.looks_at <= combination.keys() | unknown:
             continue
         effect = rule.needs or rule.refuses
         conditions = (*rule.when.items(), *effect.items())

@@ -123,7 +123,7 @@ def from_json(text: str) -> Expectation:
         if not all(isinstance(text, str) for text in texts) or not mount.get("mount") or not is_load:
             raise ValueError(f"expectation.storage: not a mount: {str(mount)[:80]}")
     for rule in expectation.rules:
-        for conditions in (rule.when, rule.needs, rule.refuses, rule.warns):
+        for conditions in (rule.when, rule.needs, rule.refuses, rule.warns, rule.doubts):
             require_conditions(conditions)
     for kind, devices in expectation.hardware.items():
         if not _is_hardware(kind, devices):

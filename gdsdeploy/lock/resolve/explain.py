@@ -114,8 +114,8 @@ def explain(
             *_dependents(universe, target, package),
             *(["hosts that had it (lock --adopt)"] if package.package in target.adopted else []),
         ),
-        rules=tuple((rule.id, rule.says.strip()) for rule in named if not rule.warns),
-        warned=tuple((rule.id, rule.says.strip()) for rule in named if rule.warns),
+        rules=tuple((rule.id, rule.says.strip()) for rule in named if not rule.is_warning),
+        warned=tuple((rule.id, rule.says.strip()) for rule in named if rule.is_warning),
         newer=tuple(newer),
         gone=gone,
     )

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 
 from gdsdeploy.errors import NoSolution
 from gdsdeploy.host.kmod.flavour import has_nvme_hooks
-from gdsdeploy.host.model.compat import Combination, Rule, Verdict, judge, parse_versions
+from gdsdeploy.host.model.compat import REFUSED, Combination, Rule, Verdict, judge, parse_versions
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Part, RefusedChoice
 from gdsdeploy.platform.base import NVLSM, BuiltModules, KernelImage, StackPlatform
@@ -70,7 +70,7 @@ class Option:
         words = (
             f"For {self.label} the repositories have no modules of {driver.label}, but of {', '.join(self.modules)}."
         )
-        return Verdict("packaged-modules", False, words)
+        return Verdict("packaged-modules", REFUSED, words)
 
     def members(self) -> Iterator[tuple[Part, Candidate]]:
         """Every package that it stands for, with what that is in the stack."""

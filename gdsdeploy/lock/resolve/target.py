@@ -14,7 +14,7 @@ from functools import partial
 
 from gdsdeploy.errors import NoSolution, RepositoryUnusable
 from gdsdeploy.host.kmod.driver import OPEN
-from gdsdeploy.host.model.compat import Combination, Rule, Verdict, judge, parse_versions
+from gdsdeploy.host.model.compat import REFUSED, WARNED, Combination, Rule, Verdict, judge, parse_versions
 from gdsdeploy.lock.lockfile import pins
 from gdsdeploy.lock.resolve import dependencies, options
 from gdsdeploy.lock.resolve.dependencies import Never, Unsolvable
@@ -55,7 +55,7 @@ def unpinned_nvidia_fs(profile: Profile, kernel: Option, facts: Combination) -> 
         return None
     package = kernel.packages["nvidia-fs-modules"]
     words = f"The pin nvidia_fs: {profile.nvidia_fs!r} doesn't admit {version}, which {package} has."
-    return Verdict("pin", False, words)
+    return Verdict("pin", REFUSED, words)
 
 
 def checked_modules(
@@ -111,7 +111,7 @@ def packaged_warnings(modules: Sequence[ModuleInPackage]) -> list[Verdict]:
         f"The packaged nvidia-fs {nvidia_fs.version} doesn't record the driver that it was built against, and symbol"
         " versions don't tell it: only a real transfer proves that they fit (`gdsdeploy validate` makes one)."
     )
-    return [Verdict("packaged-nvidia-fs", True, words, warning=True)]
+    return [Verdict("packaged-nvidia-fs", WARNED, words)]
 
 
 #: What an adopted package may bring along.  Everything else is chosen before.
@@ -452,7 +452,7 @@ def first(
             if not why.verdicts:
                 broken.append(f"[dependencies] {label}: {reasons}")
             broken += (f"[{verdict.rule}] {verdict.words}" for verdict in why.verdicts)
-            against = why.verdicts or [Verdict("dependencies", False, reasons)]
+            against = why.verdicts or [Verdict("dependencies", REFUSED, reasons)]
             search.against += ((choice, verdict) for verdict in against)
             continue
         # Which nvidia-fs a kernel's package has, rules can ask from now on, before other packages are looked for.
@@ -525,6 +525,7 @@ def _resolution(
     driver, kernel, nvidia_fs, libcufile, *_ = choice
     facts = _facts(search, choice, packages, platform)
     verdicts = judge(facts, search.rules)
+    cautions = {rule.id for rule in search.rules if rule.is_warning}
     maker = dependencies.packaging(profile, platform, choice)
     version, flavour = str(driver.facts["driver"]), profile.driver.flavour
     in_packages: tuple[PackagedModule, ...] = ()
@@ -549,7 +550,7 @@ def _resolution(
         nvidia_fs=locked_nvidia_fs,
         libcufile=Component(version=str(libcufile.facts["libcufile"])),
         gds_tools=Component(version=platform.upstream_version(libcufile.packages["gds-tools"].version)),
-        rules=tuple(sorted({verdict.rule for verdict in verdicts})),
+        rules=tuple(sorted({v.rule for v in verdicts if v.warning or v.rule not in cautions})),
         # A kernel's names follow from its release and its package.
         judged={subject: value for subject, value in sorted(facts.items()) if isinstance(value, str)},
         pins=pins(profile),

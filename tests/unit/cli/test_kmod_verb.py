@@ -14,7 +14,7 @@ import yaml
 
 from gdsdeploy.builds.cache import BuilderKeys, fingerprint
 from gdsdeploy.cli import kmod_preflight
-from gdsdeploy.host.model.compat import Verdict
+from gdsdeploy.host.model.compat import REFUSED, Verdict
 from gdsdeploy.preflight import Answer, Cell, StackCandidate
 from gdsdeploy.preflight.record import ModuleResult
 from tests import commandline
@@ -102,7 +102,7 @@ NV_PCI = "driver 550.163.01 (open) doesn't build: nvidia/nv-pci.c:237: too few a
 WHOLE = tuple(ModuleResult(name, Answer.YES, Answer.YES) for name in ("nvidia", "nvidia_uvm", "nvidia_fs"))
 FAILED = (ModuleResult("driver", Answer.NO, Answer.NO, error=NV_PCI), WHOLE[-1])
 UNDECIDED = (WHOLE[0], ModuleResult("nvidia_fs", Answer.YES, Answer.UNKNOWN))
-RULE = Verdict("driver-550-pci-resize", allowed=False, words="")
+RULE = Verdict("driver-550-pci-resize", REFUSED, words="")
 #: Of records: every module was tried; they don't build; one wouldn't load; one can't be told.
 FULL: dict[str, Any] = {"builds": Answer.YES, "loads": Answer.YES, "modules": WHOLE}
 NO_BUILD: dict[str, Any] = {"builds": Answer.NO, "loads": Answer.NO, "modules": FAILED}
