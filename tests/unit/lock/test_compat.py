@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from docs.gen.compat_rules import load
+from docs.gen.compat_rules import generated, load
 from gdsdeploy.errors import RepositoryUntrusted
 from gdsdeploy.host.model import compat
 from gdsdeploy.host.model.compat import SUBJECTS, Combination, Rule, Verdict
@@ -55,7 +55,8 @@ def against(rule: str, change: dict[str, str]) -> bool:
 
 
 def test_every_rule_has_its_cases() -> None:
-    assert {rule.id for rule in SHIPPED} == set(CASES)
+    """Those that programs wrote have theirs in test_kernel_changes.py."""
+    assert {rule.id for rule in SHIPPED} - {rule.id for rule in generated()} == set(CASES)
 
 
 @pytest.mark.parametrize("rule", CASES)
