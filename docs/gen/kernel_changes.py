@@ -66,9 +66,9 @@ class Change(Model):
     documents: Annotated[tuple[Document, ...], Strict(False)] = ()
 
     @property
-    def kernels(self) -> dict[str, tuple[str, ...]]:
-        """What a rule about it has to hold of the kernel."""
-        return {"kernel": self.kernel, **self.when}
+    def kernels(self) -> dict[str, list[str]]:
+        """What holds of the combinations that it concerns."""
+        return {subject: list(texts) for subject, texts in {"kernel": self.kernel, **self.when}.items()}
 
 
 class ChangeFile(Model):
