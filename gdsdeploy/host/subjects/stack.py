@@ -13,8 +13,8 @@ from ..model import compat
 from ..model.compat import Rule, Value, Version, kernel_version
 from ..model.expectation import Expectation
 from . import filesystem
-from .condition import NOTES, NVIDIA_FS, Cause, rule
-from .cufile_json import requests_p2pdma
+from .condition import COMPAT, NOTES, NVIDIA_FS, P2PDMA, Cause, rule
+from .cufile_json import p2pdma_enabled, requests_p2pdma
 from .register import Answer, check, failed, passed
 
 if TYPE_CHECKING:
@@ -29,6 +29,12 @@ OFED = ("mlnx-ofed-kernel", "mlnx-ofa_kernel", "kmod-mlnx-ofa_kernel")
 _NVME = "mlnx-nvme"
 #: First libcufile of a CUDA release (the rules gds-1.N-nvidia-fs of compat.yml name the releases).
 CUDA = (((1, 15), "13"), ((1, 5), "12"), ((1, 0), "11"))
+#: The same, exactly: libcufile's first two numbers → release of CUDA.
+CUDA_RELEASES = {
+    (1, 3): "11.7", (1, 4): "11.8", (1, 5): "12.0", (1, 6): "12.1", (1, 7): "12.2", (1, 8): "12.3", (1, 9): "12.4",
+    (1, 10): "12.5", (1, 11): "12.6", (1, 13): "12.8", (1, 14): "12.9", (1, 15): "13.0", (1, 16): "13.1",
+    (1, 17): "13.2", (1, 18): "13.3", (1, 19): "13.4",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,7 @@ class Judgement:
 
 def judge(facts: HostFacts, mode: str, rdma: str, own: Sequence[Rule]) -> Judgement:
     """Judge what runs.  mode, rdma: the profile's, with compat.yml's names.  own: the fleet's rules."""
-    parts = tuple((subject, known(value)) for subject, value in _parts(facts, mode, rdma).items())
+    parts = tuple((subject, known(value)) for subject, value in combination(facts, mode, rdma).items())
     return _judge(parts, tuple(own))
 
 
@@ -53,20 +59,20 @@ def judge(facts: HostFacts, mode: str, rdma: str, own: Sequence[Rule]) -> Judgem
 def _judge(parts: Tuple[Tuple[str, Maybe[Optional[Value]]], ...], own: Tuple[Rule, ...]) -> Judgement:
     rules = compat.rules_with(own)
     unknown = {subject: value.reason for subject, value in parts if isinstance(value, Unknown)}
-    combination = {subject: value for subject, value in parts if not isinstance(value, Unknown)}
-    verdicts = compat.judge(combination, rules)
+    decided = {subject: value for subject, value in parts if not isinstance(value, Unknown)}
+    verdicts = compat.judge(decided, rules)
     return Judgement(
         forbidden={verdict.rule: verdict.words for verdict in verdicts if not verdict.allowed},
         warnings={verdict.rule: verdict.words for verdict in verdicts if verdict.warning},
         undecided={
-            rule: unknown.get(subject) or f"{subject} {combination[subject]} doesn't tell"
-            for rule, subject in compat.undecided(combination, unknown.keys(), rules)
+            rule: unknown.get(subject) or f"{subject} {decided[subject]} doesn't tell"
+            for rule, subject in compat.undecided(decided, unknown.keys(), rules)
         },
         rules={rule.id: rule for rule in rules},
     )
 
 
-def _parts(facts: HostFacts, mode: str, rdma: str) -> Dict[str, Callable[[], Optional[Value]]]:
+def combination(facts: HostFacts, mode: str, rdma: str) -> Dict[str, Callable[[], Optional[Value]]]:
     """Subject → value; None: this host has no such part.
 
     Left out, so that no rule about them speaks: the GPU's class, which the check gpu.class judges; and the packages of
@@ -144,9 +150,25 @@ def _cuda(library: Optional[str]) -> Optional[str]:
     """The major release of CUDA that a libcufile belongs to."""
     if library is None:
         return None
+    major = next((cuda for first, cuda in CUDA if _numbers(library) >= first), None)
+    return collected(major, f"no release of CUDA for {library}")
+
+
+def cuda_release(library: str) -> str:
+    """The release of CUDA that a known libcufile came with; its major release where no more is known."""
+    return CUDA_RELEASES.get(_numbers(library)) or next(cuda for first, cuda in CUDA if _numbers(library) >= first)
+
+
+def _numbers(library: str) -> Tuple[int, int]:
     match = re.match(r"(\d{1,9})\.(\d{1,9})", library)
-    number = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
-    return collected(next((cuda for first, cuda in CUDA if number >= first), None), f"no release of CUDA for {library}")
+    return (int(match.group(1)), int(match.group(2))) if match else (0, 0)
+
+
+def mode(facts: HostFacts) -> str:
+    """The mode that is set up, by compat.yml's names."""
+    if if_known(lambda: p2pdma_enabled(facts), False):
+        return P2PDMA
+    return NVIDIA_FS if if_known(lambda: facts.nvidia_fs.module.loaded, True) else COMPAT
 
 
 #: Parts of the stack, from the kernel's surroundings up.
