@@ -1,29 +1,154 @@
-"""The rules of compat.yml as JSON: ``python -m docs.gen.compat_rules > gdsdeploy/host/data/compat.json``."""
+"""Every shipped rule as JSON: ``python -m docs.gen.compat_rules > gdsdeploy/host/data/compat.json``.
+
+They are those of compat.yml, those that the releases in cuda.yml make, and those that kernel_changes.yml and tags.yml
+make together.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from importlib import resources
+from typing import Any, Final
 
+from docs.gen import kernel_changes
+from docs.gen.kernel_changes import Change, Seen, Tags
 from gdsdeploy import lock
 from gdsdeploy.files import yamlfile
 from gdsdeploy.fleetfile.rules import RuleFile
 from gdsdeploy.host.model.compat import Rule
 
+#: Module → (subject that says who made the package, its name for people).
+_MODULES: Final = {"driver": ("driver_origin", "driver"), "nvidia_fs": ("nvidia_fs_origin", "nvidia-fs")}
+
 
 def load(text: str) -> tuple[Rule, ...]:
     """Read compat.yml; raises ValueError (pydantic's) for a rule that is malformed, and for an id given twice."""
-    file = RuleFile.model_validate(yamlfile.shipped(text))
+    return _checked(yamlfile.shipped(text)["rules"])
+
+
+def _checked(blocks: list[dict[str, Any]]) -> tuple[Rule, ...]:
+    file = RuleFile.model_validate({"rules": blocks})
     if file.repeated():
         raise ValueError(file.repeated()[0][1])
     return tuple(block.rule() for block in file.rules)
 
 
+def of_releases(releases: list[dict[str, str]]) -> Iterator[dict[str, Any]]:
+    """The rules that the rows of cuda.yml make; its head describes them."""
+    for row in releases:
+        if "driver" in row:
+            yield _driver_of_cuda(**row)
+        if "nvidia_fs" in row:
+            yield _nvidia_fs_of_libcufile(**row)
+    yield _newer("cuda", releases[-1]["cuda"], "driver")
+    yield _newer("libcufile", releases[-1]["libcufile"], "nvidia_fs")
+
+
+def _driver_of_cuda(cuda: str, driver: str, driver_source: str = "", **_: str) -> dict[str, Any]:
+    name = driver if "." in driver else f"branch {driver}"
+    return {
+        "id": f"cuda-{cuda}-driver",
+        "says": f"CUDA {cuda} came with driver {name}; with an older one it works by minor-version compatibility,"
+        " without what only the newer driver has.",
+        "known": "documentation",
+        "source": driver_source or "CUDA release notes, toolkit driver versions",
+        "when": {"cuda": cuda},
+        "warns": {"driver": f"<{driver}"},
+    }
+
+
+def _nvidia_fs_of_libcufile(
+    libcufile: str, nvidia_fs: str, cuda: str = "", nvidia_fs_source: str = "", **_: str
+) -> dict[str, Any]:
+    of_cuda = f" (CUDA {cuda})" if cuda else ""
+    return {
+        "id": f"gds-{libcufile}-nvidia-fs",
+        "says": f"GDS {libcufile}{of_cuda} came with nvidia-fs {nvidia_fs} or newer; an older one beside libcufile"
+        f" {libcufile} was never tested.",
+        "known": "documentation" if nvidia_fs_source else "source",
+        "source": nvidia_fs_source or f"GDS_VERSION in the sources of nvidia-fs {nvidia_fs}",
+        "when": {"libcufile": libcufile},
+        "warns": {"nvidia_fs": f"<{nvidia_fs}"},
+    }
+
+
+def _newer(subject: str, newest: str, other: str) -> dict[str, Any]:
+    """Nothing is known about releases of ``subject`` after ``newest``, a major and a minor version."""
+    major, minor = newest.split(".")
+    name = {"cuda": "CUDA"}.get(subject, subject)
+    return {
+        "id": f"{subject}-newer",
+        "says": f"No source about {name} after {newest} was read, so whether this {other.replace('_', '-')} fits"
+        " isn't known.",
+        "known": "documentation",
+        "source": f"gdsdeploy's table of releases ends with {name} {newest}",
+        "when": {subject: f">={major}.{int(minor) + 1}"},
+        "doubts": {other: ">=0"},
+    }
+
+
+def of_kernel_changes() -> Iterator[dict[str, Any]]:
+    """The rules about each change of the kernel: for NVIDIA's packages, and for those that Ubuntu patches."""
+    read = kernel_changes.tags()
+    for change in kernel_changes.changes():
+        tags = read[change.module]
+        yield from _of_change(change, tags.changes[change.id], tags)
+
+
+def _of_change(change: Change, seen: Seen, tags: Tags) -> Iterator[dict[str, Any]]:
+    origin, name = _MODULES[change.module]
+    common = {
+        "known": "source",
+        "source": f"{change.source}; tags of NVIDIA's repository through {tags.newest}, of {tags.date}",
+        "fixed": _fixed(name, seen),
+    }
+    own = {**change.kernels, origin: "!=debian, !=ubuntu"}
+    if seen.breaks:
+        yield {
+            "id": change.id,
+            "says": change.says,
+            "when": own,
+            "refuses": {change.module: list(seen.breaks)},
+            **common,
+        }
+    if seen.unknown:
+        says = f"No source tells whether this release knows a change of the kernel. {change.says}"
+        doubts = {change.module: list(seen.unknown)}
+        yield {"id": f"{change.id}-unknown", "says": says, "when": own, "doubts": doubts, **common}
+    if seen.breaks or seen.unknown:
+        says = f"Whether Ubuntu's patches add this isn't known, so prove it (gdsdeploy lock --prove). {change.says}"
+        doubts = {change.module: [*seen.breaks, *seen.unknown]}
+        yield {
+            "id": f"{change.id}-ubuntu",
+            "says": says,
+            "when": {**change.kernels, origin: "ubuntu"},
+            "doubts": doubts,
+            **common,
+        }
+
+
+def _fixed(name: str, seen: Seen) -> str:
+    """The first release of each branch that knows it and whose later ones do; the newest branches are one."""
+    first = dict[str, str]()
+    for expression in seen.knows:
+        low, _, high = expression.partition(", ")
+        version = low.lstrip(">=")
+        if not high or high == f"<{int(version.split('.')[0]) + 1}":
+            first.setdefault(version.split(".")[0], version)
+    *others, last = first.values() or [""]
+    return f"{name} {', '.join(others)} or {last}" if others else f"{name} {last}" if last else ""
+
+
 def table() -> str:
     """One rule on each line, without empty fields."""
-    text = resources.files(lock).joinpath("compat.yml").read_text(encoding="utf-8")
-    rows = ({key: value for key, value in asdict(rule).items() if value} for rule in load(text))
+    files = {
+        name: resources.files(lock).joinpath(name).read_text(encoding="utf-8") for name in ("compat.yml", "cuda.yml")
+    }
+    blocks = yamlfile.shipped(files["compat.yml"])["rules"]
+    rules = _checked([*blocks, *of_releases(yamlfile.shipped(files["cuda.yml"])), *of_kernel_changes()])
+    rows = ({key: value for key, value in asdict(rule).items() if value} for rule in rules)
     return "[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n]\n"
 
 

@@ -94,7 +94,9 @@ class InventorySource(Model):
     groups: dict[Annotated[str, StringConstraints(min_length=1)], Name] = Field(min_length=1)
 
 
-GpuClass = Literal["maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "grace-hopper", "blackwell"]
+GpuClass = Literal[
+    "maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "grace-hopper", "blackwell", "rubin"
+]  # fmt: skip
 
 #: Where a host's kernel modules come from: ``build``: it builds them; ``receive``: another host does; ``auto``: it
 #: receives them where one of its suppliers builds for its key, and builds them for itself where none does.

@@ -163,10 +163,11 @@ class Proposal:
 
 
 #: The word of a model that tells it from others: H100 of ``NVIDIA H100 80GB HBM3``, A100 of ``NVIDIA A100-SXM4-80GB``.
-_MODEL = re.compile(r"\b(GH200|GB[23]00|[ABHLPTV][0-9]{1,3}[SG]?|RTX [A0-9]+)\b")
+_MODEL = re.compile(r"\b(GH200|GB[23]00|VR200|[ABHLPTV][0-9]{1,3}[SG]?|RTX [A0-9]+)\b")
 #: Class of GPUs → their models, of the data centre and of workstations.
 _CLASSES = {
     "grace-hopper": r"\bGH200\b",
+    "rubin": r"\bVR200\b|\bRubin\b",
     "blackwell": r"\b(GB200|GB300|B100|B200|B300)\b|\bBlackwell\b",
     "hopper": r"\b(H100|H200|H800|H20)\b",
     "ada": r"\b(L2|L4|L20|L40|L40S)\b|\bAda Generation\b",

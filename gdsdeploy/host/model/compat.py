@@ -311,6 +311,8 @@ class Verdict:
     kind: str
     #: for a user: what the rule says, and what was found
     words: str
+    #: every subject that the rule asks about
+    subjects: FrozenSet[str] = frozenset()
 
     @property
     def allowed(self) -> bool:
@@ -366,7 +368,7 @@ def judge(combination: Combination, rules: Iterable[Rule]) -> List[Verdict]:
         broken = REFUSED if rule.needs or rule.refuses else WARNED if rule.warns else UNKNOWN
         stack = ", ".join(f"{_name(s)} {combination[s]}" for s in (*rule.when, *effect) if s not in _UNSAID)
         kind = FITS if meets is bool(rule.needs) else broken
-        verdicts.append(Verdict(rule.id, kind, f"{rule.says.strip()} Here: {stack}."))
+        verdicts.append(Verdict(rule.id, kind, f"{rule.says.strip()} Here: {stack}.", rule.looks_at))
     return verdicts
 
 
@@ -380,12 +382,28 @@ PAIRS = (
 )
 
 
-def unjudged(combination: Combination, verdicts: Iterable[Verdict], rules: Iterable[Rule]) -> List[Tuple[str, str]]:
-    """The PAIRS that the combination has and none of the verdicts of judge(combination, rules) is about."""
-    by_id = {rule.id: rule for rule in rules}
-    looked = [by_id[verdict.rule].looks_at for verdict in verdicts]
-    there = [pair for pair in PAIRS if all(combination.get(subject) is not None for subject in pair)]
-    return [pair for pair in there if not any(subjects >= set(pair) for subjects in looked)]
+def unknown_pairs(combination: Combination, verdicts: Sequence[Verdict]) -> List[Verdict]:
+    """One verdict for each of PAIRS that the combination has and none of ``verdicts``, those of judge(), is about."""
+    open_pairs = [
+        pair
+        for pair in PAIRS
+        if all(combination.get(subject) is not None for subject in pair)
+        and not any(verdict.subjects >= set(pair) for verdict in verdicts)
+    ]
+    return [
+        Verdict(
+            f"{one}-{other}-unknown".replace("_", "-"),
+            UNKNOWN,
+            f"No source tells whether {_name(one)} {combination[one]} fits {_name(other)} {combination[other]}.",
+            frozenset((one, other)),
+        )
+        for one, other in open_pairs
+    ]
+
+
+def without_builds(verdicts: Iterable[Verdict]) -> List[Verdict]:
+    """The verdicts without the doubts whether a module compiles on a kernel, for where that was seen."""
+    return [verdict for verdict in verdicts if verdict.kind != UNKNOWN or "kernel" not in verdict.subjects]
 
 
 def undecided(combination: Combination, unknown: AbstractSet[str], rules: Iterable[Rule]) -> Iterator[Tuple[str, str]]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from ..facts.document import Document
 from ..facts.unknown import Facts, UndecidedError, fact, follows, given, if_known, known, require
 from ..kmod.module import ERROR, NOTE, UNKNOWN, build_id_of, files_to_load, outcome_of, read_once, substitute_of
-from ..model import causes
+from ..model import causes, compat
 from ..model.expectation import Expectation
 from ..paths import BUILD_ID, MODPROBE, SOURCES
 from ..secure_boot.firmware import WORDS
@@ -410,7 +410,10 @@ def no_file(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
         if not built and module.asked == NVIDIA_FS and not any(_DKMS_DRIVER.match(line) for line in lines):
             return _no_dkms_driver(lines)
         what = "DKMS built it for other kernels, not for " if built else "DKMS has it, but hasn't built it for "
-        return Cause("not-built", what + release, build, quote.with_source("dkms", in_dkms), reference.DKMS)
+        against, fixed = _known_not_to_build(facts, module, in_dkms)
+        fix = f"install {fixed}, or boot a kernel that it is built for{PROVISION}" if fixed else build
+        evidence = (*quote.with_source("dkms", in_dkms), *against)
+        return Cause("not-built", what + release, fix, evidence, reference.DKMS)
     # Where another module stands for the name, as on Debian, modprobe's answer is about that one.
     run = if_known(lambda: facts.document.attempted(MODPROBE + module.asked), None)
     behind = substitute_of(run.stdout) if run else None
@@ -421,6 +424,30 @@ def no_file(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
             return Cause("not-built", what, build, evidence, reference.DKMS)
     fix = f"install it: your distribution's package, or NVIDIA's{PROVISION}"
     return Cause("not-installed", "it is not installed", fix, evidence, reference.INSTALL)
+
+
+#: Module → how the rules name it and who made it.
+_IN_RULES = {NVIDIA: ("driver", "driver_origin"), NVIDIA_FS: ("nvidia_fs", "nvidia_fs_origin")}
+
+
+def _known_not_to_build(facts: HostFacts, module: ModuleFacts, in_dkms: List[str]) -> Tuple[Tuple[str, ...], str]:
+    """What the compatibility rules say against NVIDIA's release of this version, and which version they name.
+
+    DKMS's line doesn't tell who packaged it.  Debian's and Ubuntu's own packages have other names there.
+    """
+    from .stack import running_kernel
+
+    versions = {
+        match.group(1) for line in in_dkms for match in [re.match(r"nvidia(?:-open|-fs)?[/,] ?([\d.]+)", line)] if match
+    }
+    if module.asked not in _IN_RULES or len(versions) != 1:
+        return (), ""
+    subject, origin = _IN_RULES[module.asked]
+    parts = {subject: versions.pop(), origin: "nvidia", "kernel": running_kernel(facts), "arch": facts.os.machine}
+    rules = {rule.id: rule for rule in compat.rules_with(facts.rules)}
+    refused = [rules[verdict.rule] for verdict in compat.judge(parts, rules.values()) if not verdict.allowed]
+    fixed = next((rule.fixed for rule in refused if rule.fixed), "")
+    return tuple(f"compatibility rule {rule.id}: {rule.says} ({rule.source})"[:300] for rule in refused), fixed
 
 
 def _no_dkms_driver(lines: Tuple[str, ...]) -> Cause:

@@ -14,7 +14,17 @@ from functools import partial
 
 from gdsdeploy.errors import NoSolution, RepositoryUnusable
 from gdsdeploy.host.kmod.driver import OPEN
-from gdsdeploy.host.model.compat import REFUSED, WARNED, Combination, Rule, Verdict, judge, parse_versions
+from gdsdeploy.host.model.compat import (
+    REFUSED,
+    WARNED,
+    Combination,
+    Rule,
+    Verdict,
+    judge,
+    parse_versions,
+    unknown_pairs,
+    without_builds,
+)
 from gdsdeploy.lock.lockfile import pins
 from gdsdeploy.lock.resolve import dependencies, options
 from gdsdeploy.lock.resolve.dependencies import Never, Unsolvable
@@ -561,8 +571,10 @@ def _resolution(
         indices=tuple(sorted(indices, key=lambda index: (index.repository, index.suite))),
         packages=packages,
     )
-    unproven = packaged_warnings(modules(packages)) if in_packages else []
-    return Resolution(target, (*(verdict for verdict in verdicts if verdict.warning), *unproven), adoption.left_out)
+    warnings = [verdict for verdict in (*verdicts, *unknown_pairs(facts, verdicts)) if verdict.warning]
+    if in_packages:
+        warnings = [*without_builds(warnings), *packaged_warnings(modules(packages))]
+    return Resolution(target, tuple(warnings), adoption.left_out)
 
 
 def _driver(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from docs.gen.compat_rules import load
+from docs.gen.compat_rules import load, of_kernel_changes
 from gdsdeploy.errors import RepositoryUntrusted
 from gdsdeploy.host.model import compat
 from gdsdeploy.host.model.compat import SUBJECTS, Combination, Rule, Verdict
@@ -55,7 +55,8 @@ def against(rule: str, change: dict[str, str]) -> bool:
 
 
 def test_every_rule_has_its_cases() -> None:
-    assert {rule.id for rule in SHIPPED} == set(CASES)
+    """Those that programs wrote have theirs in test_kernel_changes.py."""
+    assert {rule.id for rule in SHIPPED} - {rule["id"] for rule in of_kernel_changes()} == set(CASES)
 
 
 @pytest.mark.parametrize("rule", CASES)
@@ -91,6 +92,32 @@ def test_what_is_not_decided_yet_is_not_judged() -> None:
         rule for rule in SHIPPED if rule.id == "driver-550-pci-resize"
     ])  # fmt: skip
     assert not verdict.allowed
+
+
+def test_a_pair_that_no_rule_is_about_is_unknown() -> None:
+    rules = load(
+        yaml.safe_dump(
+            {
+                "rules": [
+                    {"id": "x-1", "says": "X.", "known": "source", "source": "here",
+                     "when": {"driver": ">=1"}, "needs": {"kernel": ">=5"}},
+                    {"id": "x-2", "says": "New.", "known": "source", "source": "here", "when": {"driver": ">=1"},
+                     "doubts": {"kernel": ">=7"}},
+                ]
+            }
+        )
+    )  # fmt: skip
+    combination = {"driver": "580.95.05", "kernel": "6.8.0", "nvidia_fs": "2.26.6", "libcufile": None}
+    verdicts = judge(combination, rules)
+    assert [(v.rule, v.kind) for v in verdicts] == [("x-1", compat.FITS)]
+    pairs = compat.unknown_pairs(combination, verdicts)
+    assert [v.rule for v in pairs] == ["nvidia-fs-kernel-unknown", "nvidia-fs-driver-unknown"]
+    assert pairs[0].words == "No source tells whether nvidia-fs 2.26.6 fits kernel 6.8.0."
+    assert compat.without_builds(pairs) == [pairs[1]]
+    newer = judge({**combination, "kernel": "7.0"}, rules)
+    assert {v.rule: v.kind for v in newer} == {"x-1": compat.FITS, "x-2": compat.UNKNOWN}
+    assert newer[1].allowed
+    assert newer[1].warning
 
 
 def test_an_absent_part_breaks_no_rule() -> None:

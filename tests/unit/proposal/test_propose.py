@@ -323,6 +323,7 @@ def _spoiled(value: Any, word: str, chosen: random.Random) -> Any:
         ("NVIDIA A100-SXM4-80GB", "a100", "ampere"),
         ("NVIDIA GH200 480GB", "gh200", "grace-hopper"),
         ("NVIDIA GB200", "gb200", "blackwell"),
+        ("NVIDIA VR200", "vr200", "rubin"),
         ("NVIDIA L40S", "l40s", "ada"),
         ("NVIDIA RTX A6000", "rtx-a6000", "ampere"),
         ("NVIDIA RTX 6000 Ada Generation", "rtx-6000", "ada"),

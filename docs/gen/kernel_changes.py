@@ -1,0 +1,308 @@
+"""Which releases of NVIDIA's modules know which change of the kernel, read from the tags of their repositories.
+
+::
+
+    python -m docs.gen.kernel_changes --driver CLONE [--nvidia-fs CLONE] > /tmp/tags.yml
+
+CLONE is a git directory of NVIDIA/open-gpu-kernel-modules or NVIDIA/gds-nvidia-fs.  gdsdeploy/lock/kernel_changes.yml
+says what to look for; gdsdeploy/lock/tags.yml has what this prints.  A module that isn't named keeps what the file has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from fnmatch import fnmatchcase
+from functools import cached_property
+from importlib import resources
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import yaml
+from pydantic import Field, Strict
+
+from gdsdeploy import lock
+from gdsdeploy.files import yamlfile
+from gdsdeploy.fleetfile.rules import Conditions
+from gdsdeploy.host.model.compat import version_order
+from gdsdeploy.model.text import Model
+
+#: Module → the folder of its repository that is compiled on hosts.
+FOLDERS: Final = {"driver": "kernel-open/", "nvidia_fs": "src/"}
+WEEK: Final = 7 * 86400
+_TAG: Final = re.compile(r"v?([0-9]+(?:\.[0-9]+)+)")
+
+#: A file's path below the module's folder, as a shell pattern → a regular expression; one match suffices.
+Patterns = Mapping[str, str]
+Ranges = Annotated[tuple[str, ...], Strict(False)]
+
+
+class Document(Model):
+    """What something else than the tags says of a release and a change: a report, a build, a release note."""
+
+    version: str
+    date: Annotated[date, Strict(False)]
+    knows: bool
+    source: str
+
+
+class Change(Model):
+    """One block of kernel_changes.yml; its head says what the keys mean."""
+
+    id: str
+    module: Literal["driver", "nvidia_fs"]
+    says: str
+    source: str
+    kernel: Ranges
+    when: Conditions = Field(default_factory=dict)
+    knows: dict[str, str] = Field(default_factory=dict)
+    uses: dict[str, str] = Field(default_factory=dict)
+    documents: Annotated[tuple[Document, ...], Strict(False)] = ()
+
+    @property
+    def kernels(self) -> dict[str, list[str]]:
+        """What holds of the combinations that it concerns."""
+        return {subject: list(texts) for subject, texts in {"kernel": self.kernel, **self.when}.items()}
+
+
+class ChangeFile(Model):
+    """kernel_changes.yml."""
+
+    changes: Annotated[tuple[Change, ...], Strict(False)]
+
+
+class Seen(Model):
+    """What the tags say of one change, as version expressions; releases without any don't have the interface in use."""
+
+    knows: Ranges = ()
+    breaks: Ranges = ()
+    #: releases after the last tag of a branch that lacks it, and between two such tags
+    unknown: Ranges = ()
+
+
+class Tags(Model):
+    """What was read of one module."""
+
+    newest: str
+    #: of the newest tag's commit
+    date: Annotated[date, Strict(False)]
+    #: branch → its tags
+    tags: dict[str, Ranges]
+    #: id of a change → what its tags say
+    changes: dict[str, Seen]
+
+
+def changes() -> tuple[Change, ...]:
+    """The hand-written table; raises ValueError (pydantic's) for a malformed one."""
+    text = resources.files(lock).joinpath("kernel_changes.yml").read_text(encoding="utf-8")
+    return ChangeFile.model_validate(yamlfile.shipped(text)).changes
+
+
+def tags() -> dict[str, Tags]:
+    """Module → what tags.yml has of it."""
+    text = resources.files(lock).joinpath("tags.yml").read_text(encoding="utf-8")
+    return {module: Tags.model_validate(block) for module, block in (yamlfile.shipped(text) or {}).items()}
+
+
+@dataclass(frozen=True)
+class Tag:
+    """A release and its files."""
+
+    version: str
+    #: seconds since 1970
+    time: float
+    #: path below the module's folder → id of the content
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def branch(self) -> str:
+        return self.version.split(".")[0]
+
+
+class Clone:
+    """A repository with the sources of a module."""
+
+    def __init__(self, path: Path, module: str) -> None:
+        self._path, self._folder = path, FOLDERS[module]
+        self._found: dict[tuple[str, str], bool] = {}
+        self._reader = subprocess.Popen(  # noqa: S603 # git, and a path that the maintainer gave
+            [*self._git, "cat-file", "--batch"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    @property
+    def _git(self) -> list[str]:
+        return ["git", "-C", str(self._path)]
+
+    def _run(self, *arguments: str) -> str:
+        command = [*self._git, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, encoding="utf-8").stdout  # noqa: S603
+
+    @cached_property
+    def tags(self) -> list[Tag]:
+        """Each release, in the order of versions."""
+        found = []
+        for line in self._run(
+            "for-each-ref", "--format=%(refname:short) %(*committerdate:unix) %(committerdate:unix)", "refs/tags"
+        ).splitlines():
+            name, *times = line.split()
+            if match := _TAG.fullmatch(name):
+                found.append(Tag(match.group(1), int(times[0]), dict(self._files(name))))
+        return sorted(found, key=lambda tag: version_order(tag.version))
+
+    def _files(self, tag: str) -> Iterator[tuple[str, str]]:
+        for line in self._run("ls-tree", "-r", tag, self._folder).splitlines():
+            about, path = line.split("\t")
+            yield path.removeprefix(self._folder), about.split()[2]
+
+    def has(self, tag: Tag, patterns: Patterns) -> bool:
+        """Whether a file of the release has what its pattern asks for."""
+        return any(
+            self._matches(content, pattern)
+            for glob, pattern in patterns.items()
+            for path, content in tag.files.items()
+            if fnmatchcase(path, glob)
+        )
+
+    def _matches(self, content: str, pattern: str) -> bool:
+        key = content, pattern
+        if key not in self._found:
+            self._found[key] = re.search(pattern, self._read(content), re.MULTILINE) is not None
+        return self._found[key]
+
+    def _read(self, content: str) -> str:
+        assert self._reader.stdin
+        assert self._reader.stdout
+        self._reader.stdin.write(f"{content}\n".encode())
+        self._reader.stdin.flush()
+        size = int(self._reader.stdout.readline().split()[2])
+        text = self._reader.stdout.read(size)
+        self._reader.stdout.read(1)
+        return text.decode("utf-8", "replace")
+
+
+State = Literal["knows", "breaks", "unknown", "unused"]
+
+
+def state_of(change: Change, clone: Clone, tag: Tag) -> State:
+    """Whether a release compiles where the kernel has the change."""
+    if clone.has(tag, change.knows):
+        return "knows"
+    return "breaks" if clone.has(tag, change.uses) else "unused"
+
+
+def states(change: Change, clone: Clone) -> list[tuple[Tag, State]]:
+    """Each release that the tags or documents tell of, in the order of versions; documents go before tags."""
+    known: dict[str, tuple[Tag, State]] = {tag.version: (tag, state_of(change, clone, tag)) for tag in clone.tags}
+    for each in change.documents:
+        time = datetime.combine(each.date, datetime.min.time(), UTC).timestamp()
+        known[each.version] = Tag(each.version, time), "knows" if each.knows else "breaks"
+    return [known[version] for version in sorted(known, key=version_order)]
+
+
+def ranges(states: Sequence[tuple[Tag, State]]) -> Seen:
+    """The states of all tags as version expressions, with what follows for releases without a tag.
+
+    A branch keeps what its newest tag knows; branches newer than every tag carry what the newest tag carries.  What
+    isn't in the newest tag of a branch may be in its next release.
+    """
+    found: dict[State, list[str]] = {"knows": [], "breaks": [], "unknown": [], "unused": []}
+    for part, low, high in _spans(states):
+        found[part].append(", ".join(filter(None, (low, high))))
+    return Seen(knows=tuple(found["knows"]), breaks=tuple(found["breaks"]), unknown=tuple(found["unknown"]))
+
+
+def _spans(states: Sequence[tuple[Tag, State]]) -> Iterator[tuple[State, str, str]]:
+    """(state, lower bound, upper bound), neighbours of one state joined."""
+    joined: list[tuple[State, str, str]] = []
+    for state, low, high in _pieces(states):
+        if joined and joined[-1][0] == state and _meet(joined[-1][2], low):
+            joined[-1] = state, joined[-1][1], high
+        else:
+            joined.append((state, low, high))
+    yield from joined
+
+
+def _meet(high: str, low: str) -> bool:
+    return high.lstrip("<=") == low.lstrip(">=") and ("=" in high) != ("=" in low)
+
+
+def _pieces(states: Sequence[tuple[Tag, State]]) -> Iterator[tuple[State, str, str]]:
+    branches: dict[str, list[tuple[Tag, State]]] = {}
+    for tag, state in states:
+        branches.setdefault(tag.branch, []).append((tag, state))
+    for branch, own in branches.items():
+        for (tag, state), (following, after) in pairwise(own):
+            yield state, f">={tag.version}", f"<={tag.version}"
+            # Some branches have releases for developers beside the others, with lower numbers and later dates.
+            aside = tag.time > following.time + WEEK
+            gap: State = state if state in ("knows", "unused") or (state == after and not aside) else "unknown"
+            yield gap, f">{tag.version}", f"<{following.version}"
+        last, state = own[-1]
+        yield state, f">={last.version}", f"<={last.version}"
+        yield _later(own), f">{last.version}", f"<{int(branch) + 1}"
+    yield _later(states), f">={int(branch) + 1}", ""
+
+
+def _later(states: Iterable[tuple[Tag, State]]) -> State:
+    _, state = max(states, key=lambda each: each[0].time)
+    return "unknown" if state == "breaks" else state
+
+
+def read(clone: Clone, changes: Iterable[Change]) -> Tags:
+    """What the tags of a clone say of the changes."""
+    newest = max(clone.tags, key=lambda tag: tag.time)
+    branches: dict[str, tuple[str, ...]] = {}
+    for tag in clone.tags:
+        branches[tag.branch] = (*branches.get(tag.branch, ()), tag.version)
+    seen = {each.id: ranges(states(each, clone)) for each in changes}
+    return Tags(
+        newest=newest.version, date=datetime.fromtimestamp(newest.time, UTC).date(), tags=branches, changes=seen
+    )
+
+
+_HEAD: Final = """\
+# What the tags of NVIDIA's repositories say of kernel_changes.yml.  Written by a program; change nothing here by hand:
+#
+#   python -m docs.gen.kernel_changes --driver CLONE --nvidia-fs CLONE > /tmp/tags.yml
+#
+#   knows    these releases know the change
+#   breaks   these use what the kernel changed, and don't know it
+#   unknown  releases without a tag, of which no tag tells
+"""
+
+
+def text(read: Mapping[str, Tags]) -> str:
+    """tags.yml."""
+    content = {module: each.model_dump(mode="json", exclude_defaults=True) for module, each in sorted(read.items())}
+    return _HEAD + yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=120)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Lists go on as far as a line does."""
+
+
+_Dumper.add_representer(
+    list, lambda dumper, value: dumper.represent_sequence("tag:yaml.org,2002:seq", value, flow_style=True)
+)
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m docs.gen.kernel_changes", description=__doc__)
+    for module in FOLDERS:
+        parser.add_argument(f"--{module.replace('_', '-')}", type=Path, metavar="CLONE")
+    given = vars(parser.parse_args(arguments))
+    found = tags()
+    for module, clone in given.items():
+        if clone:
+            found[module] = read(Clone(clone, module), [each for each in changes() if each.module == module])
+    print(text(found), end="")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
