@@ -70,14 +70,23 @@ def shown(subject: str) -> str:
     return subject.replace("_", "-")
 
 
+def _shipped(name: str) -> Any:
+    """What a file of the folder lock has."""
+    return yamlfile.shipped(resources.files(lock).joinpath(name).read_text(encoding="utf-8"))
+
+
 @cache
 def _tags() -> dict[str, list[str]]:
-    """Module → its releases that were read: lock/tags.yml."""
-    file = resources.files(lock).joinpath("tags.yml")
-    blocks = yamlfile.shipped(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    """Module → its releases that were read."""
     return {
-        module: [tag for tags in block["tags"].values() for tag in tags] for module, block in (blocks or {}).items()
+        name: [tag for tags in block["tags"].values() for tag in tags] for name, block in _shipped("tags.yml").items()
     }
+
+
+@cache
+def _cuda() -> dict[str, str]:
+    """The first two numbers of a libcufile → the release of CUDA that it came with."""
+    return {row["libcufile"]: row["cuda"] for row in _shipped("cuda.yml") if {"cuda", "libcufile"} <= row.keys()}
 
 
 @cache
@@ -270,7 +279,8 @@ class Judge:
         verdicts = compat.judge(combination, rules)
         if runs:
             verdicts = [verdict for verdict in verdicts if verdict.rule not in stack.JUDGED_ELSEWHERE]
-        unjudged = [pair for pair in compat.unjudged(combination, verdicts, rules) if pair not in runs]
+        doubts = [verdict.subjects for verdict in compat.unknown_pairs(combination, verdicts)]
+        unjudged = [pair for pair in compat.PAIRS if set(pair) in doubts and pair not in runs]
         if combination.get("libcufile") and combination.get("driver") and not combination.get("cuda"):
             unjudged.append(("libcufile", "driver"))
         values = {name: str(value) for name, value in combination.items() if value is not None and name not in assumed}
@@ -300,8 +310,8 @@ def _completed(
             assumed |= {"kernel_flavour": own.name, "nvme_hooks": "kernel" if has_nvme_hooks(release) else "ofed"}
             assumed |= {"family": own.vendor} | ({"kernel_package": package} if package else {})
     libcufile = given.get("libcufile")
-    if libcufile and _series(libcufile) in known_versions("libcufile"):
-        assumed["cuda"] = stack.cuda_release(libcufile)
+    if libcufile and (cuda := _cuda().get(_series(libcufile))):
+        assumed["cuda"] = cuda
     if combination.get("nvidia_fs") is not None:
         assumed["mode"] = "nvidia-fs"
     for part in ("driver", "nvidia_fs"):

@@ -29,12 +29,6 @@ OFED = ("mlnx-ofed-kernel", "mlnx-ofa_kernel", "kmod-mlnx-ofa_kernel")
 _NVME = "mlnx-nvme"
 #: First libcufile of a CUDA release (the rules gds-1.N-nvidia-fs of compat.yml name the releases).
 CUDA = (((1, 15), "13"), ((1, 5), "12"), ((1, 0), "11"))
-#: The same, exactly: libcufile's first two numbers → release of CUDA.
-CUDA_RELEASES = {
-    (1, 3): "11.7", (1, 4): "11.8", (1, 5): "12.0", (1, 6): "12.1", (1, 7): "12.2", (1, 8): "12.3", (1, 9): "12.4",
-    (1, 10): "12.5", (1, 11): "12.6", (1, 13): "12.8", (1, 14): "12.9", (1, 15): "13.0", (1, 16): "13.1",
-    (1, 17): "13.2", (1, 18): "13.3", (1, 19): "13.4",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -150,18 +144,9 @@ def _cuda(library: Optional[str]) -> Optional[str]:
     """The major release of CUDA that a libcufile belongs to."""
     if library is None:
         return None
-    major = next((cuda for first, cuda in CUDA if _numbers(library) >= first), None)
-    return collected(major, f"no release of CUDA for {library}")
-
-
-def cuda_release(library: str) -> str:
-    """The release of CUDA that a known libcufile came with; its major release where no more is known."""
-    return CUDA_RELEASES.get(_numbers(library)) or next(cuda for first, cuda in CUDA if _numbers(library) >= first)
-
-
-def _numbers(library: str) -> Tuple[int, int]:
     match = re.match(r"(\d{1,9})\.(\d{1,9})", library)
-    return (int(match.group(1)), int(match.group(2))) if match else (0, 0)
+    number = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
+    return collected(next((cuda for first, cuda in CUDA if number >= first), None), f"no release of CUDA for {library}")
 
 
 def mode(facts: HostFacts) -> str:
