@@ -292,7 +292,7 @@ def new_probes(clone: Clone, before: Iterable[str]) -> Iterator[tuple[str, list[
 
 
 _HEAD: Final = """\
-# What the tags of NVIDIA's repositories say about kernel_changes.yml.  Written by a program; change nothing here by hand:
+# What the tags of NVIDIA's repositories say about kernel_changes.yml.  A program writes it; change nothing by hand:
 #
 #   python -m docs.gen.kernel_changes --driver CLONE --nvidia-fs CLONE > /tmp/tags.yml
 #
