@@ -83,7 +83,7 @@ class ChangeFile(Model):
 
 
 class Seen(Model):
-    """What the tags say about one change, as version expressions; releases without any don't have the interface in use."""
+    """What tags say about a change, as version expressions; releases without any don't have the interface in use."""
 
     knows: Ranges = ()
     breaks: Ranges = ()
