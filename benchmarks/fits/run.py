@@ -20,7 +20,7 @@ from typing import Final
 
 from gdsdeploy import console
 from gdsdeploy.errors import GdsError
-from gdsdeploy.host.model.compat import FITS, KINDS, REFUSED, UNKNOWN, judge, rules_with, unknown_pairs
+from gdsdeploy.host.model.compat import FITS, KINDS, REFUSED, UNKNOWN, Value, judge, rules_with, unknown_pairs
 from gdsdeploy.lock import repo_settings
 from gdsdeploy.lock.resolve import options
 from gdsdeploy.lock.resolve.options import Option
@@ -103,7 +103,7 @@ def stacks(fleet: Fleet, wanted: Sequence[str], fetcher: Fetcher, now: datetime 
 def predicted(fleet: Fleet, stack: tuple[Option, ...], subject: str) -> tuple[str, list[str]]:
     """The worst verdict about building ``subject`` for the kernel, and the rules that say so."""
     ((_, profile),) = fleet.profiles.items()
-    facts = {**base(profile, stack_platform_for(profile.os))}
+    facts: dict[str, Value | None] = {**base(profile, stack_platform_for(profile.os))}
     for option in stack:
         facts |= option.facts
     verdicts = judge(facts, rules_with(()))
@@ -146,8 +146,10 @@ def line(row: Row) -> str:
     """A row of the table in docs/kernels.md."""
     version = row.nvidia_fs if row.module == NVIDIA_FS else f"{row.driver} ({row.flavour})"
     names = ", ".join(f"`{rule}`" for rule in row.rules if row.predicted == REFUSED)
-    cells = (row.suites, row.kernel, row.module.replace("_", "-"), version, f"{row.predicted} {names}".strip())
-    cells = (*cells, row.found + (" **wrong**" if row.is_wrong else ""), f"`{row.error}`" if row.error else "")
+    found = row.found + (" **wrong**" if row.is_wrong else "")
+    error = f"`{row.error}`" if row.error else ""
+    name = row.module.replace("_", "-")
+    cells = [row.suites, row.kernel, name, version, f"{row.predicted} {names}".strip(), found, error]
     return f"| {' | '.join(cells)} |"
 
 

@@ -436,7 +436,7 @@ def test_explain_a_kernel(moved: Debian, verb: Verb) -> None:
         "kernel 6.12.107+deb13-amd64", "kernel 6.12.100+deb13-amd64", "kernel 6.12.99+deb13-amd64"
     ]  # fmt: skip
     newest, headless, admitted = (each[1:] for each in newer)
-    assert newest[0].startswith("    - [driver-550-pci-resize] Driver 550.163.01 as packaged does not compile")
+    assert newest[0].startswith("    - [driver-550-pci-resize] Open drivers 550.163.01 and 555.58.02 as packaged")
     assert newest[1] == (
         "    - [lock] it would go with driver 550.200.01 (open), which the lock does not have: upgrade them together"
     )
