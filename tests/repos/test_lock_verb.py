@@ -429,7 +429,7 @@ def test_explain_a_kernel(moved: Debian, verb: Verb) -> None:
     assert "profile gds: linux-image-6.12.94+deb13-amd64 6.12.94-1 (kernel-image, on both)" in out
     assert f"  signed by  {moved.key.fingerprint}, index of 20" in out
     assert "  needed by  linux-headers-6.12.94+deb13-amd64" in out
-    assert "  admitted   [driver-550-pci-resize]" in out
+    assert "  admitted   [debian-driver-kernel-6.16]" in out
     assert "  warned     [nvidia-fs-vm-io]" in out
     newer = [each.splitlines() for each in out.split("  newer      ")[1:]]
     assert [each[0] for each in newer] == [

@@ -13,10 +13,11 @@ import pytest
 import yaml
 
 from docs.gen.compat_rules import load, of_debian, of_kernel_changes
+from gdsdeploy import lock
 from gdsdeploy.errors import RepositoryUntrusted
 from gdsdeploy.files import yamlfile
 from gdsdeploy.host.model import compat
-from gdsdeploy.host.model.compat import SUBJECTS, Combination, Rule, Verdict
+from gdsdeploy.host.model.compat import FITS, SUBJECTS, Combination, Rule, Verdict
 from gdsdeploy.lock.compat import OLD_INDEX, judge_ages
 from gdsdeploy.model.fleet import Repository
 from gdsdeploy.model.lock import Index
@@ -63,7 +64,7 @@ def test_every_rule_has_its_cases() -> None:
 
 
 #: What the changelogs of Debian's packages say.
-DEBIAN = yamlfile.shipped(resources.files("gdsdeploy.lock").joinpath("debian.yml").read_text(encoding="utf-8"))
+DEBIAN = yamlfile.shipped(resources.files(lock).joinpath("debian.yml").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(
@@ -136,6 +137,17 @@ def test_the_measured_combinations_are_admitted() -> None:
     }  # fmt: skip
     assert [v.rule for v in judge(GOOD) if not v.allowed] == []
     assert [v.rule for v in judge({**GOOD, **bookworm}) if not v.allowed] == []
+
+
+def test_what_came_out_together_fits() -> None:
+    rows = yaml.safe_load(resources.files(lock).joinpath("cuda.yml").read_text())
+    assert rows[-1].keys() >= {"cuda", "driver", "libcufile", "nvidia_fs"}
+    for row in rows:
+        one = {subject: row[subject] for subject in ("cuda", "driver", "libcufile", "nvidia_fs") if subject in row}
+        verdicts = [v for v in judge(one) if v.subjects & {"cuda", "libcufile"}]
+        assert {v.kind for v in verdicts} <= {FITS}, one
+        unknown = {v.rule for v in compat.unknown_pairs(one, verdicts)}
+        assert not unknown & {"cuda-driver-unknown", "libcufile-nvidia-fs-unknown"}, one
 
 
 def test_only_warnings_are_warnings() -> None:
