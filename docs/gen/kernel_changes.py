@@ -255,7 +255,7 @@ def _pieces(states: Sequence[tuple[Tag, State]]) -> Iterator[tuple[State, str, s
     branches: dict[str, list[tuple[Tag, State]]] = {}
     for tag, state in states:
         branches.setdefault(tag.branch, []).append((tag, state))
-    oldest, state = states[0]
+    state = states[0][1]
     # What the oldest one lacks, those before it lack, too.
     before = state if state == "breaks" else "unknown"
     end = ""
