@@ -100,11 +100,12 @@ def of_kernel_changes() -> Iterator[dict[str, Any]]:
 def _of_change(change: Change, seen: Seen, tags: Tags) -> Iterator[dict[str, Any]]:
     origin, name = _MODULES[change.module]
     common = {
-        "known": "source",
+        "known": change.known,
         "source": f"{change.source}; tags of NVIDIA's repository through {tags.newest}, of {tags.date}",
-        "fixed": _fixed(name, seen),
+        "fixed": change.fixed or _fixed(name, seen),
     }
-    own = {**change.kernels, origin: "!=debian, !=ubuntu"}
+    # Distributions patch modules for kernels only.
+    own = {**change.kernels, **({origin: "!=debian, !=ubuntu"} if change.kernel else {})}
     if seen.breaks:
         yield {
             "id": change.id,
@@ -117,7 +118,7 @@ def _of_change(change: Change, seen: Seen, tags: Tags) -> Iterator[dict[str, Any
         says = f"No source tells whether this release knows a change of the kernel. {change.says}"
         doubts = {change.module: list(seen.unknown)}
         yield {"id": f"{change.id}-unknown", "says": says, "when": own, "doubts": doubts, **common}
-    if seen.breaks or seen.unknown:
+    if change.kernel and (seen.breaks or seen.unknown):
         says = f"Whether Ubuntu's patches add this isn't known, so prove it (gdsdeploy lock --prove). {change.says}"
         doubts = {change.module: [*seen.breaks, *seen.unknown]}
         yield {
