@@ -104,29 +104,26 @@ def _of_change(change: Change, seen: Seen, tags: Tags) -> Iterator[dict[str, Any
         "source": f"{change.source}; tags of NVIDIA's repository through {tags.newest}, of {tags.date}",
         "fixed": _fixed(name, seen),
     }
-    own = {**change.kernels, origin: "!=debian, !=ubuntu"}
-    if seen.breaks:
-        yield {
-            "id": change.id,
-            "says": change.says,
-            "when": own,
-            "refuses": {change.module: list(seen.breaks)},
-            **common,
-        }
-    if seen.unknown:
-        says = f"No source tells whether this release knows a change of the kernel. {change.says}"
-        doubts = {change.module: list(seen.unknown)}
-        yield {"id": f"{change.id}-unknown", "says": says, "when": own, "doubts": doubts, **common}
-    if seen.breaks or seen.unknown:
-        says = f"Whether Ubuntu's patches add this isn't known, so prove it (gdsdeploy lock --prove). {change.says}"
-        doubts = {change.module: [*seen.breaks, *seen.unknown]}
-        yield {
-            "id": f"{change.id}-ubuntu",
-            "says": says,
-            "when": {**change.kernels, origin: "ubuntu"},
-            "doubts": doubts,
-            **common,
-        }
+    nvidia, breaks, unknown = "!=debian, !=ubuntu", list(seen.breaks), list(seen.unknown)
+    #: (end of the id, words before the change's, kernels, origin, effect, releases)
+    rules = (
+        ("", "", change.kernel, nvidia, "refuses", breaks),
+        ("-unknown", "No source tells whether this release knows it.", change.kernel, nvidia, "doubts", unknown),
+        ("-maybe", "No source tells whether this kernel has the change.", change.maybe, nvidia, "doubts", breaks),
+        (
+            "-ubuntu",
+            "No source tells whether Ubuntu's patches add it; gdsdeploy lock --prove tries it.",
+            (*change.kernel, *change.maybe),
+            "ubuntu",
+            "doubts",
+            [*breaks, *unknown],
+        ),
+    )
+    for end, words, kernels, maker, effect, releases in rules:
+        if kernels and releases:
+            says = f"{change.says} {words}".strip()
+            when = {**change.concerns(kernels), origin: maker}
+            yield {"id": change.id + end, "says": says, "when": when, effect: {change.module: releases}, **common}
 
 
 def _fixed(name: str, seen: Seen) -> str:

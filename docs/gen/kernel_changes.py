@@ -60,15 +60,15 @@ class Change(Model):
     says: str
     source: str
     kernel: Ranges
+    maybe: Ranges = ()
     when: Conditions = Field(default_factory=dict)
     knows: dict[str, str] = Field(default_factory=dict)
     uses: dict[str, str] = Field(default_factory=dict)
     documents: Annotated[tuple[Document, ...], Strict(False)] = ()
 
-    @property
-    def kernels(self) -> dict[str, list[str]]:
-        """What holds of the combinations that it concerns."""
-        return {subject: list(texts) for subject, texts in {"kernel": self.kernel, **self.when}.items()}
+    def concerns(self, kernels: Ranges) -> dict[str, list[str]]:
+        """What holds of the combinations with one of ``kernels`` that it concerns."""
+        return {subject: list(texts) for subject, texts in {"kernel": kernels, **self.when}.items()}
 
 
 class ChangeFile(Model):
