@@ -28,6 +28,7 @@ REASONS = (
     (r"gdsdeploy cufile render .* --diff", HOSTS),
     (r"gdsdeploy cufile check .* --here", MACHINE),
     (r"gdsdeploy doctor (?!--evidence)", MACHINE),
+    (r"gdsdeploy fits --here", MACHINE),
     (r"gdsdeploy explain /data", MACHINE),
     (r"gdsdeploy kmod audit\b", MODULES),
     (r"gdsdeploy kmod build ", SOURCES),
@@ -44,6 +45,7 @@ STATUSES = (
     (r"gdsdeploy rollout status .* --watch", 51),
     (r"gdsdeploy validate --evidence ", 31),
     (r"gdsdeploy doctor --evidence ", 30),
+    (r"gdsdeploy fits driver=580\.126\.09 kernel=6\.19\.2 nvidia-fs", 30),
 )
 
 

@@ -31,6 +31,7 @@ VERBS = {
     "sudoers": "Print the rule of sudo that lets a user read hosts and do nothing else as root",
     "cufile": "Render and check cufile.json for a release of libcufile",
     "explain": "Explain why a mount doesn't take the direct path, and what a cuFile error means",
+    "fits": "Tell whether versions of driver, kernel, nvidia-fs and libcufile go together",
     "doctor": "Show on one screen what stands between this machine's storage and its GPUs",
     "watch": "Show which processes do I/O through cuFile now, and which of it bounces through CPU memory",
     "kmod": "Audit and build kernel modules, and predict which will load",
@@ -55,7 +56,7 @@ _MODULES |= dict.fromkeys(("topology", "prometheus"), "watch")
 SECTIONS = {
     "Everyday": ("init", "lock", "plan", "provision", "validate", "remove"),
     "Upgrade": ("rollout", "inventory", "diff"),
-    "Diagnose": ("doctor", "explain", "watch", "topology", "cufile", "kmod", "gdscheck", "support-bundle"),
+    "Diagnose": ("fits", "doctor", "explain", "watch", "topology", "cufile", "kmod", "gdscheck", "support-bundle"),
     "Offline": ("mirror",),
     "Monitoring": ("prometheus",),
     "Rights": ("sudoers",),

@@ -14,13 +14,12 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from .explain import ExplainedMount, Explanation, explain, path_row, wrapped
 from .facts import HostFacts, Unknown, as_dict
-from .facts.unknown import Maybe, if_known, known, or_else
+from .facts.unknown import Maybe, known, or_else
 from .io.wording import first_few, joined
 from .libcufile.counters import NOT_COUNTED
 from .model.finding import FAIL, PASS, UNKNOWN, WORDS
 from .subjects import gpu, libcufile, modules, stack
-from .subjects.condition import BROKEN, COMPAT, DIRECT, NVIDIA_FS, P2PDMA, Cause, Condition, Verdict, weigh
-from .subjects.cufile_json import p2pdma_enabled
+from .subjects.condition import BROKEN, DIRECT, Cause, Condition, Verdict, weigh
 from .watch.document import amount, document, reasons, total
 from .watch.look import Watcher
 
@@ -87,7 +86,7 @@ def diagnose(facts: HostFacts, processes: Optional[Dict[str, Any]] = None) -> Di
     """Never raises for what the host is."""
     explanation = explain(facts, stack.stack(facts))
     judged = tuple(one for one in explanation.mounts if not SYSTEM.match(one.mount.mount_point)) or explanation.mounts
-    rules = stack.judge(facts, _mode(facts), "none", facts.rules)
+    rules = stack.judge(facts, stack.mode(facts), "none", facts.rules)
     conditions = [gpu.present(facts), modules.loaded(facts, facts.driver.module)]
     conditions += [Condition(False, cause) for cause in stack.causes(rules, rules.forbidden)]
     # What makes every call fail comes before what costs the direct path alone.
@@ -105,13 +104,6 @@ def diagnose(facts: HostFacts, processes: Optional[Dict[str, Any]] = None) -> Di
         processes=processes,
         weighed=weigh(conditions),
     )
-
-
-def _mode(facts: HostFacts) -> str:
-    """The mode that is set up, by compat.yml's names."""
-    if if_known(lambda: p2pdma_enabled(facts), False):
-        return P2PDMA
-    return NVIDIA_FS if if_known(lambda: facts.nvidia_fs.module.loaded, True) else COMPAT
 
 
 def _gds(facts: HostFacts) -> Optional[str]:

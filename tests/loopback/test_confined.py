@@ -55,7 +55,8 @@ MODES = {
 WITHOUT_INVENTORY = {"mirror"}
 #: Verbs that load no fleet file.
 NONE = {
-    "cufile check", "diff", "doctor", "gdscheck parse", "help", "kmod audit", "kmod build", "kmod sign", "kmod keygen",
+    "cufile check", "diff", "doctor", "fits", "gdscheck parse", "help", "kmod audit", "kmod build", "kmod sign",
+    "kmod keygen",
     "kmod enrol", "kmod unenrol", "kmod trees", "kmod cache list", "kmod cache prune", "kmod cache verify",
     "prometheus alerts", "prometheus dashboard", "sudoers",
     *(f"lab {name}" for name in ("demo", "down", "list", "mokmanager", "plug", "setup", "ssh", "up")),

@@ -13,8 +13,8 @@ from ..model import compat
 from ..model.compat import Rule, Value, Version, kernel_version
 from ..model.expectation import Expectation
 from . import filesystem
-from .condition import NOTES, NVIDIA_FS, Cause, rule
-from .cufile_json import requests_p2pdma
+from .condition import COMPAT, NOTES, NVIDIA_FS, P2PDMA, Cause, rule
+from .cufile_json import p2pdma_enabled, requests_p2pdma
 from .register import Answer, check, failed, passed
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Judgement:
 
 def judge(facts: HostFacts, mode: str, rdma: str, own: Sequence[Rule]) -> Judgement:
     """Judge what runs.  mode, rdma: the profile's, with compat.yml's names.  own: the fleet's rules."""
-    parts = tuple((subject, known(value)) for subject, value in _parts(facts, mode, rdma).items())
+    parts = tuple((subject, known(value)) for subject, value in combination(facts, mode, rdma).items())
     return _judge(parts, tuple(own))
 
 
@@ -53,20 +53,20 @@ def judge(facts: HostFacts, mode: str, rdma: str, own: Sequence[Rule]) -> Judgem
 def _judge(parts: Tuple[Tuple[str, Maybe[Optional[Value]]], ...], own: Tuple[Rule, ...]) -> Judgement:
     rules = compat.rules_with(own)
     unknown = {subject: value.reason for subject, value in parts if isinstance(value, Unknown)}
-    combination = {subject: value for subject, value in parts if not isinstance(value, Unknown)}
-    verdicts = compat.judge(combination, rules)
+    decided = {subject: value for subject, value in parts if not isinstance(value, Unknown)}
+    verdicts = compat.judge(decided, rules)
     return Judgement(
         forbidden={verdict.rule: verdict.words for verdict in verdicts if not verdict.allowed},
         warnings={verdict.rule: verdict.words for verdict in verdicts if verdict.warning},
         undecided={
-            rule: unknown.get(subject) or f"{subject} {combination[subject]} doesn't tell"
-            for rule, subject in compat.undecided(combination, unknown.keys(), rules)
+            rule: unknown.get(subject) or f"{subject} {decided[subject]} doesn't tell"
+            for rule, subject in compat.undecided(decided, unknown.keys(), rules)
         },
         rules={rule.id: rule for rule in rules},
     )
 
 
-def _parts(facts: HostFacts, mode: str, rdma: str) -> Dict[str, Callable[[], Optional[Value]]]:
+def combination(facts: HostFacts, mode: str, rdma: str) -> Dict[str, Callable[[], Optional[Value]]]:
     """Subject → value; None: this host has no such part.
 
     Left out, so that no rule about them speaks: the GPU's class, which the check gpu.class judges; and the packages of
@@ -147,6 +147,13 @@ def _cuda(library: Optional[str]) -> Optional[str]:
     match = re.match(r"(\d{1,9})\.(\d{1,9})", library)
     number = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
     return collected(next((cuda for first, cuda in CUDA if number >= first), None), f"no release of CUDA for {library}")
+
+
+def mode(facts: HostFacts) -> str:
+    """The mode that is set up, by compat.yml's names."""
+    if if_known(lambda: p2pdma_enabled(facts), False):
+        return P2PDMA
+    return NVIDIA_FS if if_known(lambda: facts.nvidia_fs.module.loaded, True) else COMPAT
 
 
 #: Parts of the stack, from the kernel's surroundings up.

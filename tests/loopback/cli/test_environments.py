@@ -59,6 +59,7 @@ VERBS = [
     Verb("cufile check --libcufile 1.20 -", 16),
     Verb(f"explain --evidence {H100}"),
     Verb(f"doctor --evidence {H100}", 30),
+    Verb("fits driver=580.126.09 kernel=6.19.2 nvidia-fs=2.28.4 --json", 30),
     Verb(f"topology --evidence {H100} --json"),
     Verb("topology fleet.yml", 20),
     Verb(f"gdscheck parse {RECORDING} --json"),

@@ -413,7 +413,7 @@ def test_what_hosts_said_in_a_rollout(fleet: Poisoned, run: Run, tmp_path: Path)
 
 #: Verbs that neither ask hosts nor read a fleet file or a lock, and what tries them instead.
 OTHERS = {
-    "doctor": "fuzz/test_fuzz.py",
+    "doctor": "fuzz/test_fuzz.py", "fits": "unit/cli/test_fits.py",
     "cufile check": "fuzz/test_fuzz.py", "diff": "fuzz/test_fuzz.py", "gdscheck parse": "unit/test_console.py",
     "kmod audit": "fuzz/test_fuzz.py", "kmod build": "kmod", "kmod sign": "kmod", "kmod keygen": "kmod",
     "kmod enrol": "kmod", "kmod unenrol": "loopback/host/kmod", "kmod trees": "kmod",

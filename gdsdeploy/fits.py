@@ -1,0 +1,647 @@
+"""Which versions go together, without a fleet: sets of versions, judged by the rules of compat.yml.
+
+docs/fits.md has the words, the JSON object and the exit codes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib import resources
+from itertools import combinations, islice, product
+from math import prod
+from os import uname
+from typing import Any, Final, NamedTuple
+
+from gdsdeploy import lock
+from gdsdeploy.errors import NameUnknown, did_you_mean
+from gdsdeploy.files import yamlfile
+from gdsdeploy.fleetfile.rules import WORDS
+from gdsdeploy.host.facts import HostFacts, Unknown
+from gdsdeploy.host.facts.unknown import known
+from gdsdeploy.host.io.wording import aligned, joined, wrapped
+from gdsdeploy.host.kmod.flavour import flavour_of, has_nvme_hooks
+from gdsdeploy.host.model import compat
+from gdsdeploy.host.model.compat import FITS, KINDS, REFUSED, UNKNOWN, WARNED, Rule, Value, Verdict, version_order
+from gdsdeploy.host.subjects import stack
+
+VERSION: Final = 1
+#: Most sets that are judged at once.
+MOST: Final = 4000
+ALL: Final = "all"
+#: Of which the rules and the tags know versions, in the order of the output.
+PARTS: Final = ("driver", "kernel", "nvidia_fs", "libcufile", "cuda")
+#: Parts of which a branch stands for the versions in it that are known.
+_BRANCHES: Final = ("driver", "nvidia_fs")
+#: What a user can change, the easiest first.
+_CHANGED: Final = ("driver", "nvidia_fs", "libcufile", "kernel")
+#: Pairs of which one is compiled against the other.
+_BUILT: Final = (("driver", "kernel"), ("nvidia_fs", "kernel"), ("nvidia_fs", "driver"))
+#: What else is known of a part, and goes when another version takes its place.
+_OF: Final = {
+    "driver": ("driver_package",),
+    "kernel": ("kernel_package", "kernel_flavour", "nvme_hooks"),
+    "nvidia_fs": ("nvidia_fs_package",),
+    "libcufile": ("cuda",),
+}
+_NUMBERS: Final = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6}){0,5}")
+_KERNEL: Final = re.compile(r"([0-9]{1,4}\.[0-9]{1,4})(?:[.+~_-][0-9A-Za-z.+~_-]{0,60})?")
+_PACKAGE: Final = re.compile(r"(?:[0-9]{1,4}:)?[0-9][0-9A-Za-z.+~_-]{0,80}")
+_WORD: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,40}")
+#: A kernel's version alone, and in a condition of a rule.
+_UPSTREAM: Final = re.compile(r"(?<![0-9.])[0-9]+(?:\.[0-9]+)+(?![0-9A-Za-z.+~_-])")
+
+
+class Choice(NamedTuple):
+    """One value of a subject; ``last`` is the last version that it stands for, as a user reads it."""
+
+    value: str
+    last: str
+
+
+#: Subject → what was given of it.
+Choices = Mapping[str, Sequence[Choice]]
+
+
+def shown(subject: str) -> str:
+    """As a user writes it."""
+    return subject.replace("_", "-")
+
+
+def _shipped(name: str) -> Any:
+    """What a file of the folder lock has."""
+    return yamlfile.shipped(resources.files(lock).joinpath(name).read_text(encoding="utf-8"))
+
+
+@cache
+def _tags() -> dict[str, list[str]]:
+    """Module → its releases that were read."""
+    return {
+        name: [tag for tags in block["tags"].values() for tag in tags] for name, block in _shipped("tags.yml").items()
+    }
+
+
+@cache
+def _cuda() -> dict[str, str]:
+    """The first two numbers of a libcufile → the release of CUDA that it came with."""
+    return {row["libcufile"]: row["cuda"] for row in _shipped("cuda.yml") if {"cuda", "libcufile"} <= row.keys()}
+
+
+@cache
+def known_versions(subject: str) -> tuple[str, ...]:
+    """The versions of one of PARTS that its tags have or a rule names, the oldest first.
+
+    Of kernels, two that follow each other have no other between them about which a rule says something else.
+    """
+    named = set[str]()
+    for rule in compat.rules_with(()):
+        for effect in (rule.when, rule.needs, rule.refuses, rule.warns, rule.doubts):
+            named |= {version for text in effect.get(subject, ()) for version in _UPSTREAM.findall(text)}
+    if subject == "kernel":
+        named |= {_series(version) for version in named}
+    elif subject in _BRANCHES:
+        named = _releases(subject, named)
+    return tuple(sorted(named, key=version_order))
+
+
+def _releases(subject: str, named: set[str]) -> set[str]:
+    """The tags, and of versions that rules name those that are newer than the tags of their branch."""
+    newest: dict[str, Any] = {}
+    for tag in _tags().get(subject, ()):
+        branch = _branch(subject, tag)
+        newest[branch] = max(version_order(tag), newest.get(branch, version_order("0")))
+    oldest = min(map(version_order, _tags().get(subject, ())), default=version_order("0"))
+    later = {v for v in named if version_order(v) > newest.get(_branch(subject, v), oldest)}
+    # Rules name branches, too.
+    later = {version for version in later if not any(other.startswith(version + ".") for other in named)}
+    return {*_tags().get(subject, ()), *later}
+
+
+def _branch(subject: str, version: str) -> str:
+    """580 of a driver; 2.28 of nvidia-fs."""
+    return version.split(".")[0] if subject == "driver" else _series(version)
+
+
+def _series(version: str) -> str:
+    """The first two numbers."""
+    return ".".join(version.split(".")[:2])
+
+
+def read(words: Iterable[str]) -> dict[str, tuple[Choice, ...]]:
+    """Subject → its versions or words, from ``SUBJECT=VALUE[,VALUE…]``; raises NameUnknown."""
+    choices: dict[str, tuple[Choice, ...]] = {}
+    for word in words:
+        name, _, text = word.partition("=")
+        subject = name.strip().lower().replace("-", "_")
+        if not text or not name:
+            raise NameUnknown(f"{word!r} isn't written like driver=580.126.09", hint=EXAMPLES)
+        if subject not in compat.SUBJECTS:
+            names = list(map(shown, compat.SUBJECTS))
+            near = did_you_mean(shown(subject), names)
+            raise NameUnknown(f"there is no {name!r}{near}", hint=f"There are {', '.join(names)}")
+        if subject in choices:
+            raise NameUnknown(f"{shown(subject)} stands there twice; separate versions with commas")
+        values = [value.strip() for value in text.split(",") if value.strip()]
+        choices[subject] = tuple(dict.fromkeys(each for value in values for each in _values(subject, value)))
+    number = prod(map(len, choices.values()))
+    if number > MOST:
+        parts = " × ".join(f"{len(values)} {shown(subject)}" for subject, values in choices.items() if len(values) > 1)
+        hint = f"Name branches in place of {ALL}, such as driver=570,580"
+        raise NameUnknown(f"these are {number} sets ({parts}), and at most {MOST} are judged at once", hint=hint)
+    return choices
+
+
+EXAMPLES: Final = "For example: gdsdeploy fits driver=580.126.09 kernel=6.19.2 nvidia-fs=2.28.4 libcufile=1.20"
+
+
+def _values(subject: str, text: str) -> Iterable[Choice]:
+    """What one text of a list stands for; raises NameUnknown."""
+    if subject == "kernel" and (text == ALL or re.fullmatch(r"[0-9]{1,4}\.[0-9]{1,4}", text)):
+        points = [v for v in known_versions(subject) if text in (ALL, _series(v))] or [text]
+        for point, after in zip(points, [*points[1:], ""], strict=True):
+            series = _series(point)
+            last = int(after.split(".")[2]) - 1 if after and _series(after) == series else None
+            yield Choice(point, series if last is None else f"{series}.{last}")
+    else:
+        yield from (Choice(value, value) for value in _words(subject, text))
+
+
+def _words(subject: str, text: str) -> Sequence[str]:
+    if subject not in compat.VERSIONS:
+        word = text.lower()
+        words = WORDS.get(subject, (word,))
+        if word == ALL and subject in WORDS:
+            return words
+        if not _WORD.fullmatch(word) or word not in words:
+            near = did_you_mean(word, words) or (f"; there are {', '.join(words)}" if subject in WORDS else "")
+            raise NameUnknown(f"{shown(subject)}: there is no {text!r}{near}")
+        return (word,)
+    if text == ALL and subject in PARTS:
+        return known_versions(subject)
+    _require_version(subject, text)
+    versions = known_versions(subject) if subject in PARTS else ()
+    if subject not in _BRANCHES or text in versions:
+        return (text,)
+    within = tuple(version for version in versions if version.startswith(text + "."))
+    if not within and "." not in text:
+        branches = list(dict.fromkeys(version.split(".")[0] for version in versions))
+        raise NameUnknown(
+            f"{shown(subject)}: no version of a branch {text} is known",
+            hint=f"Write a whole version, such as {versions[-1]}, or one of the branches {', '.join(branches)}",
+        )
+    return within or (text,)
+
+
+def _require_version(subject: str, text: str) -> None:
+    """Raise NameUnknown for what no version of the subject is written like."""
+    form = _KERNEL if subject == "kernel" else _PACKAGE if subject.endswith("_package") else _NUMBERS
+    if not form.fullmatch(text):
+        package = f"{subject}_package"
+        example = compat.VERSIONS[subject]
+        hint = f"A package's version is {shown(package)}={example[0]}-1" if package in compat.VERSIONS else None
+        raise NameUnknown(f"{shown(subject)}: {text!r} isn't written like {' or '.join(example)}", hint=hint)
+
+
+@dataclass(frozen=True)
+class Host:
+    """What runs on a host: subject → value, None for a part that it lacks; and why other parts aren't known."""
+
+    name: str
+    parts: Mapping[str, Value | None]
+    unknown: Mapping[str, str]
+    rules: tuple[Rule, ...] = ()
+
+
+def host_of(facts: HostFacts) -> Host:
+    """What the rules can judge of a host."""
+    values = {name: known(value) for name, value in stack.combination(facts, stack.mode(facts), "none").items()}
+    there = {name: value for name, value in values.items() if not isinstance(value, Unknown)}
+    unknown = {name: value.reason for name, value in values.items() if isinstance(value, Unknown)}
+    return Host(facts.name, there, unknown, tuple(facts.rules))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One set of versions, and what the rules say about it."""
+
+    #: the values that were given, and those of the host
+    values: Mapping[str, str]
+    combination: compat.Combination
+    #: subject → value that nobody gave
+    assumed: Mapping[str, str]
+    verdicts: tuple[Verdict, ...]
+    #: pairs that nobody knows about
+    unjudged: tuple[tuple[str, str], ...]
+    #: pairs that run on the host
+    runs: tuple[tuple[str, str], ...] = ()
+
+    @cached_property
+    def kind(self) -> str:
+        """The worst of what is known: one of compat.KINDS."""
+        kinds = {verdict.kind for verdict in self.verdicts}
+        kinds |= {UNKNOWN} if self.unjudged or not (self.verdicts or self.runs) else set()
+        return next((kind for kind in KINDS if kind in kinds), FITS)
+
+    @property
+    def decides(self) -> tuple[str, ...]:
+        """Rules of that kind, and pairs that nobody knows about; nothing where all fits."""
+        rules = [verdict.rule for verdict in self.verdicts if verdict.kind == self.kind != FITS]
+        return (*rules, *(map(_pair, self.unjudged) if self.kind == UNKNOWN else ()))
+
+
+class Judge:
+    """Judges sets; of a host, what isn't given is what it has."""
+
+    def __init__(self, host: Host | None = None) -> None:
+        self.host = host
+        self.rules = {rule.id: rule for rule in compat.rules_with(host.rules if host else ())}
+        self._rules_about = cache(self._asking_about)
+
+    def _asking_about(self, subjects: frozenset[str]) -> tuple[Rule, ...]:
+        return tuple(rule for rule in self.rules.values() if rule.looks_at <= subjects)
+
+    def judge(self, given: Mapping[str, str], dropped: Iterable[str] = ()) -> Judged:
+        """given: subject → one value each.  dropped: what doesn't count of the host."""
+        replaced = {name for subject in given for name in (subject, *_OF.get(subject, ()))} | set(dropped)
+        parts = {k: v for k, v in (self.host.parts if self.host else {}).items() if k not in replaced}
+        combination, assumed = _completed(given, parts)
+        runs = tuple(
+            pair for pair in _BUILT if not replaced & set(pair) and all(parts.get(part) is not None for part in pair)
+        )
+        rules = [
+            rule
+            for rule in self._rules_about(frozenset(combination))
+            # What is loaded has been built.
+            if rule.warns or not any(set(pair) <= rule.looks_at for pair in runs)
+        ]
+        verdicts = compat.judge(combination, rules)
+        if runs:
+            verdicts = [verdict for verdict in verdicts if verdict.rule not in stack.JUDGED_ELSEWHERE]
+        doubts = [verdict.subjects for verdict in compat.unknown_pairs(combination, verdicts)]
+        unjudged = [pair for pair in compat.PAIRS if set(pair) in doubts and pair not in runs]
+        if combination.get("libcufile") and combination.get("driver") and not combination.get("cuda"):
+            unjudged.append(("libcufile", "driver"))
+        values = {name: str(value) for name, value in combination.items() if value is not None and name not in assumed}
+        return Judged(values, combination, assumed, tuple(verdicts), tuple(unjudged), runs)
+
+    def all(self, choices: Choices) -> list[Judged]:
+        """Each combination of the choices."""
+        return [
+            self.judge({name: choice.value for name, choice in zip(choices, each, strict=True)})
+            for each in product(*choices.values())
+        ]
+
+
+def _completed(
+    given: Mapping[str, str], parts: Mapping[str, Value | None]
+) -> tuple[dict[str, Value | None], dict[str, str]]:
+    """The combination for what was given beside a host's parts, and what is assumed in it."""
+    combination: dict[str, Value | None] = {**parts, **given}
+    assumed = dict[str, str]()
+    release = given.get("kernel", "")
+    own = flavour_of(release)
+    if release:
+        rpm = re.match(r"(.+)\.(?:x86_64|aarch64)(?:\+.*)?$", release)
+        package = given.get("kernel_package") or (rpm.group(1) if own and rpm else "")
+        combination["kernel"] = compat.kernel_version(release, package)
+        if own:
+            assumed |= {"kernel_flavour": own.name, "nvme_hooks": "kernel" if has_nvme_hooks(release) else "ofed"}
+            assumed |= {"family": own.vendor} | ({"kernel_package": package} if package else {})
+    libcufile = given.get("libcufile")
+    if libcufile and (cuda := _cuda().get(_series(libcufile))):
+        assumed["cuda"] = cuda
+    if combination.get("nvidia_fs") is not None:
+        assumed["mode"] = "nvidia-fs"
+    for part in ("driver", "nvidia_fs"):
+        # The driver of Debian's or Ubuntu's host is often theirs, and they patch it.
+        if part in given or (combination.get(part) is not None and parts.get("family") not in ("debian", "ubuntu")):
+            assumed[f"{part}_origin"] = "nvidia"
+    machine = re.search(r"\b(x86_64|aarch64|amd64|arm64)\b", release)
+    arch = machine.group(1) if machine else uname().machine
+    assumed["arch"] = {"amd64": "x86_64", "arm64": "aarch64"}.get(arch, arch)
+    assumed = {subject: value for subject, value in assumed.items() if subject not in combination}
+    if combination.get("driver") is not None and "flavour" not in combination:
+        # The usual one, unless rules say that the GPU can't have it.
+        about = {"gpu": combination.get("gpu"), "flavour": "open"}
+        refused = any(not verdict.allowed for verdict in compat.judge(about, compat.rules_with(())))
+        assumed["flavour"] = "proprietary" if refused else "open"
+    return {**combination, **assumed}, assumed
+
+
+def _pair(pair: Sequence[str]) -> str:
+    return " × ".join(map(shown, pair))
+
+
+@dataclass(frozen=True)
+class Row:
+    """Sets with the same answer: of each part that varies, versions that follow each other."""
+
+    #: subject → its versions, in order
+    versions: Mapping[str, tuple[Choice, ...]]
+    first: Judged
+
+    def text(self, subject: str) -> str:
+        """The versions as a range."""
+        first, last = self.versions[subject][0].value, self.versions[subject][-1].last
+        if first.startswith(last + "."):
+            return f"{first} and later"
+        return first if first == last else f"{first} … {last}"
+
+
+def folded(sets: Sequence[Judged], choices: Choices) -> list[Row]:
+    """The sets that ``choices`` make, in their order: neighbours with the same answer are one row."""
+    places = product(*(range(len(values)) for values in choices.values()))
+    #: first and last place in the choices of each part, and the set at the first
+    rows = [([(place, place) for place in each], judged) for each, judged in zip(places, sets, strict=True)]
+    for at in sorted(range(len(choices)), key=lambda at: len(list(choices.values())[at])):
+        rows.sort(key=lambda row: (*row[0][:at], *row[0][at + 1 :], row[0][at]))
+        merged: list[tuple[list[tuple[int, int]], Judged]] = []
+        for spans, judged in rows:
+            before, other = merged[-1] if merged else ([], None)
+            alike = other is not None and (other.kind, other.decides) == (judged.kind, judged.decides)
+            if alike and all(one == two for i, (one, two) in enumerate(zip(before, spans, strict=True)) if i != at):
+                before[at] = (before[at][0], spans[at][1])
+            else:
+                merged.append((list(spans), judged))
+        rows = merged
+    rows.sort(key=lambda row: row[0])
+    ranges = list(choices.items())
+    return [
+        Row(
+            {
+                subject: tuple(values[first : last + 1])
+                for (subject, values), (first, last) in zip(ranges, spans, strict=True)
+            },
+            judged,
+        )
+        for spans, judged in rows
+    ]
+
+
+def nearest(judge: Judge, judged: Judged, given: Mapping[str, str]) -> list[dict[str, str]]:
+    """Changes that each make a set fit that is refused or unknown: subject → version expression, as pins have them.
+
+    As few parts as possible: first without another kernel, then with one.
+    """
+    about = _involved(judge, judged)
+    changed = [subject for subject in _CHANGED if subject in about and judged.combination.get(subject) is not None]
+    answers: list[dict[str, str]] = []
+    for keeps in (True, False):
+        for number in range(1, len(changed) + 1):
+            subsets = [each for each in combinations(changed, number) if ("kernel" in each) != keeps]
+            found = [answer for subset in subsets for answer in _changes_of(judge, judged, given, subset)]
+            answers += found
+            if found:
+                break
+    return answers
+
+
+def _changes_of(
+    judge: Judge, judged: Judged, given: Mapping[str, str], subjects: Sequence[str]
+) -> Iterator[dict[str, str]]:
+    """Changes of all these parts with which the set fits."""
+    first, *later = subjects
+    for version, value in _nearest(judge, judged, given, first, later):
+        if not later:
+            yield {first: version}
+            continue
+        for answer in islice(_changes_of(judge, judged, {**given, first: value}, later), 1):
+            yield {first: version, **answer}
+
+
+def _involved(judge: Judge, judged: Judged) -> set[str]:
+    """The subjects of what is refused or unknown."""
+    bad = [verdict.rule for verdict in judged.verdicts if verdict.kind in (REFUSED, UNKNOWN)]
+    subjects = {subject for rule in bad for subject in judge.rules[rule].looks_at}
+    subjects |= {subject for pair in judged.unjudged for subject in pair}
+    return subjects | ({"libcufile"} if "cuda" in subjects else set())
+
+
+def _nearest(
+    judge: Judge, judged: Judged, given: Mapping[str, str], subject: str, without: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    """(version expression, version in it) of one part with which the rest fits, but for the parts ``without``.
+
+    The nearest of the same branch, and the nearest of another.
+    """
+    dropped = {name for part in (subject, *without) for name in (part, *_OF.get(part, ()))}
+    rest = {name: value for name, value in given.items() if name not in dropped}
+
+    def fits(version: str) -> bool:
+        return judge.judge({**rest, subject: version}, dropped).kind in (WARNED, FITS)
+
+    value = judged.combination[subject]
+    present = value[0] if isinstance(value, compat.Version) else str(value)
+    versions = known_versions(subject)
+    order = version_order(present)
+    older = [version for version in reversed(versions) if version_order(version) < order]
+    newer = [version for version in versions if version_order(version) > order]
+    if subject == "kernel":
+        own = flavour_of(str(given.get(subject, "")))
+        # Who has such a kernel can't take another series of mainline.
+        found = None if own and own.vendor in ("rhel", "amazon") else next(filter(fits, (*older, *newer)), None)
+        if found:
+            yield _kernels(found, fits), found
+        return
+    branch = _branch(subject, present)
+    same = [version for version in (*newer, *older) if _branch(subject, version) == branch]
+    other = [version for version in (*newer, *older) if version not in same]
+    for candidates in (same, other):
+        yield from ((version, version) for version in islice(filter(fits, candidates), 1))
+
+
+def _kernels(version: str, fits: Any) -> str:
+    """A kernel's series, if all of it fits, else the part of it that begins with ``version``."""
+    series = _series(version)
+    points = [each for each in known_versions("kernel") if _series(each) == series]
+    if all(map(fits, points)):
+        return series
+    end = next((each for each in points if version_order(each) > version_order(version)), None)
+    major, minor = series.split(".")
+    return f">={version}, <{end or f'{major}.{int(minor) + 1}'}"
+
+
+#: How a verdict was found: Rule.known in words.
+_KNOWN: Final = {"measured": "measured", "source": "read in the source", "documentation": "documented or reported"}
+
+
+def render(rows: Sequence[Row], judge: Judge, given: Mapping[str, str], width: int, *, verbose: bool = False) -> str:
+    """Lines of at most ``width`` characters, but for longer words; nothing is cut.
+
+    One row is shown with its reasons, several as a table.
+    """
+    if len(rows) == 1:
+        return joined(_one(rows[0], judge, given, width, verbose))
+    return joined(_table(rows, judge, width))
+
+
+def _one(row: Row, judge: Judge, given: Mapping[str, str], width: int, verbose: bool) -> Iterator[str]:
+    judged = row.first
+    names = [
+        name for name in compat.SUBJECTS if judged.combination.get(name) is not None and name not in judged.assumed
+    ]
+    main = [name for name in names if name in (*PARTS, *row.versions)]
+    values = [f"{shown(name)} {row.text(name) if name in row.versions else judged.combination[name]}" for name in main]
+    host = [f"on {judge.host.name}"] if judge.host else []
+    yield from wrapped(f"{judged.kind}: {', '.join([*values, *host]) or 'nothing that rules are about'}", "", width)
+    yield ""
+    pairs = {*map(_pair, compat.PAIRS)}
+    topics = {
+        topic: kind for topic, kind in _topics(judge, judged).items() if verbose or topic in pairs or kind != FITS
+    }
+    table = [(topic, kind, _decisive(topic, kind, judge, judged)) for topic, kind in topics.items()]
+    yield from _columns(table, width, "  ")
+    for kind in KINDS:
+        if kind == FITS and not verbose:
+            continue
+        for verdict in judged.verdicts:
+            if verdict.kind == kind:
+                yield from _reason(judge.rules[verdict.rule], kind, width)
+        if kind == UNKNOWN:
+            for pair in judged.unjudged:
+                yield ""
+                yield from wrapped(f"unknown: No source tells whether these go together: {_pair(pair)}.", "", width)
+    yield from _host(judge, width)
+    if judged.kind in (REFUSED, UNKNOWN):
+        yield from _changes(nearest(judge, judged, given), width)
+    if judged.assumed:
+        words = ", ".join(f"{shown(name)}={value}" for name, value in sorted(judged.assumed.items()))
+        yield ""
+        yield from wrapped(f"Assumed, because no word says otherwise: {words}", "", width)
+
+
+def _reason(rule: Rule, kind: str, width: int) -> Iterator[str]:
+    yield ""
+    yield from wrapped(f"{kind}: {rule.says.strip()} [{rule.id}]", "", width)
+    if rule.fixed and kind != FITS:
+        yield from wrapped(f"fixed: {rule.fixed}", "    ", width)
+    yield from wrapped(f"{_KNOWN[rule.known]}: {rule.source.strip()}", "    ", width)
+
+
+def _topics(judge: Judge, judged: Judged) -> dict[str, str]:
+    """What verdicts are about → the worst of them: pairs first, in their order."""
+    kinds: dict[str, str] = {}
+    pairs = {_pair(pair): UNKNOWN for pair in judged.unjudged} | {_pair(pair): "runs" for pair in judged.runs}
+    for verdict in judged.verdicts:
+        topic = _topic(judge.rules[verdict.rule])
+        kinds[topic] = min(kinds.get(topic, FITS), verdict.kind, key=KINDS.index)
+    for topic, kind in pairs.items():
+        kinds.setdefault(topic, kind)
+    order = list(map(_pair, compat.PAIRS))
+    return dict(sorted(kinds.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
+
+
+def _topic(rule: Rule) -> str:
+    """The pair that a rule is about, or all of its subjects."""
+    pair = next((pair for pair in compat.PAIRS if set(pair) <= rule.looks_at), None)
+    subjects = [name for name in compat.SUBJECTS if name in rule.looks_at and not name.endswith("_origin")]
+    return _pair(pair or subjects)
+
+
+def _decisive(topic: str, kind: str, judge: Judge, judged: Judged) -> str:
+    """The rules behind a line of the table."""
+    about = [judge.rules[v.rule] for v in judged.verdicts if v.kind == kind]
+    rules = [rule for rule in about if _topic(rule) == topic]
+    if kind == FITS and len(rules) > 2:
+        return f"{len(rules)} rules ({', '.join(dict.fromkeys(rule.known for rule in rules))})"
+    return ", ".join(f"{rule.id} ({rule.known})" for rule in rules) or {UNKNOWN: "no rule speaks about it"}.get(
+        kind, ""
+    )
+
+
+def _host(judge: Judge, width: int) -> Iterator[str]:
+    """What the host lacks, and what isn't known of it."""
+    if judge.host is None:
+        return
+    lacks = [shown(part) for part in ("driver", "nvidia_fs", "libcufile") if judge.host.parts.get(part, "") is None]
+    unknown = [f"{shown(name)}: {reason}" for name, reason in judge.host.unknown.items()]
+    for text in ([f"Not there: {', '.join(lacks)}"] if lacks else []) + [f"Not known: {text}" for text in unknown]:
+        yield ""
+        yield from wrapped(text, "", width)
+
+
+def _changes(answers: Sequence[Mapping[str, str]], width: int) -> Iterator[str]:
+    yield ""
+    if not answers:
+        yield from wrapped("No version that is known here makes it fit.", "", width)
+        return
+    yield "It fits with one of these in place of what it has:"
+    for answer in answers:
+        yield from wrapped(" and ".join(f"{shown(name)} {version}" for name, version in answer.items()), "  - ", width)
+
+
+def _table(rows: Sequence[Row], judge: Judge, width: int) -> Iterator[str]:
+    varies = [name for name in rows[0].versions if len({row.versions[name] for row in rows}) > 1]
+    fixed = [f"{shown(name)} {rows[0].text(name)}" for name in rows[0].versions if name not in varies]
+    if judge.host:
+        others = {
+            k: v for k, v in judge.host.parts.items() if k in PARTS and v is not None and k not in rows[0].versions
+        }
+        fixed += [f"{shown(name)} {value}" for name, value in others.items()] + [f"on {judge.host.name}"]
+    if fixed:
+        yield from wrapped(f"With {', '.join(fixed)}:", "", width)
+        yield ""
+    table = [(*map(shown, varies), "verdict", "decided by")]
+    table += [(*(row.text(name) for name in varies), row.first.kind, ", ".join(row.first.decides)) for row in rows]
+    yield from _columns(table, width, "")
+    decisive = dict.fromkeys(verdict for row in rows for verdict in row.first.decides if verdict in judge.rules)
+    for name in decisive:
+        rule = judge.rules[name]
+        yield ""
+        yield from wrapped(f"[{name}] {rule.says.strip()}", "", width)
+        yield from wrapped(f"{_KNOWN[rule.known]}: {rule.source.strip()}", "    ", width)
+    assumed: dict[str, dict[str, None]] = {}
+    for row in rows:
+        for subject, value in row.first.assumed.items():
+            assumed.setdefault(subject, {})[value] = None
+    words = ", ".join(
+        f"{shown(name)}={next(iter(values))}" for name, values in sorted(assumed.items()) if len(values) == 1
+    )
+    if words:
+        yield ""
+        yield from wrapped(f"Assumed, because no word says otherwise: {words}", "", width)
+
+
+def _columns(table: Sequence[Sequence[str]], width: int, indent: str) -> Iterator[str]:
+    """Aligned rows, whose last cell is wrapped; below its row where it has too little room."""
+    heads = aligned([row[:-1] for row in table], indent)
+    column = max(map(len, heads), default=0) + 2
+    for head, row in zip(heads, table, strict=True):
+        if column + 24 <= width:
+            lines = wrapped(row[-1], " " * column, width) or [""]
+            yield (head.ljust(column) + lines[0].strip()).rstrip()
+            yield from lines[1:]
+        else:
+            yield head
+            yield from wrapped(row[-1], indent + "    ", width)
+
+
+def document(sets: Sequence[Judged], judge: Judge, given: Mapping[str, str] | None) -> dict[str, Any]:
+    """The answer as JSON values.  given: of a single set; None: there are several, and nothing nearer is looked for."""
+    return {
+        "version": VERSION,
+        "host": judge.host.name if judge.host else None,
+        "sets": [
+            {
+                **{part: str(value) for part, value in judged.values.items()},
+                "verdict": judged.kind,
+                "rules": [
+                    {"id": rule.id, "verdict": verdict.kind, "says": rule.says.strip()}
+                    | {"known": rule.known, "source": rule.source.strip(), "fixed": rule.fixed}
+                    for verdict in judged.verdicts
+                    for rule in (judge.rules[verdict.rule],)
+                ],
+                "unknown": [list(pair) for pair in judged.unjudged],
+                "runs": [list(pair) for pair in judged.runs],
+                "assumed": dict(judged.assumed),
+                "nearest": None
+                if given is None
+                else nearest(judge, judged, given)
+                if judged.kind in (REFUSED, UNKNOWN)
+                else [],
+            }
+            for judged in sets
+        ],
+    }
