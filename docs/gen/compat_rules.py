@@ -7,7 +7,7 @@ make together.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from importlib import resources
 from typing import Any, Final
@@ -105,25 +105,41 @@ def _of_change(change: Change, seen: Seen, tags: Tags) -> Iterator[dict[str, Any
         "fixed": _fixed(name, seen),
     }
     nvidia, breaks, unknown = "!=debian, !=ubuntu", list(seen.breaks), list(seen.unknown)
-    #: (end of the id, words before the change's, kernels, origin, effect, releases)
-    rules = (
-        ("", "", change.kernel, nvidia, "refuses", breaks),
-        ("-unknown", "No source tells whether this release knows it.", change.kernel, nvidia, "doubts", unknown),
-        ("-maybe", "No source tells whether this kernel has the change.", change.maybe, nvidia, "doubts", breaks),
+    all_of = {subject: list(texts) for subject, texts in change.when.items()}
+    for_ubuntu = "No source tells whether Ubuntu's patches add it; gdsdeploy lock --prove tries it."
+    #: (end of the id, sentences, who made the package and more, kernels, effect, releases)
+    rules: tuple[tuple[str, str, dict[str, Any], Sequence[str], str, list[str]], ...] = (
+        ("", change.says, {**all_of, origin: nvidia}, change.kernel, "refuses", breaks),
+        ("-others", change.others, {origin: nvidia}, change.kernel if change.others else (), "warns", breaks),
+        (
+            "-unknown",
+            f"{change.says} No source tells whether this release knows it.",
+            {**all_of, origin: nvidia},
+            change.kernel,
+            "doubts",
+            unknown,
+        ),
+        (
+            "-maybe",
+            f"{change.says} No source tells whether this kernel has the change.",
+            {**all_of, origin: nvidia},
+            change.maybe,
+            "doubts",
+            breaks,
+        ),
         (
             "-ubuntu",
-            "No source tells whether Ubuntu's patches add it; gdsdeploy lock --prove tries it.",
+            f"{change.says} {for_ubuntu}",
+            {**all_of, origin: "ubuntu"},
             (*change.kernel, *change.maybe),
-            "ubuntu",
             "doubts",
             [*breaks, *unknown],
         ),
     )
-    for end, words, kernels, maker, effect, releases in rules:
+    for end, says, when, kernels, effect, releases in rules:
         if kernels and releases:
-            says = f"{change.says} {words}".strip()
-            when = {**change.concerns(kernels), origin: maker}
-            yield {"id": change.id + end, "says": says, "when": when, effect: {change.module: releases}, **common}
+            about = {"kernel": list(kernels), **when}
+            yield {"id": change.id + end, "says": says, "when": about, effect: {change.module: releases}, **common}
 
 
 def _fixed(name: str, seen: Seen) -> str:
