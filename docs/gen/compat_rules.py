@@ -7,7 +7,7 @@ make together.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from importlib import resources
 from typing import Any, Final
@@ -100,46 +100,52 @@ def of_kernel_changes() -> Iterator[dict[str, Any]]:
 def _of_change(change: Change, seen: Seen, tags: Tags) -> Iterator[dict[str, Any]]:
     origin, name = _MODULES[change.module]
     common = {
-        "known": "source",
+        "known": change.known,
         "source": f"{change.source}; tags of NVIDIA's repository through {tags.newest}, of {tags.date}",
-        "fixed": _fixed(name, seen),
+        "fixed": change.fixed or _fixed(name, seen),
     }
-    nvidia, breaks, unknown = "!=debian, !=ubuntu", list(seen.breaks), list(seen.unknown)
+    breaks, unknown = list(seen.breaks), list(seen.unknown)
     all_of = {subject: list(texts) for subject, texts in change.when.items()}
-    for_ubuntu = "No source tells whether Ubuntu's patches add it; gdsdeploy lock --prove tries it."
-    #: (end of the id, sentences, who made the package and more, kernels, effect, releases)
-    rules: tuple[tuple[str, str, dict[str, Any], Sequence[str], str, list[str]], ...] = (
-        ("", change.says, {**all_of, origin: nvidia}, change.kernel, "refuses", breaks),
-        ("-others", change.others, {origin: nvidia}, change.kernel if change.others else (), "warns", breaks),
+    # Distributions patch modules for kernels only.
+    of_nvidia = {origin: "!=debian, !=ubuntu"} if change.kernel or change.maybe else {}
+    has, maybe = ({"kernel": list(kernels)} if kernels else {} for kernels in (change.kernel, change.maybe))
+    #: (whether there is such a rule, end of its id, sentence after the change's, when, effect, releases)
+    rules: tuple[tuple[bool, str, str, dict[str, Any], str, list[str]], ...] = (
+        (not maybe or bool(has), "", "", {**has, **all_of, **of_nvidia}, "refuses", breaks),
         (
+            not maybe or bool(has),
             "-unknown",
-            f"{change.says} No source tells whether this release knows it.",
-            {**all_of, origin: nvidia},
-            change.kernel,
+            " No source tells whether this release knows it.",
+            {**has, **all_of, **of_nvidia},
             "doubts",
             unknown,
         ),
         (
+            bool(maybe),
             "-maybe",
-            f"{change.says} No source tells whether this kernel has the change.",
-            {**all_of, origin: nvidia},
-            change.maybe,
+            " No source tells whether that concerns this kernel.",
+            {**maybe, **all_of, **of_nvidia},
             "doubts",
-            breaks,
+            [*breaks, *unknown],
         ),
         (
+            bool(of_nvidia),
             "-ubuntu",
-            f"{change.says} {for_ubuntu}",
-            {**all_of, origin: "ubuntu"},
-            (*change.kernel, *change.maybe),
+            " No source tells whether Ubuntu's patches add it; gdsdeploy lock --prove tries it.",
+            {"kernel": [*change.kernel, *change.maybe], **all_of, origin: "ubuntu"},
             "doubts",
             [*breaks, *unknown],
         ),
     )
-    for end, says, when, kernels, effect, releases in rules:
-        if kernels and releases:
-            about = {"kernel": list(kernels), **when}
-            yield {"id": change.id + end, "says": says, "when": about, effect: {change.module: releases}, **common}
+    for exists, end, says, when, effect, releases in rules:
+        if exists and releases:
+            rule = {"id": change.id + end, "says": change.says + says, "when": when, effect: {change.module: releases}}
+            yield {**rule, **common}
+    if change.others:
+        when = {**has, **of_nvidia}
+        yield {
+            "id": f"{change.id}-others", "says": change.others, "when": when, "warns": {change.module: breaks}, **common
+        }  # fmt: skip
 
 
 def _fixed(name: str, seen: Seen) -> str:

@@ -6,6 +6,7 @@
 
 CLONE is a git directory of NVIDIA/open-gpu-kernel-modules or NVIDIA/gds-nvidia-fs.  gdsdeploy/lock/kernel_changes.yml
 says what to look for; gdsdeploy/lock/tags.yml has what this prints.  A module that isn't named keeps what the file has.
+Of each release that the file lacks it says on stderr which probes of the kernel are new: a change may be missing.
 """
 
 from __future__ import annotations
@@ -35,8 +36,11 @@ from gdsdeploy.model.text import Model
 
 #: Module → the folder of its repository that is compiled on hosts.
 FOLDERS: Final = {"driver": "kernel-open/", "nvidia_fs": "src/"}
+#: Module → the file that probes the kernel, and the name of a probe in it.
+PROBES: Final = {"driver": ("conftest.sh", r"^ {8}([a-z0-9_]+)\)$"), "nvidia_fs": ("configure", r"\bHAVE_\w+")}
 WEEK: Final = 7 * 86400
-_TAG: Final = re.compile(r"v?([0-9]+(?:\.[0-9]+)+)")
+#: A release: a tag, or a branch of NVIDIA/gds-nvidia-fs, which has some releases as branches only.
+_RELEASE: Final = re.compile(r"(?:tags/v?|heads/(?=[0-9]+\.[0-9]+\.))([0-9]+(?:\.[0-9]+)+)")
 
 #: A file's path below the module's folder, as a shell pattern → a regular expression; one match suffices.
 Patterns = Mapping[str, str]
@@ -44,7 +48,7 @@ Ranges = Annotated[tuple[str, ...], Strict(False)]
 
 
 class Document(Model):
-    """What something else than the tags says of a release and a change: a report, a build, a release note."""
+    """What something else than the tags says about a release and a change: a report, a build, a release note."""
 
     version: str
     date: Annotated[date, Strict(False)]
@@ -59,23 +63,27 @@ class Change(Model):
     module: Literal["driver", "nvidia_fs"]
     says: str
     source: str
-    kernel: Ranges
+    known: Literal["measured", "source", "documentation"] = "source"
+    kernel: Ranges = ()
     maybe: Ranges = ()
     when: Conditions = Field(default_factory=dict)
     others: str = ""
     knows: dict[str, str] = Field(default_factory=dict)
     uses: dict[str, str] = Field(default_factory=dict)
     documents: Annotated[tuple[Document, ...], Strict(False)] = ()
+    fixed: str = ""
 
 
 class ChangeFile(Model):
     """kernel_changes.yml."""
 
+    #: the last day on which the tags are new enough
+    read_again_after: Annotated[date, Strict(False)]
     changes: Annotated[tuple[Change, ...], Strict(False)]
 
 
 class Seen(Model):
-    """What the tags say of one change, as version expressions; releases without any don't have the interface in use."""
+    """What tags say about a change, as version expressions; releases without any don't have the interface in use."""
 
     knows: Ranges = ()
     breaks: Ranges = ()
@@ -95,10 +103,15 @@ class Tags(Model):
     changes: dict[str, Seen]
 
 
-def changes() -> tuple[Change, ...]:
+def table() -> ChangeFile:
     """The hand-written table; raises ValueError (pydantic's) for a malformed one."""
     text = resources.files(lock).joinpath("kernel_changes.yml").read_text(encoding="utf-8")
-    return ChangeFile.model_validate(yamlfile.shipped(text)).changes
+    return ChangeFile.model_validate(yamlfile.shipped(text))
+
+
+def changes() -> tuple[Change, ...]:
+    """Those of the hand-written table."""
+    return table().changes
 
 
 def tags() -> dict[str, Tags]:
@@ -126,7 +139,7 @@ class Clone:
     """A repository with the sources of a module."""
 
     def __init__(self, path: Path, module: str) -> None:
-        self._path, self._folder = path, FOLDERS[module]
+        self._path, self._folder, self._module = path, FOLDERS[module], module
         self._found: dict[tuple[str, str], bool] = {}
         self._reader = subprocess.Popen(  # noqa: S603 # git, and a path that the maintainer gave
             [*self._git, "cat-file", "--batch"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -143,14 +156,15 @@ class Clone:
     @cached_property
     def tags(self) -> list[Tag]:
         """Each release, in the order of versions."""
-        found = []
+        found = dict[str, Tag]()
+        # Branches come before tags, which are more exact.
         for line in self._run(
-            "for-each-ref", "--format=%(refname:short) %(*committerdate:unix) %(committerdate:unix)", "refs/tags"
+            "for-each-ref", "--format=%(refname:lstrip=1) %(*committerdate:unix) %(committerdate:unix)"
         ).splitlines():
             name, *times = line.split()
-            if match := _TAG.fullmatch(name):
-                found.append(Tag(match.group(1), int(times[0]), dict(self._files(name))))
-        return sorted(found, key=lambda tag: version_order(tag.version))
+            if match := _RELEASE.fullmatch(name):
+                found[match.group(1)] = Tag(match.group(1), int(times[0]), dict(self._files(name)))
+        return [found[version] for version in sorted(found, key=version_order)]
 
     def _files(self, tag: str) -> Iterator[tuple[str, str]]:
         for line in self._run("ls-tree", "-r", tag, self._folder).splitlines():
@@ -165,6 +179,11 @@ class Clone:
             for path, content in tag.files.items()
             if fnmatchcase(path, glob)
         )
+
+    def probes(self, tag: Tag) -> set[str]:
+        """Names of what the release probes the kernel for."""
+        file, pattern = PROBES[self._module]
+        return set(re.findall(pattern, self._read(tag.files[file]), re.MULTILINE)) if file in tag.files else set()
 
     def _matches(self, content: str, pattern: str) -> bool:
         key = content, pattern
@@ -234,17 +253,25 @@ def _pieces(states: Sequence[tuple[Tag, State]]) -> Iterator[tuple[State, str, s
     branches: dict[str, list[tuple[Tag, State]]] = {}
     for tag, state in states:
         branches.setdefault(tag.branch, []).append((tag, state))
+    state = states[0][1]
+    # What the oldest one lacks, those before it lack, too.
+    before: State = state if state == "breaks" else "unknown"
+    end = ""
     for branch, own in branches.items():
+        first, state = own[0]
+        # A branch without a tag is like its neighbours, if they are alike.
+        yield state if state == before else "unknown", end, f"<{first.version}"
         for (tag, state), (following, after) in pairwise(own):
             yield state, f">={tag.version}", f"<={tag.version}"
             # Some branches have releases for developers beside the others, with lower numbers and later dates.
             aside = tag.time > following.time + WEEK
             gap: State = state if state in ("knows", "unused") or (state == after and not aside) else "unknown"
             yield gap, f">{tag.version}", f"<{following.version}"
-        last, state = own[-1]
-        yield state, f">={last.version}", f"<={last.version}"
+        last, before = own[-1]
+        yield before, f">={last.version}", f"<={last.version}"
+        end = f">={int(branch) + 1}"
         yield _later(own), f">{last.version}", f"<{int(branch) + 1}"
-    yield _later(states), f">={int(branch) + 1}", ""
+    yield _later(states), end, ""
 
 
 def _later(states: Iterable[tuple[Tag, State]]) -> State:
@@ -253,7 +280,7 @@ def _later(states: Iterable[tuple[Tag, State]]) -> State:
 
 
 def read(clone: Clone, changes: Sequence[Change]) -> Tags:
-    """What the tags of a clone say of the changes."""
+    """What the tags of a clone say about the changes."""
     newest = max(clone.tags, key=lambda tag: tag.time)
     branches: dict[str, tuple[str, ...]] = {}
     found: dict[str, list[tuple[Tag, State]]] = {each.id: [] for each in changes}
@@ -266,14 +293,26 @@ def read(clone: Clone, changes: Sequence[Change]) -> Tags:
     return Tags(newest=newest.version, date=date, tags=branches, changes=seen)
 
 
+def new_probes(clone: Clone, before: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """(release, probes that no earlier one has) of each release that isn't in ``before``, in the order of versions."""
+    known = set[str]().union(*(clone.probes(tag) for tag in clone.tags if tag.version in before))
+    for tag in clone.tags:
+        if tag.version not in before:
+            own = clone.probes(tag)
+            yield tag.version, sorted(own - known)
+            known |= own
+
+
 _HEAD: Final = """\
-# What the tags of NVIDIA's repositories say of kernel_changes.yml.  Written by a program; change nothing here by hand:
+# What the tags of NVIDIA's repositories say about kernel_changes.yml.  A program writes it; change nothing by hand:
 #
 #   python -m docs.gen.kernel_changes --driver CLONE --nvidia-fs CLONE > /tmp/tags.yml
 #
 #   knows    these releases know the change
 #   breaks   these use what the kernel changed, and don't know it
 #   unknown  releases without a tag, of which no tag tells
+#
+# A release that isn't here was known from reports only, if at all: see read_again_after in kernel_changes.yml.
 """
 
 
@@ -300,7 +339,11 @@ def main(arguments: Sequence[str]) -> None:
     found = tags()
     for module, clone in given.items():
         if clone:
-            found[module] = read(Clone(clone, module), [each for each in changes() if each.module == module])
+            source = Clone(clone, module)
+            before = {tag for each in found[module].tags.values() for tag in each} if module in found else set()
+            for version, probes in new_probes(source, before):
+                print(f"{module} {version}: new probes: {', '.join(probes) or 'none'}", file=sys.stderr)
+            found[module] = read(source, [each for each in changes() if each.module == module])
     print(text(found), end="")
 
 

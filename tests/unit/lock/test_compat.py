@@ -6,15 +6,17 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
+from importlib import resources
 from typing import Any
 
 import pytest
 import yaml
 
 from docs.gen.compat_rules import load, of_kernel_changes
+from gdsdeploy import lock
 from gdsdeploy.errors import RepositoryUntrusted
 from gdsdeploy.host.model import compat
-from gdsdeploy.host.model.compat import SUBJECTS, Combination, Rule, Verdict
+from gdsdeploy.host.model.compat import FITS, SUBJECTS, Combination, Rule, Verdict
 from gdsdeploy.lock.compat import OLD_INDEX, judge_ages
 from gdsdeploy.model.fleet import Repository
 from gdsdeploy.model.lock import Index
@@ -55,8 +57,9 @@ def against(rule: str, change: dict[str, str]) -> bool:
 
 
 def test_every_rule_has_its_cases() -> None:
-    """Those that programs wrote have theirs in test_kernel_changes.py."""
-    assert {rule.id for rule in SHIPPED} - {rule["id"] for rule in of_kernel_changes()} == set(CASES)
+    """Those that programs wrote have theirs in test_kernel_changes.py, too."""
+    ids = {rule.id for rule in SHIPPED}
+    assert ids - {rule["id"] for rule in of_kernel_changes()} <= set(CASES) <= ids
 
 
 @pytest.mark.parametrize("rule", CASES)
@@ -76,10 +79,22 @@ def test_the_measured_combinations_are_admitted() -> None:
     assert [v.rule for v in judge({**GOOD, **bookworm}) if not v.allowed] == []
 
 
+def test_what_came_out_together_fits() -> None:
+    rows = yaml.safe_load(resources.files(lock).joinpath("cuda.yml").read_text())
+    assert rows[-1].keys() >= {"cuda", "driver", "libcufile", "nvidia_fs"}
+    for row in rows:
+        one = {subject: row[subject] for subject in ("cuda", "driver", "libcufile", "nvidia_fs") if subject in row}
+        verdicts = [v for v in judge(one) if v.subjects & {"cuda", "libcufile"}]
+        assert {v.kind for v in verdicts} <= {FITS}, one
+        unknown = {v.rule for v in compat.unknown_pairs(one, verdicts)}
+        assert not unknown & {"cuda-driver-unknown", "libcufile-nvidia-fs-unknown"}, one
+
+
 def test_only_warnings_are_warnings() -> None:
     kinds = {v.rule: v for change in ({}, {"driver": "580.65.06", "kernel": "6.17"}) for v in judge({**GOOD, **change})}
     assert {name for name, v in kinds.items() if v.warning} == {
         "nvidia-fs-p2p-abi-580",
+        "nvidia-fs-no-io",
         "nvidia-fs-vm-io",
         "nvidia-fs-sgl-hang",
     }
