@@ -90,3 +90,22 @@ def test_what_a_set_needs_to_fit_does(run: Run) -> None:
     for change in judged["nearest"]:
         changed = [f"{subject}={version}" for subject, version in {**words, **change}.items()]
         assert {each["verdict"] for each in sets(run, *changed)} <= {"fits", "warned"}, change
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize(
+    "words", ["driver=570,575,580 kernel=6.12,6.17,6.19 nvidia-fs=2.28", "driver=all kernel=6.18,7.0"]
+)
+def test_a_row_holds_for_each_of_its_sets(words: str, exact: bool) -> None:
+    choices = fits.read(words.split(), alone=True)
+    judge = fits.Judge()
+    sets = judge.all(choices)
+    rows = fits.folded(sets, choices, exact=exact)
+    for row in rows:
+        for given in row.given:
+            judged = judge.judge(given)
+            assert judged.kind == row.first.kind, (given, row)
+            assert judged.decides >= row.decides
+            assert not exact or judged.says == row.first.says
+    covered = [tuple(sorted(given.items())) for row in rows for given in row.given]
+    assert len(covered) == len(set(covered)) == len(sets)
