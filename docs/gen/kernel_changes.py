@@ -6,6 +6,7 @@
 
 CLONE is a git directory of NVIDIA/open-gpu-kernel-modules or NVIDIA/gds-nvidia-fs.  gdsdeploy/lock/kernel_changes.yml
 says what to look for; gdsdeploy/lock/tags.yml has what this prints.  A module that isn't named keeps what the file has.
+Of each release that the file lacks it says on stderr which probes of the kernel are new: a change may be missing.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from gdsdeploy.model.text import Model
 
 #: Module → the folder of its repository that is compiled on hosts.
 FOLDERS: Final = {"driver": "kernel-open/", "nvidia_fs": "src/"}
+#: Module → the file that probes the kernel, and the name of a probe in it.
+PROBES: Final = {"driver": ("conftest.sh", r"^ {8}([a-z0-9_]+)\)$"), "nvidia_fs": ("configure", r"\bHAVE_\w+")}
 WEEK: Final = 7 * 86400
 _TAG: Final = re.compile(r"v?([0-9]+(?:\.[0-9]+)+)")
 
@@ -44,7 +47,7 @@ Ranges = Annotated[tuple[str, ...], Strict(False)]
 
 
 class Document(Model):
-    """What something else than the tags says of a release and a change: a report, a build, a release note."""
+    """What something else than the tags says about a release and a change: a report, a build, a release note."""
 
     version: str
     date: Annotated[date, Strict(False)]
@@ -74,11 +77,13 @@ class Change(Model):
 class ChangeFile(Model):
     """kernel_changes.yml."""
 
+    #: the last day on which the tags are new enough
+    read_again_after: Annotated[date, Strict(False)]
     changes: Annotated[tuple[Change, ...], Strict(False)]
 
 
 class Seen(Model):
-    """What the tags say of one change, as version expressions; releases without any don't have the interface in use."""
+    """What tags say about a change, as version expressions; releases without any don't have the interface in use."""
 
     knows: Ranges = ()
     breaks: Ranges = ()
@@ -98,10 +103,15 @@ class Tags(Model):
     changes: dict[str, Seen]
 
 
-def changes() -> tuple[Change, ...]:
+def table() -> ChangeFile:
     """The hand-written table; raises ValueError (pydantic's) for a malformed one."""
     text = resources.files(lock).joinpath("kernel_changes.yml").read_text(encoding="utf-8")
-    return ChangeFile.model_validate(yamlfile.shipped(text)).changes
+    return ChangeFile.model_validate(yamlfile.shipped(text))
+
+
+def changes() -> tuple[Change, ...]:
+    """Those of the hand-written table."""
+    return table().changes
 
 
 def tags() -> dict[str, Tags]:
@@ -129,7 +139,7 @@ class Clone:
     """A repository with the sources of a module."""
 
     def __init__(self, path: Path, module: str) -> None:
-        self._path, self._folder = path, FOLDERS[module]
+        self._path, self._folder, self._module = path, FOLDERS[module], module
         self._found: dict[tuple[str, str], bool] = {}
         self._reader = subprocess.Popen(  # noqa: S603 # git, and a path that the maintainer gave
             [*self._git, "cat-file", "--batch"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -168,6 +178,11 @@ class Clone:
             for path, content in tag.files.items()
             if fnmatchcase(path, glob)
         )
+
+    def probes(self, tag: Tag) -> set[str]:
+        """Names of what the release probes the kernel for."""
+        file, pattern = PROBES[self._module]
+        return set(re.findall(pattern, self._read(tag.files[file]), re.MULTILINE)) if file in tag.files else set()
 
     def _matches(self, content: str, pattern: str) -> bool:
         key = content, pattern
@@ -255,7 +270,7 @@ def _later(states: Iterable[tuple[Tag, State]]) -> State:
 
 
 def read(clone: Clone, changes: Iterable[Change]) -> Tags:
-    """What the tags of a clone say of the changes."""
+    """What the tags of a clone say about the changes."""
     newest = max(clone.tags, key=lambda tag: tag.time)
     branches: dict[str, tuple[str, ...]] = {}
     for tag in clone.tags:
@@ -266,14 +281,26 @@ def read(clone: Clone, changes: Iterable[Change]) -> Tags:
     )
 
 
+def new_probes(clone: Clone, before: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """(release, probes that no earlier one has) of each release that isn't in ``before``, in the order of versions."""
+    known = set[str]().union(*(clone.probes(tag) for tag in clone.tags if tag.version in before))
+    for tag in clone.tags:
+        if tag.version not in before:
+            own = clone.probes(tag)
+            yield tag.version, sorted(own - known)
+            known |= own
+
+
 _HEAD: Final = """\
-# What the tags of NVIDIA's repositories say of kernel_changes.yml.  Written by a program; change nothing here by hand:
+# What the tags of NVIDIA's repositories say about kernel_changes.yml.  A program writes it; change nothing by hand:
 #
 #   python -m docs.gen.kernel_changes --driver CLONE --nvidia-fs CLONE > /tmp/tags.yml
 #
 #   knows    these releases know the change
 #   breaks   these use what the kernel changed, and don't know it
 #   unknown  releases without a tag, of which no tag tells
+#
+# A release that isn't here was known from reports only, if at all: see read_again_after in kernel_changes.yml.
 """
 
 
@@ -300,7 +327,11 @@ def main(arguments: Sequence[str]) -> None:
     found = tags()
     for module, clone in given.items():
         if clone:
-            found[module] = read(Clone(clone, module), [each for each in changes() if each.module == module])
+            source = Clone(clone, module)
+            before = {tag for each in found[module].tags.values() for tag in each} if module in found else set()
+            for version, probes in new_probes(source, before):
+                print(f"{module} {version}: new probes: {', '.join(probes) or 'none'}", file=sys.stderr)
+            found[module] = read(source, [each for each in changes() if each.module == module])
     print(text(found), end="")
 
 

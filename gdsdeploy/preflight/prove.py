@@ -17,10 +17,8 @@ from gdsdeploy.lock.resolve_fleet import Resolved
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.preflight import Answer, Cell, StackChoices, preflight
-from gdsdeploy.preflight.record import PreflightRecord, path_of
+from gdsdeploy.preflight.record import NVIDIA_FS, PreflightRecord, path_of
 from gdsdeploy.repo.fetch import Fetcher
-
-NVIDIA_FS = "nvidia_fs"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
@@ -13,9 +13,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from gdsdeploy import atomic, paths
 from gdsdeploy.host.kmod.module import ERROR, UNKNOWN, outcome_of
+from gdsdeploy.host.model import compat as rules
+from gdsdeploy.host.model.compat import Combination, Verdict
 from gdsdeploy.lock.compat import ingredients
 from gdsdeploy.model.lock import Target
 
+NVIDIA_FS: Final = "nvidia_fs"
+PEERMEM: Final = "nvidia_peermem"
+#: Subjects of compat.yml that tell which package a record is about.
+PACKAGES: Final = ("driver_package", "driver_origin", "kernel_package", "nvidia_fs_package", "nvidia_fs_origin")
 #: Incremented when a field changes meaning; other formats aren't read.
 FORMAT: Final = 2
 
@@ -82,6 +88,8 @@ class PreflightRecord:
     logs: tuple[str, ...] = ()
     #: rules of compat.yml about the failure: ``{"id", "says", "fixed", "source"}``
     rules: tuple[dict[str, str], ...] = ()
+    #: PACKAGES → their values; empty in records of older versions
+    packages: Mapping[str, str] = field(default_factory=dict)
     format: int = field(default=FORMAT)
 
     @property
@@ -93,6 +101,19 @@ class PreflightRecord:
     def failed(self) -> bool:
         """Whether some module doesn't build or would not load."""
         return Answer.NO in (self.builds, self.loads)
+
+    def answer_of(self, subject: str) -> Answer:
+        """Whether the modules of ``driver``, or ``nvidia_fs``, build and would load.
+
+        nvidia_peermem counts only if it fails: without OFED, a preflight compiles it as a stub.
+        """
+        answers = [
+            Answer.worst((module.builds, module.loads))
+            for module in self.modules
+            if (module.module == NVIDIA_FS) == (subject == NVIDIA_FS)
+            and (module.module != PEERMEM or Answer.NO in (module.builds, module.loads))
+        ]
+        return Answer.worst(answers)
 
     @property
     def untried_modules(self) -> tuple[str, ...]:
@@ -131,6 +152,74 @@ def keep(record: PreflightRecord) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic.write(path, json.dumps(asdict(record), indent=2, sort_keys=True) + "\n")
     return path
+
+
+def with_records(combination: Combination, verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """``verdicts`` with what this machine's records tell about exactly the versions of ``combination``.
+
+    A stack that built here outweighs the doubts about its modules and the kernel, and one that failed is refused.  What
+    rules refuse stays refused.  A combination without ``driver_origin`` is about NVIDIA's own packages.
+    """
+    result, decided = list(verdicts), set[str]()
+    for record in sorted(kept(), key=lambda record: record.time, reverse=True):
+        for subject in ("driver", NVIDIA_FS):
+            answer = record.answer_of(subject)
+            if (
+                subject in decided
+                or answer not in (Answer.YES, Answer.NO)
+                or not _is_about(record, combination, subject)
+            ):
+                continue
+            decided.add(subject)
+            versions = f"driver {record.driver} ({record.flavour}), kernel {record.kernel}"
+            versions += f", nvidia-fs {record.nvidia_fs}" if subject == NVIDIA_FS else ""
+            about = frozenset((subject, "kernel", "driver"))
+            name = f"local-{record.ingredients.removeprefix('sha256:')[:16]}"
+            if answer is Answer.YES:
+                result = [each for each in result if each.kind != rules.UNKNOWN or not _is_build(each, subject)]
+                words = f"It was built and audited on this machine on {record.time[:10]}: {versions}."
+                result.append(Verdict(name, rules.FITS, words, about))
+            else:
+                words = f"It failed on this machine on {record.time[:10]}: {versions}: {record.error}"
+                result.append(Verdict(name, rules.REFUSED, words, about))
+    return result
+
+
+def _is_about(record: PreflightRecord, combination: Combination, subject: str) -> bool:
+    """Whether kernel, driver and ``subject`` are those of the combination, and their packages where it tells."""
+    versions = {"kernel": record.kernel, "driver": record.driver}
+    if subject == NVIDIA_FS:
+        versions[NVIDIA_FS] = record.nvidia_fs
+    told: dict[str, rules.Value] = {"driver_origin": "nvidia", "nvidia_fs_origin": "nvidia"}
+    told |= {key: value for key, value in combination.items() if value is not None}
+    details = {key: value for key, value in record.packages.items() if key.startswith(tuple(versions))}
+    details["flavour"] = record.flavour
+    return (
+        bool(record.packages)
+        and all(value in _names(told.get(key, "")) for key, value in versions.items())
+        and all(value in _names(told[key]) for key, value in details.items() if key in told)
+    )
+
+
+def _names(value: rules.Value) -> tuple[str, ...]:
+    return value if isinstance(value, rules.Version) else (value,)
+
+
+def _is_build(verdict: Verdict, subject: str) -> bool:
+    """Whether it is about building ``subject``: the driver for a kernel, or nvidia-fs for a kernel or a driver."""
+    parts = {part for part in ("kernel", "driver", NVIDIA_FS) for each in verdict.subjects if each.startswith(part)}
+    return subject in parts and len(parts) > 1 and (NVIDIA_FS in parts) == (subject == NVIDIA_FS)
+
+
+def kept() -> Iterator[PreflightRecord]:
+    """Every readable record of this machine."""
+    for path in sorted(path_of("").parent.glob("*-full.json")):
+        try:
+            record = _RECORD.validate_json(path.read_bytes())
+        except (OSError, ValidationError):
+            continue
+        if record.format == FORMAT:
+            yield record
 
 
 def path_of(ingredients: str) -> Path:

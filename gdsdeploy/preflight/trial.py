@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
@@ -43,7 +43,7 @@ from gdsdeploy.mirror.fill import closure
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Index, Package, Target
 from gdsdeploy.platform import StackPlatform
-from gdsdeploy.preflight.record import Answer, ModuleResult, PreflightRecord
+from gdsdeploy.preflight.record import PACKAGES, PEERMEM, Answer, ModuleResult, PreflightRecord
 from gdsdeploy.repo.fetch import Fetcher, MissingFile
 from gdsdeploy.repo.packages import Candidate, Kind, Universe
 from gdsdeploy.zipapp import hostapp
@@ -306,6 +306,8 @@ class StackCandidate:
     target: Target | None
     #: the reason for that
     problem: str = ""
+    #: what tells which packages these are (record.PACKAGES)
+    packages: dict[str, str] = field(default_factory=dict)
     #: rules that forbid this combination
     against: tuple[Verdict, ...] = ()
 
@@ -371,6 +373,7 @@ def candidates(
                 nvidia_fs_package=str(source.facts["nvidia_fs_package"] or ""),
                 target=target,
                 problem=problem,
+                packages={subject: str(facts[subject]) for subject in PACKAGES if facts.get(subject)},
                 against=against,
             )
         )
@@ -434,7 +437,6 @@ def _is_locked(locked: Target, choice: tuple[Option, Option, Option]) -> bool:
 
 #: All of the driver's modules, where their common build fails.
 DRIVER = "driver"
-PEERMEM = "nvidia_peermem"
 _PROGRAM = "gdsdeploy-host.pyz"
 
 
@@ -475,6 +477,7 @@ def trial(candidate: StackCandidate, layers: Sequence[str]) -> PreflightRecord:
         gdsdeploy=__version__,
         logs=logs,
         rules=tuple({rule["id"]: rule for error in errors for rule in error["rules"]}.values()),
+        packages=candidate.packages,
     )
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable
 
 import pytest
 
+from gdsdeploy.host.model.compat import FITS, REFUSED, UNKNOWN, Combination, Verdict, Version, unknown_pairs
 from gdsdeploy.model.lock import Target
 from gdsdeploy.preflight import record
 from gdsdeploy.preflight.record import Answer, ModuleResult, PreflightRecord
@@ -121,3 +123,78 @@ def test_an_answer_that_is_no_answer_makes_no_record(target: Target, word: str) 
 )
 def test_a_stack_is_as_its_worst_module(answers: str, expected: Answer) -> None:
     assert Answer.worst(Answer(word) for word in answers.split(",") if word) is expected
+
+
+STACK: Combination = {
+    "kernel": Version(("6.12.94", "6.12.94+deb13-amd64", "6.12.94-1")),
+    "driver": "550.163.01",
+    "driver_origin": "debian",
+    "driver_package": "550.163.01-2",
+    "nvidia_fs": "2.19.7",
+    "nvidia_fs_origin": "debian",
+}
+DOUBTS = unknown_pairs(STACK, [])
+
+
+def tried(target: Target, driver: Answer, nvidia_fs: Answer, **changes: object) -> PreflightRecord:
+    modules = (
+        ModuleResult("nvidia", driver, driver, error="" if driver is Answer.YES else "too few arguments"),
+        ModuleResult("nvidia_peermem", Answer.YES, Answer.UNKNOWN),
+        ModuleResult("nvidia_fs", nvidia_fs, nvidia_fs),
+    )
+    told = {"driver": "550.163.01", "kernel": "6.12.94+deb13-amd64", "modules": modules, "flavour": "open"}
+    packages = {"driver_package": "550.163.01-2", "driver_origin": "debian", "nvidia_fs_origin": "debian"}
+    return make_record(target, **{**told, "packages": packages, **changes})
+
+
+def kinds(verdicts: Iterable[Verdict]) -> dict[str, str]:
+    return {"local" if verdict.rule.startswith("local-") else verdict.rule: verdict.kind for verdict in verdicts}
+
+
+def test_a_stack_that_built_here_outweighs_doubts_about_its_build(target: Target) -> None:
+    record.keep(tried(target, Answer.YES, Answer.YES))
+    refused = Verdict("a", REFUSED, "", frozenset({"driver", "kernel"}))
+    doubts = {verdict.rule: verdict.kind for verdict in DOUBTS}
+    assert {"driver-kernel-unknown", "nvidia-fs-kernel-unknown", "nvidia-fs-driver-unknown"} == set(doubts)
+    assert kinds(record.with_records(STACK, [*DOUBTS, refused])) == {"local": FITS, "a": REFUSED}
+    elsewhere = [Verdict("b", UNKNOWN, "", frozenset({"libcufile", "nvidia_fs"}))]
+    assert kinds(record.with_records(STACK, elsewhere)) == {"local": FITS, "b": UNKNOWN}
+
+
+def test_a_stack_that_failed_here_is_refused_and_its_other_module_decided(target: Target) -> None:
+    record.keep(tried(target, Answer.NO, Answer.YES))
+    verdicts = record.with_records(STACK, DOUBTS)
+    assert [(verdict.kind, "driver-kernel" in verdict.rule) for verdict in verdicts] == [
+        (UNKNOWN, True),
+        (REFUSED, False),
+        (FITS, False),
+    ]
+    assert "too few arguments" in verdicts[1].words
+
+
+def test_the_newest_record_counts(target: Target) -> None:
+    record.keep(tried(target, Answer.NO, Answer.NO))
+    record.keep(tried(target, Answer.YES, Answer.YES, ingredients="sha256:" + "0" * 64, time="2026-11-30T07:00:00Z"))
+    assert kinds(record.with_records(STACK, DOUBTS)) == {"local": FITS}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"kernel": "6.12.94"},
+        {"driver": "550.163.02"},
+        {"driver_package": "550.163.01-4"},
+        {"driver_origin": "nvidia"},
+        {"driver_origin": None, "driver_package": None},
+        {"flavour": "proprietary"},
+    ],
+)
+def test_other_versions_and_other_makers_packages_have_no_record(target: Target, other: Combination) -> None:
+    record.keep(tried(target, Answer.YES, Answer.YES))
+    assert record.with_records({**STACK, **other}, DOUBTS) == DOUBTS
+
+
+def test_another_nvidia_fs_leaves_the_drivers_record(target: Target) -> None:
+    record.keep(tried(target, Answer.YES, Answer.NO))
+    verdicts = record.with_records({**STACK, "nvidia_fs": "2.20.5"}, DOUBTS)
+    assert kinds(verdicts) == {"local": FITS, "nvidia-fs-kernel-unknown": UNKNOWN, "nvidia-fs-driver-unknown": UNKNOWN}
