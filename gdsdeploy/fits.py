@@ -26,6 +26,7 @@ from gdsdeploy.host.kmod.flavour import flavour_of, has_nvme_hooks
 from gdsdeploy.host.model import compat
 from gdsdeploy.host.model.compat import FITS, KINDS, REFUSED, UNKNOWN, WARNED, Rule, Value, Verdict, version_order
 from gdsdeploy.host.subjects import stack
+from gdsdeploy.preflight.record import kept, with_records
 
 VERSION: Final = 1
 #: Most sets that are judged at once.
@@ -150,7 +151,9 @@ def read(words: Iterable[str], *, alone: bool) -> dict[str, tuple[Choice, ...]]:
         if subject in choices:
             raise NameUnknown(f"{shown(subject)} stands there twice; separate versions with commas")
         values = [value.strip() for value in text.split(",") if value.strip()]
-        choices[subject] = tuple(dict.fromkeys(each for value in values for each in _values(subject, value)))
+        found = {each.value: each for value in values for each in _values(subject, value)}
+        order = version_order if subject in compat.VERSIONS else list(found).index
+        choices[subject] = tuple(found[value] for value in sorted(found, key=order))
     if alone and len(choices) == 1:
         (name,) = map(shown, choices)
         raise NameUnknown(f"{name} alone goes together with nothing: name another part", hint=EXAMPLES)
@@ -274,6 +277,7 @@ class Judge:
         self.host = host
         self.rules = {rule.id: rule for rule in compat.rules_with(host.rules if host else ())}
         self._rules_about = cache(self._asking_about)
+        self._records = tuple(kept())
 
     def _asking_about(self, subjects: frozenset[str]) -> tuple[Rule, ...]:
         return tuple(rule for rule in self.rules.values() if rule.looks_at <= subjects)
@@ -292,7 +296,7 @@ class Judge:
             # What is loaded has been built.
             if rule.warns or not any(set(pair) <= rule.looks_at for pair in runs)
         ]
-        verdicts = compat.judge(combination, rules)
+        verdicts = self._with_records(combination, compat.judge(combination, rules))
         if runs:
             verdicts = [verdict for verdict in verdicts if verdict.rule not in stack.JUDGED_ELSEWHERE]
         doubts = [verdict.subjects for verdict in compat.unknown_pairs(combination, verdicts)]
@@ -302,6 +306,17 @@ class Judge:
         values = {name: str(value) for name, value in combination.items() if value is not None and name not in assumed}
         values |= {"kernel": given.get("kernel") or self.host.release} if self.host else {**given}
         return Judged(values, combination, assumed, tuple(verdicts), tuple(unjudged), runs)
+
+    def _with_records(self, combination: compat.Combination, verdicts: list[Verdict]) -> list[Verdict]:
+        """What was built on this machine decides, too."""
+        kernel = combination.get("kernel") or ()
+        tried = any(record.driver == combination.get("driver") and record.kernel in kernel for record in self._records)
+        return with_records(combination, verdicts) if tried else verdicts
+
+    def rule(self, verdict: Verdict) -> Rule:
+        """The rule behind a verdict."""
+        source = "records of gdsdeploy kmod preflight on this machine"
+        return self.rules.get(verdict.rule) or Rule(verdict.rule, verdict.words, "measured", source)
 
     def all(self, choices: Choices) -> list[Judged]:
         """Each combination of the choices."""
@@ -456,15 +471,24 @@ def nearest(judge: Judge, judged: Judged, given: Given) -> list[dict[str, str]]:
     """
     if judged.kind in (WARNED, FITS) or len(given) > _FEW:
         return []
-    about = _involved(judge, judged)
+    bad = [verdict.subjects for verdict in judged.verdicts if verdict.kind in (REFUSED, UNKNOWN)]
+    bad += map(frozenset, judged.unjudged)
+    about = set[str]().union(*bad)
+    if "cuda" in about:
+        about.add("libcufile")
     if judged.combination.get("driver_origin") not in ("nvidia", None):
         # The versions that are known are NVIDIA's.
         about -= {"driver"}
     changed = [subject for subject in _CHANGED if subject in about and judged.combination.get(subject) is not None]
+
+    def can_help(subset: Sequence[str]) -> bool:
+        about = {*subset, *(name for part in subset for name in _OF.get(part, ()))}
+        return all(about & subjects for subjects in bad)
+
     answers: list[dict[str, str]] = []
     for keeps in (True, False):
         for number in range(1, len(changed) + 1):
-            subsets = [each for each in combinations(changed, number) if ("kernel" in each) != keeps]
+            subsets = [each for each in combinations(changed, number) if ("kernel" in each) != keeps and can_help(each)]
             found = [answer for subset in subsets for answer in _changes_of(judge, judged, given, subset)]
             answers += found
             if found:
@@ -481,14 +505,6 @@ def _changes_of(judge: Judge, judged: Judged, given: Given, subjects: Sequence[s
             continue
         for answer in islice(_changes_of(judge, judged, [{**each, first: value} for each in given], later), 1):
             yield {first: version, **answer}
-
-
-def _involved(judge: Judge, judged: Judged) -> set[str]:
-    """The subjects of what is refused or unknown."""
-    bad = [verdict.rule for verdict in judged.verdicts if verdict.kind in (REFUSED, UNKNOWN)]
-    subjects = {subject for rule in bad for subject in judge.rules[rule].looks_at}
-    subjects |= {subject for pair in judged.unjudged for subject in pair}
-    return subjects | ({"libcufile"} if "cuda" in subjects else set())
 
 
 def _nearest(
@@ -554,17 +570,15 @@ def _one(row: Row, judge: Judge, width: int, verbose: bool) -> Iterator[str]:
     judged = row.first
     yield from wrapped(f"{judged.kind}: {', '.join(_names(row, judge)) or 'nothing'}", "", width)
     pairs = {*map(_pair, compat.PAIRS)}
-    topics = {
-        topic: kind for topic, kind in _topics(judge, judged).items() if verbose or topic in pairs or kind != FITS
-    }
+    topics = {topic: kind for topic, kind in _topics(judged).items() if verbose or topic in pairs or kind != FITS}
     if topics:
         yield ""
     table = [(topic, kind, _decisive(topic, kind, judge, judged)) for topic, kind in topics.items()]
     yield from _columns(table, width, "  ")
     for kind in KINDS:
         for verdict in judged.verdicts:
-            if verdict.kind == kind and (verbose or kind != FITS):
-                yield from _reason(judge.rules[verdict.rule], kind, width)
+            if verdict.kind == kind and (verbose or kind != FITS or verdict.rule not in judge.rules):
+                yield from _reason(judge.rule(verdict), kind, width)
         if kind == UNKNOWN and judged.unjudged:
             yield from _paragraph(f"unknown: No source tells whether {_all_pairs(judged.unjudged)} go together.", width)
     yield from _advice(row, judge, width)
@@ -639,35 +653,36 @@ def _source(rule: Rule) -> str:
     return f"{_KNOWN[rule.known]}: {rule.source.strip()}"
 
 
-def _topics(judge: Judge, judged: Judged) -> dict[str, str]:
+def _topics(judged: Judged) -> dict[str, str]:
     """What verdicts are about → the worst of them: pairs first, in their order."""
-    kinds: dict[str, str] = {}
-    pairs = {_pair(pair): UNKNOWN for pair in judged.unjudged} | {_pair(pair): "runs" for pair in judged.runs}
+    kinds = {_pair(pair): UNKNOWN for pair in judged.unjudged}
     for verdict in judged.verdicts:
-        topic = _topic(judge.rules[verdict.rule])
+        topic = _topic(verdict)
         kinds[topic] = min(kinds.get(topic, FITS), verdict.kind, key=KINDS.index)
-    for topic, kind in pairs.items():
-        kinds.setdefault(topic, kind)
+    kinds = {_pair(pair): _RUNS for pair in judged.runs} | kinds
     order = list(map(_pair, compat.PAIRS))
     return dict(sorted(kinds.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
 
 
-def _topic(rule: Rule) -> str:
-    """The pair that a rule is about, or all of its subjects."""
-    pair = next((pair for pair in compat.PAIRS if set(pair) <= rule.looks_at), None)
-    subjects = [name for name in compat.SUBJECTS if name in rule.looks_at and not name.endswith("_origin")]
-    return _pair(pair or subjects)
+_RUNS: Final = "runs"
+
+
+def _topic(verdict: Verdict) -> str:
+    """The pair that a verdict is about, or all of its subjects."""
+    pairs = [pair for pair in compat.PAIRS if set(pair) <= verdict.subjects]
+    # The build of nvidia-fs is about the driver, too.
+    pairs.sort(key=lambda pair: "nvidia_fs" not in pair)
+    subjects = [name for name in compat.SUBJECTS if name in verdict.subjects and not name.endswith("_origin")]
+    return _pair(pairs[0] if pairs else subjects)
 
 
 def _decisive(topic: str, kind: str, judge: Judge, judged: Judged) -> str:
     """The rules behind a line of the table."""
-    about = [judge.rules[v.rule] for v in judged.verdicts if v.kind == kind]
-    rules = [rule for rule in about if _topic(rule) == topic]
+    rules = [judge.rule(verdict) for verdict in judged.verdicts if (_topic(verdict), verdict.kind) == (topic, kind)]
     if kind == FITS and len(rules) > 2:
         return f"{len(rules)} rules ({', '.join(dict.fromkeys(rule.known for rule in rules))})"
-    return ", ".join(f"{rule.id} ({rule.known})" for rule in rules) or {UNKNOWN: "no rule speaks about it"}.get(
-        kind, ""
-    )
+    otherwise = "no rule speaks about it" if kind == UNKNOWN else ""
+    return ", ".join(f"{rule.id} ({rule.known})" for rule in rules) or otherwise
 
 
 def _host(judge: Judge, width: int, verbose: bool) -> Iterator[str]:
@@ -699,10 +714,10 @@ def _table(rows: Sequence[Row], judge: Judge, width: int) -> Iterator[str]:
         decides = [name for name, _ in row.first.says if name in row.decides]
         table.append((*map(row.text, varies), row.first.kind, ", ".join(decides)))
     yield from _columns(table, width, "")
-    for name in dict.fromkeys(name for row in rows for name, _ in row.first.says if name in row.decides):
-        if name in judge.rules:
-            yield from _paragraph(f"[{name}] {judge.rules[name].says.strip()}", width)
-            yield from wrapped(_source(judge.rules[name]), "    ", width)
+    decisive = {v.rule: judge.rule(v) for row in rows for v in row.first.verdicts if v.rule in row.decides}
+    for rule in decisive.values():
+        yield from _paragraph(f"[{rule.id}] {rule.says.strip()}", width)
+        yield from wrapped(_source(rule), "    ", width)
     yield from _assumed([row.first for row in rows], width)
 
 
@@ -730,7 +745,7 @@ def document(sets: Sequence[Judged], choices: Choices, judge: Judge) -> dict[str
             {
                 **judged.values,
                 "verdict": judged.kind,
-                "rules": [_rule(judge.rules[verdict.rule], verdict) for verdict in judged.verdicts],
+                "rules": [_rule(judge.rule(verdict), verdict) for verdict in judged.verdicts],
                 "unknown": judged.unjudged,
                 "runs": judged.runs,
                 "assumed": judged.assumed,
