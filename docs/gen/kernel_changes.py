@@ -39,7 +39,8 @@ FOLDERS: Final = {"driver": "kernel-open/", "nvidia_fs": "src/"}
 #: Module → the file that probes the kernel, and the name of a probe in it.
 PROBES: Final = {"driver": ("conftest.sh", r"^ {8}([a-z0-9_]+)\)$"), "nvidia_fs": ("configure", r"\bHAVE_\w+")}
 WEEK: Final = 7 * 86400
-_TAG: Final = re.compile(r"v?([0-9]+(?:\.[0-9]+)+)")
+#: A release: a tag, or a branch of NVIDIA/gds-nvidia-fs, which has some releases as branches only.
+_RELEASE: Final = re.compile(r"(?:tags/v?|heads/(?=[0-9]+\.[0-9]+\.))([0-9]+(?:\.[0-9]+)+)")
 
 #: A file's path below the module's folder, as a shell pattern → a regular expression; one match suffices.
 Patterns = Mapping[str, str]
@@ -62,16 +63,18 @@ class Change(Model):
     module: Literal["driver", "nvidia_fs"]
     says: str
     source: str
-    kernel: Ranges
+    known: Literal["measured", "source", "documentation"] = "source"
+    kernel: Ranges = ()
     when: Conditions = Field(default_factory=dict)
     knows: dict[str, str] = Field(default_factory=dict)
     uses: dict[str, str] = Field(default_factory=dict)
     documents: Annotated[tuple[Document, ...], Strict(False)] = ()
+    fixed: str = ""
 
     @property
     def kernels(self) -> dict[str, list[str]]:
         """What holds of the combinations that it concerns."""
-        return {subject: list(texts) for subject, texts in {"kernel": self.kernel, **self.when}.items()}
+        return {subject: list(texts) for subject, texts in {"kernel": self.kernel, **self.when}.items() if texts}
 
 
 class ChangeFile(Model):
@@ -156,14 +159,15 @@ class Clone:
     @cached_property
     def tags(self) -> list[Tag]:
         """Each release, in the order of versions."""
-        found = []
+        found = dict[str, Tag]()
+        # Branches come before tags, which are more exact.
         for line in self._run(
-            "for-each-ref", "--format=%(refname:short) %(*committerdate:unix) %(committerdate:unix)", "refs/tags"
+            "for-each-ref", "--format=%(refname:lstrip=1) %(*committerdate:unix) %(committerdate:unix)"
         ).splitlines():
             name, *times = line.split()
-            if match := _TAG.fullmatch(name):
-                found.append(Tag(match.group(1), int(times[0]), dict(self._files(name))))
-        return sorted(found, key=lambda tag: version_order(tag.version))
+            if match := _RELEASE.fullmatch(name):
+                found[match.group(1)] = Tag(match.group(1), int(times[0]), dict(self._files(name)))
+        return [found[version] for version in sorted(found, key=version_order)]
 
     def _files(self, tag: str) -> Iterator[tuple[str, str]]:
         for line in self._run("ls-tree", "-r", tag, self._folder).splitlines():
@@ -251,17 +255,25 @@ def _pieces(states: Sequence[tuple[Tag, State]]) -> Iterator[tuple[State, str, s
     branches: dict[str, list[tuple[Tag, State]]] = {}
     for tag, state in states:
         branches.setdefault(tag.branch, []).append((tag, state))
+    state = states[0][1]
+    # What the oldest one lacks, those before it lack, too.
+    before = state if state == "breaks" else "unknown"
+    end = ""
     for branch, own in branches.items():
+        first, state = own[0]
+        # A branch without a tag is like its neighbours, if they are alike.
+        yield state if state == before else "unknown", end, f"<{first.version}"
         for (tag, state), (following, after) in pairwise(own):
             yield state, f">={tag.version}", f"<={tag.version}"
             # Some branches have releases for developers beside the others, with lower numbers and later dates.
             aside = tag.time > following.time + WEEK
             gap: State = state if state in ("knows", "unused") or (state == after and not aside) else "unknown"
             yield gap, f">{tag.version}", f"<{following.version}"
-        last, state = own[-1]
-        yield state, f">={last.version}", f"<={last.version}"
+        last, before = own[-1]
+        yield before, f">={last.version}", f"<={last.version}"
+        end = f">={int(branch) + 1}"
         yield _later(own), f">{last.version}", f"<{int(branch) + 1}"
-    yield _later(states), f">={int(branch) + 1}", ""
+    yield _later(states), end, ""
 
 
 def _later(states: Iterable[tuple[Tag, State]]) -> State:
