@@ -257,7 +257,7 @@ def _pieces(states: Sequence[tuple[Tag, State]]) -> Iterator[tuple[State, str, s
         branches.setdefault(tag.branch, []).append((tag, state))
     state = states[0][1]
     # What the oldest one lacks, those before it lack, too.
-    before = state if state == "breaks" else "unknown"
+    before: State = state if state == "breaks" else "unknown"
     end = ""
     for branch, own in branches.items():
         first, state = own[0]
