@@ -56,9 +56,9 @@ gpu1: FAIL: this host has no GPU
   GPUs        none
 
 Which rules about versions speak
-  warning: nvidia-fs before 2.26.6 moves no data on kernel 6.10 and newer: it compiles and
-    loads, and each read and write ends with 0 bytes. Here: nvidia-fs 2.19.7, kernel 6.12.94
-    (6.12.94+deb13-amd64). [nvidia-fs-no-io]
+  warning: nvidia-fs before 2.26.6 moves no data on kernel 6.10 and newer: it compiles
+    and loads, and each read and write ends with 0 bytes. Here: nvidia-fs 2.19.7, kernel
+    6.12.94 (6.12.94+deb13-amd64). [nvidia-fs-no-io]
   warning: nvidia-fs before 2.26.6 marks its shadow mapping VM_IO; on newer kernels the
     module loads but transfers can fail with EFAULT, so prove a real transfer before
     trusting this pair. Here: nvidia-fs 2.19.7, kernel 6.12.94 (6.12.94+deb13-amd64).
