@@ -1,7 +1,7 @@
 """Every shipped rule as JSON: ``python -m docs.gen.compat_rules > gdsdeploy/host/data/compat.json``.
 
-They are those of compat.yml, those that the releases in cuda.yml make, and those that kernel_changes.yml and tags.yml
-make together.
+They are those of compat.yml, those that the releases in cuda.yml and the packages in debian.yml make, and those that
+kernel_changes.yml and tags.yml make together.
 """
 
 from __future__ import annotations
@@ -130,6 +130,30 @@ def _of_change(change: Change, seen: Seen, tags: Tags) -> Iterator[dict[str, Any
         }
 
 
+def of_debian(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The rules about what Debian patches, which the rows of debian.yml make; its head describes them."""
+    for row in rows:
+        for module in [each for each in _MODULES if each in row]:
+            origin, name = _MODULES[module]
+            before, packages = row["before"], {origin: "debian", f"{module}_package": row[module]}
+            common = {"known": "source", "source": row.get("source", "changelog.Debian.gz of each of these packages")}
+            yield {
+                "id": f"debian-{name}-kernel-{before}",
+                "says": f"Debian patches this package of {name} for kernels before {before}.",
+                "when": {**packages, "kernel": f"<{before}"},
+                "needs": {module: ">=0"},
+                **common,
+            }
+            yield {
+                "id": f"debian-{name}-kernel-{before}-newer",
+                "says": f"No changelog of Debian's says that this {name} compiles for kernel {before} or newer, so"
+                " prove it (gdsdeploy lock --prove).",
+                "when": {**packages, "kernel": f">={before}"},
+                "doubts": {module: ">=0"},
+                **common,
+            }
+
+
 def _fixed(name: str, seen: Seen) -> str:
     """The first release of each branch that knows it and whose later ones do; the newest branches are one."""
     first = dict[str, str]()
@@ -145,10 +169,11 @@ def _fixed(name: str, seen: Seen) -> str:
 def table() -> str:
     """One rule on each line, without empty fields."""
     files = {
-        name: resources.files(lock).joinpath(name).read_text(encoding="utf-8") for name in ("compat.yml", "cuda.yml")
+        name: yamlfile.shipped(resources.files(lock).joinpath(f"{name}.yml").read_text(encoding="utf-8"))
+        for name in ("compat", "cuda", "debian")
     }
-    blocks = yamlfile.shipped(files["compat.yml"])["rules"]
-    rules = _checked([*blocks, *of_releases(yamlfile.shipped(files["cuda.yml"])), *of_kernel_changes()])
+    made = (*of_releases(files["cuda"]), *of_kernel_changes(), *of_debian(files["debian"]))
+    rules = _checked([*files["compat"]["rules"], *made])
     rows = ({key: value for key, value in asdict(rule).items() if value} for rule in rules)
     return "[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n]\n"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from gdsdeploy import console
 from gdsdeploy.errors import GdsError
@@ -42,10 +43,11 @@ def preflight(
     *,
     again: bool,
     fetcher: Fetcher,
+    now: datetime | None = None,
 ) -> list[Cell]:
     """Try every stack in ``choices`` for every profile.
 
-    again: ignore the records of earlier runs.
+    again: ignore the records of earlier runs.  now: as for read_repositories.
     Raises NoSolution for versions that the repositories don't have, MissingProgram, GdsError for a profile that
     this machine can't try, and what reading repositories raises.
     """
@@ -63,7 +65,7 @@ def preflight(
         trial.require(platform.kind)
         repositories = repo_settings.repositories(fleet, name, platform)
         with console.step(f"Reading {', '.join(map(str, repositories))}"):
-            universe, indices = read_repositories(fetcher, repositories, platform.architecture(profile.arch))
+            universe, indices = read_repositories(fetcher, repositories, platform.architecture(profile.arch), now=now)
         locked = lock.targets.get(name) if lock else None
         sources = PackageReader(fetcher, indices, console.step).source_tree
         cells += (

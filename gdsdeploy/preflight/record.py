@@ -176,7 +176,7 @@ def with_records(combination: Combination, verdicts: Iterable[Verdict]) -> list[
             about = frozenset((subject, "kernel", "driver"))
             name = f"local-{record.ingredients.removeprefix('sha256:')[:16]}"
             if answer is Answer.YES:
-                result = [each for each in result if each.kind != rules.UNKNOWN or not _is_build(each, subject)]
+                result = [each for each in result if each.kind != rules.UNKNOWN or not is_build(each, subject)]
                 words = f"It was built and audited on this machine on {record.time[:10]}: {versions}."
                 result.append(Verdict(name, rules.FITS, words, about))
             else:
@@ -205,7 +205,7 @@ def _names(value: rules.Value) -> tuple[str, ...]:
     return value if isinstance(value, rules.Version) else (value,)
 
 
-def _is_build(verdict: Verdict, subject: str) -> bool:
+def is_build(verdict: Verdict, subject: str) -> bool:
     """Whether it is about building ``subject``: the driver for a kernel, or nvidia-fs for a kernel or a driver."""
     parts = {part for part in ("kernel", "driver", NVIDIA_FS) for each in verdict.subjects if each.startswith(part)}
     return subject in parts and len(parts) > 1 and (NVIDIA_FS in parts) == (subject == NVIDIA_FS)

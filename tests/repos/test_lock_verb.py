@@ -429,14 +429,14 @@ def test_explain_a_kernel(moved: Debian, verb: Verb) -> None:
     assert "profile gds: linux-image-6.12.94+deb13-amd64 6.12.94-1 (kernel-image, on both)" in out
     assert f"  signed by  {moved.key.fingerprint}, index of 20" in out
     assert "  needed by  linux-headers-6.12.94+deb13-amd64" in out
-    assert "  admitted   [driver-550-pci-resize]" in out
+    assert "  admitted   [debian-driver-kernel-6.16]" in out
     assert "  warned     [nvidia-fs-vm-io]" in out
     newer = [each.splitlines() for each in out.split("  newer      ")[1:]]
     assert [each[0] for each in newer] == [
         "kernel 6.12.107+deb13-amd64", "kernel 6.12.100+deb13-amd64", "kernel 6.12.99+deb13-amd64"
     ]  # fmt: skip
     newest, headless, admitted = (each[1:] for each in newer)
-    assert newest[0].startswith("    - [driver-550-pci-resize] Driver 550.163.01 as packaged does not compile")
+    assert newest[0].startswith("    - [driver-550-pci-resize] Open drivers 550.163.01 and 555.58.02 as packaged")
     assert newest[1] == (
         "    - [lock] it would go with driver 550.200.01 (open), which the lock does not have: upgrade them together"
     )

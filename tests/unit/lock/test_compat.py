@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
-from docs.gen.compat_rules import load, of_kernel_changes
+from docs.gen.compat_rules import load, of_debian, of_kernel_changes
 from gdsdeploy import lock
 from gdsdeploy.errors import RepositoryUntrusted
+from gdsdeploy.files import yamlfile
 from gdsdeploy.host.model import compat
 from gdsdeploy.host.model.compat import FITS, SUBJECTS, Combination, Rule, Verdict
 from gdsdeploy.lock.compat import OLD_INDEX, judge_ages
@@ -57,9 +58,68 @@ def against(rule: str, change: dict[str, str]) -> bool:
 
 
 def test_every_rule_has_its_cases() -> None:
-    """Those that programs wrote have theirs in test_kernel_changes.py, too."""
+    """Those that programs wrote have theirs in test_kernel_changes.py, too; those about Debian's packages below."""
     ids = {rule.id for rule in SHIPPED}
-    assert ids - {rule["id"] for rule in of_kernel_changes()} <= set(CASES) <= ids
+    assert ids - {rule["id"] for rule in (*of_kernel_changes(), *of_debian(DEBIAN))} <= set(CASES) <= ids
+
+
+#: What the changelogs of Debian's packages say.
+DEBIAN = yamlfile.shipped(resources.files(lock).joinpath("debian.yml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("package", "kernel", "kind"),
+    [
+        ("550.163.01-2", "6.12.94", compat.FITS),
+        ("550.163.01-2", "6.15.9", compat.FITS),
+        ("550.163.01-2", "6.16", compat.UNKNOWN),
+        ("550.163.01-4~bpo13+1", "6.17.13", compat.FITS),
+        ("550.163.01-4~bpo13+1", "6.18.1", compat.UNKNOWN),
+        ("550.163.01-5.1", "7.0.9", compat.FITS),
+        ("550.163.01-5.1", "7.2.13", compat.UNKNOWN),
+        ("550.163.01-6", "6.12.94", compat.UNKNOWN),
+        ("555.58.02-4", "7.2.13", compat.FITS),
+        ("555.58.02-4", "7.3.4", compat.UNKNOWN),
+        ("535.309.01-0+deb12u1", "6.1.192", compat.FITS),
+        ("535.274.02-1~deb13u1", "6.17.1", compat.FITS),
+        ("525.147.05-15~deb12u1", "6.14.1", compat.FITS),
+        ("470.256.02-10", "6.1.192", compat.UNKNOWN),
+    ],
+)
+def test_a_driver_that_debian_patches_is_known_up_to_the_kernel_of_its_changelog(
+    package: str, kernel: str, kind: str
+) -> None:
+    driver = {"driver": package.partition("-")[0], "driver_package": package, "flavour": "proprietary"}
+    facts: Combination = {**GOOD, **driver, "kernel": kernel, "kernel_package": f"{kernel}-1", "nvidia_fs": None}
+    verdicts = judge(facts)
+    about = [v for v in (*verdicts, *compat.unknown_pairs(facts, verdicts)) if v.subjects >= {"driver", "kernel"}]
+    assert {v.kind for v in about} == {kind}
+
+
+@pytest.mark.parametrize(
+    ("package", "kernel", "kind"),
+    [
+        ("2.13.5~11.8.0-5~deb12u1", "6.1.192", compat.FITS),
+        ("2.13.5~11.8.0-5~deb12u1", "6.5.1", compat.UNKNOWN),
+        ("2.13.5~11.8.0-5~deb12u1", "6.12.95", compat.REFUSED),
+        ("2.19.7~12.4.1-2", "6.14.1", compat.FITS),
+        ("2.19.7~12.4.1-2", "6.15.1", compat.UNKNOWN),
+        ("2.19.7~12.4.1-2", "6.16", compat.REFUSED),
+        ("2.19.7~12.4.1-8.2+b1", "6.19.2", compat.FITS),
+        ("2.19.7~12.4.1-8.2+b1", "7.2.13", compat.UNKNOWN),
+        ("2.20.5~12.5.0-2+b1", "6.16.1", compat.FITS),
+        ("2.20.5~12.5.0-2+b1", "7.2.13", compat.UNKNOWN),
+    ],
+)
+def test_an_nvidia_fs_that_debian_patches_is_known_up_to_the_kernel_of_its_changelog(
+    package: str, kernel: str, kind: str
+) -> None:
+    source = {"nvidia_fs": package.partition("~")[0], "nvidia_fs_package": package}
+    facts: Combination = {**GOOD, **source, "kernel": kernel, "kernel_package": f"{kernel}-1"}
+    verdicts = judge(facts)
+    about = [v for v in (*verdicts, *compat.unknown_pairs(facts, verdicts)) if v.subjects >= {"nvidia_fs", "kernel"}]
+    kinds = {v.kind for v in about if v.kind != compat.WARNED and v.rule != "nvidia-fs-kernel-4.15"}
+    assert min(kinds, key=compat.KINDS.index) == kind
 
 
 @pytest.mark.parametrize("rule", CASES)
@@ -91,7 +151,8 @@ def test_what_came_out_together_fits() -> None:
 
 
 def test_only_warnings_are_warnings() -> None:
-    kinds = {v.rule: v for change in ({}, {"driver": "580.65.06", "kernel": "6.17"}) for v in judge({**GOOD, **change})}
+    newer = {"driver": "580.65.06", "driver_origin": "nvidia", "nvidia_fs_origin": "nvidia", "kernel": "6.17"}
+    kinds = {v.rule: v for change in ({}, {**newer, "nvidia_fs": "2.28.2"}) for v in judge({**GOOD, **change})}
     assert {name for name, v in kinds.items() if v.warning} == {
         "nvidia-fs-p2p-abi-580",
         "nvidia-fs-no-io",
@@ -103,9 +164,8 @@ def test_only_warnings_are_warnings() -> None:
 
 def test_what_is_not_decided_yet_is_not_judged() -> None:
     assert judge({"driver": "550.163.01", "driver_package": "550.163.01-2"}) == []
-    (verdict,) = judge({"driver": "550.163.01", "driver_package": "550.163.01-2", "kernel": "6.12.107"}, [
-        rule for rule in SHIPPED if rule.id == "driver-550-pci-resize"
-    ])  # fmt: skip
+    decided = {"driver": "550.163.01", "driver_package": "550.163.01-2", "kernel": "6.12.107", "flavour": "open"}
+    (verdict,) = judge(decided, [rule for rule in SHIPPED if rule.id == "driver-550-pci-resize"])
     assert not verdict.allowed
 
 
