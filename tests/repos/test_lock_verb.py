@@ -167,7 +167,7 @@ def test_json_is_one_object_on_stdout(debian: Debian, verb: Verb) -> None:
     assert report["changed"] is True
     assert report["profiles"]["gds"]["kernel"] == "6.12.94+deb13-amd64"
     assert report["digest"] == lockfile.read(lockfile.beside(debian.fleet)).digest
-    assert [warning["rule"] for warning in report["warnings"]] == ["nvidia-fs-vm-io"]
+    assert [warning["rule"] for warning in report["warnings"]] == ["nvidia-fs-no-io", "nvidia-fs-vm-io"]
     assert {change["what"] for change in report["changes"]} >= {"kernel", "driver", "libcuda1"}
 
 
