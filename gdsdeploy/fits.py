@@ -20,12 +20,13 @@ from gdsdeploy.errors import NameUnknown, did_you_mean
 from gdsdeploy.files import yamlfile
 from gdsdeploy.fleetfile.rules import WORDS
 from gdsdeploy.host.facts import HostFacts, Unknown
-from gdsdeploy.host.facts.unknown import known
+from gdsdeploy.host.facts.unknown import if_known, known
 from gdsdeploy.host.io.wording import aligned, joined, wrapped
 from gdsdeploy.host.kmod.flavour import flavour_of, has_nvme_hooks
 from gdsdeploy.host.model import compat
 from gdsdeploy.host.model.compat import FITS, KINDS, REFUSED, UNKNOWN, WARNED, Rule, Value, Verdict, version_order
 from gdsdeploy.host.subjects import stack
+from gdsdeploy.preflight.record import kept, with_records
 
 VERSION: Final = 1
 #: Most sets that are judged at once.
@@ -35,10 +36,13 @@ ALL: Final = "all"
 PARTS: Final = ("driver", "kernel", "nvidia_fs", "libcufile", "cuda")
 #: Parts of which a branch stands for the versions in it that are known.
 _BRANCHES: Final = ("driver", "nvidia_fs")
+#: Most sets of a row for which nearer versions are looked for.
+_FEW: Final = 16
 #: What a user can change, the easiest first.
 _CHANGED: Final = ("driver", "nvidia_fs", "libcufile", "kernel")
 #: Pairs of which one is compiled against the other.
 _BUILT: Final = (("driver", "kernel"), ("nvidia_fs", "kernel"), ("nvidia_fs", "driver"))
+_BUILDS: Final = ("driver", "nvidia_fs", "kernel")
 #: What else is known of a part, and goes when another version takes its place.
 _OF: Final = {
     "driver": ("driver_package",),
@@ -129,8 +133,11 @@ def _series(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def read(words: Iterable[str]) -> dict[str, tuple[Choice, ...]]:
-    """Subject → its versions or words, from ``SUBJECT=VALUE[,VALUE…]``; raises NameUnknown."""
+def read(words: Iterable[str], *, alone: bool) -> dict[str, tuple[Choice, ...]]:
+    """Subject → its versions or words, from ``SUBJECT=VALUE[,VALUE…]``; raises NameUnknown.
+
+    alone: whether nothing else is known of the set, as of a host.
+    """
     choices: dict[str, tuple[Choice, ...]] = {}
     for word in words:
         name, _, text = word.partition("=")
@@ -144,7 +151,12 @@ def read(words: Iterable[str]) -> dict[str, tuple[Choice, ...]]:
         if subject in choices:
             raise NameUnknown(f"{shown(subject)} stands there twice; separate versions with commas")
         values = [value.strip() for value in text.split(",") if value.strip()]
-        choices[subject] = tuple(dict.fromkeys(each for value in values for each in _values(subject, value)))
+        found = {each.value: each for value in values for each in _values(subject, value)}
+        order = version_order if subject in compat.VERSIONS else list(found).index
+        choices[subject] = tuple(found[value] for value in sorted(found, key=order))
+    if alone and len(choices) == 1:
+        (name,) = map(shown, choices)
+        raise NameUnknown(f"{name} alone goes together with nothing: name another part", hint=EXAMPLES)
     number = prod(map(len, choices.values()))
     if number > MOST:
         parts = " × ".join(f"{len(values)} {shown(subject)}" for subject, values in choices.items() if len(values) > 1)
@@ -209,6 +221,8 @@ class Host:
     """What runs on a host: subject → value, None for a part that it lacks; and why other parts aren't known."""
 
     name: str
+    #: what ``uname -r`` prints
+    release: str
     parts: Mapping[str, Value | None]
     unknown: Mapping[str, str]
     rules: tuple[Rule, ...] = ()
@@ -219,7 +233,7 @@ def host_of(facts: HostFacts) -> Host:
     values = {name: known(value) for name, value in stack.combination(facts, stack.mode(facts), "none").items()}
     there = {name: value for name, value in values.items() if not isinstance(value, Unknown)}
     unknown = {name: value.reason for name, value in values.items() if isinstance(value, Unknown)}
-    return Host(facts.name, there, unknown, tuple(facts.rules))
+    return Host(facts.name, if_known(lambda: facts.kernel.release, ""), there, unknown, tuple(facts.rules))
 
 
 @dataclass(frozen=True)
@@ -245,10 +259,15 @@ class Judged:
         return next((kind for kind in KINDS if kind in kinds), FITS)
 
     @property
-    def decides(self) -> tuple[str, ...]:
+    def decides(self) -> frozenset[str]:
         """Rules of that kind, and pairs that nobody knows about; nothing where all fits."""
-        rules = [verdict.rule for verdict in self.verdicts if verdict.kind == self.kind != FITS]
-        return (*rules, *(map(_pair, self.unjudged) if self.kind == UNKNOWN else ()))
+        return frozenset(name for name, kind in self.says if kind == self.kind)
+
+    @cached_property
+    def says(self) -> tuple[tuple[str, str], ...]:
+        """(rule or pair, kind) of all that doesn't fit."""
+        rules = [(verdict.rule, verdict.kind) for verdict in self.verdicts if verdict.kind != FITS]
+        return (*rules, *((_pair(pair), UNKNOWN) for pair in self.unjudged))
 
 
 class Judge:
@@ -258,6 +277,7 @@ class Judge:
         self.host = host
         self.rules = {rule.id: rule for rule in compat.rules_with(host.rules if host else ())}
         self._rules_about = cache(self._asking_about)
+        self._records = tuple(kept())
 
     def _asking_about(self, subjects: frozenset[str]) -> tuple[Rule, ...]:
         return tuple(rule for rule in self.rules.values() if rule.looks_at <= subjects)
@@ -276,7 +296,7 @@ class Judge:
             # What is loaded has been built.
             if rule.warns or not any(set(pair) <= rule.looks_at for pair in runs)
         ]
-        verdicts = compat.judge(combination, rules)
+        verdicts = self._with_records(combination, compat.judge(combination, rules))
         if runs:
             verdicts = [verdict for verdict in verdicts if verdict.rule not in stack.JUDGED_ELSEWHERE]
         doubts = [verdict.subjects for verdict in compat.unknown_pairs(combination, verdicts)]
@@ -284,7 +304,19 @@ class Judge:
         if combination.get("libcufile") and combination.get("driver") and not combination.get("cuda"):
             unjudged.append(("libcufile", "driver"))
         values = {name: str(value) for name, value in combination.items() if value is not None and name not in assumed}
+        values |= {"kernel": given.get("kernel") or self.host.release} if self.host else {**given}
         return Judged(values, combination, assumed, tuple(verdicts), tuple(unjudged), runs)
+
+    def _with_records(self, combination: compat.Combination, verdicts: list[Verdict]) -> list[Verdict]:
+        """What was built on this machine decides, too."""
+        kernel = combination.get("kernel") or ()
+        tried = any(record.driver == combination.get("driver") and record.kernel in kernel for record in self._records)
+        return with_records(combination, verdicts) if tried else verdicts
+
+    def rule(self, verdict: Verdict) -> Rule:
+        """The rule behind a verdict."""
+        source = "records of gdsdeploy kmod preflight on this machine"
+        return self.rules.get(verdict.rule) or Rule(verdict.rule, verdict.words, "measured", source)
 
     def all(self, choices: Choices) -> list[Judged]:
         """Each combination of the choices."""
@@ -339,58 +371,124 @@ class Row:
     """Sets with the same answer: of each part that varies, versions that follow each other."""
 
     #: subject → its versions, in order
-    versions: Mapping[str, tuple[Choice, ...]]
+    versions: Choices
+    #: the set of the first versions
     first: Judged
+    #: what decides of every set
+    decides: frozenset[str]
 
     def text(self, subject: str) -> str:
-        """The versions as a range."""
-        first, last = self.versions[subject][0].value, self.versions[subject][-1].last
-        if first.startswith(last + "."):
-            return f"{first} and later"
-        return first if first == last else f"{first} … {last}"
-
-
-def folded(sets: Sequence[Judged], choices: Choices) -> list[Row]:
-    """The sets that ``choices`` make, in their order: neighbours with the same answer are one row."""
-    places = product(*(range(len(values)) for values in choices.values()))
-    #: first and last place in the choices of each part, and the set at the first
-    rows = [([(place, place) for place in each], judged) for each, judged in zip(places, sets, strict=True)]
-    for at in sorted(range(len(choices)), key=lambda at: len(list(choices.values())[at])):
-        rows.sort(key=lambda row: (*row[0][:at], *row[0][at + 1 :], row[0][at]))
-        merged: list[tuple[list[tuple[int, int]], Judged]] = []
-        for spans, judged in rows:
-            before, other = merged[-1] if merged else ([], None)
-            alike = other is not None and (other.kind, other.decides) == (judged.kind, judged.decides)
-            if alike and all(one == two for i, (one, two) in enumerate(zip(before, spans, strict=True)) if i != at):
-                before[at] = (before[at][0], spans[at][1])
+        """The versions, as ranges of those that are known to follow each other."""
+        known = known_versions(subject) if subject in PARTS else ()
+        runs: list[list[Choice]] = []
+        for choice in self.versions[subject]:
+            after = runs and runs[-1][-1].value in known and known[known.index(runs[-1][-1].value) + 1 :][:1]
+            if after == (choice.value,):
+                runs[-1].append(choice)
             else:
-                merged.append((list(spans), judged))
-        rows = merged
-    rows.sort(key=lambda row: row[0])
-    ranges = list(choices.items())
+                runs.append([choice])
+        return ", ".join(_range(run[0].value, run[-1].last) for run in runs)
+
+    @property
+    def given(self) -> list[dict[str, str]]:
+        """What makes up each of the sets."""
+        return [
+            dict(zip(self.versions, each, strict=True)) for each in product(*map(_each_value, self.versions.values()))
+        ]
+
+
+def _range(first: str, last: str) -> str:
+    if first.startswith(last + "."):
+        return f"{first} and later"
+    return first if first == last else f"{first} … {last}"
+
+
+def _each_value(choices: Sequence[Choice]) -> list[str]:
+    return [choice.value for choice in choices]
+
+
+@dataclass
+class _Block:
+    """A row that is being made: of each part the first and the last place in the choices."""
+
+    spans: list[tuple[int, int]]
+    first: Judged
+    decides: frozenset[str]
+
+    def takes(self, other: _Block, at: int, exact: bool) -> bool:
+        """Whether both are one row: in the part ``at``, the other one follows this one."""
+        if self.spans[at][1] + 1 != other.spans[at][0]:
+            return False
+        if any(one != two for i, (one, two) in enumerate(zip(self.spans, other.spans, strict=True)) if i != at):
+            return False
+        if exact or self.first.kind in (WARNED, FITS):
+            return (self.first.kind, self.first.says) == (other.first.kind, other.first.says)
+        return self.first.kind == other.first.kind and bool(self.decides & other.decides or not self.first.says)
+
+
+def folded(sets: Sequence[Judged], choices: Choices, *, exact: bool = False) -> list[Row]:
+    """The sets that ``choices`` make, in their order: neighbours with the same answer are one row.
+
+    exact: whether the same rules speak about all sets of a row; else one that decides is enough.  A row never lacks a
+    warning about what is allowed.
+    """
+    subjects = sorted(choices, key=lambda subject: len(choices[subject]))
+    order = [list(choices).index(subject) for subject in subjects]
+    places = product(*(range(len(values)) for values in choices.values()))
+    blocks = [
+        _Block([(each[at], each[at]) for at in order], judged, judged.decides)
+        for each, judged in zip(places, sets, strict=True)
+    ]
+    for at in range(len(subjects)):
+        blocks.sort(key=lambda block: (*block.spans[:at], *block.spans[at + 1 :], block.spans[at]))
+        merged: list[_Block] = []
+        for block in blocks:
+            if merged and merged[-1].takes(block, at, exact):
+                merged[-1].spans[at] = (merged[-1].spans[at][0], block.spans[at][1])
+                merged[-1].decides &= block.decides
+            else:
+                merged.append(block)
+        blocks = merged
+    blocks.sort(key=lambda block: [first for first, _ in block.spans])
     return [
         Row(
-            {
-                subject: tuple(values[first : last + 1])
-                for (subject, values), (first, last) in zip(ranges, spans, strict=True)
-            },
-            judged,
+            {name: choices[name][first : last + 1] for name, (first, last) in zip(subjects, block.spans, strict=True)},
+            block.first,
+            block.decides,
         )
-        for spans, judged in rows
+        for block in blocks
     ]
 
 
-def nearest(judge: Judge, judged: Judged, given: Mapping[str, str]) -> list[dict[str, str]]:
-    """Changes that each make a set fit that is refused or unknown: subject → version expression, as pins have them.
+#: What makes up each of the sets of a row.
+Given = Sequence[Mapping[str, str]]
+
+
+def nearest(judge: Judge, judged: Judged, given: Given) -> list[dict[str, str]]:
+    """Changes that each make sets fit that are refused or unknown: subject → version expression, as pins have them.
 
     As few parts as possible: first without another kernel, then with one.
     """
-    about = _involved(judge, judged)
+    if judged.kind in (WARNED, FITS) or len(given) > _FEW:
+        return []
+    bad = [verdict.subjects for verdict in judged.verdicts if verdict.kind in (REFUSED, UNKNOWN)]
+    bad += map(frozenset, judged.unjudged)
+    about = set[str]().union(*bad)
+    if "cuda" in about:
+        about.add("libcufile")
+    if judged.combination.get("driver_origin") not in ("nvidia", None):
+        # The versions that are known are NVIDIA's.
+        about -= {"driver"}
     changed = [subject for subject in _CHANGED if subject in about and judged.combination.get(subject) is not None]
+
+    def can_help(subset: Sequence[str]) -> bool:
+        about = {*subset, *(name for part in subset for name in _OF.get(part, ()))}
+        return all(about & subjects for subjects in bad)
+
     answers: list[dict[str, str]] = []
     for keeps in (True, False):
         for number in range(1, len(changed) + 1):
-            subsets = [each for each in combinations(changed, number) if ("kernel" in each) != keeps]
+            subsets = [each for each in combinations(changed, number) if ("kernel" in each) != keeps and can_help(each)]
             found = [answer for subset in subsets for answer in _changes_of(judge, judged, given, subset)]
             answers += found
             if found:
@@ -398,39 +496,29 @@ def nearest(judge: Judge, judged: Judged, given: Mapping[str, str]) -> list[dict
     return answers
 
 
-def _changes_of(
-    judge: Judge, judged: Judged, given: Mapping[str, str], subjects: Sequence[str]
-) -> Iterator[dict[str, str]]:
+def _changes_of(judge: Judge, judged: Judged, given: Given, subjects: Sequence[str]) -> Iterator[dict[str, str]]:
     """Changes of all these parts with which the set fits."""
     first, *later = subjects
     for version, value in _nearest(judge, judged, given, first, later):
         if not later:
             yield {first: version}
             continue
-        for answer in islice(_changes_of(judge, judged, {**given, first: value}, later), 1):
+        for answer in islice(_changes_of(judge, judged, [{**each, first: value} for each in given], later), 1):
             yield {first: version, **answer}
 
 
-def _involved(judge: Judge, judged: Judged) -> set[str]:
-    """The subjects of what is refused or unknown."""
-    bad = [verdict.rule for verdict in judged.verdicts if verdict.kind in (REFUSED, UNKNOWN)]
-    subjects = {subject for rule in bad for subject in judge.rules[rule].looks_at}
-    subjects |= {subject for pair in judged.unjudged for subject in pair}
-    return subjects | ({"libcufile"} if "cuda" in subjects else set())
-
-
 def _nearest(
-    judge: Judge, judged: Judged, given: Mapping[str, str], subject: str, without: Sequence[str]
+    judge: Judge, judged: Judged, given: Given, subject: str, without: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
     """(version expression, version in it) of one part with which the rest fits, but for the parts ``without``.
 
     The nearest of the same branch, and the nearest of another.
     """
     dropped = {name for part in (subject, *without) for name in (part, *_OF.get(part, ()))}
-    rest = {name: value for name, value in given.items() if name not in dropped}
+    rests = {tuple((name, value) for name, value in each.items() if name not in dropped) for each in given}
 
     def fits(version: str) -> bool:
-        return judge.judge({**rest, subject: version}, dropped).kind in (WARNED, FITS)
+        return all(judge.judge({**dict(rest), subject: version}, dropped).kind in (WARNED, FITS) for rest in rests)
 
     value = judged.combination[subject]
     present = value[0] if isinstance(value, compat.Version) else str(value)
@@ -439,7 +527,7 @@ def _nearest(
     older = [version for version in reversed(versions) if version_order(version) < order]
     newer = [version for version in versions if version_order(version) > order]
     if subject == "kernel":
-        own = flavour_of(str(given.get(subject, "")))
+        own = flavour_of(str(judged.values[subject]))
         # Who has such a kernel can't take another series of mainline.
         found = None if own and own.vendor in ("rhel", "amazon") else next(filter(fits, (*older, *newer)), None)
         if found:
@@ -467,141 +555,170 @@ def _kernels(version: str, fits: Any) -> str:
 _KNOWN: Final = {"measured": "measured", "source": "read in the source", "documentation": "documented or reported"}
 
 
-def render(rows: Sequence[Row], judge: Judge, given: Mapping[str, str], width: int, *, verbose: bool = False) -> str:
+def render(sets: Sequence[Judged], choices: Choices, judge: Judge, width: int, *, verbose: bool = False) -> str:
     """Lines of at most ``width`` characters, but for longer words; nothing is cut.
 
-    One row is shown with its reasons, several as a table.
+    Sets with the same answer are shown with its reasons, others as a table.
     """
+    rows = folded(sets, choices, exact=True)
     if len(rows) == 1:
-        return joined(_one(rows[0], judge, given, width, verbose))
-    return joined(_table(rows, judge, width))
+        return joined(_one(rows[0], judge, width, verbose))
+    return joined(_table(rows if verbose else folded(sets, choices), judge, width))
 
 
-def _one(row: Row, judge: Judge, given: Mapping[str, str], width: int, verbose: bool) -> Iterator[str]:
+def _one(row: Row, judge: Judge, width: int, verbose: bool) -> Iterator[str]:
     judged = row.first
-    names = [
-        name for name in compat.SUBJECTS if judged.combination.get(name) is not None and name not in judged.assumed
-    ]
-    main = [name for name in names if name in (*PARTS, *row.versions)]
-    values = [f"{shown(name)} {row.text(name) if name in row.versions else judged.combination[name]}" for name in main]
-    host = [f"on {judge.host.name}"] if judge.host else []
-    yield from wrapped(f"{judged.kind}: {', '.join([*values, *host]) or 'nothing that rules are about'}", "", width)
-    yield ""
+    yield from wrapped(f"{judged.kind}: {', '.join(_names(row, judge)) or 'nothing'}", "", width)
     pairs = {*map(_pair, compat.PAIRS)}
-    topics = {
-        topic: kind for topic, kind in _topics(judge, judged).items() if verbose or topic in pairs or kind != FITS
-    }
+    topics = {topic: kind for topic, kind in _topics(judged).items() if verbose or topic in pairs or kind != FITS}
+    if topics:
+        yield ""
     table = [(topic, kind, _decisive(topic, kind, judge, judged)) for topic, kind in topics.items()]
     yield from _columns(table, width, "  ")
     for kind in KINDS:
-        if kind == FITS and not verbose:
-            continue
         for verdict in judged.verdicts:
-            if verdict.kind == kind:
-                yield from _reason(judge.rules[verdict.rule], kind, width)
-        if kind == UNKNOWN:
-            for pair in judged.unjudged:
-                yield ""
-                yield from wrapped(f"unknown: No source tells whether these go together: {_pair(pair)}.", "", width)
-    yield from _host(judge, width)
-    if judged.kind in (REFUSED, UNKNOWN):
-        yield from _changes(nearest(judge, judged, given), width)
-    if judged.assumed:
-        words = ", ".join(f"{shown(name)}={value}" for name, value in sorted(judged.assumed.items()))
-        yield ""
-        yield from wrapped(f"Assumed, because no word says otherwise: {words}", "", width)
+            if verdict.kind == kind and (verbose or kind != FITS or verdict.rule not in judge.rules):
+                yield from _reason(judge.rule(verdict), kind, width)
+        if kind == UNKNOWN and judged.unjudged:
+            yield from _paragraph(f"unknown: No source tells whether {_all_pairs(judged.unjudged)} go together.", width)
+    yield from _advice(row, judge, width)
+    yield from _host(judge, width, verbose)
+    yield from _assumed([judged], width)
+
+
+def _all_pairs(pairs: Sequence[tuple[str, str]]) -> str:
+    return "; ".join(f"this {shown(one)} and this {shown(two)}" for one, two in pairs)
+
+
+def _names(row: Row, judge: Judge) -> list[str]:
+    """The parts of a set, as a heading has them."""
+    names = [name for name in compat.SUBJECTS if name in row.versions or (name in PARTS and name in row.first.values)]
+    values = [f"{shown(name)} {row.text(name) if name in row.versions else row.first.values[name]}" for name in names]
+    return [*values, *([f"on {judge.host.name}"] if judge.host else [])]
+
+
+def _paragraph(text: str, width: int) -> Iterator[str]:
+    yield ""
+    yield from wrapped(text, "", width)
+
+
+def _advice(row: Row, judge: Judge, width: int) -> Iterator[str]:
+    """What to do where a set is refused or unknown."""
+    judged = row.first
+    if judged.kind in (WARNED, FITS):
+        return
+    if not (judged.verdicts or judged.unjudged):
+        words = "No rule is about these parts together."
+        if judge.host and judge.host.parts.get("driver", "") is None:
+            words += " To see which drivers fit its kernel, add --driver all."
+        yield from _paragraph(words, width)
+        return
+    answers = nearest(judge, judged, row.given)
+    if answers:
+        yield from _paragraph("These fit instead, at most with warnings:", width)
+    for answer in answers:
+        yield from wrapped(" and ".join(f"{shown(name)} {version}" for name, version in answer.items()), "  - ", width)
+    whose = [part for part in ("driver", "nvidia_fs") if judged.combination.get(part) and _open(judged, part)]
+    for part in whose:
+        words = f"Say who made the {shown(part)}: {shown(part)}-origin=nvidia, debian or ubuntu."
+        yield from _paragraph(words, width)
+    built = {"driver", "kernel"} <= judged.values.keys() or {"nvidia_fs", "kernel"} <= judged.values.keys()
+    if built and not whose and (judged.unjudged or any(verdict.kind == UNKNOWN for verdict in judged.verdicts)):
+        parts = [f"--{shown(part)} {judged.values[part]}" for part in _BUILDS if part in judged.values]
+        words = f"To find out, build it in a throwaway root: gdsdeploy kmod preflight FLEET {' '.join(parts)}"
+        yield from _paragraph(words, width)
+
+
+def _open(judged: Judged, part: str) -> bool:
+    """Whether nobody knows about a pair of this part because its maker isn't known."""
+    return f"{part}_origin" not in judged.combination and any(part in pair for pair in judged.unjudged)
+
+
+def _assumed(sets: Sequence[Judged], width: int) -> Iterator[str]:
+    """What is assumed of all sets alike."""
+    alike = set.intersection(*({*judged.assumed.items()} for judged in sets))
+    words = ", ".join(f"{shown(name)}={value}" for name, value in sorted(alike))
+    if words:
+        yield from _paragraph(f"Assumed, because no word says otherwise: {words}", width)
 
 
 def _reason(rule: Rule, kind: str, width: int) -> Iterator[str]:
-    yield ""
-    yield from wrapped(f"{kind}: {rule.says.strip()} [{rule.id}]", "", width)
+    yield from _paragraph(f"{kind}: {rule.says.strip()} [{rule.id}]", width)
     if rule.fixed and kind != FITS:
         yield from wrapped(f"fixed: {rule.fixed}", "    ", width)
-    yield from wrapped(f"{_KNOWN[rule.known]}: {rule.source.strip()}", "    ", width)
+    yield from wrapped(_source(rule), "    ", width)
 
 
-def _topics(judge: Judge, judged: Judged) -> dict[str, str]:
+def _source(rule: Rule) -> str:
+    return f"{_KNOWN[rule.known]}: {rule.source.strip()}"
+
+
+def _topics(judged: Judged) -> dict[str, str]:
     """What verdicts are about → the worst of them: pairs first, in their order."""
-    kinds: dict[str, str] = {}
-    pairs = {_pair(pair): UNKNOWN for pair in judged.unjudged} | {_pair(pair): "runs" for pair in judged.runs}
+    kinds = {_pair(pair): UNKNOWN for pair in judged.unjudged}
     for verdict in judged.verdicts:
-        topic = _topic(judge.rules[verdict.rule])
+        topic = _topic(verdict)
         kinds[topic] = min(kinds.get(topic, FITS), verdict.kind, key=KINDS.index)
-    for topic, kind in pairs.items():
-        kinds.setdefault(topic, kind)
+    kinds = {_pair(pair): _RUNS for pair in judged.runs} | kinds
     order = list(map(_pair, compat.PAIRS))
     return dict(sorted(kinds.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
 
 
-def _topic(rule: Rule) -> str:
-    """The pair that a rule is about, or all of its subjects."""
-    pair = next((pair for pair in compat.PAIRS if set(pair) <= rule.looks_at), None)
-    subjects = [name for name in compat.SUBJECTS if name in rule.looks_at and not name.endswith("_origin")]
-    return _pair(pair or subjects)
+_RUNS: Final = "runs"
+
+
+def _topic(verdict: Verdict) -> str:
+    """The pair that a verdict is about, or all of its subjects."""
+    pairs = [pair for pair in compat.PAIRS if set(pair) <= verdict.subjects]
+    # The build of nvidia-fs is about the driver, too.
+    pairs.sort(key=lambda pair: "nvidia_fs" not in pair)
+    subjects = [name for name in compat.SUBJECTS if name in verdict.subjects and not name.endswith("_origin")]
+    return _pair(pairs[0] if pairs else subjects)
 
 
 def _decisive(topic: str, kind: str, judge: Judge, judged: Judged) -> str:
     """The rules behind a line of the table."""
-    about = [judge.rules[v.rule] for v in judged.verdicts if v.kind == kind]
-    rules = [rule for rule in about if _topic(rule) == topic]
+    rules = [judge.rule(verdict) for verdict in judged.verdicts if (_topic(verdict), verdict.kind) == (topic, kind)]
     if kind == FITS and len(rules) > 2:
         return f"{len(rules)} rules ({', '.join(dict.fromkeys(rule.known for rule in rules))})"
-    return ", ".join(f"{rule.id} ({rule.known})" for rule in rules) or {UNKNOWN: "no rule speaks about it"}.get(
-        kind, ""
-    )
+    otherwise = "no rule speaks about it" if kind == UNKNOWN else ""
+    return ", ".join(f"{rule.id} ({rule.known})" for rule in rules) or otherwise
 
 
-def _host(judge: Judge, width: int) -> Iterator[str]:
+def _host(judge: Judge, width: int, verbose: bool) -> Iterator[str]:
     """What the host lacks, and what isn't known of it."""
     if judge.host is None:
         return
     lacks = [shown(part) for part in ("driver", "nvidia_fs", "libcufile") if judge.host.parts.get(part, "") is None]
-    unknown = [f"{shown(name)}: {reason}" for name, reason in judge.host.unknown.items()]
-    for text in ([f"Not there: {', '.join(lacks)}"] if lacks else []) + [f"Not known: {text}" for text in unknown]:
-        yield ""
-        yield from wrapped(text, "", width)
-
-
-def _changes(answers: Sequence[Mapping[str, str]], width: int) -> Iterator[str]:
-    yield ""
-    if not answers:
-        yield from wrapped("No version that is known here makes it fit.", "", width)
-        return
-    yield "It fits with one of these in place of what it has:"
-    for answer in answers:
-        yield from wrapped(" and ".join(f"{shown(name)} {version}" for name, version in answer.items()), "  - ", width)
+    if lacks:
+        yield from _paragraph(f"Not there: {', '.join(lacks)}", width)
+    reasons: dict[str, list[str]] = {}
+    for name, reason in judge.host.unknown.items():
+        if verbose or name in PARTS:
+            reasons.setdefault(reason, []).append(shown(name))
+    for reason, names in reasons.items():
+        yield from _paragraph(f"Not known: {', '.join(names)}: {reason}", width)
 
 
 def _table(rows: Sequence[Row], judge: Judge, width: int) -> Iterator[str]:
     varies = [name for name in rows[0].versions if len({row.versions[name] for row in rows}) > 1]
-    fixed = [f"{shown(name)} {rows[0].text(name)}" for name in rows[0].versions if name not in varies]
-    if judge.host:
-        others = {
-            k: v for k, v in judge.host.parts.items() if k in PARTS and v is not None and k not in rows[0].versions
-        }
-        fixed += [f"{shown(name)} {value}" for name, value in others.items()] + [f"on {judge.host.name}"]
-    if fixed:
-        yield from wrapped(f"With {', '.join(fixed)}:", "", width)
+    fixed = Row(
+        {name: value for name, value in rows[0].versions.items() if name not in varies}, rows[0].first, frozenset()
+    )
+    names = [name for name in _names(fixed, judge) if name.split()[0] not in map(shown, varies)]
+    if names:
+        yield from wrapped(f"With {', '.join(names)}:", "", width)
         yield ""
     table = [(*map(shown, varies), "verdict", "decided by")]
-    table += [(*(row.text(name) for name in varies), row.first.kind, ", ".join(row.first.decides)) for row in rows]
-    yield from _columns(table, width, "")
-    decisive = dict.fromkeys(verdict for row in rows for verdict in row.first.decides if verdict in judge.rules)
-    for name in decisive:
-        rule = judge.rules[name]
-        yield ""
-        yield from wrapped(f"[{name}] {rule.says.strip()}", "", width)
-        yield from wrapped(f"{_KNOWN[rule.known]}: {rule.source.strip()}", "    ", width)
-    assumed: dict[str, dict[str, None]] = {}
     for row in rows:
-        for subject, value in row.first.assumed.items():
-            assumed.setdefault(subject, {})[value] = None
-    words = ", ".join(
-        f"{shown(name)}={next(iter(values))}" for name, values in sorted(assumed.items()) if len(values) == 1
-    )
-    if words:
-        yield ""
-        yield from wrapped(f"Assumed, because no word says otherwise: {words}", "", width)
+        decides = [name for name, _ in row.first.says if name in row.decides]
+        table.append((*map(row.text, varies), row.first.kind, ", ".join(decides)))
+    yield from _columns(table, width, "")
+    decisive = {v.rule: judge.rule(v) for row in rows for v in row.first.verdicts if v.rule in row.decides}
+    for rule in decisive.values():
+        yield from _paragraph(f"[{rule.id}] {rule.says.strip()}", width)
+        yield from wrapped(_source(rule), "    ", width)
+    yield from _assumed([row.first for row in rows], width)
 
 
 def _columns(table: Sequence[Sequence[str]], width: int, indent: str) -> Iterator[str]:
@@ -618,30 +735,27 @@ def _columns(table: Sequence[Sequence[str]], width: int, indent: str) -> Iterato
             yield from wrapped(row[-1], indent + "    ", width)
 
 
-def document(sets: Sequence[Judged], judge: Judge, given: Mapping[str, str] | None) -> dict[str, Any]:
-    """The answer as JSON values.  given: of a single set; None: there are several, and nothing nearer is looked for."""
+def document(sets: Sequence[Judged], choices: Choices, judge: Judge) -> dict[str, Any]:
+    """The answer as JSON values.  Of several sets, nothing nearer is looked for."""
+    given = {name: values[0].value for name, values in choices.items()}
     return {
         "version": VERSION,
         "host": judge.host.name if judge.host else None,
         "sets": [
             {
-                **{part: str(value) for part, value in judged.values.items()},
+                **judged.values,
                 "verdict": judged.kind,
-                "rules": [
-                    {"id": rule.id, "verdict": verdict.kind, "says": rule.says.strip()}
-                    | {"known": rule.known, "source": rule.source.strip(), "fixed": rule.fixed}
-                    for verdict in judged.verdicts
-                    for rule in (judge.rules[verdict.rule],)
-                ],
-                "unknown": [list(pair) for pair in judged.unjudged],
-                "runs": [list(pair) for pair in judged.runs],
-                "assumed": dict(judged.assumed),
-                "nearest": None
-                if given is None
-                else nearest(judge, judged, given)
-                if judged.kind in (REFUSED, UNKNOWN)
-                else [],
+                "rules": [_rule(judge.rule(verdict), verdict) for verdict in judged.verdicts],
+                "unknown": judged.unjudged,
+                "runs": judged.runs,
+                "assumed": judged.assumed,
+                "nearest": nearest(judge, judged, [given]) if len(sets) == 1 else None,
             }
             for judged in sets
         ],
     }
+
+
+def _rule(rule: Rule, verdict: Verdict) -> dict[str, str]:
+    words = {"says": rule.says.strip(), "known": rule.known, "source": rule.source.strip(), "fixed": rule.fixed}
+    return {"id": rule.id, "verdict": verdict.kind, **words}

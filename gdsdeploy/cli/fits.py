@@ -73,18 +73,18 @@ def command(
     from gdsdeploy import fits
 
     given = {"driver": driver, "kernel": kernel, "nvidia-fs": nvidia_fs, "libcufile": libcufile, "cuda": cuda}
-    choices = fits.read((*words, *(f"{name}={text}" for name, text in given.items() if text is not None)))
     options.require(not (here and evidence), "--here does not go with --evidence")
-    options.require(bool(choices or here or evidence), f"name what should go together, or --here.\n{fits.EXAMPLES}")
-    judge = fits.Judge(_host(evidence) if here or evidence else None)
+    host = here or evidence is not None
+    asked = [*words, *(f"{name}={text}" for name, text in given.items() if text is not None)]
+    options.require(host or bool(asked), f"name what should go together, or --here.\n{fits.EXAMPLES}")
+    choices = fits.read(asked, alone=not host)
+    judge = fits.Judge(_host(evidence) if host else None)
     sets = judge.all(choices)
-    rows = fits.folded(sets, choices)
-    first = {subject: values[0].value for subject, values in choices.items()}
     if as_json:
-        console.json(fits.document(sets, judge, first if len(sets) == 1 else None))
+        console.json(fits.document(sets, choices, judge))
     else:
         width = max(NARROW, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
-        console.data(fits.render(rows, judge, first, width, verbose=verbose))
+        console.data(fits.render(sets, choices, judge, width, verbose=verbose))
     kinds = {judged.kind for judged in sets}
     if not kinds & {compat.FITS, compat.WARNED}:
         error = ChecksUnknown if compat.UNKNOWN in kinds else ChecksFailed
