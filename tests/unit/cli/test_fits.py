@@ -164,7 +164,7 @@ def test_what_runs_on_a_host_was_built(run: Run) -> None:
 
 
 def test_another_kernel_for_a_host_is_judged_anew(run: Run) -> None:
-    """Whose driver a Debian host has isn't known, so nobody knows whether it builds; a word says it."""
+    """Whose driver a Debian host has isn't known, so whether it builds is unknown; a word says it."""
     evidence = ("--evidence", HOSTS / "lab-vm-provisioned.json", "kernel=6.19.2")
     code, out, _ = run(*evidence)
     assert code == 31
