@@ -104,30 +104,48 @@ def _of_change(change: Change, seen: Seen, tags: Tags) -> Iterator[dict[str, Any
         "source": f"{change.source}; tags of NVIDIA's repository through {tags.newest}, of {tags.date}",
         "fixed": change.fixed or _fixed(name, seen),
     }
+    breaks, unknown = list(seen.breaks), list(seen.unknown)
+    all_of = {subject: list(texts) for subject, texts in change.when.items()}
     # Distributions patch modules for kernels only.
-    own = {**change.kernels, **({origin: "!=debian, !=ubuntu"} if change.kernel else {})}
-    if seen.breaks:
+    of_nvidia = {origin: "!=debian, !=ubuntu"} if change.kernel or change.maybe else {}
+    has, maybe = ({"kernel": list(kernels)} if kernels else {} for kernels in (change.kernel, change.maybe))
+    #: (whether there is such a rule, end of its id, sentence after the change's, when, effect, releases)
+    rules: tuple[tuple[bool, str, str, dict[str, Any], str, list[str]], ...] = (
+        (not maybe or bool(has), "", "", {**has, **all_of, **of_nvidia}, "refuses", breaks),
+        (
+            not maybe or bool(has),
+            "-unknown",
+            " No source tells whether this release knows it.",
+            {**has, **all_of, **of_nvidia},
+            "doubts",
+            unknown,
+        ),
+        (
+            bool(maybe),
+            "-maybe",
+            " No source tells whether that concerns this kernel.",
+            {**maybe, **all_of, **of_nvidia},
+            "doubts",
+            [*breaks, *unknown],
+        ),
+        (
+            bool(of_nvidia),
+            "-ubuntu",
+            " No source tells whether Ubuntu's patches add it; gdsdeploy lock --prove tries it.",
+            {"kernel": [*change.kernel, *change.maybe], **all_of, origin: "ubuntu"},
+            "doubts",
+            [*breaks, *unknown],
+        ),
+    )
+    for exists, end, says, when, effect, releases in rules:
+        if exists and releases:
+            rule = {"id": change.id + end, "says": change.says + says, "when": when, effect: {change.module: releases}}
+            yield {**rule, **common}
+    if change.others:
+        when = {**has, **of_nvidia}
         yield {
-            "id": change.id,
-            "says": change.says,
-            "when": own,
-            "refuses": {change.module: list(seen.breaks)},
-            **common,
-        }
-    if seen.unknown:
-        says = f"No source tells whether this release knows a change of the kernel. {change.says}"
-        doubts = {change.module: list(seen.unknown)}
-        yield {"id": f"{change.id}-unknown", "says": says, "when": own, "doubts": doubts, **common}
-    if change.kernel and (seen.breaks or seen.unknown):
-        says = f"Whether Ubuntu's patches add this isn't known, so prove it (gdsdeploy lock --prove). {change.says}"
-        doubts = {change.module: [*seen.breaks, *seen.unknown]}
-        yield {
-            "id": f"{change.id}-ubuntu",
-            "says": says,
-            "when": {**change.kernels, origin: "ubuntu"},
-            "doubts": doubts,
-            **common,
-        }
+            "id": f"{change.id}-others", "says": change.others, "when": when, "warns": {change.module: breaks}, **common
+        }  # fmt: skip
 
 
 def of_debian(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
@@ -65,16 +65,13 @@ class Change(Model):
     source: str
     known: Literal["measured", "source", "documentation"] = "source"
     kernel: Ranges = ()
+    maybe: Ranges = ()
     when: Conditions = Field(default_factory=dict)
+    others: str = ""
     knows: dict[str, str] = Field(default_factory=dict)
     uses: dict[str, str] = Field(default_factory=dict)
     documents: Annotated[tuple[Document, ...], Strict(False)] = ()
     fixed: str = ""
-
-    @property
-    def kernels(self) -> dict[str, list[str]]:
-        """What holds of the combinations that it concerns."""
-        return {subject: list(texts) for subject, texts in {"kernel": self.kernel, **self.when}.items() if texts}
 
 
 class ChangeFile(Model):
@@ -194,6 +191,7 @@ class Clone:
             self._found[key] = re.search(pattern, self._read(content), re.MULTILINE) is not None
         return self._found[key]
 
+    @lru_cache(maxsize=1024)  # noqa: B019 # about as many files as a release has; there are two clones
     def _read(self, content: str) -> str:
         assert self._reader.stdin
         assert self._reader.stdout
@@ -215,9 +213,9 @@ def state_of(change: Change, clone: Clone, tag: Tag) -> State:
     return "breaks" if clone.has(tag, change.uses) else "unused"
 
 
-def states(change: Change, clone: Clone) -> list[tuple[Tag, State]]:
-    """Each release that the tags or documents tell of, in the order of versions; documents go before tags."""
-    known: dict[str, tuple[Tag, State]] = {tag.version: (tag, state_of(change, clone, tag)) for tag in clone.tags}
+def states(change: Change, tags: Sequence[tuple[Tag, State]]) -> list[tuple[Tag, State]]:
+    """Each release that tags or documents tell of, in the order of versions; documents go before tags."""
+    known = {tag.version: (tag, state) for tag, state in tags}
     for each in change.documents:
         time = datetime.combine(each.date, datetime.min.time(), UTC).timestamp()
         known[each.version] = Tag(each.version, time), "knows" if each.knows else "breaks"
@@ -257,7 +255,7 @@ def _pieces(states: Sequence[tuple[Tag, State]]) -> Iterator[tuple[State, str, s
         branches.setdefault(tag.branch, []).append((tag, state))
     state = states[0][1]
     # What the oldest one lacks, those before it lack, too.
-    before = state if state == "breaks" else "unknown"
+    before: State = state if state == "breaks" else "unknown"
     end = ""
     for branch, own in branches.items():
         first, state = own[0]
@@ -281,16 +279,18 @@ def _later(states: Iterable[tuple[Tag, State]]) -> State:
     return "unknown" if state == "breaks" else state
 
 
-def read(clone: Clone, changes: Iterable[Change]) -> Tags:
+def read(clone: Clone, changes: Sequence[Change]) -> Tags:
     """What the tags of a clone say about the changes."""
     newest = max(clone.tags, key=lambda tag: tag.time)
     branches: dict[str, tuple[str, ...]] = {}
+    found: dict[str, list[tuple[Tag, State]]] = {each.id: [] for each in changes}
     for tag in clone.tags:
         branches[tag.branch] = (*branches.get(tag.branch, ()), tag.version)
-    seen = {each.id: ranges(states(each, clone)) for each in changes}
-    return Tags(
-        newest=newest.version, date=datetime.fromtimestamp(newest.time, UTC).date(), tags=branches, changes=seen
-    )
+        for each in changes:
+            found[each.id].append((tag, state_of(each, clone, tag)))
+    seen = {each.id: ranges(states(each, found[each.id])) for each in changes}
+    date = datetime.fromtimestamp(newest.time, UTC).date()
+    return Tags(newest=newest.version, date=date, tags=branches, changes=seen)
 
 
 def new_probes(clone: Clone, before: Iterable[str]) -> Iterator[tuple[str, list[str]]]:

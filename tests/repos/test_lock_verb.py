@@ -152,13 +152,13 @@ def test_the_change_list_names_what_moved(debian: Debian, verb: Verb) -> None:
     newer = [
         *without(TRIXIE, *(p["Package"] for p in gds("2.19.7", "1.9.1.3", "12.4.1", "2"))),
         *gds("2.19.7", "1.9.1.3", "12.4.1", "3"),
-        *kernel("6.12.99+deb13", "6.12.99-1"),
+        *kernel("6.12.96+deb13", "6.12.96-1"),
     ]
     debian.publish(suites(newer))
     out = verb("lock", "--upgrade", debian.fleet).out
-    assert "  kernel 6.12.94+deb13-amd64 → 6.12.99+deb13-amd64\n" in out
+    assert "  kernel 6.12.94+deb13-amd64 → 6.12.96+deb13-amd64\n" in out
     assert "  linux-image-6.12.94+deb13-amd64 6.12.94-1 (removed)\n" in out
-    assert "  linux-image-6.12.99+deb13-amd64 6.12.99-1 (added)\n" in out
+    assert "  linux-image-6.12.96+deb13-amd64 6.12.96-1 (added)\n" in out
     assert "  nvidia-fs-dkms 2.19.7~12.4.1-2 → 2.19.7~12.4.1-3 (upgraded)\n" in out
 
 
@@ -167,7 +167,7 @@ def test_json_is_one_object_on_stdout(debian: Debian, verb: Verb) -> None:
     assert report["changed"] is True
     assert report["profiles"]["gds"]["kernel"] == "6.12.94+deb13-amd64"
     assert report["digest"] == lockfile.read(lockfile.beside(debian.fleet)).digest
-    assert [warning["rule"] for warning in report["warnings"]] == ["nvidia-fs-vm-io"]
+    assert [warning["rule"] for warning in report["warnings"]] == ["nvidia-fs-no-io", "nvidia-fs-vm-io"]
     assert {change["what"] for change in report["changes"]} >= {"kernel", "driver", "libcuda1"}
 
 
@@ -279,7 +279,7 @@ NEWER: list[Stanza] = [
     *open_driver("550.200.01", "1"),
     *proprietary_driver("550.200.01", "1"),
     *gds("2.19.7", "1.9.1.3", "12.4.1", "3"),
-    *kernel("6.12.99+deb13", "6.12.99-1"),
+    *kernel("6.12.96+deb13", "6.12.96-1"),
     package("dkms", "3.3.0-1", architecture="all", depends="kmod"),
 ]
 
@@ -306,10 +306,10 @@ def test_what_is_locked_stays(moved: Debian, verb: Verb) -> None:
         ("nvidia-fs", {"nvidia-fs-dkms"}),
         ("libcufile", {"libcufile0", "gds-tools"}),
         ("dkms", {"dkms"}),
-        ("kernel", {"kernel", "linux-image-6.12.94+deb13-amd64", "linux-image-6.12.99+deb13-amd64",
-                    "linux-headers-6.12.94+deb13-amd64", "linux-headers-6.12.99+deb13-amd64",
-                    "linux-headers-6.12.94+deb13-common", "linux-headers-6.12.99+deb13-common",
-                    "linux-kbuild-6.12.94+deb13", "linux-kbuild-6.12.99+deb13"}),
+        ("kernel", {"kernel", "linux-image-6.12.94+deb13-amd64", "linux-image-6.12.96+deb13-amd64",
+                    "linux-headers-6.12.94+deb13-amd64", "linux-headers-6.12.96+deb13-amd64",
+                    "linux-headers-6.12.94+deb13-common", "linux-headers-6.12.96+deb13-common",
+                    "linux-kbuild-6.12.94+deb13", "linux-kbuild-6.12.96+deb13"}),
     ],
 )  # fmt: skip
 def test_an_upgrade_moves_what_was_named_and_nothing_else(
@@ -342,7 +342,7 @@ def test_a_driver_that_would_take_the_kernel_with_it_stays_and_says_so(debian: D
     debian.publish(suites(NEWER))
     assert run("lock", "--upgrade", debian.fleet, "kernel") == 0
     target = read_lock(debian.fleet)
-    assert (target.driver.version, target.kernel.release) == ("550.163.01", "6.12.99+deb13-amd64")
+    assert (target.driver.version, target.kernel.release) == ("550.163.01", "6.12.96+deb13-amd64")
     assert ("kernel 6.12.107+deb13-amd64", "driver-550-pci-resize") in {(r.what, r.rule) for r in target.refused}
 
 
@@ -433,7 +433,7 @@ def test_explain_a_kernel(moved: Debian, verb: Verb) -> None:
     assert "  warned     [nvidia-fs-vm-io]" in out
     newer = [each.splitlines() for each in out.split("  newer      ")[1:]]
     assert [each[0] for each in newer] == [
-        "kernel 6.12.107+deb13-amd64", "kernel 6.12.100+deb13-amd64", "kernel 6.12.99+deb13-amd64"
+        "kernel 6.12.107+deb13-amd64", "kernel 6.12.100+deb13-amd64", "kernel 6.12.96+deb13-amd64"
     ]  # fmt: skip
     newest, headless, admitted = (each[1:] for each in newer)
     assert newest[0].startswith("    - [driver-550-pci-resize] Open drivers 550.163.01 and 555.58.02 as packaged")

@@ -56,6 +56,9 @@ gpu1: FAIL: this host has no GPU
   GPUs        none
 
 Which rules about versions speak
+  warning: nvidia-fs before 2.26.6 moves no data on kernel 6.10 and newer: it compiles
+    and loads, and each read and write ends with 0 bytes. Here: nvidia-fs 2.19.7, kernel
+    6.12.94 (6.12.94+deb13-amd64). [nvidia-fs-no-io]
   warning: nvidia-fs before 2.26.6 marks its shadow mapping VM_IO; on newer kernels the
     module loads but transfers can fail with EFAULT, so prove a real transfer before
     trusting this pair. Here: nvidia-fs 2.19.7, kernel 6.12.94 (6.12.94+deb13-amd64).
@@ -125,7 +128,9 @@ def test_as_data() -> None:
     )
     assert set(report) == set(documented)
     assert report["stack"][2] == {"part": "driver", "version": "550.163.01 open", "unknown": ""}
-    assert [(rule["id"], rule["says"]) for rule in report["rules"]] == [("nvidia-fs-vm-io", "warning")]
+    assert [(rule["id"], rule["says"]) for rule in report["rules"]] == [
+        ("nvidia-fs-no-io", "warning"), ("nvidia-fs-vm-io", "warning")
+    ]  # fmt: skip
     assert [(mount["mount"], mount["path"]) for mount in report["mounts"]] == [("/mnt/nvme", "compat")]
     assert (report["not_judged"], report["processes"]) == (["/"], None)
 

@@ -42,9 +42,14 @@ def test_only_rules_about_a_build_explain_a_failed_one() -> None:
 
 
 def test_the_driver_on_kernels_that_changed_below_it() -> None:
-    for kernel, expected in (("6.12.94", []), ("6.12.107", ["driver-550-pci-resize"]), ("6.1.176", [])):
+    for kernel, expected in (
+        ("6.12.94", []),
+        ("6.12.107", ["driver-550-pci-resize", "driver-pci-resize"]),
+        ("6.1.176", []),
+    ):
         assert refused({**FS, "kernel": kernel}, "driver") == expected
-    assert refused({**FS, "kernel": "6.12.107", "driver": "580.95.05"}, "driver") == []
+    assert refused({**FS, "kernel": "6.12.107", "driver": "580.95.05"}, "driver") == ["driver-pci-resize"]
+    assert refused({**FS, "kernel": "6.12.107", "driver": "580.142"}, "driver") == []
     assert refused({**FS, "flavour": "proprietary", "nvidia_fs": "2.19.7", "kernel": "6.1.176"}) == [
         "nvidia-fs-open-only"
     ]
@@ -54,7 +59,9 @@ def test_the_kernels_of_2026_explain_a_failed_build() -> None:
     """A build doesn't know whose package the driver is from, so a rule about NVIDIA's own is named."""
     assert refused({**FS, "kernel": "7.2.3", "driver": "595.84"}, "driver") == ["driver-kernel-7.2"]
     assert refused({**FS, "kernel": "7.2.3", "driver": "615.71.09"}, "driver") == []
-    assert "driver-vma-write-locked" in refused({**FS, "kernel": "7.0.9", "driver": "580.119.02"}, "driver")
+    old = {**FS, "kernel": "7.0.9", "driver": "580.126.20"}
+    assert refused(old, "driver") == []
+    assert refused({**old, "flavour": "proprietary"}, "driver") == ["driver-vma-write-locked"]
     assert refused({**FS, "kernel": "6.18.8", "nvidia_fs": "2.28.4"}) == ["nvidia-fs-kernel-6.18"]
     assert refused({**FS, "kernel": "6.18.8", "nvidia_fs": "2.29.4"}) == []
 

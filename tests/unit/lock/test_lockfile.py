@@ -247,11 +247,11 @@ def changed(**changes: Any) -> Lock:
 
 def test_changes_read_as_a_list() -> None:
     new = changed(
-        kernel=Kernel(release="6.12.99+deb13-amd64", version="6.12.99-1"),
+        kernel=Kernel(release="6.12.96+deb13-amd64", version="6.12.96-1"),
         packages=(package("added"), package("dkms", "3.2.1-1"), package("libcuda1", sha256="0" * 64)),
     )
     assert [str(change) for change in lockfile.changes(LOCK, new)] == [
-        "kernel 6.12.94+deb13-amd64 → 6.12.99+deb13-amd64",
+        "kernel 6.12.94+deb13-amd64 → 6.12.96+deb13-amd64",
         "added 550.163.01-2 (added)",
         "dkms 3.2.2-1~deb13u1 → 3.2.1-1 (downgraded)",
         "libcuda1 550.163.01-2 → 550.163.01-2 (rebuilt)",

@@ -48,7 +48,7 @@ TWO_DRIVERS = [
     *TRIXIE,
     *open_driver("570.133.07", "1"),
     *proprietary_driver("570.133.07", "1"),
-    *kernel("6.12.99+deb13", "6.12.99-1"),
+    *kernel("6.12.96+deb13", "6.12.96-1"),
 ]
 
 
@@ -234,10 +234,10 @@ def test_case(name: str) -> None:
 
 
 def test_headers_of_another_build_do_not_do() -> None:
-    older = [p for p in kernel("6.12.99+deb13", "6.12.99-1") if p["Package"].startswith("linux-headers")]
-    result = target([*TRIXIE, *kernel("6.12.99+deb13", "6.12.99-2", headers=False), *older])
+    older = [p for p in kernel("6.12.96+deb13", "6.12.96-1") if p["Package"].startswith("linux-headers")]
+    result = target([*TRIXIE, *kernel("6.12.96+deb13", "6.12.96-2", headers=False), *older])
     assert result.kernel.release == "6.12.94+deb13-amd64"
-    assert ("kernel 6.12.99+deb13-amd64", "kernel-headers") in {(r.what, r.rule) for r in result.refused}
+    assert ("kernel 6.12.96+deb13-amd64", "kernel-headers") in {(r.what, r.rule) for r in result.refused}
 
 
 def test_kernels_build_tools_come_from_its_own_build() -> None:

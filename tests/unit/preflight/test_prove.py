@@ -78,7 +78,7 @@ def test_a_kernel_without_headers_is_refused_by_name() -> None:
     with pytest.raises(NoSolution) as error:
         stacks(StackChoices(("6.12.100+deb13-amd64",)))
     assert "no linux-headers-6.12.100+deb13-amd64" in error.value.message
-    assert "6.12.107+deb13-amd64, 6.12.99+deb13-amd64, 6.12.94+deb13-amd64" in str(error.value.hint)
+    assert "6.12.107+deb13-amd64, 6.12.96+deb13-amd64, 6.12.94+deb13-amd64" in str(error.value.hint)
 
 
 def test_a_driver_that_is_not_on_offer_is_refused_with_those_that_are() -> None:
@@ -118,7 +118,7 @@ def test_a_repository_without_a_compiler_is_refused() -> None:
 
 #: Kernels that the shipped rules admit with the driver, and two versions of nvidia-fs.
 OFFERED: list[Stanza] = [
-    *TRIXIE, *kernel("6.12.96+deb13", "6.12.96-1"), *kernel("6.12.99+deb13", "6.12.99-1"),
+    *TRIXIE, *kernel("6.12.95+deb13", "6.12.95-1"), *kernel("6.12.96+deb13", "6.12.96-1"),
     *gds("2.19.8", "1.9.1.3", "12.4.2", "1"),
 ]  # fmt: skip
 FLEET = Fleet.model_validate({"version": 1, "profiles": {"gds": {"os": "debian-13"}}, "hosts": {"gpu1": "gds"}})
@@ -181,7 +181,7 @@ def run(
 
 def test_the_newest_stack_that_builds_is_proven(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     proven, tried = run(path, monkeypatch, lambda *_: "")
-    assert tried == [("6.12.99+deb13-amd64", "2.19.8")]
+    assert tried == [("6.12.96+deb13-amd64", "2.19.8")]
     target = proven.resolved.lock.targets["gds"]
     assert target.proof == compat.ingredients(target)
     assert compat.is_proven(target)
@@ -190,24 +190,24 @@ def test_the_newest_stack_that_builds_is_proven(path: Path, monkeypatch: pytest.
 
 def test_a_driver_that_fails_teaches_about_that_kernel(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(kernel: str, _: str) -> str:
-        return "driver" if kernel == "6.12.99+deb13-amd64" else ""
+        return "driver" if kernel == "6.12.96+deb13-amd64" else ""
 
     proven, tried = run(path, monkeypatch, fails)
-    assert tried == [("6.12.99+deb13-amd64", "2.19.8"), ("6.12.96+deb13-amd64", "2.19.8")]
+    assert tried == [("6.12.96+deb13-amd64", "2.19.8"), ("6.12.95+deb13-amd64", "2.19.8")]
     (rule,) = own_blocks(path)
-    assert rule.when["kernel_package"] == ("==6.12.99-1",)
+    assert rule.when["kernel_package"] == ("==6.12.96-1",)
     assert rule.refuses == {"driver_package": ("==550.163.01-2",)}
     assert (BROKEN in rule.source, "sha256:" in rule.source) == (True, True)
     target = proven.resolved.lock.targets["gds"]
     assert (rule.id in {one.rule for one in target.refused}, compat.is_proven(target)) == (True, True)
     assert [(each.rule, each.record.failed) for each in proven.attempts] == [(rule.id, True), ("", False)]
     # The next run doesn't try that again.
-    assert run(path, monkeypatch, fails)[1] == [("6.12.96+deb13-amd64", "2.19.8")]
+    assert run(path, monkeypatch, fails)[1] == [("6.12.95+deb13-amd64", "2.19.8")]
 
 
 def test_an_nvidia_fs_that_fails_alone_is_exchanged_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, tried = run(path, monkeypatch, lambda _, fs: "nvidia_fs" if fs == "2.19.8" else "")
-    assert tried == [("6.12.99+deb13-amd64", "2.19.8"), ("6.12.99+deb13-amd64", "2.19.7")]
+    assert tried == [("6.12.96+deb13-amd64", "2.19.8"), ("6.12.96+deb13-amd64", "2.19.7")]
     (rule,) = own_blocks(path)
     assert rule.refuses == {"nvidia_fs_package": ("==2.19.8~12.4.2-1",)}
 
@@ -216,7 +216,7 @@ def test_it_gives_up_after_some_and_goes_on_there(path: Path, monkeypatch: pytes
     def old(kernel: str, _: str) -> str:
         return "" if kernel == "6.12.94+deb13-amd64" else "driver"
 
-    with pytest.raises(ModuleBuildFailed, match=r"none of 2 stacks builds(.|\n)*6\.12\.99(.|\n)*6\.12\.96"):
+    with pytest.raises(ModuleBuildFailed, match=r"none of 2 stacks builds(.|\n)*6\.12\.96(.|\n)*6\.12\.95"):
         run(path, monkeypatch, old, tries=2)
     assert len(own_blocks(path)) == 2
     assert run(path, monkeypatch, old, tries=2)[1] == [("6.12.94+deb13-amd64", "2.19.8")]
@@ -232,7 +232,7 @@ def test_trouble_of_this_machine_teaches_nothing(path: Path, monkeypatch: pytest
     with pytest.raises(ChecksUnknown, match=BROKEN):
         run(path, monkeypatch, lambda *_: "driver", fails=Answer.UNKNOWN)
     assert not own_rules_of(path).exists()
-    assert run(path, monkeypatch, lambda *_: "")[1] == [("6.12.99+deb13-amd64", "2.19.8")], (
+    assert run(path, monkeypatch, lambda *_: "")[1] == [("6.12.96+deb13-amd64", "2.19.8")], (
         "the next run tries it again"
     )
 
@@ -278,7 +278,7 @@ def test_a_lock_without_a_proof_has_no_key_for_it(tmp_path: Path) -> None:
     ],
 )
 def test_rules_of_people_are_read_with_every_problem(path: Path, change: dict[str, Any], problem: str) -> None:
-    rule = {"id": "ours", "says": "s", "known": "measured", "source": "s", "refuses": {"kernel": "6.12.99"}}
+    rule = {"id": "ours", "says": "s", "known": "measured", "source": "s", "refuses": {"kernel": "6.12.96"}}
     beside = own_rules_of(path)
     beside.write_text(yaml.safe_dump({"rules": [rule]}))
     assert [one.id for one in own_blocks(path)] == ["ours"]
