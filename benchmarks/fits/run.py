@@ -101,13 +101,18 @@ def stacks(fleet: Fleet, wanted: Sequence[str], fetcher: Fetcher, now: datetime 
 
 
 def predicted(fleet: Fleet, stack: tuple[Option, ...], subject: str) -> tuple[str, list[str]]:
-    """The worst verdict about building ``subject`` for the kernel, and the rules that say so."""
+    """The worst verdict about building and loading ``subject``, and the rules that say so."""
     ((_, profile),) = fleet.profiles.items()
     facts: dict[str, Value | None] = {**base(profile, stack_platform_for(profile.os))}
     for option in stack:
         facts |= option.facts
     verdicts = judge(facts, rules_with(()))
-    about = [each for each in (*verdicts, *unknown_pairs(facts, verdicts)) if is_build(each, subject)]
+    about = [
+        each
+        for each in (*verdicts, *unknown_pairs(facts, verdicts))
+        # nvidia-fs would not load beside some flavours of the driver.
+        if is_build(each, subject) or (subject == NVIDIA_FS and {subject, "flavour"} <= each.subjects)
+    ]
     worst = min((each.kind for each in about), key=KINDS.index, default=FITS)
     return worst, [each.rule for each in about if each.kind == worst]
 
