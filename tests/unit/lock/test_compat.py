@@ -106,9 +106,10 @@ def test_a_driver_that_debian_patches_is_known_up_to_the_kernel_of_its_changelog
         ("2.19.7~12.4.1-2", "6.15.1", compat.UNKNOWN),
         ("2.19.7~12.4.1-2", "6.16", compat.REFUSED),
         ("2.19.7~12.4.1-8.2+b1", "6.19.2", compat.FITS),
-        ("2.19.7~12.4.1-8.2+b1", "7.2.13", compat.UNKNOWN),
+        ("2.19.7~12.4.1-8.2+b1", "7.3.4", compat.FITS),
+        ("2.19.7~12.4.1-8.2+b1", "7.4.1", compat.UNKNOWN),
         ("2.20.5~12.5.0-2+b1", "6.16.1", compat.FITS),
-        ("2.20.5~12.5.0-2+b1", "7.2.13", compat.UNKNOWN),
+        ("2.20.5~12.5.0-2+b1", "7.2.13", compat.REFUSED),
     ],
 )
 def test_an_nvidia_fs_that_debian_patches_is_known_up_to_the_kernel_of_its_changelog(
