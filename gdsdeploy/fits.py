@@ -243,10 +243,10 @@ class Judged:
     #: the values that were given, and those of the host
     values: Mapping[str, str]
     combination: compat.Combination
-    #: subject → value that nobody gave
+    #: subject → value that was not given
     assumed: Mapping[str, str]
     verdicts: tuple[Verdict, ...]
-    #: pairs that nobody knows about
+    #: pairs that no rule speaks about
     unjudged: tuple[tuple[str, str], ...]
     #: pairs that run on the host
     runs: tuple[tuple[str, str], ...] = ()
@@ -260,7 +260,7 @@ class Judged:
 
     @property
     def decides(self) -> frozenset[str]:
-        """Rules of that kind, and pairs that nobody knows about; nothing where all fits."""
+        """Rules of that kind, and pairs that no rule speaks about; nothing where all fits."""
         return frozenset(name for name, kind in self.says if kind == self.kind)
 
     @cached_property
@@ -575,13 +575,13 @@ def _one(row: Row, judge: Judge, width: int, verbose: bool) -> Iterator[str]:
         yield ""
     table = [(topic, kind, _decisive(topic, kind, judge, judged)) for topic, kind in topics.items()]
     yield from _columns(table, width, "  ")
+    yield from _advice(row, judge, width)
     for kind in KINDS:
         for verdict in judged.verdicts:
             if verdict.kind == kind and (verbose or kind != FITS or verdict.rule not in judge.rules):
                 yield from _reason(judge.rule(verdict), kind, width)
         if kind == UNKNOWN and judged.unjudged:
             yield from _paragraph(f"unknown: No source tells whether {_all_pairs(judged.unjudged)} go together.", width)
-    yield from _advice(row, judge, width)
     yield from _host(judge, width, verbose)
     yield from _assumed([judged], width)
 
@@ -630,7 +630,7 @@ def _advice(row: Row, judge: Judge, width: int) -> Iterator[str]:
 
 
 def _open(judged: Judged, part: str) -> bool:
-    """Whether nobody knows about a pair of this part because its maker isn't known."""
+    """Whether no rule speaks about a pair of this part because its maker isn't known."""
     return f"{part}_origin" not in judged.combination and any(part in pair for pair in judged.unjudged)
 
 
@@ -645,7 +645,7 @@ def _assumed(sets: Sequence[Judged], width: int) -> Iterator[str]:
 def _reason(rule: Rule, kind: str, width: int) -> Iterator[str]:
     yield from _paragraph(f"{kind}: {rule.says.strip()} [{rule.id}]", width)
     if rule.fixed and kind != FITS:
-        yield from wrapped(f"fixed: {rule.fixed}", "    ", width)
+        yield from wrapped(f"fixed by: {rule.fixed}", "    ", width)
     yield from wrapped(_source(rule), "    ", width)
 
 
