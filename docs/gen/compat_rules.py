@@ -22,6 +22,9 @@ from gdsdeploy.host.model.compat import Rule
 #: Module → (subject that says who made the package, its name for people).
 _MODULES: Final = {"driver": ("driver_origin", "driver"), "nvidia_fs": ("nvidia_fs_origin", "nvidia-fs")}
 
+#: Proprietary modules whose sources weren't read: Debian's packages of branches 525 to 555 were.
+_PROPRIETARY_UNREAD: Final = {"flavour": "proprietary", "driver": ">=556"}
+
 
 def load(text: str) -> tuple[Rule, ...]:
     """Read compat.yml; raises ValueError (pydantic's) for a rule that is malformed, and for an id given twice."""
@@ -133,6 +136,14 @@ def _of_change(change: Change, seen: Seen, tags: Tags) -> Iterator[dict[str, Any
             "-ubuntu",
             " No source tells whether Ubuntu's patches add it; gdsdeploy lock --prove tries it.",
             {"kernel": [*change.kernel, *change.maybe], **all_of, origin: "ubuntu"},
+            "doubts",
+            [*breaks, *unknown],
+        ),
+        (
+            bool(of_nvidia) and all_of.get("flavour") == ["open"],
+            "-proprietary",
+            " No source tells whether the proprietary modules of this release do the same.",
+            {"kernel": [*change.kernel, *change.maybe], **of_nvidia, **_PROPRIETARY_UNREAD},
             "doubts",
             [*breaks, *unknown],
         ),

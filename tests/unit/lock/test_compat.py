@@ -130,6 +130,24 @@ def test_a_rule_speaks_against_what_it_is_for_and_nothing_else(rule: str) -> Non
     assert [change for change in changes(CASES[rule]["admits"]) if against(rule, change)] == []
 
 
+@pytest.mark.parametrize(
+    ("driver", "flavour", "kind"),
+    [
+        ("550.142", "open", compat.REFUSED),
+        ("550.142", "proprietary", compat.FITS),
+        ("565.77", "open", compat.REFUSED),
+        ("565.77", "proprietary", compat.UNKNOWN),
+        ("570.133.07", "proprietary", compat.FITS),
+    ],
+)
+def test_what_only_open_modules_use_refuses_no_proprietary_ones(driver: str, flavour: str, kind: str) -> None:
+    """Kernel 6.13 changed what only these use; whether newer proprietary ones do, nobody told."""
+    facts: Combination = {"driver": driver, "driver_origin": "nvidia", "flavour": flavour, "kernel": "6.13.2"}
+    verdicts = judge(facts)
+    about = {v.kind for v in (*verdicts, *compat.unknown_pairs(facts, verdicts)) if v.subjects >= {"driver", "kernel"}}
+    assert min(about, key=compat.KINDS.index) == kind
+
+
 def test_the_measured_combinations_are_admitted() -> None:
     bookworm = {
         "driver": "535.261.03", "driver_package": "535.261.03-1", "kernel": "6.1.176", "kernel_package": "6.1.176-1",
