@@ -136,7 +136,7 @@ def test_a_rule_holds_from_the_kernel_on_that_has_the_change(change: Change) -> 
     seen = kernel_changes.tags()["driver"].changes[change.id]
     rules = [rule for rule in RULES if rule.id == change.id]
     flavour = change.when.get("flavour", ("open",))[0]
-    since = change.kernel[-1].removeprefix(">=")
+    since = change.kernel[-1].split(",")[0].removeprefix(">=")
     major, minor = map(int, since.split("."))
     before = f"{major}.{minor - 1}.0" if minor else "6.19.0"
     for driver in (v for versions in kernel_changes.tags()["driver"].tags.values() for v in versions):
