@@ -746,7 +746,7 @@ def why(sets: Sequence[Judged]) -> str:
     if len(sets) > 1:
         return f"none of {len(sets)} sets fits"
     decides = ", ".join(name for name, _ in sets[0].says if name in sets[0].decides)
-    words = "refused by" if sets[0].kind == REFUSED else "nothing is known about"
+    words = "refused by" if sets[0].kind == REFUSED else "no source tells whether it fits:"
     return f"{words} {decides or 'these parts together'}"
 
 
