@@ -50,6 +50,8 @@ _OF: Final = {
     "nvidia_fs": ("nvidia_fs_package",),
     "libcufile": ("cuda",),
 }
+#: What a host's part decides.
+_FOLLOWS: Final = {"driver": "flavour", "nvidia_fs": "mode"}
 _NUMBERS: Final = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6}){0,5}")
 _KERNEL: Final = re.compile(r"([0-9]{1,4}\.[0-9]{1,4})(?:[.+~_-][0-9A-Za-z.+~_-]{0,60})?")
 _PACKAGE: Final = re.compile(r"(?:[0-9]{1,4}:)?[0-9][0-9A-Za-z.+~_-]{0,80}")
@@ -286,6 +288,10 @@ class Judge:
         """given: subject → one value each.  dropped: what doesn't count of the host."""
         replaced = {name for subject in given for name in (subject, *_OF.get(subject, ()))} | set(dropped)
         parts = {k: v for k, v in (self.host.parts if self.host else {}).items() if k not in replaced}
+        for part, follows in _FOLLOWS.items():
+            if part in given and self.host and self.host.parts.get(part) is None:
+                # What the host has without this part says nothing about it.
+                parts.pop(follows, None)
         combination, assumed = _completed(given, parts)
         runs = tuple(
             pair for pair in _BUILT if not replaced & set(pair) and all(parts.get(part) is not None for part in pair)

@@ -188,6 +188,16 @@ def test_a_host_without_a_driver_is_told_how_to_find_one(run: Run) -> None:
     assert run("--evidence", HOSTS / "lab-vm-bare.json", "--driver", "all")[0] == 0
 
 
+def test_a_part_that_a_host_lacks_is_judged_as_anywhere(run: Run) -> None:
+    words = ("driver=580.119.02", "nvidia-fs=2.28.4", "kernel=6.18.44")
+    (on_host,) = sets(run, "--evidence", str(HOSTS / "lab-vm-bare.json"), *words)
+    (alone,) = sets(run, *words)
+    assert alone["verdict"] == "refused"
+    assert {rule["id"]: rule["verdict"] for rule in alone["rules"]}.items() <= {
+        rule["id"]: rule["verdict"] for rule in on_host["rules"]
+    }.items()
+
+
 def test_evidence_that_cannot_be_read(run: Run, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{}")
     assert run("--evidence", tmp_path / "x.json")[0] == 1
