@@ -89,15 +89,17 @@ def newest_of_series(kernels: Sequence[Option]) -> list[Option]:
     return list({".".join(each.version.split(".")[:2]): each for each in reversed(kernels)}.values())
 
 
-def stacks(fleet: Fleet, wanted: Sequence[str], fetcher: Fetcher, now: datetime | None) -> Iterator[tuple[Option, ...]]:
-    """(kernel, driver, nvidia-fs) of every stack to try; the newest kernel of each series unless some are wanted."""
+def stacks(
+    fleet: Fleet, wanted: Sequence[str], fetcher: Fetcher, now: datetime | None
+) -> Iterator[tuple[Option, Option, list[Option]]]:
+    """(kernel, driver, each nvidia-fs, newest first); the newest kernel of each series unless some are wanted."""
     ((name, profile),) = fleet.profiles.items()
     platform = stack_platform_for(profile.os)
     repositories = repo_settings.repositories(fleet, name, platform)
     universe, _ = read_repositories(fetcher, repositories, platform.architecture(profile.arch), now=now)
     drivers, kernels, sources = options.find(profile, platform, universe).levels[:3]
     chosen = [each for each in kernels if each.release in wanted] if wanted else newest_of_series(kernels)
-    yield from ((kernel, driver, sources[0]) for kernel in chosen for driver in drivers)
+    yield from ((kernel, driver, sources) for kernel in chosen for driver in drivers)
 
 
 def predicted(fleet: Fleet, stack: tuple[Option, ...], subject: str) -> tuple[str, list[str]]:
@@ -142,9 +144,10 @@ def rows(suites: str, fleet: Fleet, stack: tuple[Option, ...], cell: Cell | None
 
 def _error(cell: Cell | None, subject: str) -> str:
     if cell is None or cell.record is None:
-        return cell.candidate.problem if cell else ""
+        return cell.candidate.problem.splitlines()[0] if cell else ""
     failed = (each for each in cell.record.modules if (each.module == NVIDIA_FS) == (subject == NVIDIA_FS))
-    return next((each.error for each in failed if each.error), "")
+    # The compiler's own words come after the versions and the folder.
+    return next((each.error.partition(": ")[2] or each.error for each in failed if each.error), "")
 
 
 def line(row: Row) -> str:
@@ -178,12 +181,16 @@ def main(argv: Sequence[str] | None = None) -> int:
                 except GdsError as error:
                     console.say(f"{suites}: {error.message}")
                     continue
-                for stack in chosen:
-                    kernel, driver, source = stack
-                    choices = StackChoices((f"=={kernel.release}",), (f"=={driver.version}",), (f"=={source.version}",))
-                    cell = None
-                    if not arguments.list:
+                for kernel, driver, sources in chosen:
+                    # The newest nvidia-fs that may be installed beside the driver.
+                    for source in sources:
+                        stack, cell = (kernel, driver, source), None
+                        choices = StackChoices(*((f"=={each.release or each.version}",) for each in stack))
+                        if arguments.list:
+                            break
                         (cell,) = preflight(fleet, None, [suites], choices, again=False, fetcher=fetcher, now=now)
+                        if cell.record:
+                            break
                     new = list(rows(suites, fleet, stack, cell))
                     done += new
                     for row in new:
