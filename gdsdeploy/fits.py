@@ -741,6 +741,15 @@ def _columns(table: Sequence[Sequence[str]], width: int, indent: str) -> Iterato
             yield from wrapped(row[-1], indent + "    ", width)
 
 
+def why(sets: Sequence[Judged]) -> str:
+    """Why none of the sets fits."""
+    if len(sets) > 1:
+        return f"none of {len(sets)} sets fits"
+    decides = ", ".join(name for name, _ in sets[0].says if name in sets[0].decides)
+    words = "refused by" if sets[0].kind == REFUSED else "no source tells whether it fits:"
+    return f"{words} {decides or 'these parts together'}"
+
+
 def document(sets: Sequence[Judged], choices: Choices, judge: Judge) -> dict[str, Any]:
     """The answer as JSON values.  Of several sets, nothing nearer is looked for."""
     given = {name: values[0].value for name, values in choices.items()}

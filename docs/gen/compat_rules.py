@@ -17,7 +17,7 @@ from docs.gen.kernel_changes import Change, Seen, Tags
 from gdsdeploy import lock
 from gdsdeploy.files import yamlfile
 from gdsdeploy.fleetfile.rules import RuleFile
-from gdsdeploy.host.model.compat import Rule
+from gdsdeploy.host.model.compat import Rule, parse_versions
 
 #: Module → (subject that says who made the package, its name for people).
 _MODULES: Final = {"driver": ("driver_origin", "driver"), "nvidia_fs": ("nvidia_fs_origin", "nvidia-fs")}
@@ -105,7 +105,7 @@ def _of_change(change: Change, seen: Seen, tags: Tags) -> Iterator[dict[str, Any
     common = {
         "known": change.known,
         "source": f"{change.source}; tags of NVIDIA's repository through {tags.newest}, of {tags.date}",
-        "fixed": change.fixed or _fixed(name, seen),
+        "fixed": change.fixed or _fixed(name, seen, tags),
     }
     breaks, unknown = list(seen.breaks), list(seen.unknown)
     all_of = {subject: list(texts) for subject, texts in change.when.items()}
@@ -183,14 +183,18 @@ def of_debian(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             }
 
 
-def _fixed(name: str, seen: Seen) -> str:
+def _fixed(name: str, seen: Seen, tags: Tags) -> str:
     """The first release of each branch that knows it and whose later ones do; the newest branches are one."""
+    released = [version for versions in tags.tags.values() for version in versions]
     first = dict[str, str]()
     for expression in seen.knows:
         low, _, high = expression.partition(", ")
-        version = low.lstrip(">=")
-        if not high or high == f"<{int(version.split('.')[0]) + 1}":
-            first.setdefault(version.split(".")[0], version)
+        bound = low.lstrip(">=")
+        known = filter(parse_versions(expression).admits, released)
+        version = bound if low.startswith(">=") and "." in bound else next(known, f"one after {bound}")
+        branch = bound.split(".")[0]
+        if not high or high == f"<{int(branch) + 1}":
+            first.setdefault(branch, version)
     *others, last = first.values() or [""]
     return f"{name} {', '.join(others)} or {last}" if others else f"{name} {last}" if last else ""
 

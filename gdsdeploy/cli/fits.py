@@ -88,7 +88,7 @@ def command(
     kinds = {judged.kind for judged in sets}
     if not kinds & {compat.FITS, compat.WARNED}:
         error = ChecksUnknown if compat.UNKNOWN in kinds else ChecksFailed
-        raise error("")
+        raise error(fits.why(sets))
 
 
 def _host(evidence: Path | None) -> fits.Host:

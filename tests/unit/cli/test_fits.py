@@ -47,8 +47,9 @@ def sets(run: Run, *words: str) -> list[dict[str, Any]]:
     ],
 )
 def test_the_verdict_comes_first_and_decides_the_exit_code(run: Run, words: str, code: int, says: str) -> None:
-    ended, out, _ = run(*words.split())
+    ended, out, err = run(*words.split())
     assert (ended, out.splitlines()[0]) == (code, says)
+    assert bool(err) is bool(code)
 
 
 @pytest.mark.parametrize(
