@@ -303,8 +303,6 @@ class Judge:
             if rule.warns or not any(set(pair) <= rule.looks_at for pair in runs)
         ]
         verdicts = self._with_records(combination, compat.judge(combination, rules))
-        if runs:
-            verdicts = [verdict for verdict in verdicts if verdict.rule not in stack.JUDGED_ELSEWHERE]
         doubts = [verdict.subjects for verdict in compat.unknown_pairs(combination, verdicts)]
         unjudged = [pair for pair in compat.PAIRS if set(pair) in doubts and pair not in runs]
         if combination.get("libcufile") and combination.get("driver") and not combination.get("cuda"):
@@ -746,8 +744,9 @@ def why(sets: Sequence[Judged]) -> str:
     if len(sets) > 1:
         return f"none of {len(sets)} sets fits"
     decides = ", ".join(name for name, _ in sets[0].says if name in sets[0].decides)
-    words = "refused by" if sets[0].kind == REFUSED else "no source tells whether it fits:"
-    return f"{words} {decides or 'these parts together'}"
+    if not decides:
+        return "no rule is about these parts together"
+    return f"refused by {decides}" if sets[0].kind == REFUSED else f"no source tells whether it fits: {decides}"
 
 
 def document(sets: Sequence[Judged], choices: Choices, judge: Judge) -> dict[str, Any]:

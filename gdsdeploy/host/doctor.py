@@ -176,7 +176,7 @@ def as_document(diagnosis: Diagnosis) -> Dict[str, Any]:
 def _spoken(rules: stack.Judgement) -> List[Tuple[str, str, str]]:
     """(``forbidden`` or ``warning``, rule, what it says)."""
     forbidden = [("forbidden", name, words) for name, words in rules.forbidden.items()]
-    return forbidden + [("warning", name, rules.warnings[name]) for name in stack.warned(rules)]
+    return forbidden + [("warning", name, words) for name, words in rules.warnings.items()]
 
 
 def _unseen(diagnosis: Diagnosis) -> List[str]:

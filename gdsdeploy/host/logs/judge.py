@@ -452,6 +452,9 @@ def _from_rules(env: Setting, parts: Sequence[Part]) -> Iterator[CauseFound]:
     # Who built a module is seldom in a log; NVIDIA's own is the usual one.
     for subject in ("driver_origin", "nvidia_fs_origin"):
         choices[subject] = choices[subject] or ["nvidia"]
+    # Nor is the flavour: the rules about what compiles are tried with that of GPUDirect Storage.
+    assumed = set() if choices["flavour"] else {"flavour"}
+    choices["flavour"] = choices["flavour"] or ["open"]
     choices = {subject: values for subject, values in choices.items() if values}
     rules = {rule.id: rule for rule in compat.rules_with(())}
     # Of several values, which one counts isn't known: a rule speaks where it does for each.
@@ -470,6 +473,9 @@ def _from_rules(env: Setting, parts: Sequence[Part]) -> Iterator[CauseFound]:
         rule = rules[verdict.rule]
         if runs and {"kernel", "nvidia_fs"} <= rule.looks_at and not verdict.warning:
             continue
+        guessed = bool(assumed & rule.looks_at)
+        if guessed and not {"driver", "kernel"} <= rule.looks_at:
+            continue
         subjects = dict.fromkeys(
             _source(env, subject) for subject in rule.looks_at if env.values(_source(env, subject))
         )
@@ -487,7 +493,9 @@ def _from_rules(env: Setting, parts: Sequence[Part]) -> Iterator[CauseFound]:
             BUILD_RULE_RANK if built else RULE_RANK,
             quotes=tuple(quotes[:QUOTES]),
             # In a build, refused versions are the cause; a rule that only warns is one of several.
-            certainty=(LIKELY if verdict.allowed else SHOWN) if built else (POSSIBLE if verdict.allowed else LIKELY),
+            certainty=(LIKELY if verdict.allowed or guessed else SHOWN)
+            if built
+            else (POSSIBLE if verdict.allowed or guessed else LIKELY),
         )
 
 

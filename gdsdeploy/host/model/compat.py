@@ -298,7 +298,7 @@ class Rule:
         return frozenset((*self.when, *self.needs, *self.refuses, *self.warns, *self.doubts))
 
 
-#: What a rule says of a combination, the worst first.  UNKNOWN: no source tells whether it works.
+#: Kinds of verdicts, the worst first.  UNKNOWN: no source tells whether the combination works.
 REFUSED, UNKNOWN, WARNED, FITS = KINDS = ("refused", "unknown", "warned", "fits")
 
 
@@ -372,7 +372,7 @@ def judge(combination: Combination, rules: Iterable[Rule]) -> List[Verdict]:
     return verdicts
 
 
-#: Subjects of which somebody has to know that they go together.  cuda: the release that libcufile belongs to.
+#: Subjects that a rule has to be about where a combination has both.  cuda: the release that libcufile belongs to.
 PAIRS = (
     ("driver", "kernel"),
     ("nvidia_fs", "kernel"),

@@ -187,8 +187,6 @@ def ofed(facts: HostFacts) -> Optional[str]:
 
 #: A warning without one of these is about programs, not about a path.
 OF_PATHS = {"nvidia_fs", "mode"}
-#: nvidia_fs.py judges it by what nvidia-fs was built against, where the rule warns about every new driver.
-JUDGED_ELSEWHERE = {"nvidia-fs-p2p-abi-580"}
 
 
 @rule(NOTES, 90)
@@ -196,13 +194,8 @@ def notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     if if_known(lambda: requests_p2pdma(facts, lambda: filesystem.storage_of(facts, mount)), False):
         return
     verdict = judge(facts, NVIDIA_FS, "none", facts.rules)
-    of_paths = [name for name in warned(verdict) if OF_PATHS & verdict.rules[name].looks_at]
+    of_paths = [name for name in verdict.warnings if OF_PATHS & verdict.rules[name].looks_at]
     yield from causes(verdict, (*verdict.forbidden, *of_paths))
-
-
-def warned(verdict: Judgement) -> List[str]:
-    """Rules with a warning about what runs."""
-    return [name for name in verdict.warnings if name not in JUDGED_ELSEWHERE]
 
 
 def causes(verdict: Judgement, names: Iterable[str]) -> Iterator[Cause]:

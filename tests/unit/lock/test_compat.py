@@ -173,7 +173,6 @@ def test_only_warnings_are_warnings() -> None:
     newer = {"driver": "580.65.06", "driver_origin": "nvidia", "nvidia_fs_origin": "nvidia", "kernel": "6.17"}
     kinds = {v.rule: v for change in ({}, {**newer, "nvidia_fs": "2.28.2"}) for v in judge({**GOOD, **change})}
     assert {name for name, v in kinds.items() if v.warning} == {
-        "nvidia-fs-p2p-abi-580",
         "nvidia-fs-no-io",
         "nvidia-fs-vm-io",
         "nvidia-fs-sgl-hang",
