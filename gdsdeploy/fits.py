@@ -355,7 +355,9 @@ def _completed(
         if part in given or (combination.get(part) is not None and parts.get("family") not in ("debian", "ubuntu")):
             assumed[f"{part}_origin"] = "nvidia"
     machine = re.search(r"\b(x86_64|aarch64|amd64|arm64)\b", release)
-    arch = machine.group(1) if machine else uname().machine
+    # Only Arm's kernels have pages of 64 KiB.
+    own_arch = "aarch64" if own and own.name.endswith("64k") else uname().machine
+    arch = machine.group(1) if machine else own_arch
     assumed["arch"] = {"amd64": "x86_64", "arm64": "aarch64"}.get(arch, arch)
     assumed = {subject: value for subject, value in assumed.items() if subject not in combination}
     if combination.get("driver") is not None and "flavour" not in combination:
@@ -622,6 +624,13 @@ def _advice(row: Row, judge: Judge, width: int) -> Iterator[str]:
         yield from _paragraph("These fit instead, at most with warnings:", width)
     for answer in answers:
         yield from wrapped(" and ".join(f"{shown(name)} {version}" for name, version in answer.items()), "  - ", width)
+    for part in ("driver", "nvidia_fs"):
+        package = f"{part}_package"
+        if judged.combination.get(f"{part}_origin") == "debian" and package not in judged.combination:
+            version = f"{judged.combination[part]}-1"
+            yield from _paragraph(
+                f"Debian's packages are judged one by one: add, e.g., {shown(package)}={version}", width
+            )
     whose = [part for part in ("driver", "nvidia_fs") if judged.combination.get(part) and _open(judged, part)]
     for part in whose:
         words = f"Say who made the {shown(part)}: {shown(part)}-origin=nvidia, debian or ubuntu."

@@ -57,7 +57,8 @@ def _judge(parts: Tuple[Tuple[str, Maybe[Optional[Value]]], ...], own: Tuple[Rul
     verdicts = compat.judge(decided, rules)
     return Judgement(
         forbidden={verdict.rule: verdict.words for verdict in verdicts if not verdict.allowed},
-        warnings={verdict.rule: verdict.words for verdict in verdicts if verdict.warning},
+        # What runs has been built.
+        warnings={verdict.rule: verdict.words for verdict in compat.without_builds(verdicts) if verdict.warning},
         undecided={
             rule: unknown.get(subject) or f"{subject} {decided[subject]} doesn't tell"
             for rule, subject in compat.undecided(decided, unknown.keys(), rules)
