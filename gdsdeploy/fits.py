@@ -364,9 +364,9 @@ class Row:
 
     def goes_on(self, row: Row, exact: bool) -> bool:
         """Whether the answers are the same."""
-        if exact or self.first.kind in (WARNED, FITS):
-            return (self.first.kind, self.first.says) == (row.first.kind, row.first.says)
-        return self.first.kind == row.first.kind and bool(self.decides & row.decides or not self.first.says)
+        one, other = self.first, row.first
+        decided_alike = not exact and one.kind in (REFUSED, UNKNOWN) and bool(self.decides & row.decides)
+        return one.kind == other.kind and (decided_alike or one.says == other.says)
 
     def shown(self, choices: Choices) -> dict[str, str]:
         """Subject → its values, as ranges of those that are known to follow each other; and a host's parts."""
@@ -574,22 +574,17 @@ def _advice(judged: Judged, judge: Judge) -> Iterator[str]:
             words += " To see which drivers fit its kernel, add --driver all."
         yield words
         return
-    modules = [part for part in ("driver", "nvidia_fs") if judged.combination.get(part)]
-    for part in modules:
-        package = f"{part}_package"
-        if judged.combination.get(f"{part}_origin") == "debian" and package not in judged.combination:
-            version = f"{judged.combination[part]}-1"
-            yield f"Debian's packages are judged one by one: add, e.g., {shown(package)}={version}"
-    nobodys = [
-        shown(part)
-        for part in modules
-        if f"{part}_origin" not in judged.combination and any(part in pair for pair in judged.unjudged)
-    ]
-    for name in nobodys:
-        yield f"Say who made the {name}: {name}-origin=nvidia, debian or ubuntu."
+    whose = False
+    for part in filter(judged.combination.get, ("driver", "nvidia_fs")):
+        name, origin = shown(part), judged.combination.get(f"{part}_origin")
+        if origin == "debian" and f"{part}_package" not in judged.combination:
+            yield f"Debian's packages are judged one by one: add, e.g., {name}-package={judged.combination[part]}-1"
+        if origin is None and any(part in pair for pair in judged.unjudged):
+            whose = True
+            yield f"Say who made the {name}: {name}-origin=nvidia, debian or ubuntu."
     named = [part for part in ("driver", "nvidia_fs", "kernel") if part in judged.values]
     doubted = any(verdict.kind == UNKNOWN for verdict in judged.verdicts)
-    if doubted and not nobodys and "kernel" in named and len(named) > 1:
+    if doubted and not whose and "kernel" in named and len(named) > 1:
         parts = " ".join(f"--{shown(part)} {judged.values[part]}" for part in named)
         yield f"To find out, build it in a throwaway root: gdsdeploy kmod preflight FLEET {parts}"
 

@@ -200,6 +200,12 @@ def test_a_part_that_a_host_lacks_is_judged_as_anywhere(run: Run) -> None:
     }.items()
 
 
+def test_a_maker_of_a_part_that_is_not_there(run: Run) -> None:
+    code, out, _ = run("driver-origin=debian", "nvidia-fs=2.28.4", "kernel=6.18.3")
+    assert code == 30
+    assert "driver-package" not in out
+
+
 def test_evidence_that_cannot_be_read(run: Run, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{}")
     assert run("--evidence", tmp_path / "x.json")[0] == 1
