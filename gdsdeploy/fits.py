@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import resources
-from itertools import combinations, islice, product
+from itertools import combinations, islice, pairwise, product
 from math import prod
 from os import uname
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from gdsdeploy import lock
 from gdsdeploy.errors import NameUnknown, did_you_mean
@@ -42,7 +42,9 @@ _FEW: Final = 16
 _CHANGED: Final = ("driver", "nvidia_fs", "libcufile", "kernel")
 #: Pairs of which one is compiled against the other.
 _BUILT: Final = (("driver", "kernel"), ("nvidia_fs", "kernel"), ("nvidia_fs", "driver"))
-_BUILDS: Final = ("driver", "nvidia_fs", "kernel")
+_LIBRARY: Final = ("libcufile", "driver")
+#: Pairs that may be unknown, in the order of the output: a libcufile of which no release of CUDA is known is one, too.
+_PAIRS: Final = (*compat.PAIRS, _LIBRARY)
 #: What else is known of a part, and goes when another version takes its place.
 _OF: Final = {
     "driver": ("driver_package",),
@@ -60,15 +62,8 @@ _WORD: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,40}")
 _UPSTREAM: Final = re.compile(r"(?<![0-9.])[0-9]+(?:\.[0-9]+)+(?![0-9A-Za-z.+~_-])")
 
 
-class Choice(NamedTuple):
-    """One value of a subject; ``last`` is the last version that it stands for, as a user reads it."""
-
-    value: str
-    last: str
-
-
-#: Subject → what was given of it.
-Choices = Mapping[str, Sequence[Choice]]
+#: Subject → each value that was given of it, and the last version that this value stands for, as a user reads it.
+Choices = Mapping[str, Mapping[str, str]]
 
 
 def shown(subject: str) -> str:
@@ -79,14 +74,6 @@ def shown(subject: str) -> str:
 def _shipped(name: str) -> Any:
     """What a file of the folder lock has."""
     return yamlfile.shipped(resources.files(lock).joinpath(name).read_text(encoding="utf-8"))
-
-
-@cache
-def _tags() -> dict[str, list[str]]:
-    """Module → its releases that were read."""
-    return {
-        name: [tag for tags in block["tags"].values() for tag in tags] for name, block in _shipped("tags.yml").items()
-    }
 
 
 @cache
@@ -114,15 +101,12 @@ def known_versions(subject: str) -> tuple[str, ...]:
 
 def _releases(subject: str, named: set[str]) -> set[str]:
     """The tags, and of versions that rules name those that are newer than the tags of their branch."""
-    newest: dict[str, Any] = {}
-    for tag in _tags().get(subject, ()):
-        branch = _branch(subject, tag)
-        newest[branch] = max(version_order(tag), newest.get(branch, version_order("0")))
-    oldest = min(map(version_order, _tags().get(subject, ())), default=version_order("0"))
-    later = {v for v in named if version_order(v) > newest.get(_branch(subject, v), oldest)}
+    tags = [tag for branch in _shipped("tags.yml")[subject]["tags"].values() for tag in branch]
+    # The tags of each branch, and the branches, are there from the oldest on.
+    newest = {_branch(subject, tag): tag for tag in tags}
+    later = {v for v in named if version_order(v) > version_order(newest.get(_branch(subject, v), tags[0]))}
     # Rules name branches, too.
-    later = {version for version in later if not any(other.startswith(version + ".") for other in named)}
-    return {*_tags().get(subject, ()), *later}
+    return {*tags, *(v for v in later if not any(other.startswith(v + ".") for other in named))}
 
 
 def _branch(subject: str, version: str) -> str:
@@ -135,16 +119,17 @@ def _series(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def read(words: Iterable[str], *, alone: bool) -> dict[str, tuple[Choice, ...]]:
-    """Subject → its versions or words, from ``SUBJECT=VALUE[,VALUE…]``; raises NameUnknown.
+def read(words: Iterable[str], *, alone: bool) -> Choices:
+    """What ``SUBJECT=VALUE[,VALUE…]`` stand for; raises NameUnknown.
 
     alone: whether nothing else is known of the set, as of a host.
     """
-    choices: dict[str, tuple[Choice, ...]] = {}
+    choices: dict[str, Mapping[str, str]] = {}
     for word in words:
         name, _, text = word.partition("=")
         subject = name.strip().lower().replace("-", "_")
-        if not text or not name:
+        values = [value.strip() for value in text.split(",") if value.strip()]
+        if not values or not name:
             raise NameUnknown(f"{word!r} isn't written like driver=580.126.09", hint=EXAMPLES)
         if subject not in compat.SUBJECTS:
             names = list(map(shown, compat.SUBJECTS))
@@ -152,10 +137,10 @@ def read(words: Iterable[str], *, alone: bool) -> dict[str, tuple[Choice, ...]]:
             raise NameUnknown(f"there is no {name!r}{near}", hint=f"There are {', '.join(names)}")
         if subject in choices:
             raise NameUnknown(f"{shown(subject)} stands there twice; separate versions with commas")
-        values = [value.strip() for value in text.split(",") if value.strip()]
-        found = {each.value: each for value in values for each in _values(subject, value)}
-        order = version_order if subject in compat.VERSIONS else list(found).index
-        choices[subject] = tuple(found[value] for value in sorted(found, key=order))
+        found = [item for value in values for item in _values(subject, value).items()]
+        if subject in compat.VERSIONS:
+            found.sort(key=lambda item: version_order(item[0]))
+        choices[subject] = dict(found)
     if alone and len(choices) == 1:
         (name,) = map(shown, choices)
         raise NameUnknown(f"{name} alone goes together with nothing: name another part", hint=EXAMPLES)
@@ -170,16 +155,16 @@ def read(words: Iterable[str], *, alone: bool) -> dict[str, tuple[Choice, ...]]:
 EXAMPLES: Final = "For example: gdsdeploy fits driver=580.126.09 kernel=6.19.2 nvidia-fs=2.28.4 libcufile=1.20"
 
 
-def _values(subject: str, text: str) -> Iterable[Choice]:
-    """What one text of a list stands for; raises NameUnknown."""
-    if subject == "kernel" and (text == ALL or re.fullmatch(r"[0-9]{1,4}\.[0-9]{1,4}", text)):
-        points = [v for v in known_versions(subject) if text in (ALL, _series(v))] or [text]
-        for point, after in zip(points, [*points[1:], ""], strict=True):
-            series = _series(point)
-            last = int(after.split(".")[2]) - 1 if after and _series(after) == series else None
-            yield Choice(point, series if last is None else f"{series}.{last}")
-    else:
-        yield from (Choice(value, value) for value in _words(subject, text))
+def _values(subject: str, text: str) -> dict[str, str]:
+    """What one text of a list stands for, as in Choices; raises NameUnknown."""
+    if subject != "kernel" or not (text == ALL or re.fullmatch(r"[0-9]{1,4}\.[0-9]{1,4}", text)):
+        return {value: value for value in _words(subject, text)}
+    points = [v for v in known_versions(subject) if text in (ALL, _series(v))] or [text]
+    last = {point: _series(point) for point in points}
+    for point, after in pairwise(points):
+        if _series(point) == _series(after):
+            last[point] += f".{int(after.split('.')[2]) - 1}"
+    return last
 
 
 def _words(subject: str, text: str) -> Sequence[str]:
@@ -196,16 +181,14 @@ def _words(subject: str, text: str) -> Sequence[str]:
         return known_versions(subject)
     _require_version(subject, text)
     versions = known_versions(subject) if subject in PARTS else ()
-    if subject not in _BRANCHES or text in versions:
-        return (text,)
-    within = tuple(version for version in versions if version.startswith(text + "."))
-    if not within and "." not in text:
-        branches = list(dict.fromkeys(version.split(".")[0] for version in versions))
-        raise NameUnknown(
-            f"{shown(subject)}: no version of a branch {text} is known",
-            hint=f"Write a whole version, such as {versions[-1]}, or one of the branches {', '.join(branches)}",
-        )
-    return within or (text,)
+    if subject in _BRANCHES and text not in versions:
+        within = [version for version in versions if version.startswith(text + ".")]
+        if not within and "." not in text:
+            branches = ", ".join(dict.fromkeys(version.split(".")[0] for version in versions))
+            hint = f"Write a whole version, such as {versions[-1]}, or one of the branches {branches}"
+            raise NameUnknown(f"{shown(subject)}: no version of a branch {text} is known", hint=hint)
+        return within or (text,)
+    return (text,)
 
 
 def _require_version(subject: str, text: str) -> None:
@@ -247,6 +230,7 @@ class Judged:
     combination: compat.Combination
     #: subject → value that was not given
     assumed: Mapping[str, str]
+    #: those of rules and records, then one for each of ``unjudged``
     verdicts: tuple[Verdict, ...]
     #: pairs that no rule speaks about
     unjudged: tuple[tuple[str, str], ...]
@@ -256,20 +240,18 @@ class Judged:
     @cached_property
     def kind(self) -> str:
         """The worst of what is known: one of compat.KINDS."""
-        kinds = {verdict.kind for verdict in self.verdicts}
-        kinds |= {UNKNOWN} if self.unjudged or not (self.verdicts or self.runs) else set()
-        return next((kind for kind in KINDS if kind in kinds), FITS)
-
-    @property
-    def decides(self) -> frozenset[str]:
-        """Rules of that kind, and pairs that no rule speaks about; nothing where all fits."""
-        return frozenset(name for name, kind in self.says if kind == self.kind)
+        kinds = {verdict.kind for verdict in self.verdicts} or {FITS if self.runs else UNKNOWN}
+        return min(kinds, key=KINDS.index)
 
     @cached_property
     def says(self) -> tuple[tuple[str, str], ...]:
         """(rule or pair, kind) of all that doesn't fit."""
-        rules = [(verdict.rule, verdict.kind) for verdict in self.verdicts if verdict.kind != FITS]
-        return (*rules, *((_pair(pair), UNKNOWN) for pair in self.unjudged))
+        return tuple((verdict.rule, verdict.kind) for verdict in self.verdicts if verdict.kind != FITS)
+
+    @cached_property
+    def decides(self) -> frozenset[str]:
+        """Rules of the set's kind, and pairs that no rule speaks about; nothing where all fits."""
+        return frozenset(name for name, kind in self.says if kind == self.kind)
 
 
 class Judge:
@@ -279,55 +261,53 @@ class Judge:
         self.host = host
         self.rules = {rule.id: rule for rule in compat.rules_with(host.rules if host else ())}
         self._rules_about = cache(self._asking_about)
-        self._records = tuple(kept())
+        self._records = kept()
 
     def _asking_about(self, subjects: frozenset[str]) -> tuple[Rule, ...]:
         return tuple(rule for rule in self.rules.values() if rule.looks_at <= subjects)
 
     def judge(self, given: Mapping[str, str], dropped: Iterable[str] = ()) -> Judged:
         """given: subject → one value each.  dropped: what doesn't count of the host."""
-        replaced = {name for subject in given for name in (subject, *_OF.get(subject, ()))} | set(dropped)
-        parts = {k: v for k, v in (self.host.parts if self.host else {}).items() if k not in replaced}
-        for part, follows in _FOLLOWS.items():
-            if part in given and self.host and self.host.parts.get(part) is None:
-                # What the host has without this part says nothing about it.
-                parts.pop(follows, None)
+        of_host = self.host.parts if self.host else {}
+        replaced = _with_its(given) | {*dropped}
+        # What the host has without a part says nothing about it.
+        follows = {follows for part, follows in _FOLLOWS.items() if part in given and of_host.get(part) is None}
+        parts = {name: value for name, value in of_host.items() if name not in replaced | follows}
         combination, assumed = _completed(given, parts)
-        runs = tuple(
-            pair for pair in _BUILT if not replaced & set(pair) and all(parts.get(part) is not None for part in pair)
-        )
+        runs = tuple(pair for pair in _BUILT if all(parts.get(part) is not None for part in pair))
         rules = [
             rule
             for rule in self._rules_about(frozenset(combination))
             # What is loaded has been built.
             if rule.warns or not any(set(pair) <= rule.looks_at for pair in runs)
         ]
-        verdicts = self._with_records(combination, compat.judge(combination, rules))
+        verdicts = with_records(combination, compat.judge(combination, rules), self._records)
         doubts = [verdict.subjects for verdict in compat.unknown_pairs(combination, verdicts)]
         unjudged = [pair for pair in compat.PAIRS if set(pair) in doubts and pair not in runs]
         if combination.get("libcufile") and combination.get("driver") and not combination.get("cuda"):
-            unjudged.append(("libcufile", "driver"))
+            unjudged.append(_LIBRARY)
+        for pair in unjudged:
+            words = f"No source tells whether this {shown(pair[0])} and this {shown(pair[1])} go together."
+            verdicts.append(Verdict(_pair(pair), UNKNOWN, words, frozenset(pair)))
         values = {name: str(value) for name, value in combination.items() if value is not None and name not in assumed}
-        values |= {"kernel": given.get("kernel") or self.host.release} if self.host else {**given}
-        return Judged(values, combination, assumed, tuple(verdicts), tuple(unjudged), runs)
-
-    def _with_records(self, combination: compat.Combination, verdicts: list[Verdict]) -> list[Verdict]:
-        """What was built on this machine decides, too."""
-        kernel = combination.get("kernel") or ()
-        tried = any(record.driver == combination.get("driver") and record.kernel in kernel for record in self._records)
-        return with_records(combination, verdicts) if tried else verdicts
+        values |= {"kernel": self.host.release} if self.host else {}
+        return Judged({**values, **given}, combination, assumed, tuple(verdicts), tuple(unjudged), runs)
 
     def rule(self, verdict: Verdict) -> Rule:
-        """The rule behind a verdict."""
+        """The rule behind a verdict.  That of a pair that no rule speaks about has no source."""
+        if verdict.rule in map(_pair, _PAIRS):
+            return Rule(verdict.rule, verdict.words, "", "")
         source = "records of gdsdeploy kmod preflight on this machine"
         return self.rules.get(verdict.rule) or Rule(verdict.rule, verdict.words, "measured", source)
 
     def all(self, choices: Choices) -> list[Judged]:
         """Each combination of the choices."""
-        return [
-            self.judge({name: choice.value for name, choice in zip(choices, each, strict=True)})
-            for each in product(*choices.values())
-        ]
+        return [self.judge(dict(zip(choices, each, strict=True))) for each in product(*choices.values())]
+
+
+def _with_its(parts: Iterable[str]) -> set[str]:
+    """The parts, and what else is known of them."""
+    return {name for part in parts for name in (part, *_OF.get(part, ()))}
 
 
 def _completed(
@@ -374,62 +354,44 @@ def _pair(pair: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """Sets with the same answer: of each part that varies, versions that follow each other."""
+    """Sets with the same answer: of each part that varies, values that follow each other in what was given."""
 
-    #: subject → its versions, in order
-    versions: Choices
-    #: the set of the first versions
+    values: Mapping[str, tuple[str, ...]]
+    #: the set of the first values
     first: Judged
     #: what decides of every set
     decides: frozenset[str]
 
-    def text(self, subject: str) -> str:
-        """The versions, as ranges of those that are known to follow each other."""
-        known = known_versions(subject) if subject in PARTS else ()
-        runs: list[list[Choice]] = []
-        for choice in self.versions[subject]:
-            after = runs and runs[-1][-1].value in known and known[known.index(runs[-1][-1].value) + 1 :][:1]
-            if after == (choice.value,):
-                runs[-1].append(choice)
-            else:
-                runs.append([choice])
-        return ", ".join(_range(run[0].value, run[-1].last) for run in runs)
+    def goes_on(self, row: Row, exact: bool) -> bool:
+        """Whether the answers are the same."""
+        one, other = self.first, row.first
+        decided_alike = not exact and one.kind in (REFUSED, UNKNOWN) and bool(self.decides & row.decides)
+        return one.kind == other.kind and (decided_alike or one.says == other.says)
+
+    def shown(self, choices: Choices) -> dict[str, str]:
+        """Subject → its values, as ranges of those that are known to follow each other; and a host's parts."""
+        texts = {name: value for name, value in self.first.values.items() if name in PARTS}
+        for name, values in self.values.items():
+            known_after = dict(pairwise(known_versions(name))) if name in PARTS else {}
+            ranges = list[list[str]]()
+            for value in values:
+                if ranges and known_after.get(ranges[-1][-1]) == value:
+                    ranges[-1].append(value)
+                else:
+                    ranges.append([value])
+            texts[name] = ", ".join(_range(each[0], choices[name][each[-1]]) for each in ranges)
+        return texts
 
     @property
     def given(self) -> list[dict[str, str]]:
         """What makes up each of the sets."""
-        return [
-            dict(zip(self.versions, each, strict=True)) for each in product(*map(_each_value, self.versions.values()))
-        ]
+        return [dict(zip(self.values, each, strict=True)) for each in product(*self.values.values())]
 
 
 def _range(first: str, last: str) -> str:
     if first.startswith(last + "."):
         return f"{first} and later"
     return first if first == last else f"{first} … {last}"
-
-
-def _each_value(choices: Sequence[Choice]) -> list[str]:
-    return [choice.value for choice in choices]
-
-
-@dataclass
-class _Block:
-    """A row that is being made: of each part the first and the last place in the choices."""
-
-    spans: list[tuple[int, int]]
-    first: Judged
-    decides: frozenset[str]
-
-    def takes(self, other: _Block, at: int, exact: bool) -> bool:
-        """Whether both are one row: in the part ``at``, the other one follows this one."""
-        if self.spans[at][1] + 1 != other.spans[at][0]:
-            return False
-        if any(one != two for i, (one, two) in enumerate(zip(self.spans, other.spans, strict=True)) if i != at):
-            return False
-        if exact or self.first.kind in (WARNED, FITS):
-            return (self.first.kind, self.first.says) == (other.first.kind, other.first.says)
-        return self.first.kind == other.first.kind and bool(self.decides & other.decides or not self.first.says)
 
 
 def folded(sets: Sequence[Judged], choices: Choices, *, exact: bool = False) -> list[Row]:
@@ -439,31 +401,25 @@ def folded(sets: Sequence[Judged], choices: Choices, *, exact: bool = False) -> 
     warning about what is allowed.
     """
     subjects = sorted(choices, key=lambda subject: len(choices[subject]))
-    order = [list(choices).index(subject) for subject in subjects]
-    places = product(*(range(len(values)) for values in choices.values()))
-    blocks = [
-        _Block([(each[at], each[at]) for at in order], judged, judged.decides)
-        for each, judged in zip(places, sets, strict=True)
-    ]
-    for at in range(len(subjects)):
-        blocks.sort(key=lambda block: (*block.spans[:at], *block.spans[at + 1 :], block.spans[at]))
-        merged: list[_Block] = []
-        for block in blocks:
-            if merged and merged[-1].takes(block, at, exact):
-                merged[-1].spans[at] = (merged[-1].spans[at][0], block.spans[at][1])
-                merged[-1].decides &= block.decides
+    places = {name: {value: at for at, value in enumerate(choices[name])} for name in subjects}
+
+    def place(row: Row) -> list[int]:
+        return [places[name][values[0]] for name, values in row.values.items()]
+
+    rows = [Row({name: (each.values[name],) for name in subjects}, each, each.decides) for each in sets]
+    for subject in subjects:
+        lines: dict[tuple[tuple[str, ...], ...], list[Row]] = {}
+        for row in sorted(rows, key=place):
+            line = lines.setdefault(tuple(values for name, values in row.values.items() if name != subject), [])
+            before = line[-1].values[subject] if line else ()
+            after = row.values[subject]
+            if line and places[subject][before[-1]] + 1 == places[subject][after[0]] and line[-1].goes_on(row, exact):
+                decides = line[-1].decides & row.decides
+                line[-1] = Row({**row.values, subject: before + after}, line[-1].first, decides)
             else:
-                merged.append(block)
-        blocks = merged
-    blocks.sort(key=lambda block: [first for first, _ in block.spans])
-    return [
-        Row(
-            {name: choices[name][first : last + 1] for name, (first, last) in zip(subjects, block.spans, strict=True)},
-            block.first,
-            block.decides,
-        )
-        for block in blocks
-    ]
+                line.append(row)
+        rows = [row for line in lines.values() for row in line]
+    return sorted(rows, key=place)
 
 
 #: What makes up each of the sets of a row.
@@ -478,24 +434,20 @@ def nearest(judge: Judge, judged: Judged, given: Given) -> list[dict[str, str]]:
     if judged.kind in (WARNED, FITS) or len(given) > _FEW:
         return []
     bad = [verdict.subjects for verdict in judged.verdicts if verdict.kind in (REFUSED, UNKNOWN)]
-    bad += map(frozenset, judged.unjudged)
     about = set[str]().union(*bad)
-    if "cuda" in about:
-        about.add("libcufile")
+    changed = [part for part in _CHANGED if judged.combination.get(part) is not None and about & _with_its([part])]
     if judged.combination.get("driver_origin") not in ("nvidia", None):
         # The versions that are known are NVIDIA's.
-        about -= {"driver"}
-    changed = [subject for subject in _CHANGED if subject in about and judged.combination.get(subject) is not None]
-
-    def can_help(subset: Sequence[str]) -> bool:
-        about = {*subset, *(name for part in subset for name in _OF.get(part, ()))}
-        return all(about & subjects for subjects in bad)
-
+        changed = [part for part in changed if part != "driver"]
     answers: list[dict[str, str]] = []
     for keeps in (True, False):
         for number in range(1, len(changed) + 1):
-            subsets = [each for each in combinations(changed, number) if ("kernel" in each) != keeps and can_help(each)]
-            found = [answer for subset in subsets for answer in _changes_of(judge, judged, given, subset)]
+            found = [
+                answer
+                for parts in combinations(changed, number)
+                if ("kernel" in parts) != keeps and all(_with_its(parts) & subjects for subjects in bad)
+                for answer in _changes_of(judge, judged, given, parts)
+            ]
             answers += found
             if found:
                 break
@@ -520,7 +472,7 @@ def _nearest(
 
     The nearest of the same branch, and the nearest of another.
     """
-    dropped = {name for part in (subject, *without) for name in (part, *_OF.get(part, ()))}
+    dropped = _with_its((subject, *without))
     rests = {tuple((name, value) for name, value in each.items() if name not in dropped) for each in given}
 
     def fits(version: str) -> bool:
@@ -533,17 +485,15 @@ def _nearest(
     older = [version for version in reversed(versions) if version_order(version) < order]
     newer = [version for version in versions if version_order(version) > order]
     if subject == "kernel":
-        own = flavour_of(str(judged.values[subject]))
+        own = flavour_of(judged.values[subject])
         # Who has such a kernel can't take another series of mainline.
-        found = None if own and own.vendor in ("rhel", "amazon") else next(filter(fits, (*older, *newer)), None)
-        if found:
-            yield _kernels(found, fits), found
-        return
-    branch = _branch(subject, present)
-    same = [version for version in (*newer, *older) if _branch(subject, version) == branch]
-    other = [version for version in (*newer, *older) if version not in same]
-    for candidates in (same, other):
-        yield from ((version, version) for version in islice(filter(fits, candidates), 1))
+        groups = [] if own and own.vendor in ("rhel", "amazon") else [older + newer]
+    else:
+        branch = _branch(subject, present)
+        groups = [[v for v in newer + older if (_branch(subject, v) == branch) is same] for same in (True, False)]
+    for group in groups:
+        for found in islice(filter(fits, group), 1):
+            yield (_kernels(found, fits) if subject == "kernel" else found), found
 
 
 def _kernels(version: str, fits: Any) -> str:
@@ -568,39 +518,45 @@ def render(sets: Sequence[Judged], choices: Choices, judge: Judge, width: int, *
     """
     rows = folded(sets, choices, exact=True)
     if len(rows) == 1:
-        return joined(_one(rows[0], judge, width, verbose))
-    return joined(_table(rows if verbose else folded(sets, choices), judge, width))
+        return joined(_one(rows[0], choices, judge, width, verbose))
+    return joined(_table(rows if verbose else folded(sets, choices), choices, judge, width))
 
 
-def _one(row: Row, judge: Judge, width: int, verbose: bool) -> Iterator[str]:
+def _one(row: Row, choices: Choices, judge: Judge, width: int, verbose: bool) -> Iterator[str]:
     judged = row.first
-    yield from wrapped(f"{judged.kind}: {', '.join(_names(row, judge)) or 'nothing'}", "", width)
-    pairs = {*map(_pair, compat.PAIRS)}
-    topics = {topic: kind for topic, kind in _topics(judged).items() if verbose or topic in pairs or kind != FITS}
-    if topics:
+    names = _names(row.shown(choices), judge)
+    yield from wrapped(f"{judged.kind}: {names or 'nothing'}", "", width)
+    topics: dict[str, list[Verdict]] = {_pair(pair): [] for pair in _PAIRS}
+    worst_first = sorted(judged.verdicts, key=lambda verdict: KINDS.index(verdict.kind))
+    for verdict in worst_first:
+        topics.setdefault(_topic(verdict), []).append(verdict)
+    table = list[tuple[str, str, str]]()
+    for topic, verdicts in topics.items():
+        kind = verdicts[0].kind if verdicts else "runs" if topic in map(_pair, judged.runs) else ""
+        if kind and (verbose or topic in map(_pair, _PAIRS) or kind != FITS):
+            table.append((topic, kind, _decisive([judge.rule(each) for each in verdicts if each.kind == kind], kind)))
+    if table:
         yield ""
-    table = [(topic, kind, _decisive(topic, kind, judge, judged)) for topic, kind in topics.items()]
-    yield from _columns(table, width, "  ")
-    yield from _advice(row, judge, width)
-    for kind in KINDS:
-        for verdict in judged.verdicts:
-            if verdict.kind == kind and (verbose or kind != FITS or verdict.rule not in judge.rules):
-                yield from _reason(judge.rule(verdict), kind, width)
-        if kind == UNKNOWN and judged.unjudged:
-            yield from _paragraph(f"unknown: No source tells whether {_all_pairs(judged.unjudged)} go together.", width)
-    yield from _host(judge, width, verbose)
+        yield from _columns(table, width, "  ")
+    answers = nearest(judge, judged, row.given)
+    if answers:
+        yield from _paragraph("These fit instead, at most with warnings:", width)
+    for answer in answers:
+        yield from wrapped(" and ".join(f"{shown(name)} {version}" for name, version in answer.items()), "  - ", width)
+    for words in _advice(judged, judge):
+        yield from _paragraph(words, width)
+    for verdict in worst_first:
+        if verbose or verdict.kind != FITS or verdict.rule not in judge.rules:
+            yield from _reason(judge.rule(verdict), verdict.kind, width)
+    for words in _lacks(judge.host, verbose) if judge.host else ():
+        yield from _paragraph(words, width)
     yield from _assumed([judged], width)
 
 
-def _all_pairs(pairs: Sequence[tuple[str, str]]) -> str:
-    return "; ".join(f"this {shown(one)} and this {shown(two)}" for one, two in pairs)
-
-
-def _names(row: Row, judge: Judge) -> list[str]:
+def _names(texts: Mapping[str, str], judge: Judge) -> str:
     """The parts of a set, as a heading has them."""
-    names = [name for name in compat.SUBJECTS if name in row.versions or (name in PARTS and name in row.first.values)]
-    values = [f"{shown(name)} {row.text(name) if name in row.versions else row.first.values[name]}" for name in names]
-    return [*values, *([f"on {judge.host.name}"] if judge.host else [])]
+    names = [f"{shown(name)} {texts[name]}" for name in compat.SUBJECTS if name in texts]
+    return ", ".join([*names, *([f"on {judge.host.name}"] if judge.host else [])])
 
 
 def _paragraph(text: str, width: int) -> Iterator[str]:
@@ -608,43 +564,29 @@ def _paragraph(text: str, width: int) -> Iterator[str]:
     yield from wrapped(text, "", width)
 
 
-def _advice(row: Row, judge: Judge, width: int) -> Iterator[str]:
-    """What to do where a set is refused or unknown."""
-    judged = row.first
+def _advice(judged: Judged, judge: Judge) -> Iterator[str]:
+    """What to do where a set is refused or unknown, beside taking other versions."""
     if judged.kind in (WARNED, FITS):
         return
-    if not (judged.verdicts or judged.unjudged):
+    if not judged.verdicts:
         words = "No rule is about these parts together."
         if judge.host and judge.host.parts.get("driver", "") is None:
             words += " To see which drivers fit its kernel, add --driver all."
-        yield from _paragraph(words, width)
+        yield words
         return
-    answers = nearest(judge, judged, row.given)
-    if answers:
-        yield from _paragraph("These fit instead, at most with warnings:", width)
-    for answer in answers:
-        yield from wrapped(" and ".join(f"{shown(name)} {version}" for name, version in answer.items()), "  - ", width)
-    for part in ("driver", "nvidia_fs"):
-        package = f"{part}_package"
-        if judged.combination.get(f"{part}_origin") == "debian" and package not in judged.combination:
-            version = f"{judged.combination[part]}-1"
-            yield from _paragraph(
-                f"Debian's packages are judged one by one: add, e.g., {shown(package)}={version}", width
-            )
-    whose = [part for part in ("driver", "nvidia_fs") if judged.combination.get(part) and _open(judged, part)]
-    for part in whose:
-        words = f"Say who made the {shown(part)}: {shown(part)}-origin=nvidia, debian or ubuntu."
-        yield from _paragraph(words, width)
-    built = {"driver", "kernel"} <= judged.values.keys() or {"nvidia_fs", "kernel"} <= judged.values.keys()
-    if built and not whose and (judged.unjudged or any(verdict.kind == UNKNOWN for verdict in judged.verdicts)):
-        parts = [f"--{shown(part)} {judged.values[part]}" for part in _BUILDS if part in judged.values]
-        words = f"To find out, build it in a throwaway root: gdsdeploy kmod preflight FLEET {' '.join(parts)}"
-        yield from _paragraph(words, width)
-
-
-def _open(judged: Judged, part: str) -> bool:
-    """Whether no rule speaks about a pair of this part because its maker isn't known."""
-    return f"{part}_origin" not in judged.combination and any(part in pair for pair in judged.unjudged)
+    whose = False
+    for part in filter(judged.combination.get, ("driver", "nvidia_fs")):
+        name, origin = shown(part), judged.combination.get(f"{part}_origin")
+        if origin == "debian" and f"{part}_package" not in judged.combination:
+            yield f"Debian's packages are judged one by one: add, e.g., {name}-package={judged.combination[part]}-1"
+        if origin is None and any(part in pair for pair in judged.unjudged):
+            whose = True
+            yield f"Say who made the {name}: {name}-origin=nvidia, debian or ubuntu."
+    named = [part for part in ("driver", "nvidia_fs", "kernel") if part in judged.values]
+    doubted = any(verdict.kind == UNKNOWN for verdict in judged.verdicts)
+    if doubted and not whose and "kernel" in named and len(named) > 1:
+        parts = " ".join(f"--{shown(part)} {judged.values[part]}" for part in named)
+        yield f"To find out, build it in a throwaway root: gdsdeploy kmod preflight FLEET {parts}"
 
 
 def _assumed(sets: Sequence[Judged], width: int) -> Iterator[str]:
@@ -659,90 +601,64 @@ def _reason(rule: Rule, kind: str, width: int) -> Iterator[str]:
     yield from _paragraph(f"{kind}: {rule.says.strip()} [{rule.id}]", width)
     if rule.fixed and kind != FITS:
         yield from wrapped(f"fixed by: {rule.fixed}", "    ", width)
-    yield from wrapped(_source(rule), "    ", width)
-
-
-def _source(rule: Rule) -> str:
-    return f"{_KNOWN[rule.known]}: {rule.source.strip()}"
-
-
-def _topics(judged: Judged) -> dict[str, str]:
-    """What verdicts are about → the worst of them: pairs first, in their order."""
-    kinds = {_pair(pair): UNKNOWN for pair in judged.unjudged}
-    for verdict in judged.verdicts:
-        topic = _topic(verdict)
-        kinds[topic] = min(kinds.get(topic, FITS), verdict.kind, key=KINDS.index)
-    kinds = {_pair(pair): _RUNS for pair in judged.runs} | kinds
-    order = list(map(_pair, compat.PAIRS))
-    return dict(sorted(kinds.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
-
-
-_RUNS: Final = "runs"
+    if rule.source:
+        yield from wrapped(f"{_KNOWN[rule.known]}: {rule.source.strip()}", "    ", width)
 
 
 def _topic(verdict: Verdict) -> str:
     """The pair that a verdict is about, or all of its subjects."""
-    pairs = [pair for pair in compat.PAIRS if set(pair) <= verdict.subjects]
+    pairs = [pair for pair in _PAIRS if set(pair) <= verdict.subjects]
     # The build of nvidia-fs is about the driver, too.
     pairs.sort(key=lambda pair: "nvidia_fs" not in pair)
     subjects = [name for name in compat.SUBJECTS if name in verdict.subjects and not name.endswith("_origin")]
     return _pair(pairs[0] if pairs else subjects)
 
 
-def _decisive(topic: str, kind: str, judge: Judge, judged: Judged) -> str:
+def _decisive(rules: Sequence[Rule], kind: str) -> str:
     """The rules behind a line of the table."""
-    rules = [judge.rule(verdict) for verdict in judged.verdicts if (_topic(verdict), verdict.kind) == (topic, kind)]
     if kind == FITS and len(rules) > 2:
         return f"{len(rules)} rules ({', '.join(dict.fromkeys(rule.known for rule in rules))})"
-    otherwise = "no rule speaks about it" if kind == UNKNOWN else ""
-    return ", ".join(f"{rule.id} ({rule.known})" for rule in rules) or otherwise
+    return ", ".join(f"{rule.id} ({rule.known})" if rule.source else "no rule speaks about it" for rule in rules)
 
 
-def _host(judge: Judge, width: int, verbose: bool) -> Iterator[str]:
+def _lacks(host: Host, verbose: bool) -> Iterator[str]:
     """What the host lacks, and what isn't known of it."""
-    if judge.host is None:
-        return
-    lacks = [shown(part) for part in ("driver", "nvidia_fs", "libcufile") if judge.host.parts.get(part, "") is None]
+    lacks = [shown(part) for part in ("driver", "nvidia_fs", "libcufile") if host.parts.get(part, "") is None]
     if lacks:
-        yield from _paragraph(f"Not there: {', '.join(lacks)}", width)
+        yield f"Not there: {', '.join(lacks)}"
     reasons: dict[str, list[str]] = {}
-    for name, reason in judge.host.unknown.items():
+    for name, reason in host.unknown.items():
         if verbose or name in PARTS:
             reasons.setdefault(reason, []).append(shown(name))
-    for reason, names in reasons.items():
-        yield from _paragraph(f"Not known: {', '.join(names)}: {reason}", width)
+    yield from (f"Not known: {', '.join(names)}: {reason}" for reason, names in reasons.items())
 
 
-def _table(rows: Sequence[Row], judge: Judge, width: int) -> Iterator[str]:
-    varies = [name for name in rows[0].versions if len({row.versions[name] for row in rows}) > 1]
-    fixed = Row(
-        {name: value for name, value in rows[0].versions.items() if name not in varies}, rows[0].first, frozenset()
-    )
-    names = [name for name in _names(fixed, judge) if name.split()[0] not in map(shown, varies)]
+def _table(rows: Sequence[Row], choices: Choices, judge: Judge, width: int) -> Iterator[str]:
+    shown_rows = [row.shown(choices) for row in rows]
+    varies = [name for name in rows[0].values if len({texts[name] for texts in shown_rows}) > 1]
+    names = _names({name: text for name, text in shown_rows[0].items() if name not in varies}, judge)
     if names:
-        yield from wrapped(f"With {', '.join(names)}:", "", width)
+        yield from wrapped(f"With {names}:", "", width)
         yield ""
     table = [(*map(shown, varies), "verdict", "decided by")]
-    for row in rows:
-        decides = [name for name, _ in row.first.says if name in row.decides]
-        table.append((*map(row.text, varies), row.first.kind, ", ".join(decides)))
+    decisive = dict[str, Verdict]()
+    for row, texts in zip(rows, shown_rows, strict=True):
+        decides = {verdict.rule: verdict for verdict in row.first.verdicts if verdict.rule in row.decides}
+        table.append((*(texts[name] for name in varies), row.first.kind, ", ".join(decides)))
+        decisive |= decides
     yield from _columns(table, width, "")
-    decisive = {v.rule: judge.rule(v) for row in rows for v in row.first.verdicts if v.rule in row.decides}
-    for rule in decisive.values():
-        yield from _paragraph(f"[{rule.id}] {rule.says.strip()}", width)
-        yield from wrapped(_source(rule), "    ", width)
+    for verdict in decisive.values():
+        yield from _reason(judge.rule(verdict), verdict.kind, width)
     yield from _assumed([row.first for row in rows], width)
 
 
 def _columns(table: Sequence[Sequence[str]], width: int, indent: str) -> Iterator[str]:
     """Aligned rows, whose last cell is wrapped; below its row where it has too little room."""
     heads = aligned([row[:-1] for row in table], indent)
-    column = max(map(len, heads), default=0) + 2
+    column = max(map(len, heads)) + 2
     for head, row in zip(heads, table, strict=True):
         if column + 24 <= width:
-            lines = wrapped(row[-1], " " * column, width) or [""]
-            yield (head.ljust(column) + lines[0].strip()).rstrip()
-            yield from lines[1:]
+            yield from wrapped(row[-1], head.ljust(column), width) or [head]
         else:
             yield head
             yield from wrapped(row[-1], indent + "    ", width)
@@ -760,7 +676,6 @@ def why(sets: Sequence[Judged]) -> str:
 
 def document(sets: Sequence[Judged], choices: Choices, judge: Judge) -> dict[str, Any]:
     """The answer as JSON values.  Of several sets, nothing nearer is looked for."""
-    given = {name: values[0].value for name, values in choices.items()}
     return {
         "version": VERSION,
         "host": judge.host.name if judge.host else None,
@@ -768,11 +683,13 @@ def document(sets: Sequence[Judged], choices: Choices, judge: Judge) -> dict[str
             {
                 **judged.values,
                 "verdict": judged.kind,
-                "rules": [_rule(judge.rule(verdict), verdict) for verdict in judged.verdicts],
+                "rules": [_rule(rule, each) for each in judged.verdicts if (rule := judge.rule(each)).source],
                 "unknown": judged.unjudged,
                 "runs": judged.runs,
                 "assumed": judged.assumed,
-                "nearest": nearest(judge, judged, [given]) if len(sets) == 1 else None,
+                "nearest": nearest(judge, judged, [{name: judged.values[name] for name in choices}])
+                if len(sets) == 1
+                else None,
             }
             for judged in sets
         ],

@@ -17,13 +17,14 @@ from gdsdeploy.host.model import compat
 if TYPE_CHECKING:
     from gdsdeploy import fits
 
+#: Parts of which a list is often given: each has an option.
+_PARTS = ("driver", "kernel", "nvidia_fs", "libcufile", "cuda")
 #: Columns of the text, at most.
 WIDTH, NARROW = 100, 40
 
 
 def _parts(command: Callable[..., Any]) -> Callable[..., Any]:
-    """An option for each part that is often a list."""
-    for name in reversed(("driver", "kernel", "nvidia-fs", "libcufile", "cuda")):
+    for name in (part.replace("_", "-") for part in reversed(_PARTS)):
         command = options.listed(f"--{name}", f"As {name}=…; a branch stands for its versions.", "VERSION[,…]")(command)
     return command
 
@@ -37,15 +38,11 @@ def _parts(command: Callable[..., Any]) -> Callable[..., Any]:
 @options.as_json()
 def command(
     words: tuple[str, ...],
-    driver: str | None,
-    kernel: str | None,
-    nvidia_fs: str | None,
-    libcufile: str | None,
-    cuda: str | None,
     here: bool,
     evidence: Path | None,
     verbose: bool,
     as_json: bool,
+    **lists: str | None,
 ) -> None:
     """Tell whether versions of driver, kernel, nvidia-fs and libcufile go together, and which ones do.
 
@@ -72,10 +69,9 @@ def command(
     """
     from gdsdeploy import fits
 
-    given = {"driver": driver, "kernel": kernel, "nvidia-fs": nvidia_fs, "libcufile": libcufile, "cuda": cuda}
     options.require(not (here and evidence), "--here does not go with --evidence")
     host = here or evidence is not None
-    asked = [*words, *(f"{name}={text}" for name, text in given.items() if text is not None)]
+    asked = [*words, *(f"{name}={lists[name]}" for name in _PARTS if lists[name] is not None)]
     options.require(host or bool(asked), f"name what should go together, or --here.\n{fits.EXAMPLES}")
     choices = fits.read(asked, alone=not host)
     judge = fits.Judge(_host(evidence) if host else None)

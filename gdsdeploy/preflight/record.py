@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
@@ -139,11 +139,22 @@ _RECORD = TypeAdapter(PreflightRecord)
 def find(target: Target) -> PreflightRecord | None:
     """The record for exactly the packages of ``target``; None without a readable one."""
     digest = ingredients(target)
+    record = _read(path_of(digest))
+    return record if record and record.ingredients == digest else None
+
+
+def kept() -> list[PreflightRecord]:
+    """Every readable record of this machine, the newest first."""
+    records = filter(None, map(_read, path_of("").parent.glob("*-full.json")))
+    return sorted(records, key=lambda record: record.time, reverse=True)
+
+
+def _read(path: Path) -> PreflightRecord | None:
     try:
-        record = _RECORD.validate_json(path_of(digest).read_bytes())
+        record = _RECORD.validate_json(path.read_bytes())
     except (OSError, ValidationError):
         return None
-    return record if (record.format, record.ingredients) == (FORMAT, digest) else None
+    return record if record.format == FORMAT else None
 
 
 def keep(record: PreflightRecord) -> Path:
@@ -154,72 +165,51 @@ def keep(record: PreflightRecord) -> Path:
     return path
 
 
-def with_records(combination: Combination, verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """``verdicts`` with what this machine's records tell about exactly the versions of ``combination``.
+def with_records(
+    combination: Combination, verdicts: Iterable[Verdict], records: Iterable[PreflightRecord] | None = None
+) -> list[Verdict]:
+    """``verdicts`` with what records tell about exactly the versions of ``combination``.
 
     A stack that built here outweighs the doubts about its modules and the kernel, and one that failed is refused.  What
     rules refuse stays refused.  A combination without ``driver_origin`` is about NVIDIA's own packages.
+    records: the newest first; None: those of this machine.
     """
     result, decided = list(verdicts), set[str]()
-    for record in sorted(kept(), key=lambda record: record.time, reverse=True):
+    for record in kept() if records is None else records:
         for subject in ("driver", NVIDIA_FS):
-            answer = record.answer_of(subject)
-            if (
-                subject in decided
-                or answer not in (Answer.YES, Answer.NO)
-                or not _is_about(record, combination, subject)
-            ):
+            built = {Answer.YES: True, Answer.NO: False}.get(record.answer_of(subject))
+            if built is None or subject in decided or not _is_about(record, combination, subject):
                 continue
             decided.add(subject)
-            versions = f"driver {record.driver} ({record.flavour}), kernel {record.kernel}"
-            versions += f", nvidia-fs {record.nvidia_fs}" if subject == NVIDIA_FS else ""
-            about = frozenset((subject, "kernel", "driver"))
+            if built:
+                result = [each for each in result if each.kind != rules.UNKNOWN or not _is_build(each, subject)]
+            words = f"It {'was built and audited' if built else 'failed'} on this machine on {record.time[:10]}: "
+            words += f"driver {record.driver} ({record.flavour}), kernel {record.kernel}"
+            words += f", nvidia-fs {record.nvidia_fs}" if subject == NVIDIA_FS else ""
+            words += "." if built else f": {record.error}"
             name = f"local-{record.ingredients.removeprefix('sha256:')[:16]}"
-            if answer is Answer.YES:
-                result = [each for each in result if each.kind != rules.UNKNOWN or not is_build(each, subject)]
-                words = f"It was built and audited on this machine on {record.time[:10]}: {versions}."
-                result.append(Verdict(name, rules.FITS, words, about))
-            else:
-                words = f"It failed on this machine on {record.time[:10]}: {versions}: {record.error}"
-                result.append(Verdict(name, rules.REFUSED, words, about))
+            kind = rules.FITS if built else rules.REFUSED
+            result.append(Verdict(name, kind, words, frozenset((subject, "kernel", "driver"))))
     return result
 
 
 def _is_about(record: PreflightRecord, combination: Combination, subject: str) -> bool:
     """Whether kernel, driver and ``subject`` are those of the combination, and their packages where it tells."""
-    versions = {"kernel": record.kernel, "driver": record.driver}
-    if subject == NVIDIA_FS:
-        versions[NVIDIA_FS] = record.nvidia_fs
-    told: dict[str, rules.Value] = {"driver_origin": "nvidia", "nvidia_fs_origin": "nvidia"}
-    told |= {key: value for key, value in combination.items() if value is not None}
+    versions = {name: str(getattr(record, name)) for name in ("kernel", "driver", subject)}
+    told: dict[str, tuple[str, ...]] = {"driver_origin": ("nvidia",), "nvidia_fs_origin": ("nvidia",)}
+    for key, value in combination.items():
+        if value is not None:
+            told[key] = value if isinstance(value, rules.Version) else (value,)
     details = {key: value for key, value in record.packages.items() if key.startswith(tuple(versions))}
     details["flavour"] = record.flavour
-    return (
-        bool(record.packages)
-        and all(value in _names(told.get(key, "")) for key, value in versions.items())
-        and all(value in _names(told[key]) for key, value in details.items() if key in told)
-    )
+    wanted = {key: value for key, value in details.items() if key in told} | versions
+    return bool(record.packages) and all(value in told.get(key, ()) for key, value in wanted.items())
 
 
-def _names(value: rules.Value) -> tuple[str, ...]:
-    return value if isinstance(value, rules.Version) else (value,)
-
-
-def is_build(verdict: Verdict, subject: str) -> bool:
+def _is_build(verdict: Verdict, subject: str) -> bool:
     """Whether it is about building ``subject``: the driver for a kernel, or nvidia-fs for a kernel or a driver."""
     parts = {part for part in ("kernel", "driver", NVIDIA_FS) for each in verdict.subjects if each.startswith(part)}
     return subject in parts and len(parts) > 1 and (NVIDIA_FS in parts) == (subject == NVIDIA_FS)
-
-
-def kept() -> Iterator[PreflightRecord]:
-    """Every readable record of this machine."""
-    for path in sorted(path_of("").parent.glob("*-full.json")):
-        try:
-            record = _RECORD.validate_json(path.read_bytes())
-        except (OSError, ValidationError):
-            continue
-        if record.format == FORMAT:
-            yield record
 
 
 def path_of(ingredients: str) -> Path:

@@ -59,6 +59,7 @@ def test_the_verdict_comes_first_and_decides_the_exit_code(run: Run, words: str,
         ("dirver=580.126.09 kernel=6.17", "there is no 'dirver'; did you mean 'driver'?"),
         ("580.126.09", "'580.126.09' isn't written like driver=580.126.09"),
         ("driver= kernel=6.17", "'driver=' isn't written like"),
+        ("driver=, kernel=6.17", "'driver=,' isn't written like"),
         ("driver=999 kernel=6.17", "driver: no version of a branch 999 is known"),
         ("driver=580.126.09 kernel=banana", "kernel: 'banana' isn't written like 6.8.0"),
         ("driver=580.126.09 driver=590.44.01", "driver stands there twice"),
@@ -197,6 +198,12 @@ def test_a_part_that_a_host_lacks_is_judged_as_anywhere(run: Run) -> None:
     assert {rule["id"]: rule["verdict"] for rule in alone["rules"]}.items() <= {
         rule["id"]: rule["verdict"] for rule in on_host["rules"]
     }.items()
+
+
+def test_a_maker_of_a_part_that_is_not_there(run: Run) -> None:
+    code, out, _ = run("driver-origin=debian", "nvidia-fs=2.28.4", "kernel=6.18.3")
+    assert code == 30
+    assert "driver-package" not in out
 
 
 def test_evidence_that_cannot_be_read(run: Run, tmp_path: Path) -> None:
