@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib import resources
 from itertools import combinations, islice, pairwise, product
@@ -36,6 +36,8 @@ ALL: Final = "all"
 PARTS: Final = ("driver", "kernel", "nvidia_fs", "libcufile", "cuda")
 #: Parts of which a branch stands for the versions in it that are known.
 _BRANCHES: Final = ("driver", "nvidia_fs")
+#: Most sets of which each gets its nearer versions as JSON: a series of kernels may be several.
+_SEVERAL: Final = 4
 #: Most sets of a row for which nearer versions are looked for.
 _FEW: Final = 16
 #: What a user can change, the easiest first.
@@ -517,9 +519,15 @@ def render(sets: Sequence[Judged], choices: Choices, judge: Judge, width: int, *
     Sets with the same answer are shown with its reasons, others as a table.
     """
     rows = folded(sets, choices, exact=True)
+    if len(rows) > 1 and not verbose:
+        rows = folded(sets, choices)
+        if len(rows) == 1:
+            # What decides all of them: some have other reasons, too.
+            of_all = tuple(each for each in rows[0].first.verdicts if each.rule in rows[0].decides)
+            rows = [replace(rows[0], first=replace(rows[0].first, verdicts=of_all))]
     if len(rows) == 1:
         return joined(_one(rows[0], choices, judge, width, verbose))
-    return joined(_table(rows if verbose else folded(sets, choices), choices, judge, width))
+    return joined(_table(rows, choices, judge, width))
 
 
 def _one(row: Row, choices: Choices, judge: Judge, width: int, verbose: bool) -> Iterator[str]:
@@ -675,7 +683,7 @@ def why(sets: Sequence[Judged]) -> str:
 
 
 def document(sets: Sequence[Judged], choices: Choices, judge: Judge) -> dict[str, Any]:
-    """The answer as JSON values.  Of several sets, nothing nearer is looked for."""
+    """The answer as JSON values.  Of many sets, nothing nearer is looked for."""
     return {
         "version": VERSION,
         "host": judge.host.name if judge.host else None,
@@ -688,7 +696,7 @@ def document(sets: Sequence[Judged], choices: Choices, judge: Judge) -> dict[str
                 "runs": judged.runs,
                 "assumed": judged.assumed,
                 "nearest": nearest(judge, judged, [{name: judged.values[name] for name in choices}])
-                if len(sets) == 1
+                if len(sets) <= _SEVERAL
                 else None,
             }
             for judged in sets

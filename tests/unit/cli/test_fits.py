@@ -82,6 +82,18 @@ def test_bad_input_is_a_usage_error_with_one_sentence(run: Run, words: str, says
     assert "\x1b" not in err
 
 
+def test_a_series_that_is_refused_as_a_whole_has_one_answer_with_what_fits(run: Run) -> None:
+    """Kernel 6.18.40 has a further change: what decides all of 6.18 is shown, and what fits all of it."""
+    code, out, _ = run("driver=580.105.08", "kernel=6.18")
+    assert (code, out.splitlines()[0]) == (30, "refused: driver 580.105.08, kernel 6.18")
+    assert "driver-get-dev-pagemap (source)" in out
+    assert "driver-pci-resize" not in out
+    assert "  - driver 580.126.09\n" in out
+    first, later = sets(run, "driver=580.105.08", "kernel=6.18")
+    assert {"driver": "580.119.02"} in first["nearest"]
+    assert {"driver": "580.126.09"} in later["nearest"]
+
+
 def test_json_has_the_same_verdicts_and_each_rule_with_its_source(run: Run) -> None:
     (judged,) = sets(run, "nvidia-fs=2.28.4", "kernel=6.18.3")
     assert (judged["nvidia_fs"], judged["kernel"], judged["verdict"]) == ("2.28.4", "6.18.3", "refused")
