@@ -59,7 +59,7 @@ def command(
     \b
     Examples:
       gdsdeploy fits driver=580.126.09 kernel=6.19.2 nvidia-fs=2.28.4 libcufile=1.20
-      gdsdeploy fits driver=580.126.09 kernel=5.14.0-611.el9.x86_64
+      gdsdeploy fits driver=580.126.09 kernel=6.8.0-90-generic
       gdsdeploy fits --driver all --kernel 6.17
       gdsdeploy fits --driver 570,580 --kernel 6.12,6.17,7.0 nvidia-fs=2.28.4
       gdsdeploy fits --here                          # what this machine runs
