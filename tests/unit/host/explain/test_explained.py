@@ -62,7 +62,7 @@ LACKING: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("part", LACKING)
 def test_of_a_part_that_is_not_there_no_version_is_named(part: str) -> None:
     for name, fault in cases.read("explain/faults_p2pdma").items():
-        document = fault.document()
+        document = {**fault.document()}
         for section, entries in LACKING[part].items():
             document[section] = {**document[section], **entries}
         text = render(explain(facts_from(document), (), MOUNT))
