@@ -18,7 +18,7 @@ from gdslab.kit.deb import Deb
 #: The driver in Debian's archive: what every driver here contains.
 BRANCH, DRIVER, SUITE = "550", "550.163.01", "trixie"
 #: NVIDIA's versions of nvidia-fs.  Both have the content of Debian's 2.19.7, which has patches for newer kernels.
-NVIDIA_FS, DEBIAN_NVIDIA_FS = ("2.25.7", "2.26.6"), "2.19.7"
+NVIDIA_FS, DEBIAN_NVIDIA_FS = ("2.26.6", "2.27.3"), "2.19.7"
 #: The CUDA release, and its libcufile's versions → the toolkit's.  Both have the content of Debian's 1.9.1.3.
 CUDA, LIBCUFILE, DEBIAN_LIBCUFILE = "12.4", {"1.9.0.20": "12.4.0", "1.9.1.3": "12.4.1"}, "1.9.1.3"
 _LIBRARIES = "/usr/lib/x86_64-linux-gnu"
