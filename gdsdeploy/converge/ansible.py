@@ -180,6 +180,8 @@ def environment(
         "ANSIBLE_HOME": str(control_dir),
         "ANSIBLE_HOST_KEY_CHECKING": "True",
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(control_dir),
+        # A module that runs on this machine and is killed leaves its payload there.
+        "TMPDIR": str(control_dir),
         "GDSDEPLOY_HOST_PROGRAM": str(program),
         EVENTS: secrets.token_hex(16),
         "PYTHONUNBUFFERED": "1",
@@ -190,7 +192,8 @@ def environment(
 @contextlib.contextmanager
 def control_folder() -> Iterator[Path]:
     """A folder for OpenSSH's sockets.  At the end, it is removed, and connections that are kept by them are closed."""
-    with tempfile.TemporaryDirectory(prefix="gds-") as folder:
+    # What is killed meanwhile may still write there.
+    with tempfile.TemporaryDirectory(prefix="gds-", ignore_cleanup_errors=True) as folder:
         try:
             yield Path(folder)
         finally:

@@ -175,3 +175,26 @@ def test_a_package_that_was_built_again_is_not_installed(
     installed = [line for line in done.stdout.splitlines() if "drift-" in line]
     assert sorted(installed) == ["locked: drift-common", "locked: drift-cufile", "locked: drift-driver"]
     assert "gdsdeploy.repo: No such file" in done.stdout.replace("'", ""), "its repository is taken back"
+
+
+#: Killed between the end of dnf and that of its record: rpm trusts the key, and the record only has those before.
+STOPPED = """
+for round in whole stopped; do
+    python3 -I -S host.pyz apply --json --desired desired.json >$round.answer
+    cp /var/lib/gdsdeploy/rpmkeys $round.keys
+    echo "before nothing" >/var/lib/gdsdeploy/rpmkeys
+done
+"""
+
+
+def test_the_record_of_keys_is_settled_by_a_run_that_installs_nothing(
+    site: tuple[Path, Server], plugins: Path, tmp_path: Path
+) -> None:
+    www, server = site
+    hostapp.build(www / "host.pyz")
+    (www / "desired.json").write_text(json.dumps(document(www, server)))
+    argv = in_place(PREPARE, www, "sh", "-euc", STOPPED, over=("etc", "var", "srv"), processes=True)
+    subprocess.run(argv, env=environment(tmp_path, plugins), capture_output=True, check=True, timeout=300)
+    assert [resource["changes"] for resource in json.loads((www / "stopped.answer").read_text())["resources"]] == [[]] * 4
+    assert (www / "stopped.keys").read_text() == (www / "whole.keys").read_text()
+    assert (www / "whole.keys").read_text().startswith("ours ")

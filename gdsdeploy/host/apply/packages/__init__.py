@@ -146,6 +146,7 @@ class Packages(Resource[Desired]):
         if plan.missing:
             leaving = [change.subject for change in changes if change.kind == "remove"]
             self._transact(host, chosen, desired, plan, [name for name in leaving if name not in plan.going])
+        chosen.settle(host)
         if chosen.holds:
             self._hold(host, chosen, desired, plan)
 

@@ -275,6 +275,9 @@ class Manager(ABC):
     def reinstall(self, host: ManagedHost) -> None:
         """Install again what is half-installed; raises ApplyError."""
 
+    def settle(self, host: ManagedHost) -> None:
+        """Settle the records of the last transaction, which may have been stopped after its packages were in place."""
+
     # Packages on their way back
 
     def offer_files(self, place: str, keyring: str, key: bytes) -> List[File]:
