@@ -243,8 +243,7 @@ _MULTIPATH = "nvme_core.multipath"
     expected=lambda _, fleet: _values(fleet),
 )
 def arguments(facts: HostFacts, expectation: Expectation) -> Answer:
-    from ..boot.arguments import differing, unmet
-    from ..boot.arguments import name as name_of
+    from ..boot.arguments import differing, name as name_of, unmet
     from ..boot.loader import loader
 
     expected = expectation.module_parameters

@@ -35,9 +35,7 @@ from ..paths import (
 )
 from . import quote
 from .condition import DIRECT_PATH, USABLE, Cause, Condition, listed_cause, rule
-from .kernel import NOUVEAU, check_messages
-from .kernel import NVIDIA as DRIVER
-from .kernel import SOURCES as LOGS
+from .kernel import NOUVEAU, NVIDIA as DRIVER, SOURCES as LOGS, check_messages
 from .modules import ModuleFacts, check_module_file, loaded
 from .pci import hidden_switches
 from .register import Answer, Steps, check, collector, failed, not_applicable, passed, unknown

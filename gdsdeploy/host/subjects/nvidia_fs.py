@@ -14,8 +14,7 @@ from . import quote, reference, storage
 from .condition import NVIDIA_FS, USABLE, Cause, Condition, condition, listed_cause, numbers, rule, suspicion
 from .cufile_json import p2pdma_enabled
 from .filesystem import NETWORK, transport
-from .kernel import NVIDIA_FS as MODULE
-from .kernel import check_messages
+from .kernel import NVIDIA_FS as MODULE, check_messages
 from .modules import AGAIN, P2P, ModuleFacts, check_module_file, differing, is_versioned, loaded
 from .register import Answer, Steps, capitalized, check, failed, not_applicable, passed
 from .topology import iommu

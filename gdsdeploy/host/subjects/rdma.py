@@ -25,8 +25,7 @@ from . import libcufile, quote, reference
 from .condition import NOTES, Cause, Condition, listed_cause, numbers, rule
 from .cufile_json import LIST, TABLE, given_keys, listed
 from .gpu import NO_GPU
-from .pci import GPU, NIC
-from .pci import addresses as pci_addresses
+from .pci import GPU, NIC, addresses as pci_addresses
 from .register import Steps, check, collector, not_applicable, passed
 from .types import EvidenceRequest, HostFacts, Mount, Recorder
 
