@@ -195,6 +195,7 @@ def test_the_record_of_keys_is_settled_by_a_run_that_installs_nothing(
     (www / "desired.json").write_text(json.dumps(document(www, server)))
     argv = in_place(PREPARE, www, "sh", "-euc", STOPPED, over=("etc", "var", "srv"), processes=True)
     subprocess.run(argv, env=environment(tmp_path, plugins), capture_output=True, check=True, timeout=300)
-    assert [resource["changes"] for resource in json.loads((www / "stopped.answer").read_text())["resources"]] == [[]] * 4
+    resources = json.loads((www / "stopped.answer").read_text())["resources"]
+    assert [resource["changes"] for resource in resources] == [[]] * 4
     assert (www / "stopped.keys").read_text() == (www / "whole.keys").read_text()
     assert (www / "whole.keys").read_text().startswith("ours ")

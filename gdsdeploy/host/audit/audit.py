@@ -16,8 +16,7 @@ from dataclasses import replace
 from typing import Any, Container, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..errors import ElfError, HostError
-from ..kmod import driver as drivers
-from ..kmod import files, ofed
+from ..kmod import driver as drivers, files, ofed
 from ..kmod.btf import btf_problem
 from ..kmod.driver import Expected
 from ..kmod.flavour import large_pages

@@ -28,8 +28,7 @@ from .. import process
 from ..audit.audit import STACK, audit
 from ..errors import BuildError, KernelError, StubError, UnbuildableError, failing
 from ..io import atomic
-from ..kmod import driver as drivers
-from ..kmod import ofed
+from ..kmod import driver as drivers, ofed
 from ..kmod.driver import Expected
 from ..kmod.files import Tree, digest
 from ..kmod.kernel import Kernel, releases, run_depmod

@@ -22,8 +22,7 @@ from ..build.kbuild import BuildRequest, cores
 from ..build.run import MODULES, Report, build
 from ..errors import BuildError, HostError, failing, guarded
 from ..io import atomic
-from ..kmod import driver as drivers
-from ..kmod import files
+from ..kmod import driver as drivers, files
 from ..kmod.driver import Expected
 from ..kmod.kernel import Kernel
 from ..kmod.module import read_module

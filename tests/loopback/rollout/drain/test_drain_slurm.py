@@ -13,8 +13,7 @@ import pytest
 
 from gdsdeploy.cancel import Stop
 from gdsdeploy.errors import DrainFailed, FleetInvalid, Interrupted
-from gdsdeploy.host.gate import gate
-from gdsdeploy.host.gate import gate as gate_slurm
+from gdsdeploy.host.gate import gate, gate as gate_slurm
 from gdsdeploy.host.gate.gate import Node, node_from
 from gdsdeploy.model.rollout import Standing, Step, Task
 from gdsdeploy.model.rollout_settings import Drain

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host import __main__ as program
-from gdsdeploy.host import process
+from gdsdeploy.host import __main__ as program, process
 from gdsdeploy.host.apply import modules as resource
 from gdsdeploy.host.archive import key
 from gdsdeploy.host.audit.audit import audit, is_undecided
