@@ -181,8 +181,7 @@ def add(fleet_path: Path, lock_path: Path, fleet: Fleet) -> Release:
     Raises what lockfile.read_signed raises, and RolloutRefused if it doesn't have a profile of the fleet.
     """
     lock = lockfile.read_signed(lock_path, fleet, fleet_path)
-    missing = sorted(fleet.profiles.keys() - lock.targets.keys())
-    if missing:
+    if missing := sorted(fleet.profiles.keys() - lock.targets.keys()):
         raise RolloutRefused(
             f"{lock_path}: this lock has nothing for profile {', '.join(missing)} of {fleet_path}",
             hint="Name the lock that the hosts of this fleet were provisioned with",
@@ -196,8 +195,7 @@ def _of(path: Path) -> Path:
 
 def _all(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     for folder in sorted(_of(path).glob("*-*")):
-        about = _about(folder)
-        if about:
+        if about := _about(folder):
             yield folder, about
 
 

@@ -121,8 +121,7 @@ class _Reader:
     def check_packages(self, profile: str, platform: StackPlatform, target: Target) -> None:
         """Check the signature of each locked package that no signed index vouches for."""
         repositories = repo_settings.repositories(self.fleet, profile, platform)
-        unsigned = [repository for repository in repositories if repository.unsigned]
-        if unsigned:
+        if unsigned := [repository for repository in repositories if repository.unsigned]:
             with self.step(f"Checking the signatures of packages of {', '.join(map(str, unsigned))}"):
                 rpm.check_packages(self.fetcher, unsigned, target.packages)
 

@@ -163,8 +163,7 @@ def _assignments(text: str) -> dict[str, set[tuple[str, bool]]]:
     """Variable → (value, whether it is literal) of each assignment; one that isn't plain counts as two."""
     assigned: dict[str, set[tuple[str, bool]]] = {}
     for line in text.replace("\\\n", "").splitlines():
-        match = _ASSIGNMENT.fullmatch(line)
-        if match:
+        if match := _ASSIGNMENT.fullmatch(line):
             literal = match["single"] is not None
             value = next(group for group in (match["double"], match["single"], match["bare"]) if group is not None)
             assigned.setdefault(match["name"], set()).add((value, literal))

@@ -103,8 +103,7 @@ class Ubuntu(DpkgPlatform):
     def _driver_of(self, universe: Universe, modules: Candidate, name: str) -> Iterable[BuiltModules]:
         """The driver that a package's relations to ``name`` tell; nothing for one that has none, as a stub."""
         bounds = [relation for group in modules.depends for relation in group if relation.package == name]
-        least = next((relation.version for relation in bounds if relation.relation in (">=", "=")), "")
-        if least:
+        if least := next((relation.version for relation in bounds if relation.relation in (">=", "=")), ""):
             version = self.upstream_version(least)
             offered = [c for c in universe.named(name) if c.origin == modules.origin]
             same = [c for c in offered if self.upstream_version(c.version) == version]

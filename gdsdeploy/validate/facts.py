@@ -111,8 +111,7 @@ def write_golden(
             raise FleetInvalid(f"profiles.{profile} names no file for its golden topology", hint=hint)
         if profile not in documents:
             documents[profile] = golden(topology, profile)
-        differ = differences(documents[profile], topology)
-        if differ:
+        if differ := differences(documents[profile], topology):
             words = f"{hosts[profile][0]} and {name} have the profile {profile} and differ: " + "; ".join(differ)
             raise ChecksFailed(words, hint="Name a correct one with --limit; give other machines another profile")
         hosts.setdefault(profile, []).append(name)

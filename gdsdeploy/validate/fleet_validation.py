@@ -232,8 +232,7 @@ def outcome(report: Report) -> GdsError | None:
     hint = "Follow the next step that each check above gives"
     if failed := _counted(report, FAIL):
         return ChecksFailed(f"checks failed on {failed}", hint=hint)
-    troubles = {host.host: host.trouble for host in report.hosts if host.trouble}
-    if troubles:
+    if troubles := {host.host: host.trouble for host in report.hosts if host.trouble}:
         kind = error_named(next(iter(troubles.values())).kind, HostUnreachable)
         return kind(f"no evidence from {hostnames.words(troubles)}", hint="See the reason above")
     if report.verdict == UNKNOWN:

@@ -82,8 +82,7 @@ def checked_modules(
     """
     by_name = {package.package: package for package in packages}
     for module in modules:
-        reason = next(_objections(release, driver, flavour, module), "")
-        if reason:
+        if reason := next(_objections(release, driver, flavour, module), ""):
             raise unusable_modules(by_name[module.package], f"/lib/modules/{module.release}/{module.file} {reason}")
     present = {module.module for module in modules}
     for name, part in ((_DRIVER, "driver-modules"), (_NVIDIA_FS, "nvidia-fs-modules")):
