@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gdsdeploy.errors import NoSolution, RepositoryUnusable
+from gdsdeploy.errors import NoSolution, RepositoryUnusable, translated
 from gdsdeploy.host.kmod.driver import OPEN
 from gdsdeploy.host.model.compat import (
     REFUSED,
@@ -422,10 +422,8 @@ def resolve(
 
 def enabled(where: str, profile: Profile, platform: StackPlatform, universe: Universe) -> Universe:
     """The universe with the module streams of the profile; raises NoSolution saying ``where`` there are none."""
-    try:
+    with translated(NoSolution, lambda error: NoSolution(f"{where}: {error.message}", hint=error.hint)):
         return universe.with_streams(platform.module_streams(profile.driver.version, profile.driver.flavour))
-    except NoSolution as error:
-        raise NoSolution(f"{where}: {error.message}", hint=error.hint) from None
 
 
 def base(profile: Profile, platform: StackPlatform) -> dict[str, str | None]:
