@@ -114,7 +114,7 @@ def _pins(machine: Machine) -> pins.Desired:
         manager=machine.manager,
         indices=machine.sources[0],
         pins=machine.pins,
-        deny=[*machine.platform.kept_out(), *_bad_kernels(machine.target)],
+        deny=[*machine.platform.kept_out, *_bad_kernels(machine.target)],
         modules=list(machine.target.modules),
     )
 
@@ -178,7 +178,7 @@ def _driver_options(machine: Machine) -> driver_options.Desired:
     return driver_options.Desired(
         kernel_release=machine.release,
         options={**channel, **boot.driver_options(profile)},
-        option_module=driver.module or machine.platform.driver_module(driver.flavour),
+        option_module=driver.module or machine.platform.driver_module[driver.flavour],
         modules=[*machine.loads, *machine.umad],
         rdma=profile.rdma,
         p2pdma=boot.needs_p2pdma_options(profile),

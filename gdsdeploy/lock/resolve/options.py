@@ -344,7 +344,7 @@ def _add_drivers(options: Options, task: Task) -> None:
     profile, platform, universe = task
     names = platform.driver_packages(profile.driver.flavour, universe.names())
     holders = [candidate for name in names for candidate in universe.named(name)]
-    otherwise = f"the repositories have no {platform.driver_package(profile.driver.flavour)}"
+    otherwise = f"the repositories have no {platform.dkms_package[profile.driver.flavour]}"
     if holders:
         otherwise = f"no driver on offer is complete (the repositories have {', '.join(sorted(names))})"
     options.add("driver", profile.driver.version, _drivers(holders, task), otherwise)
