@@ -13,8 +13,7 @@ import click
 
 from gdsdeploy import console
 from gdsdeploy.cli import options
-from gdsdeploy.converge import ansible as converge
-from gdsdeploy.converge import plan_report, static_inventory
+from gdsdeploy.converge import ansible as converge, plan_report, static_inventory
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.image import Image, open_image
 from gdsdeploy.converge.machine import Machine

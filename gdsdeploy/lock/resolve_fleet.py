@@ -18,12 +18,10 @@ from gdsdeploy.host.model.compat import WARNED, Verdict, without_builds
 from gdsdeploy.lock import compat, lockfile, repo_settings
 from gdsdeploy.lock.lockfile import Difference, Reason, pins
 from gdsdeploy.lock.resolve import Resolution, resolve
-from gdsdeploy.lock.resolve.explain import Explanation, explainable_names
-from gdsdeploy.lock.resolve.explain import explain as why
+from gdsdeploy.lock.resolve.explain import Explanation, explain as why, explainable_names
 from gdsdeploy.lock.resolve.target import Keep, LeftOut, leaves
 from gdsdeploy.lock.sources import PackageReader, uri_of
-from gdsdeploy.model.fleet import Fleet, Profile
-from gdsdeploy.model.fleet import Repository as RepositoryEntry
+from gdsdeploy.model.fleet import Fleet, Profile, Repository as RepositoryEntry
 from gdsdeploy.model.lock import Index, Lock, Target
 from gdsdeploy.platform import StackPlatform, stack_platform_for
 from gdsdeploy.repo import apt, rpm

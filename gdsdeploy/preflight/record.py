@@ -183,7 +183,7 @@ def with_records(
                 continue
             decided.add(subject)
             if built:
-                result = [each for each in result if each.kind != rules.UNKNOWN or not _is_build(each, subject)]
+                result = [each for each in result if each.kind != rules.UNKNOWN or not is_build(each, subject)]
             words = f"It {'was built and audited' if built else 'failed'} on this machine on {record.time[:10]}: "
             words += f"driver {record.driver} ({record.flavour}), kernel {record.kernel}"
             words += f", nvidia-fs {record.nvidia_fs}" if subject == NVIDIA_FS else ""
@@ -219,7 +219,7 @@ def _is_about(record: PreflightRecord, combination: Combination, subject: str) -
     return bool(record.packages) and all(value in told.get(key, ()) for key, value in wanted.items())
 
 
-def _is_build(verdict: Verdict, subject: str) -> bool:
+def is_build(verdict: Verdict, subject: str) -> bool:
     """Whether it is about building ``subject``: the driver for a kernel, or nvidia-fs for a kernel or a driver."""
     parts = {part for part in ("kernel", "driver", NVIDIA_FS) for each in verdict.subjects if each.startswith(part)}
     return subject in parts and len(parts) > 1 and (NVIDIA_FS in parts) == (subject == NVIDIA_FS)

@@ -30,8 +30,7 @@ from urllib.parse import quote, unquote, urlsplit
 import certifi
 import httpx
 
-from gdsdeploy import atomic, cancel
-from gdsdeploy import paths as folders
+from gdsdeploy import atomic, cancel, paths as folders
 from gdsdeploy.errors import GdsError, ProgramFailed, RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.host.rootdir import open_file
 from gdsdeploy.repo import names

@@ -44,8 +44,7 @@ from gdsdeploy.host.facts.document import FOLDER, VERSION, limit_of
 from gdsdeploy.host.io import tarball, wording
 from gdsdeploy.host.io.tarball import Packed
 from gdsdeploy.host.model import schema
-from gdsdeploy.host.model.expectation import Expectation
-from gdsdeploy.host.model.expectation import from_json as expectation_from
+from gdsdeploy.host.model.expectation import Expectation, from_json as expectation_from
 from gdsdeploy.host.model.finding import Waiver
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
