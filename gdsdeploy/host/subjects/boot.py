@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ..errors import HostError
 from ..facts.document import Document, Ran, collected, once_for_alike
@@ -24,10 +24,7 @@ from ..paths import (
 )
 from ..rootdir import Files
 from .register import Answer, check, collector, failed, passed, unknown
-
-if TYPE_CHECKING:
-    from ..evidence.recorder import EvidenceRequest, Recorder
-    from ..facts import HostFacts
+from .types import EvidenceRequest, HostFacts, Recorder
 
 #: Only the lines that decide which entry is the default, and which kernel an entry starts.
 GRUB = (

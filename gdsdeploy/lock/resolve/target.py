@@ -20,10 +20,9 @@ from gdsdeploy.host.model.compat import (
     Combination,
     Rule,
     Verdict,
+    cautions,
     judge,
     parse_versions,
-    unknown_pairs,
-    without_builds,
 )
 from gdsdeploy.lock.lockfile import pins
 from gdsdeploy.lock.resolve import dependencies, options
@@ -532,7 +531,7 @@ def _resolution(
     driver, kernel, nvidia_fs, libcufile, *_ = choice
     facts = _facts(search, choice, packages, platform)
     verdicts = judge(facts, search.rules)
-    cautions = {rule.id for rule in search.rules if rule.is_warning}
+    careful = {rule.id for rule in search.rules if rule.is_warning}
     maker = dependencies.packaging(profile, platform, choice)
     version, flavour = str(driver.facts["driver"]), profile.driver.flavour
     in_packages: tuple[PackagedModule, ...] = ()
@@ -557,7 +556,7 @@ def _resolution(
         nvidia_fs=locked_nvidia_fs,
         libcufile=Component(version=str(libcufile.facts["libcufile"])),
         gds_tools=Component(version=platform.upstream_version(libcufile.packages["gds-tools"].version)),
-        rules=tuple(sorted({v.rule for v in verdicts if v.warning or v.rule not in cautions})),
+        rules=tuple(sorted({v.rule for v in verdicts if v.warning or v.rule not in careful})),
         # A kernel's names follow from its release and its package.
         judged={subject: value for subject, value in sorted(facts.items()) if isinstance(value, str)},
         pins=pins(profile),
@@ -568,9 +567,9 @@ def _resolution(
         indices=tuple(sorted(indices, key=lambda index: (index.repository, index.suite))),
         packages=packages,
     )
-    warnings = [verdict for verdict in (*verdicts, *unknown_pairs(facts, verdicts)) if verdict.warning]
+    warnings = cautions(facts, verdicts, built=bool(in_packages))
     if in_packages:
-        warnings = [*without_builds(warnings), *packaged_warnings(modules(packages))]
+        warnings += packaged_warnings(modules(packages))
     return Resolution(target, tuple(warnings), adoption.left_out)
 
 
