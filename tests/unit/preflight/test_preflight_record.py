@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import pytest
 
 from gdsdeploy.host.model.compat import FITS, REFUSED, UNKNOWN, Combination, Verdict, Version, unknown_pairs
+from gdsdeploy.lock import compat
 from gdsdeploy.model.lock import Target
 from gdsdeploy.preflight import record
 from gdsdeploy.preflight.record import Answer, ModuleResult, PreflightRecord
@@ -28,7 +29,7 @@ def make_record(target: Target, **changes: object) -> PreflightRecord:
         driver=target.driver.version,
         flavour=target.driver.flavour,
         nvidia_fs="2.19.7",
-        ingredients=record.ingredients(target),
+        ingredients=compat.ingredients(target),
         builds=Answer.NOT_TRIED,
         loads=Answer.NOT_TRIED,
         modules=(
