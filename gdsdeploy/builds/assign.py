@@ -9,8 +9,7 @@ The archives that one run has are taken from the cache, handed over by builders,
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -279,8 +278,7 @@ class RunArchives:
         origin = self.keys.origin(builder)
         if origin is None:
             raise PackError("the controller has no public key of it", "provision it again")
-        differences = provenance.differences(pack.read_manifest(str(path), origin), expected)
-        if differences:
+        if differences := provenance.differences(pack.read_manifest(str(path), origin), expected):
             raise PackError("; ".join(differences), "it is not what the lock has; look at that machine")
         self._cache.put(path, want, origin)
 

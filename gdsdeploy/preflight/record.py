@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from gdsdeploy import atomic, paths
 from gdsdeploy.host.kmod.module import ERROR, UNKNOWN, outcome_of
 from gdsdeploy.host.model import compat as rules
-from gdsdeploy.host.model.compat import Combination, Verdict
+from gdsdeploy.host.model.compat import Combination, Rule, Verdict
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -144,7 +144,8 @@ def _reader() -> TypeAdapter[PreflightRecord]:
 
 def find(target: Target) -> PreflightRecord | None:
     """The record for exactly the packages of ``target``; None without a readable one."""
-    from gdsdeploy.lock.compat import ingredients  # `fits` reads records, and knows no lock
+    # `fits` reads records without any lock.
+    from gdsdeploy.lock.compat import ingredients
 
     digest = ingredients(target)
     record = _read(path_of(digest))
@@ -199,6 +200,20 @@ def with_records(
             kind = rules.FITS if built else rules.REFUSED
             result.append(Verdict(name, kind, words, frozenset((subject, "kernel", "driver"))))
     return result
+
+
+def cautions(target: Target, fleet_rules: Sequence[Rule]) -> list[Verdict]:
+    """What `gdsdeploy lock` warns about in a target, where neither its proof nor a kept preflight has decided it.
+
+    One that failed is the first.  fleet_rules: by which its fleet is judged; none of them refuses it.
+    """
+    from gdsdeploy.lock import compat, lockfile
+
+    combination, tried = lockfile.combination(target), find(target)
+    verdicts = with_records(combination, rules.judge(combination, fleet_rules), [tried] if tried else [])
+    built = bool(target.packaged) or compat.is_proven(target)
+    failed = [verdict for verdict in verdicts if not verdict.allowed]
+    return failed + rules.cautions(combination, verdicts, built=built and not failed)
 
 
 def _is_about(record: PreflightRecord, combination: Combination, subject: str) -> bool:

@@ -13,8 +13,7 @@ from gdsdeploy.model.hostnames import words
 from gdsdeploy.model.rollout import FAILURES, Outcome
 from gdsdeploy.report import html
 from gdsdeploy.report.html import Texts
-from gdsdeploy.rollout import machine as states
-from gdsdeploy.rollout import progress
+from gdsdeploy.rollout import machine as states, progress
 from gdsdeploy.rollout.hoststate import HostState, StepAttempt
 from gdsdeploy.rollout.machine import Status, WaveState
 from gdsdeploy.rollout.progress import ENDED, VERSION, stamp

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..boot import guard, needed
 from ..boot.loader import loader
-from ..errors import AuditError, HostError, guarded
+from ..errors import AuditError, HostError, failing, guarded
 from ..io.wording import line
 from ..model.expectation import Expectation, from_json
 from ..paths import EXPECTATION
@@ -158,10 +158,8 @@ def _hook(arguments: argparse.Namespace) -> int:
 
 def _expectation(path: str) -> Expectation:
     try:
-        with open(path, encoding="utf-8") as file:
-            return from_json(file.read())
-    except OSError as error:
         hint = "have the host provisioned, which puts it there"
-        raise HostError(f"{path} cannot be read: {error.strerror}", hint) from None
+        with failing(HostError, f"{path} cannot be read", hint), open(path, encoding="utf-8") as file:
+            return from_json(file.read())
     except ValueError as error:
         raise HostError(f"{path} is not an expectation: {error}") from None

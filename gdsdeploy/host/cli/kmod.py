@@ -20,10 +20,9 @@ from ..audit.audit import Result, audit, file_of, has_errors, is_file, is_undeci
 from ..build import dkms
 from ..build.kbuild import BuildRequest, cores
 from ..build.run import MODULES, Report, build
-from ..errors import BuildError, HostError, guarded
+from ..errors import BuildError, HostError, failing, guarded
 from ..io import atomic
-from ..kmod import driver as drivers
-from ..kmod import files
+from ..kmod import driver as drivers, files
 from ..kmod.driver import Expected
 from ..kmod.kernel import Kernel
 from ..kmod.module import read_module
@@ -317,11 +316,10 @@ def _origin(arguments: argparse.Namespace) -> Optional[Origin]:
         raise HostError("--builder and --builder-key are given together", "or leave both out")
     if not arguments.builder:
         return None
-    try:
-        with open(arguments.builder_key, encoding="ascii", errors="replace") as file:
-            return Origin(arguments.builder, file.read(4096))
-    except OSError as error:
-        raise HostError(f"{arguments.builder_key}: {error.strerror}", "name the builder's builder.pub") from None
+    path = arguments.builder_key
+    hint = "name the builder's builder.pub"
+    with failing(HostError, path, hint), open(path, encoding="ascii", errors="replace") as file:
+        return Origin(arguments.builder, file.read(4096))
 
 
 def _remove(arguments: argparse.Namespace) -> int:
@@ -482,10 +480,8 @@ def _report(arguments: argparse.Namespace, modules: List[str], variables: List[s
     jobs = arguments.jobs or cores()
     request = BuildRequest(Kernel(arguments.kernel), chosen, jobs, variables, arguments.ahead, arguments.peermem)
     if arguments.log:
-        try:
+        with failing(BuildError, f"cannot make the folder of {arguments.log}"):
             atomic.make_folder(os.path.dirname(os.path.abspath(arguments.log)))
-        except OSError as error:
-            raise BuildError(f"cannot make the folder of {arguments.log}: {error.strerror}") from None
     report = build(request, modules, arguments.source, arguments.output, arguments.log)
     if arguments.verbose:
         for path in dict.fromkeys(outcome.log for outcome in report.outcomes):

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional
 
 from .. import trail
-from ..errors import DesiredError, HostError, UsageError
+from ..errors import DesiredError, HostError, UsageError, failing
 from ..io import jsontext
 from ..io.mounts import Mounts
 from ..io.reading import whole
@@ -175,10 +175,8 @@ def _require_own(text: str) -> None:
 
 
 def _own() -> Expectation:
-    try:
+    with failing(RefusedError, f"{EXPECTATION} can't be read", "Provision this host"):
         return from_json(whole(EXPECTATION, LIMIT).decode("utf-8"))
-    except OSError as error:
-        raise RefusedError(f"{EXPECTATION} can't be read: {error.strerror}", "Provision this host") from None
 
 
 def _unanswered(words: str) -> RefusedError:

@@ -20,8 +20,7 @@ from ..facts.unknown import Maybe, Unknown, if_known, known
 from ..gdscheck.live import seconds
 from ..io.wording import aligned, line
 from ..odirect.load import measured
-from ..odirect.scratch import LONGEST
-from ..odirect.scratch import SECONDS as LOAD_SECONDS
+from ..odirect.scratch import LONGEST, SECONDS as LOAD_SECONDS
 from ..odirect.trials import SECONDS, audit
 from ..paths import CUFILE, NVIDIA
 from ..subjects import storage

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Dict, Optional
 
 from ..errors import UsageError
-from ..libcufile import errors as cufile_errors
-from ..libcufile import probe
+from ..libcufile import errors as cufile_errors, probe
 from ..libcufile.probe import TIMEOUT, child, libraries
 from ..process import TIMED_OUT, Output, run
 from . import document, reader

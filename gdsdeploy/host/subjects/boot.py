@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ..errors import HostError
 from ..facts.document import Document, Ran, collected, once_for_alike
@@ -24,10 +24,7 @@ from ..paths import (
 )
 from ..rootdir import Files
 from .register import Answer, check, collector, failed, passed, unknown
-
-if TYPE_CHECKING:
-    from ..evidence.recorder import EvidenceRequest, Recorder
-    from ..facts import HostFacts
+from .types import EvidenceRequest, HostFacts, Recorder
 
 #: Only the lines that decide which entry is the default, and which kernel an entry starts.
 GRUB = (
@@ -246,8 +243,7 @@ _MULTIPATH = "nvme_core.multipath"
     expected=lambda _, fleet: _values(fleet),
 )
 def arguments(facts: HostFacts, expectation: Expectation) -> Answer:
-    from ..boot.arguments import differing, unmet
-    from ..boot.arguments import name as name_of
+    from ..boot.arguments import differing, name as name_of, unmet
     from ..boot.loader import loader
 
     expected = expectation.module_parameters

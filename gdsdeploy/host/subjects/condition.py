@@ -11,16 +11,13 @@ import itertools
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, Optional, Tuple, TypeVar, Union, cast
+from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Tuple, TypeVar, Union, cast
 
 from ..facts.document import collected
 from ..facts.unknown import Maybe, UndecidedError, Unknown, known
 from ..model import causes
 from ..model.discovery import import_modules
-
-if TYPE_CHECKING:
-    from ..facts import HostFacts
-    from .storage import Mount
+from .types import HostFacts, Mount
 
 NVIDIA_FS, P2PDMA, COMPAT, BROKEN = "nvidia-fs", "p2pdma", "compat", "broken"
 #: How a filesystem or libcufile itself does RDMA with GPU memory: through nvidia-peermem, or as DMA-BUF.

@@ -21,7 +21,7 @@ import re
 import stat
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple, cast
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple, cast
 
 from ..facts.document import Document
 from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, any_of, fact, given, if_known, known, require
@@ -34,11 +34,7 @@ from . import libcufile, quote, reference
 from .condition import DIRECT_PATH, NOTES, USABLE, Cause, Condition, condition, listed_cause, numbers, rule, suspicion
 from .environment import Variable
 from .register import Answer, check, failed, not_applicable, passed
-
-if TYPE_CHECKING:
-    from ..evidence.recorder import Recorder
-    from ..facts import HostFacts
-    from .storage import Mount
+from .types import HostFacts, Mount, Recorder
 
 #: As of /etc/cufile.json.
 LIMIT = 256 * 1024

@@ -9,7 +9,7 @@ import shlex
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..facts.document import Document, collected, group_of
 from ..facts.unknown import Facts, Maybe, UndecidedError, any_of, fact, follows, given, if_known, known, require
@@ -35,17 +35,11 @@ from ..paths import (
 )
 from . import quote
 from .condition import DIRECT_PATH, USABLE, Cause, Condition, listed_cause, rule
-from .kernel import NOUVEAU, check_messages
-from .kernel import NVIDIA as DRIVER
-from .kernel import SOURCES as LOGS
+from .kernel import NOUVEAU, NVIDIA as DRIVER, SOURCES as LOGS, check_messages
 from .modules import ModuleFacts, check_module_file, loaded
 from .pci import hidden_switches
 from .register import Answer, Steps, check, collector, failed, not_applicable, passed, unknown
-
-if TYPE_CHECKING:
-    from ..evidence.recorder import EvidenceRequest, Recorder
-    from ..facts import HostFacts
-    from .storage import Mount
+from .types import EvidenceRequest, HostFacts, Mount, Recorder
 
 _MODULES = (
     "nvidia", "nvidia_fs", "nvidia_peermem", "nv_peer_mem", "nvidia_uvm", "nouveau", "nvme", "nvme_core", "rpcrdma",

@@ -7,7 +7,7 @@ import os
 import re
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Callable, Dict, List, Mapping, Optional, Tuple
 
 from ..facts.document import Document, collected, recorded_lines, there
 from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, given, if_known, known, require
@@ -25,10 +25,7 @@ from ..paths import (
     VARIABLE_NAMES,
 )
 from .register import Answer, capitalized, check, collector, failed, not_applicable, passed
-
-if TYPE_CHECKING:
-    from ..evidence.recorder import EvidenceRequest, Recorder
-    from ..facts import HostFacts
+from .types import EvidenceRequest, HostFacts, Recorder
 
 #: Words of container managers in the control group of the first process.
 MANAGERS = r"docker|kubepods|containerd|libpod|crio|/lxc|enroot"

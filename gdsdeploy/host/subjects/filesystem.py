@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from .. import data
 from ..facts.document import Document, collected, there
@@ -34,9 +34,7 @@ from .condition import (
 from .odirect import NOT_MOUNTED, NOT_NEEDED
 from .register import Answer, Steps, answer, capitalized, check, failed, not_applicable, passed
 from .storage import Device, Mount, StorageFacts
-
-if TYPE_CHECKING:
-    from ..facts import HostFacts
+from .types import HostFacts
 
 ON, POSSIBLE, OFF = "on", "possible", "off"
 JOURNALLING, INLINE, CHECKSUMS, COMPRESSION, DEDUPLICATION, ENCRYPTION, COW, CACHE = (

@@ -45,9 +45,9 @@ from . import driver
 from .driver import SONAMES, listed
 from .packages import PackageFacts
 from .register import collector
+from .types import EvidenceRequest, Recorder
 
 if TYPE_CHECKING:
-    from ..evidence.recorder import EvidenceRequest, Recorder
     from ..kmod.kernel import Kernel
 
 LIBRARIES = (*SONAMES, CUFILE_SONAME)

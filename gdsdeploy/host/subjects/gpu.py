@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Iterable, Iterator, Optional, Sequence, Tuple
+from typing import Iterable, Iterator, Optional, Sequence, Tuple
 
 from ..facts.unknown import UndecidedError, Unknown, if_known, known, require
 from ..gdscheck.reader import Gpu, Report
@@ -17,10 +17,7 @@ from ..paths import CUFILE, CUFILE_OPEN, NVFS, PCI
 from . import quote, reference
 from .condition import DIRECT_PATH, NOTES, USABLE, Cause, Condition, condition, listed_cause, rule, weigh
 from .pci import GPU, Function
-
-if TYPE_CHECKING:
-    from ..facts import HostFacts
-    from .storage import Mount
+from .types import HostFacts, Mount
 
 #: GPUs that cuFile serves in compat mode only.
 CONSUMER = re.compile(r"\b(GeForce|TITAN)\b")

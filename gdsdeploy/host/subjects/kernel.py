@@ -9,7 +9,6 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import (
-    TYPE_CHECKING,
     Container,
     Dict,
     FrozenSet,
@@ -34,11 +33,7 @@ from . import filesystem, quote, reference
 from .condition import NOTES, Cause, Condition, listed_cause, rule
 from .cufile_json import requests_p2pdma
 from .register import Answer, Words, capitalized, check, collector, failed, not_applicable, passed
-
-if TYPE_CHECKING:
-    from ..evidence.recorder import EvidenceRequest, Recorder
-    from ..facts import HostFacts
-    from .storage import Mount
+from .types import EvidenceRequest, HostFacts, Mount, Recorder
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _FILES = (

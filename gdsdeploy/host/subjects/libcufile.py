@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Iterator, List, Optional, Tuple
+from typing import Iterator, List, Optional, Tuple
 
 from ..facts.document import TIMED_OUT, Document, Ran, group_of
 from ..facts.unknown import UndecidedError, Unknown, if_known, known, require
@@ -19,11 +19,7 @@ from ..paths import CUFILE, CUFILE_CONTROL, CUFILE_OPEN, CUFILE_SONAME, LIBRARY_
 from . import quote
 from .condition import USABLE, Cause, Condition, listed_cause, numbers, rule
 from .register import Answer, Steps, check, failed, passed
-
-if TYPE_CHECKING:
-    from ..evidence.recorder import Recorder
-    from ..facts import HostFacts
-    from .storage import Mount
+from .types import HostFacts, Mount, Recorder
 
 
 def ask(recorder: Recorder, path: str) -> None:

@@ -9,7 +9,7 @@ properties.rdma_peer_type chooses, and over it CUFILE_DMABUF_ENABLE (NVIDIA, RDM
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Callable, Iterator, List, Optional, Sequence, Tuple
+from typing import Callable, Iterator, List, Optional, Sequence, Tuple
 
 from ..facts.unknown import Maybe, Unknown, if_known, known, require
 from ..gdscheck.reader import Row
@@ -34,10 +34,7 @@ from .peermem import dma_buf, dmabuf, peer_memory, peerdirect
 from .rdma import Client
 from .register import Answer, capitalized, check, failed, passed
 from .topology import iommu
-
-if TYPE_CHECKING:
-    from ..facts import HostFacts
-    from .storage import Mount
+from .types import HostFacts, Mount
 
 NONE = "none"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from ..facts.document import Document
 from ..facts.unknown import Facts, UndecidedError, fact, follows, given, if_known, known, require
@@ -20,10 +20,7 @@ from .boot import blocking
 from .condition import Cause, Condition, condition, listed_cause
 from .kernel import NOUVEAU, NVIDIA, NVIDIA_FS, PEERMEM
 from .register import Answer, Steps, Words, check, collector, failed, passed
-
-if TYPE_CHECKING:
-    from ..evidence.recorder import EvidenceRequest, Recorder
-    from ..facts import HostFacts
+from .types import EvidenceRequest, HostFacts, Recorder
 
 #: Imports kept: those of the driver, of peer memory, of storage hooks, and the two that tie a module to its kernel.
 IMPORTS = re.compile(r"nvidia_|^nv[A-Z_]|peer_memory|nvfs|^module_layout$|^_printk$|^printk$")

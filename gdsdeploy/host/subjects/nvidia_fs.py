@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Iterator, Optional, Tuple
+from typing import Iterator, Optional, Tuple
 
 from ..facts.document import Document
 from ..facts.unknown import Facts, UndecidedError, fact, given, if_known
@@ -14,15 +14,11 @@ from . import quote, reference, storage
 from .condition import NVIDIA_FS, USABLE, Cause, Condition, condition, listed_cause, numbers, rule, suspicion
 from .cufile_json import p2pdma_enabled
 from .filesystem import NETWORK, transport
-from .kernel import NVIDIA_FS as MODULE
-from .kernel import check_messages
+from .kernel import NVIDIA_FS as MODULE, check_messages
 from .modules import AGAIN, P2P, ModuleFacts, check_module_file, differing, is_versioned, loaded
 from .register import Answer, Steps, capitalized, check, failed, not_applicable, passed
 from .topology import iommu
-
-if TYPE_CHECKING:
-    from ..facts import HostFacts
-    from .storage import Mount
+from .types import HostFacts, Mount
 
 
 class NvidiaFsFacts(Facts):

@@ -23,10 +23,10 @@ from .filesystem import storage_of, transport
 from .gpu import ARM, STATIC_BYTES, WHOLE, X86, bar1, grace, of_all, with_bar1
 from .pci import Function
 from .topology import disks, iommu, redirecting_bridges
+from .types import HostFacts, Mount
 
 if TYPE_CHECKING:
-    from ..facts import HostFacts
-    from .storage import Device, Mount
+    from .storage import Device
 
 #: First driver whose open modules map BAR1 as PCI P2PDMA memory, first libcufile with the mode, and first kernel whose
 #: P2PDMA memory programs can use; older kernels with a backport of that have PAGES.  compat.yml has the same limits.

@@ -10,7 +10,7 @@ import os
 import re
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .. import process
 from ..facts.document import Document, Ran, once_for_alike, recorded_lines, there
@@ -31,10 +31,7 @@ from ..paths import (
     VERSIONLOCKS,
 )
 from .register import Answer, check, collector, failed, not_applicable, passed
-
-if TYPE_CHECKING:
-    from ..evidence.recorder import EvidenceRequest, Recorder
-    from ..facts import HostFacts
+from .types import EvidenceRequest, HostFacts, Recorder
 
 #: Beginnings of package names that belong to this stack, in Debian's and NVIDIA's repositories.
 NAMES = (

@@ -30,10 +30,9 @@ from ..io.wording import first_few
 from ..model.expectation import Expectation
 from ..paths import INFINIBAND, INTERFACES, NODES, PCI
 from .register import Answer, check, collector, failed, not_applicable, passed, unknown
+from .types import EvidenceRequest, HostFacts, Recorder
 
 if TYPE_CHECKING:
-    from ..evidence.recorder import EvidenceRequest, Recorder
-    from ..facts import HostFacts
     from .driver import DriverFacts
 
 #: Beginnings of class codes: mass storage, network, display, bridge, InfiniBand, processing accelerator.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..facts.document import Document, Ran, there
 from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, follows, given, if_known, known
@@ -22,10 +22,7 @@ from .proof import ended, events, given_gpus, not_given, refused, register_memor
 from .rdma import no_rdma
 from .register import Answer, Steps, check, collector, failed, passed, unknown
 from .topology import iommu
-
-if TYPE_CHECKING:
-    from ..evidence.recorder import EvidenceRequest, Recorder
-    from ..facts import HostFacts
+from .types import EvidenceRequest, HostFacts, Recorder
 
 
 @collector("registration")

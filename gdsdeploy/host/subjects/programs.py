@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, Sequence, Tuple, Union
 
 from ..facts.unknown import Maybe, UndecidedError, Unknown, as_dict, if_known, known, or_else, require
 from ..libcufile.counters import MAPPED, NO_LIBRARY, NOT_COUNTED, REASONS, Route
@@ -23,9 +23,7 @@ from .rdma import CLIENTS
 from .register import Answer, capitalized, check, failed, not_applicable, passed
 from .storage import Mount
 from .syscalls import Opened
-
-if TYPE_CHECKING:
-    from ..facts import HostFacts
+from .types import HostFacts
 
 #: Variables that choose no path; VARIABLE's file is compared instead of its name.
 NEUTRAL = (VARIABLE, "CUFILE_LOGFILE_PATH", "CUFILE_LOGGING_LEVEL", "CUFILE_LOGFILE_MAX_SIZE_MB", "CUFILE_STATS_LEVEL")

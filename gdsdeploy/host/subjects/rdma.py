@@ -14,7 +14,7 @@ import os
 import re
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ..facts.document import Document, recorded_lines, there
 from ..facts.unknown import Facts, UndecidedError, Unknown, follows, given, if_known, known, require
@@ -25,14 +25,9 @@ from . import libcufile, quote, reference
 from .condition import NOTES, Cause, Condition, listed_cause, numbers, rule
 from .cufile_json import LIST, TABLE, given_keys, listed
 from .gpu import NO_GPU
-from .pci import GPU, NIC
-from .pci import addresses as pci_addresses
+from .pci import GPU, NIC, addresses as pci_addresses
 from .register import Steps, check, collector, not_applicable, passed
-
-if TYPE_CHECKING:
-    from ..evidence.recorder import EvidenceRequest, Recorder
-    from ..facts import HostFacts
-    from .storage import Mount
+from .types import EvidenceRequest, HostFacts, Mount, Recorder
 
 #: In a port's folder: the network interface of each entry of its GID table.
 NDEVS = "gid_attrs/ndevs"

@@ -6,7 +6,7 @@ import os
 import posixpath
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple, cast
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, cast
 
 from ..facts.document import Document, collected, recorded_lines, there
 from ..facts.unknown import Facts, Maybe, UndecidedError, fact, follows, given, if_known, known
@@ -19,9 +19,7 @@ from .odirect import audits
 from .pci import addresses
 from .proof import proofs
 from .register import collector
-
-if TYPE_CHECKING:
-    from ..evidence.recorder import EvidenceRequest, Recorder
+from .types import EvidenceRequest, Recorder
 
 #: Files of a block device; a partition doesn't have most of them, its disk does.
 FILES = (

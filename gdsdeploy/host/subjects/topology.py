@@ -20,11 +20,10 @@ from .gpu import ARM, NO_GPU, STATIC_BYTES, WHOLE, X86, bar1, cached, grace, not
 from .pci import BRIDGE, DISK, GPU, NIC, REDIRECTS, Function, Link, PciFacts, kind_of
 from .register import Answer, Steps, check, failed, not_applicable, passed
 from .storage import NVME
+from .types import HostFacts, Mount
 
 if TYPE_CHECKING:
-    from ..facts import HostFacts
     from .driver import DriverFacts
-    from .storage import Mount
 
 #: At most one switch; several; the host bridge; host bridges of one NUMA node; between NUMA nodes.
 PIX, PXB, PHB, NODE, SYS = "PIX", "PXB", "PHB", "NODE", "SYS"

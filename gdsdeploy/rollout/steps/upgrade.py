@@ -18,8 +18,7 @@ from typing import Any
 from gdsdeploy import atomic, paths
 from gdsdeploy.builds import assign
 from gdsdeploy.builds.assign import RunArchives, Supply
-from gdsdeploy.converge import ansible
-from gdsdeploy.converge import boot as boot_settings
+from gdsdeploy.converge import ansible, boot as boot_settings
 from gdsdeploy.converge.desired import FREE_MIB
 from gdsdeploy.converge.diff import DISRUPTIONS, HostPlan
 from gdsdeploy.converge.inventory import dump, inventory

@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host import __main__ as program
-from gdsdeploy.host import checks
+from gdsdeploy.host import __main__ as program, checks
 from gdsdeploy.host.cli import gate as cli_gate
 from gdsdeploy.host.gate import gate
 from gdsdeploy.host.io import prometheus

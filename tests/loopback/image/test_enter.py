@@ -30,8 +30,7 @@ from gdsdeploy.image import root as roots
 from gdsdeploy.image.root import ImageRoot, ask, entered, join, open_root
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.zipapp import hostapp
-from gdslab import archive as archives
-from gdslab import guest, images, recipe
+from gdslab import archive as archives, guest, images, recipe
 from gdslab.state import cache_directory
 from tests.roles.tasks import apply
 from tests.unit.host.apply.apply_tree import differing, tree

@@ -18,8 +18,7 @@ from gdsdeploy.errors import HostKeyMismatch, HostUnreachable
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.ssh import sshconfig, transport
 from gdsdeploy.ssh.endpoint import Answer, Endpoint
-from gdsdeploy.ssh.transport import KnownKey, fingerprint, is_recorded, known_keys, record_name
-from gdsdeploy.ssh.transport import ask as fleet_ask
+from gdsdeploy.ssh.transport import KnownKey, ask as fleet_ask, fingerprint, is_recorded, known_keys, record_name
 from tests.loopback.loopback_sshd import Sshd
 from tests.loopback.ssh.test_transport import ask, refusal
 

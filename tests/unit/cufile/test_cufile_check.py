@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gdsdeploy import cli
 from gdsdeploy.cufile.check import MachineFacts, What, check, judged_release, kinds, p2pdma

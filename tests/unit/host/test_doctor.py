@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host import __main__ as program
-from gdsdeploy.host import doctor
+from gdsdeploy.host import __main__ as program, doctor
 from gdsdeploy.host.explain import WIDTH
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.watch import document as watch

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host import __main__ as program
-from gdsdeploy.host import checks
+from gdsdeploy.host import __main__ as program, checks
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.model import expectation as expected
 from gdsdeploy.host.model.expectation import Expectation, NoExpectation

@@ -8,14 +8,12 @@ from collections.abc import Iterable, Iterator
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from gdsdeploy.host.io.wording import span
 from gdsdeploy.model.events import Event, Kind
 from gdsdeploy.model.rollout import FORWARD, Outcome, Step, Wave
-from gdsdeploy.rollout import page as rollout
-from gdsdeploy.rollout import progress as words
+from gdsdeploy.rollout import page as rollout, progress as words
 from gdsdeploy.rollout.control import objection
 from gdsdeploy.rollout.machine import Status, first_status, fold
 from gdsdeploy.rollout.page import render

@@ -14,8 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gdsdeploy.host.evidence.recorder import NOTHING, Recorder, TimeLimitError, _busy, matching_lines, time_limit
 from gdsdeploy.host.io import reading

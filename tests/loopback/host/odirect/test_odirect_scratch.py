@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host import __main__ as program
-from gdsdeploy.host import evidence
+from gdsdeploy.host import __main__ as program, evidence
 from gdsdeploy.host.evidence import EvidenceRequest
 from gdsdeploy.host.odirect import scratch, trials
 from gdsdeploy.host.process import TIMED_OUT, apart
