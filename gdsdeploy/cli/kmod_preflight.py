@@ -171,8 +171,7 @@ def verdict_on_rules(record: PreflightRecord, against: Sequence[str]) -> list[st
 
 def _end(cells: list[Cell]) -> None:
     records = [cell.record for cell in cells if cell.record is not None]
-    bad = [record for record in records if record.failed]
-    if bad:
+    if bad := [record for record in records if record.failed]:
         hint = "Keep the locked kernel or driver, or choose a version with a yes in the table"
         raise ModuleBuildFailed(f"{len(bad)} of {len(cells)} stacks don't build, or would not load", hint=hint)
     if len(records) < len(cells):

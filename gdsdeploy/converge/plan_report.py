@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from gdsdeploy.builds.assign import Supply
@@ -13,7 +13,9 @@ from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.errors import GdsError
 from gdsdeploy.host.apply.packages import DECIDING
 from gdsdeploy.host.io.wording import aligned, joined
+from gdsdeploy.host.model.compat import Verdict
 from gdsdeploy.host.subjects import foreign
+from gdsdeploy.lock import compat
 from gdsdeploy.model.hostnames import grouped, words
 from gdsdeploy.report import model
 
@@ -85,13 +87,15 @@ def to_json(
     fleet: str,
     lock_digest: str,
     image: Mapping[str, object] | None = None,
+    warnings: Iterable[tuple[str, Verdict]] = (),
 ) -> str:
-    """The whole plan for machines; image: what is said about the image that it is for."""
+    """The whole plan for machines; image: what is said about the image that it is for; warnings: about profiles."""
     hosts = {
         name: {"state": state(plan), "seconds": round(seconds.get(name, 0.0), 3), **_host_json(plan)}
         for name, plan in plans.items()
     }
     value = {"fleet": fleet, "lock": lock_digest, "hosts": hosts, "code_built_on": built_on(_supplies(plans))}
+    value |= {"warnings": compat.to_json(warnings)}
     value |= {} if image is None else {"image": image}
     return json.dumps(value, indent=2, ensure_ascii=False)
 

@@ -23,7 +23,7 @@ from gdsdeploy.errors import LockInvalid, LockStale, SignatureRefused
 from gdsdeploy.files import output, yamlfile
 from gdsdeploy.fleetfile.load import CONFINED, Reading, load_fleet, parse_document
 from gdsdeploy.fleetfile.rules import rules_of
-from gdsdeploy.host.model.compat import judge, kernel_version
+from gdsdeploy.host.model.compat import Combination, judge, kernel_version
 from gdsdeploy.host.subjects.condition import numbers
 from gdsdeploy.host.subjects.libcufile import SILENT
 from gdsdeploy.lock import repo_settings, signatures
@@ -272,12 +272,16 @@ def status(fleet: Fleet, lock: Lock) -> list[Reason]:
     return reasons
 
 
+def combination(target: Target) -> Combination:
+    """What rules may ask about a target; of the lock of an older gdsdeploy, only its kernel."""
+    return {**target.judged, "kernel": kernel_version(target.kernel.release, target.kernel.version)}
+
+
 def _refused(fleet: Fleet, name: str, target: Target) -> Iterator[Reason]:
     """The rules that refuse what is locked: those of a newer gdsdeploy, or of the fleet since it was locked."""
     rules = rules_of(fleet)
     places = {rule.id: rule.place for rule in rules}
-    kernel = kernel_version(target.kernel.release, target.kernel.version)
-    for verdict in judge({**target.judged, "kernel": kernel}, rules):
+    for verdict in judge(combination(target), rules):
         if not verdict.allowed:
             place = places[verdict.rule] or "gdsdeploy/lock/compat.yml"
             yield Reason(Difference.RULE_REFUSES, name, verdict.rule, place, verdict.words)
@@ -352,8 +356,7 @@ def fleet_and_lock(
 
 def require_fresh(fleet: Fleet, lock: Lock, *, fleet_file: Path | str) -> None:
     """Raise LockStale naming every reason unless ``lock`` fits ``fleet``."""
-    reasons = status(fleet, lock)
-    if reasons:
+    if reasons := status(fleet, lock):
         lines = ["the lock does not fit the fleet file:", *(f"  - {reason}" for reason in reasons)]
         raise LockStale("\n".join(lines), hint=_AGAIN.format(fleet=fleet_file))
 

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from gdsdeploy.errors import LockInvalid, NoSolution, RepositoryUntrusted, RepositoryUnusable, nearest
 from gdsdeploy.fleetfile.rules import rules_of
-from gdsdeploy.host.model.compat import WARNED, Verdict
+from gdsdeploy.host.model.compat import WARNED, Verdict, without_builds
 from gdsdeploy.lock import compat, lockfile, repo_settings
 from gdsdeploy.lock.lockfile import Difference, Reason, pins
 from gdsdeploy.lock.resolve import Resolution, resolve
@@ -121,8 +121,7 @@ class _Reader:
     def check_packages(self, profile: str, platform: StackPlatform, target: Target) -> None:
         """Check the signature of each locked package that no signed index vouches for."""
         repositories = repo_settings.repositories(self.fleet, profile, platform)
-        unsigned = [repository for repository in repositories if repository.unsigned]
-        if unsigned:
+        if unsigned := [repository for repository in repositories if repository.unsigned]:
             with self.step(f"Checking the signatures of packages of {', '.join(map(str, unsigned))}"):
                 rpm.check_packages(self.fetcher, unsigned, target.packages)
 
@@ -190,6 +189,8 @@ def resolve_fleet(
         reader.check_packages(name, platforms[name], resolution.target)
         resolution = replace(resolution, target=compat.keep_proof(resolution.target, before))
         targets[name] = resolution.target
+        if compat.is_proven(resolution.target):
+            resolution = replace(resolution, warnings=tuple(without_builds(resolution.warnings)))
         if name in installed:
             left_out += _not_adopted(name, platforms[name], universe, resolution, installed[name])
         elif resolution.left_out:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
@@ -14,8 +14,9 @@ from pydantic import TypeAdapter, ValidationError
 from gdsdeploy import atomic, paths
 from gdsdeploy.host.kmod.module import ERROR, UNKNOWN, outcome_of
 from gdsdeploy.host.model import compat as rules
-from gdsdeploy.host.model.compat import Combination, Verdict
-from gdsdeploy.lock.compat import ingredients
+from gdsdeploy.host.model.compat import Combination, Rule, Verdict
+from gdsdeploy.lock.compat import ingredients, is_proven
+from gdsdeploy.lock.lockfile import combination as combination_of
 from gdsdeploy.model.lock import Target
 
 NVIDIA_FS: Final = "nvidia_fs"
@@ -191,6 +192,18 @@ def with_records(
             kind = rules.FITS if built else rules.REFUSED
             result.append(Verdict(name, kind, words, frozenset((subject, "kernel", "driver"))))
     return result
+
+
+def cautions(target: Target, fleet_rules: Sequence[Rule]) -> list[Verdict]:
+    """What `gdsdeploy lock` warns about in a target, where neither its proof nor a kept preflight has decided it.
+
+    One that failed is the first.  fleet_rules: by which its fleet is judged; none of them refuses it.
+    """
+    combination, tried = combination_of(target), find(target)
+    verdicts = with_records(combination, rules.judge(combination, fleet_rules), [tried] if tried else [])
+    built = bool(target.packaged) or is_proven(target)
+    failed = [verdict for verdict in verdicts if not verdict.allowed]
+    return failed + rules.cautions(combination, verdicts, built=built and not failed)
 
 
 def _is_about(record: PreflightRecord, combination: Combination, subject: str) -> bool:

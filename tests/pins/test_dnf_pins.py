@@ -160,7 +160,7 @@ PINS = [Pin(rpm.name, rpm.version) for rpm in STACK]
 
 
 def pin(machine: DnfMachine) -> None:
-    lines = dnf.locks(PINS, stack_platform_for("rhel-9").kept_out())
+    lines = dnf.locks(PINS, stack_platform_for("rhel-9").kept_out)
     machine.write("etc/dnf/plugins/versionlock.list", dnf.merge_locks("", lines))
 
 
@@ -266,7 +266,7 @@ def document(site: tuple[Path, Server], **changed: Any) -> dict[str, Any]:
         "indices": [{**index, "exclusive": True}],
         "keys": [{"dest": key, "content": content}],
         "pins": pins,
-        "deny": list(stack_platform_for("rhel-9").kept_out()),
+        "deny": list(stack_platform_for("rhel-9").kept_out),
         "modules": ["nvidia-driver:580-open"],
         "packages": [{k: pin[k] for k in ("package", "version")} for pin in pins],
         **changed,

@@ -406,6 +406,15 @@ def without_builds(verdicts: Iterable[Verdict]) -> List[Verdict]:
     return [verdict for verdict in verdicts if verdict.kind != UNKNOWN or "kernel" not in verdict.subjects]
 
 
+def cautions(combination: Combination, verdicts: Sequence[Verdict], *, built: bool = False) -> List[Verdict]:
+    """What is allowed in a combination, and the user has to know: ``verdicts``, those of judge(), and unknown pairs.
+
+    built: whether its modules were seen to build, or packages bring them.
+    """
+    found = [verdict for verdict in (*verdicts, *unknown_pairs(combination, verdicts)) if verdict.warning]
+    return without_builds(found) if built else found
+
+
 def undecided(combination: Combination, unknown: AbstractSet[str], rules: Iterable[Rule]) -> Iterator[Tuple[str, str]]:
     """(id, subject) of each rule that would refuse ``combination`` with some value of the subject.
 
