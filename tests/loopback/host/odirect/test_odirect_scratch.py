@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host import __main__ as program, evidence
+from gdsdeploy.host.cli import parsers
 from gdsdeploy.host.evidence import EvidenceRequest
 from gdsdeploy.host.odirect import scratch, trials
 from gdsdeploy.host.process import TIMED_OUT, apart
@@ -162,7 +163,7 @@ def test_work_that_ignores_its_end_is_killed() -> None:
 
 
 def test_text_says_what_was_tried_and_what_was_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert program.main(["odirect", str(tmp_path), "/nowhere"]) == program.OK
+    assert program.main(["odirect", str(tmp_path), "/nowhere"]) == parsers.OK
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"{tmp_path}  ")
     assert any(line.startswith("    overwrite, unaligned memory   ") for line in lines)
@@ -173,7 +174,7 @@ def test_text_says_what_was_tried_and_what_was_not(tmp_path: Path, capsys: pytes
 def test_json_is_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "a\nb"
     folder.mkdir()
-    assert program.main(["odirect", "--json", str(folder), "/nowhere"]) == program.OK
+    assert program.main(["odirect", "--json", str(folder), "/nowhere"]) == parsers.OK
     report = json.loads(capsys.readouterr().out)
     good, bad = report["paths"]
     assert (report["version"], good["path"], good["reason"]) == (1, str(folder), "")
@@ -181,7 +182,7 @@ def test_json_is_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert {"name", "result", "pages", "error"} == set(good["trials"][0])
     assert good["kept"]
     assert bad["result"] == "not proven"
-    assert program.main(["odirect", str(folder)]) == program.OK
+    assert program.main(["odirect", str(folder)]) == parsers.OK
     assert "a b" in capsys.readouterr().out.splitlines()[0], "what a name says is not obeyed by the terminal"
 
 
@@ -189,7 +190,7 @@ def test_json_is_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 def test_bad_input_is_told(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         program.main(words)
-    assert ended.value.code == program.UNUSABLE
+    assert ended.value.code == parsers.UNUSABLE
     assert "usage:" in capsys.readouterr().err
 
 
@@ -197,9 +198,9 @@ def test_without_a_gpu_nothing_is_proven(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
-    assert program.main(["proof", str(tmp_path)]) == program.OK
+    assert program.main(["proof", str(tmp_path)]) == parsers.OK
     assert "not proven: " in capsys.readouterr().out
-    assert program.main(["proof", "--json", str(tmp_path)]) == program.OK
+    assert program.main(["proof", "--json", str(tmp_path)]) == parsers.OK
     report = json.loads(capsys.readouterr().out)["proofs"][str(tmp_path)]
     assert "unknown" in report[0]["path"]
     assert list(tmp_path.iterdir()) == []
