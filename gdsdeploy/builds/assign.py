@@ -278,8 +278,7 @@ class RunArchives:
         origin = self.keys.origin(builder)
         if origin is None:
             raise PackError("the controller has no public key of it", "provision it again")
-        differences = provenance.differences(pack.read_manifest(str(path), origin), expected)
-        if differences:
+        if differences := provenance.differences(pack.read_manifest(str(path), origin), expected):
             raise PackError("; ".join(differences), "it is not what the lock has; look at that machine")
         self._cache.put(path, want, origin)
 

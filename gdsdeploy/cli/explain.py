@@ -13,7 +13,7 @@ import click
 from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.cli.verbs import Verbs
-from gdsdeploy.errors import ChecksFailed, ChecksUnknown, GdsError
+from gdsdeploy.errors import ChecksFailed, ChecksUnknown, GdsError, translated
 from gdsdeploy.host.errors import UsageError
 from gdsdeploy.host.gdscheck import document, reader
 from gdsdeploy.host.gdscheck.reader import DIRECT, UNKNOWN
@@ -232,10 +232,8 @@ def _error(code: str) -> tuple[Any, str]:
 def _logs(names: list[str], as_json: bool) -> None:
     from gdsdeploy.host.logs import judge
 
-    try:
+    with translated(UsageError, lambda error: GdsError(str(error))):
         answer = judge.answer_to(judge.read_texts(names))
-    except UsageError as error:
-        raise GdsError(str(error)) from None
     _print(as_json, judge.as_document(answer), judge.render(answer))
     if not answer.recognised:
         hint = "Add more of it: what the kernel says (dmesg), cufile.log, or the whole output of gdscheck -p"
@@ -318,12 +316,10 @@ def parse(files: tuple[Path, ...], exit_status: int | None, require: str | None,
 
 def _bytes(file: Path) -> bytes:
     """The beginning of a file: up to one byte more than is parsed."""
-    try:
+    with translated(OSError, lambda error: click.FileError(str(file), hint=error.strerror or str(error))):
         if str(file) == STDIN:
             return sys.stdin.buffer.read(reader.LIMIT + 1)
         return reading.beginning(str(file), reader.LIMIT)
-    except OSError as error:
-        raise click.FileError(str(file), hint=error.strerror or str(error)) from None
 
 
 commands = {"doctor": doctor, "explain": explain, "gdscheck": gdscheck}

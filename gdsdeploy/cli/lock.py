@@ -289,8 +289,7 @@ def _show_adopted(resolved: Resolved, pieces: Pieces) -> None:
         if target.adopted or profile in pieces.profiles.values():
             console.say(f"Adopted for profile {profile}: {', '.join(target.adopted) or 'nothing'}")
         for name in target.adopted:
-            others = pieces.without(profile, name)
-            if others:
+            if others := pieces.without(profile, name):
                 console.say(f"  {name} isn't on {first_few(others, _SHOWN)}: provision installs it there, too")
         for one in (one for one in resolved.left_out if one.profile == profile):
             console.say(f"  not adopted: {one.name}: {one.reason}; {one.consequence}")

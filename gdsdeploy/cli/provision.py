@@ -143,11 +143,9 @@ def plan_outcome(result: FleetPlan) -> GdsError | None:
     if errors:
         kind = type(next(iter(errors.values())))
         return kind(f"could not ask {words(errors)}", hint="See the reasons above")
-    refused = [plan.host for plan in plans if plan.refusal]
-    if refused:
+    if refused := [plan.host for plan in plans if plan.refusal]:
         return HostUnfit(f"provision would refuse {words(refused)}", hint="See the reasons above")
-    unknown = [plan.host for plan in plans if plan.unknown]
-    if unknown:
+    if unknown := [plan.host for plan in plans if plan.unknown]:
         return ChecksUnknown(f"the plan is incomplete for {words(unknown)}", hint="See the reasons above")
     return None
 

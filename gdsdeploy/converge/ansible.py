@@ -212,8 +212,7 @@ def flags(words: Sequence[str]) -> Flags:
         [*PYTHON, "-c", _PARSER, *words, "playbook.yml"], doing="read the flags of ansible-playbook", env=configured()
     )
     parsed = json.loads(result.stdout)
-    unknown = [word for word in parsed["extra"] if word.startswith("-")]
-    if unknown:
+    if unknown := [word for word in parsed["extra"] if word.startswith("-")]:
         suggestion = did_you_mean(unknown[0].partition("=")[0], parsed["flags"])
         raise FlagsRefused(f"{unknown[0]}: neither gdsdeploy nor ansible-playbook has this flag{suggestion}")
     if parsed["error"]:
@@ -344,8 +343,7 @@ def failure(host: str, role: str, task: str, status: str, detail: Mapping[str, A
     whole = f"Whole output: {log}"
     if status == "unreachable":
         return HostUnreachable(f"{host}: lost during {role}: {message}", hint=whole)
-    typed = _typed(detail)
-    if typed:
+    if typed := _typed(detail):
         return _of_kind(host, role, task, typed, whole)
     command = detail.get("cmd")
     if message == _ENDED and isinstance(command, list) and command:

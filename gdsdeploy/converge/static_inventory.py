@@ -121,8 +121,7 @@ def _supplies(fleet: Fleet, lock: Lock, look: FindBuild) -> dict[str, Supply]:
         build = look(supply.want, fleet.suppliers(name)) if supply.mode == "receive" else None
         if build is not None:
             supplies[name] = replace(supply, cached=True, builder="", lack="", origin=build.builder)
-    lacking = [name for name, supply in supplies.items() if supply.lack]
-    if lacking:
+    if lacking := [name for name, supply in supplies.items() if supply.lack]:
         raise NotProvisioned(
             f"no machine builds the modules of {words(lacking)}, and this machine keeps no build of them",
             hint="Provision a host that builds them from here once, or set modules: build in the fleet file",

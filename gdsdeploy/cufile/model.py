@@ -250,8 +250,7 @@ def _unknown(path: KeyPath, value: object, release: Release, *, guess: bool) -> 
     if key is not None:
         message = f"libcufile reads this key up to {key.until}; this is {release_text(release)}"
         return Problem(name, message, "dropped-key")
-    printed = {there: here for here, there in SHOWN.items()}.get(name)
-    if printed:
+    if printed := {there: here for here, there in SHOWN.items()}.get(name):
         message = f"unknown key (gdscheck prints {printed} under this name; did you mean that?)"
         return Problem(name, message, "unknown-key", printed)
     for candidate in every.values():

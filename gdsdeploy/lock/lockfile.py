@@ -356,8 +356,7 @@ def fleet_and_lock(
 
 def require_fresh(fleet: Fleet, lock: Lock, *, fleet_file: Path | str) -> None:
     """Raise LockStale naming every reason unless ``lock`` fits ``fleet``."""
-    reasons = status(fleet, lock)
-    if reasons:
+    if reasons := status(fleet, lock):
         lines = ["the lock does not fit the fleet file:", *(f"  - {reason}" for reason in reasons)]
         raise LockStale("\n".join(lines), hint=_AGAIN.format(fleet=fleet_file))
 

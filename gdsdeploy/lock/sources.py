@@ -18,7 +18,7 @@ from typing import Annotated, Final, TypeVar
 from pydantic import StringConstraints, TypeAdapter
 
 from gdsdeploy import atomic
-from gdsdeploy.errors import RepositoryUnusable
+from gdsdeploy.errors import RepositoryUnusable, translated
 from gdsdeploy.host.errors import ElfError
 from gdsdeploy.host.io import reading
 from gdsdeploy.host.kmod.module import read_module
@@ -163,8 +163,7 @@ def _assignments(text: str) -> dict[str, set[tuple[str, bool]]]:
     """Variable → (value, whether it is literal) of each assignment; one that isn't plain counts as two."""
     assigned: dict[str, set[tuple[str, bool]]] = {}
     for line in text.replace("\\\n", "").splitlines():
-        match = _ASSIGNMENT.fullmatch(line)
-        if match:
+        if match := _ASSIGNMENT.fullmatch(line):
             literal = match["single"] is not None
             value = next(group for group in (match["double"], match["single"], match["bare"]) if group is not None)
             assigned.setdefault(match["name"], set()).add((value, literal))
@@ -235,10 +234,8 @@ def describe_module(package: str, path: str, content: bytes) -> ModuleInPackage:
     with tempfile.TemporaryDirectory(prefix="gdsdeploy-module-") as folder:
         place = Path(folder) / Path(path).name
         place.write_bytes(content)
-        try:
+        with translated(ElfError, lambda error: ElfError(error.message.replace(str(place), f"/{path}"), error.hint)):
             module, signature = read_module(str(place)), signer_of(str(place))
-        except ElfError as error:
-            raise ElfError(error.message.replace(str(place), f"/{path}"), error.hint) from None
     return ModuleInPackage(
         package=package,
         module=module.name,

@@ -324,8 +324,7 @@ def _tools(modular: ModularUniverse, platform: StackPlatform) -> list[Candidate]
 
 def _visible(stack: Iterable[Candidate], modular: ModularUniverse, target: Target) -> None:
     """Raise LockStale naming what a host would not see any more with the profile's streams enabled."""
-    hidden = [c for c in stack if c.key not in {other.key for other in modular.named(c.package)}]
-    if hidden:
+    if hidden := [c for c in stack if c.key not in {other.key for other in modular.named(c.package)}]:
         raise LockStale(
             "\n".join([f"outside of {', '.join(target.modules) or 'every active module stream'} now:",
                        *(f"  - {c} ({c.repository})" for c in hidden)]),

@@ -35,7 +35,7 @@ from xml.etree import ElementTree as ET  # nosec B405 # check_xml() comes first
 
 import yaml
 
-from gdsdeploy.errors import NoSolution, RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.errors import NoSolution, RepositoryUntrusted, RepositoryUnusable, translated
 from gdsdeploy.files import yamlfile
 from gdsdeploy.model.lock import Index, Package
 from gdsdeploy.repo import names, packagefile, unpack
@@ -76,10 +76,8 @@ def check_xml(data: bytes, uri: str) -> bytes:
 
 def parse_xml(data: bytes, uri: str) -> Element:
     """The root element of ``data``; raises as ``check_xml`` does, and RepositoryUnusable for XML that is malformed."""
-    try:
+    with translated(ET.ParseError, lambda error: RepositoryUnusable(f"{uri}: not well-formed XML: {error}")):
         return ET.fromstring(check_xml(data, uri))  # noqa: S314 # nosec B314 # check_xml() refuses what makes XML dangerous
-    except ET.ParseError as error:
-        raise RepositoryUnusable(f"{uri}: not well-formed XML: {error}") from error
 
 
 #: Groups that one expression may become; the largest in distributions become a handful.

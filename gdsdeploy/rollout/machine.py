@@ -418,8 +418,7 @@ class StateMachine(Fold):
 
     def decide(self, now: float, *, open_window: bool) -> Decisions:
         """Decide at ``now``, seconds since the epoch; ``open_window``: whether hosts may be begun then."""
-        drafts = [*self._settle()] or [*self._judge(now)] or [*self._advance(now, open_window)]
-        if drafts:
+        if drafts := [*self._settle()] or [*self._judge(now)] or [*self._advance(now, open_window)]:
             return Decisions(tuple(drafts))
         tasks = () if self.paused else tuple(self._tasks(now, open_window))
         if not tasks and not self._running and not self.paused and (why := self._stuck(open_window)):

@@ -353,8 +353,7 @@ def _unknown_before(
     pending: Sequence[str], previous: Mapping[str, str], fleet: Fleet, fleet_path: Path, since: Lock | None
 ) -> Iterator[Reason]:
     """Hosts that couldn't be rolled back."""
-    never = tuple(name for name in pending if name not in previous)
-    if never:
+    if never := tuple(name for name in pending if name not in previous):
         yield Reason(
             "it was never provisioned, so it has no earlier state for a rollback",
             never,

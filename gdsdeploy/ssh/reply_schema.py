@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from gdsdeploy.errors import GdsError, HostUnfit
+from gdsdeploy.errors import GdsError, HostUnfit, translated
 from gdsdeploy.host.facts import HostFacts, facts_from
 from gdsdeploy.host.facts.document import EvidenceFileError, one, read
 from gdsdeploy.host.gate.gate import Record
@@ -223,7 +223,5 @@ def saved_facts_of_host(file: Path, host: str = "") -> HostFacts:
 @contextmanager
 def evidence_errors() -> Iterator[None]:
     """Turn an EvidenceFileError into a GdsError with the same words."""
-    try:
+    with translated(EvidenceFileError, lambda error: GdsError(error.message, hint=error.hint or None)):
         yield
-    except EvidenceFileError as error:
-        raise GdsError(error.message, hint=error.hint or None) from None

@@ -98,12 +98,10 @@ def key_refusal(host: Endpoint, keys: Sequence[KnownKey], kind: str, blob: bytes
     presented = f"{kind} {fingerprint(blob)}"
     word = next((word for word in ("ed25519", "ecdsa", "rsa") if word in kind), "*")
     verify = f"`ssh-keygen -l -f /etc/ssh/ssh_host_{word}_key.pub` on the host's own console"
-    revoked = [key for key in keys if key.blob == blob and key.marker == "revoked"]
-    if revoked:
+    if revoked := [key for key in keys if key.blob == blob and key.marker == "revoked"]:
         words = f"{host.where()}: it presented the key {presented}, which {revoked[0].place()} revokes"
         return HostKeyMismatch(words, hint="Give the host new keys and put one of them on record")
-    others = [key for key in keys if key.type == kind and not key.marker]
-    if others:
+    if others := [key for key in keys if key.type == kind and not key.marker]:
         return HostKeyMismatch(
             f"{host.where()}: its host key changed: it presented {presented}, "
             f"but {others[0].place()} has {fingerprint(others[0].blob)}",

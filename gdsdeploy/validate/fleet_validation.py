@@ -27,6 +27,7 @@ from gdsdeploy.errors import (
     NameUnknown,
     did_you_mean,
     error_named,
+    translated,
     with_fleet,
 )
 from gdsdeploy.fleetfile import selection
@@ -70,10 +71,8 @@ def gate_document(host: Endpoint, text: str) -> dict[str, Any]:
 def _record(host: Endpoint, text: str) -> dict[str, Any] | None:
     if not text.strip():
         return None
-    try:
+    with translated(ValueError, lambda error: malformed(host.where(), GATE_QUESTION, str(error))):
         record = jsontext.loads(text, items=VALUES)
-    except ValueError as error:
-        raise malformed(host.where(), GATE_QUESTION, str(error)) from None
     if not isinstance(record, dict):
         raise malformed(host.where(), GATE_QUESTION, "the record isn't an object")
     return record
@@ -232,8 +231,7 @@ def outcome(report: Report) -> GdsError | None:
     hint = "Follow the next step that each check above gives"
     if failed := _counted(report, FAIL):
         return ChecksFailed(f"checks failed on {failed}", hint=hint)
-    troubles = {host.host: host.trouble for host in report.hosts if host.trouble}
-    if troubles:
+    if troubles := {host.host: host.trouble for host in report.hosts if host.trouble}:
         kind = error_named(next(iter(troubles.values())).kind, HostUnreachable)
         return kind(f"no evidence from {hostnames.words(troubles)}", hint="See the reason above")
     if report.verdict == UNKNOWN:

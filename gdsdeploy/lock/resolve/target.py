@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gdsdeploy.errors import NoSolution, RepositoryUnusable
+from gdsdeploy.errors import NoSolution, RepositoryUnusable, translated
 from gdsdeploy.host.kmod.driver import OPEN
 from gdsdeploy.host.model.compat import (
     REFUSED,
@@ -81,8 +81,7 @@ def checked_modules(
     """
     by_name = {package.package: package for package in packages}
     for module in modules:
-        reason = next(_objections(release, driver, flavour, module), "")
-        if reason:
+        if reason := next(_objections(release, driver, flavour, module), ""):
             raise unusable_modules(by_name[module.package], f"/lib/modules/{module.release}/{module.file} {reason}")
     present = {module.module for module in modules}
     for name, part in ((_DRIVER, "driver-modules"), (_NVIDIA_FS, "nvidia-fs-modules")):
@@ -422,10 +421,8 @@ def resolve(
 
 def enabled(where: str, profile: Profile, platform: StackPlatform, universe: Universe) -> Universe:
     """The universe with the module streams of the profile; raises NoSolution saying ``where`` there are none."""
-    try:
+    with translated(NoSolution, lambda error: NoSolution(f"{where}: {error.message}", hint=error.hint)):
         return universe.with_streams(platform.module_streams(profile.driver.version, profile.driver.flavour))
-    except NoSolution as error:
-        raise NoSolution(f"{where}: {error.message}", hint=error.hint) from None
 
 
 def base(profile: Profile, platform: StackPlatform) -> dict[str, str | None]:
