@@ -99,7 +99,7 @@ class Site:
         end = time.monotonic() + 60
         while time.monotonic() < end:
             try:
-                instances = {entry["metric"]["instance"] for entry in self.ask(gate.PATH_METRIC)}
+                instances = {entry["metric"]["instance"] for entry in self.ask("gdsdeploy_mount_path")}
             except httpx.HTTPError:
                 instances = set()
             if instances == {f"{host}:9100" for host in waited_for}:
