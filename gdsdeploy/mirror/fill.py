@@ -32,6 +32,7 @@ from gdsdeploy.host.io import reading
 from gdsdeploy.mirror import host_sources, writing
 from gdsdeploy.mirror.host_sources import STACK, SYSTEM
 from gdsdeploy.mirror.writing import Folder, MirroredPackage
+from gdsdeploy.model.hostnames import grouped
 from gdsdeploy.model.lock import Index, Lock, Package, Target
 from gdsdeploy.platform import StackPlatform, stack_platform_for
 from gdsdeploy.repo import apt, rpm
@@ -444,9 +445,7 @@ def mirror(
     longer lists a locked file, RepositoryUntrusted, RepositoryUnusable, and GdsError for the key, or for what is in the
     way; then nothing was changed.
     """
-    groups: dict[str, list[Target]] = {}
-    for target in lock.targets.values():
-        groups.setdefault(host_sources.folder(target), []).append(target)
+    groups = grouped((target, host_sources.folder(target)) for target in lock.targets.values())
     contents: list[AptContent | RpmContent] = []
     for place, targets in sorted(groups.items()):
         _require_one_file_each(targets)

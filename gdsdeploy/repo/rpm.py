@@ -280,10 +280,8 @@ class Primary(IndexedList):
         for start in places_of(b"<rpm:provides>", text):
             # One that never ends ends the search, too.
             end = text.find(b"</rpm:provides>", start) if start >= end >= 0 else end
-            for match in _ENTRY.finditer(text, start, max(end, 0)):
-                yield match[1], start
-        for match in _FILE.finditer(text):
-            yield match[1], match.start()
+            yield from ((match[1], start) for match in _ENTRY.finditer(text, start, max(end, 0)))
+        yield from ((match[1], match.start()) for match in _FILE.finditer(text))
 
     @cached_property
     def _filelists(self) -> bytes:
@@ -304,8 +302,7 @@ class Primary(IndexedList):
             match = _PKGID.search(text, start, at) if start >= 0 else None
             # No other package is read: one that can't be would be an error of this one.
             own = places_of(b">" + match[1] + b"</checksum>", self._text) if match else ()
-            for owner in self._at(own):
-                yield replace(owner, provides=(*owner.provides, rpm_relation(path)))
+            yield from (replace(owner, provides=(*owner.provides, rpm_relation(path))) for owner in self._at(own))
             begin = at
 
     def _parse(self, start: int, offset: int) -> Candidate:

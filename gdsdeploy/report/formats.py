@@ -82,8 +82,7 @@ def fleet_table(report: Report, *, verbose: bool = False) -> Table:
 
 def _cells(host: HostReport) -> Iterator[str]:
     """What the row of a host has behind its verdict."""
-    for verdict in COLUMNS:
-        yield "-" if host.trouble else str(host.count(verdict))
+    yield from ("-" if host.trouble else str(host.count(verdict)) for verdict in COLUMNS)
     yield "\n".join(f"{name} {value}" for name, value in host.stack) or "-"
     # Each mount with its verdict and its path, if that is known; the reason follows in the details.
     parts = [(SYMBOLS[mount.verdict], subject(mount), PATHS.get(mount.path, mount.path)) for mount in host.mounts()]
@@ -107,28 +106,26 @@ def _causes(report: Report, verdict: str, verbose: bool) -> Iterator[list[str]]:
         until = " until {until}: {reason}".format(**cause.waiver) if verdict == WAIVED and cause.waiver else ""
         has_evidence = verdict != UNREACHABLE
         words = f" ({WORDS[verdict]}{until})" if has_evidence else ""
-        block = [f"{SYMBOLS[verdict]} {cause.name}{words} on {model.on(cause.hosts, whole=verbose)}"]
-        block += [f"    {cause.title}"] if has_evidence else []
-        for name, value in cause.fields:
-            block += _field(name if has_evidence else "", value, verbose)
-        if verdict != WAIVED:
-            block += [*_field("what to do", cause.hint, verbose), *_evidence(cause, verbose)]
-        yield block
+        yield [
+            f"{SYMBOLS[verdict]} {cause.name}{words} on {model.on(cause.hosts, whole=verbose)}",
+            *([f"    {cause.title}"] if has_evidence else []),
+            *(line for name, value in cause.fields for line in _field(name if has_evidence else "", value, verbose)),
+            *(_field("what to do", cause.hint, verbose) if verdict != WAIVED else []),
+            *(_evidence(cause, verbose) if verdict != WAIVED else []),
+        ]
 
 
 def _evidence(cause: Cause, verbose: bool) -> list[str]:
     """The first host's, named where others have other evidence."""
-    lines = [f"    | {line}" for line in ([] if cause.alike else [f"on {cause.hosts[0]}:"])]
-    lines += [f"    | {line}" for line in cause.evidence]
-    return model.cut(lines, EVIDENCE_LINES, whole=verbose, indent="    | ")
+    lines = [*([] if cause.alike else [f"on {cause.hosts[0]}:"]), *cause.evidence]
+    return model.cut([f"    | {line}" for line in lines], EVIDENCE_LINES, whole=verbose, indent="    | ")
 
 
 def _notes(report: Report, verbose: bool) -> Iterator[str]:
     """What is accepted, and still shown: mounts that bounce through CPU memory, gaps, waivers that have ended."""
 
     def together(notes: Iterator[tuple[str, str]]) -> Iterator[str]:
-        for note, hosts in grouped(notes).items():
-            yield f"  {note}, on {model.on(hosts, whole=verbose)}"
+        yield from (f"  {note}, on {model.on(hosts, whole=verbose)}" for note, hosts in grouped(notes).items())
 
     each = [(host.host, finding) for host in report.hosts for finding in host.findings]
     mounts = ((name, one) for name, one in each if one.verdict == PASS and one.path == COMPAT)

@@ -469,8 +469,7 @@ class StateMachine(Fold):
         for host in sorted(self._due.values(), key=lambda host: (host.wave, host.place)):
             assert host.due is not None
             yield host.name, events.HostEnded(host.due, host.reason)
-        for name in self._ask:
-            yield name, events.HostRecalled("it is asked again whether it is back")
+        yield from ((name, events.HostRecalled("it is asked again whether it is back")) for name in self._ask)
 
     def _judge(self, now: float) -> Iterator[Draft]:
         """Too many failures, or a clock that was set back to before a soak began."""
@@ -542,8 +541,7 @@ class StateMachine(Fold):
             lanes -= 1
             stale = not 0 <= now - host.since <= STALE
             yield _task(host, Step.PREFLIGHT if stale else None)
-        for name in self._pending.first(lanes, claims):
-            yield _task(self.hosts[name])
+        yield from (_task(self.hosts[name]) for name in self._pending.first(lanes, claims))
 
     # -- waiting
 

@@ -184,8 +184,7 @@ class Provider:
         banned: dict[str, set[Key]] = {}
         for candidate in self.universe.answering(relation):
             banned.setdefault(candidate.package, set()).add(candidate.key)
-        for package, keys in banned.items():
-            yield Never(package, frozenset(keys), words)
+        yield from (Never(package, frozenset(keys), words) for package, keys in banned.items())
 
     def offers(self, words: str) -> str:
         """What the repositories have for the first name in a requirement's words."""
