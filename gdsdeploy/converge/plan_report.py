@@ -94,9 +94,14 @@ def to_json(
         name: {"state": state(plan), "seconds": round(seconds.get(name, 0.0), 3), **_host_json(plan)}
         for name, plan in plans.items()
     }
-    value = {"fleet": fleet, "lock": lock_digest, "hosts": hosts, "code_built_on": built_on(_supplies(plans))}
-    value |= {"warnings": compat.to_json(warnings)}
-    value |= {} if image is None else {"image": image}
+    value = {
+        "fleet": fleet,
+        "lock": lock_digest,
+        "hosts": hosts,
+        "code_built_on": built_on(_supplies(plans)),
+        "warnings": compat.to_json(warnings),
+        **({} if image is None else {"image": image}),
+    }
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 

@@ -295,7 +295,8 @@ def rpm_content(
         modular = ModularUniverse(lists, modules).with_streams(_streams(target))
         own = locked_packages(target.packages, lists)
         _visible(own, modular, target)
-        tools = _tools(modular, platform) if dependencies else []
+        offered = filter(None, map(modular.named, _TOOLS if dependencies else ()))
+        tools = [max(each, key=lambda candidate: platform.order.key(candidate.version)) for each in offered]
         needed = [*tools, *needed_packages([*own, *tools], modular, platform, name)] if dependencies else []
         stack |= {c.key: c for c in own}
         system |= {c.key: c for c in needed}
@@ -315,12 +316,6 @@ def rpm_content(
 def _streams(target: Target) -> dict[str, str]:
     """Module → stream that a host of this profile enables."""
     return dict(stream.split(":", 1) for stream in target.modules)
-
-
-def _tools(modular: ModularUniverse, platform: StackPlatform) -> list[Candidate]:
-    """The newest of each that is on offer."""
-    offered = filter(None, map(modular.named, _TOOLS))
-    return [max(each, key=lambda candidate: platform.order.key(candidate.version)) for each in offered]
 
 
 def _visible(stack: Iterable[Candidate], modular: ModularUniverse, target: Target) -> None:

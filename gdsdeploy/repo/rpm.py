@@ -330,6 +330,7 @@ def _read(package: Element, name: str, where: Origin) -> Candidate:
     if version.count("-") > 1:
         raise ValueError(f"not a version: {version!r}")
     source = _SOURCE.match(form.findtext(f"{_R}sourcerpm") or "")
+    files = [rpm_relation(file.text) for file in form.iter(f"{_C}file") if file.text]
     return Candidate(
         package=name,
         version=version,
@@ -338,7 +339,7 @@ def _read(package: Element, name: str, where: Origin) -> Candidate:
         source_version=names.version(source["version"], "rpm") if source else version,
         depends=_needs(form),
         pre_depends=(),
-        provides=_provides(form),
+        provides=(*_plain(form, "provides"), *files),
         conflicts=tuple(_plain(form, "conflicts")),
         obsoletes=tuple(_plain(form, "obsoletes")),
         filename=_path(_child(package, f"{_C}location")),
@@ -406,11 +407,6 @@ def _plain(form: Element, section: str) -> Iterator[Relation]:
     for name, sign, version in _entries(form, section):
         if not name.startswith("("):
             yield rpm_relation(name, sign, version)
-
-
-def _provides(form: Element) -> tuple[Relation, ...]:
-    files = [rpm_relation(file.text) for file in form.iter(f"{_C}file") if file.text]
-    return (*_plain(form, "provides"), *files)
 
 
 @dataclass

@@ -143,11 +143,9 @@ class Effects(Protocol):
         An earlier attempt may have done it, wholly or in part: the end must be the same.
         progress: gets one line of text at a time.  Raises GdsError when the step failed.
         """
-        ...
 
     def stop(self) -> None:
         """Have every running ``perform`` end soon, with Interrupted.  Called from another thread."""
-        ...
 
 
 @dataclass(frozen=True)

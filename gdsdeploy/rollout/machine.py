@@ -456,8 +456,7 @@ class StateMachine(Fold):
         asked = self.settings.drain.by in ("slurm", "kubernetes")
         out = {name: host for name, host in self.hosts.items() if host.out and (host.stuck or host.drained_next)}
         said = {name: Standing.WORKS for name, host in out.items() if (host.accepted if host.stuck else asked)}
-        said |= standings
-        back = [name for name in out if said.get(name) is Standing.WORKS]
+        back = [name for name in out if standings.get(name, said.get(name)) is Standing.WORKS]
         if down != self.slots.down or back:
             yield "", events.SchedulerLooked(tuple(sorted(down)), tuple(back))
 

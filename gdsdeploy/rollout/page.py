@@ -31,13 +31,8 @@ _PHASES: Final = {states.HALTED: "fail", states.ABORTED: "fail", states.ROLLBACK
 _ELSEWHERE: Final = frozenset({"snapshot", "findings", "report"})
 
 
-def render(status: Status, *, live: bool = True) -> str:
-    """The whole page.  live: whether a process works on it."""
-    return "".join(stream(status, live=live))
-
-
 def stream(status: Status, *, live: bool = True) -> Iterator[str]:
-    """The page in parts: a large rollout's is never held whole."""
+    """The page in parts: a large rollout's is never held whole.  live: whether a process works on it."""
     rows = [_row(status, host) for host in status.everyone().values()]
     problems = list(_problems(rows, status.plan.fleet))
     causes = {host: number for number, problem in enumerate(problems) for host in problem["hosts"]}

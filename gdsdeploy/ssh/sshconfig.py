@@ -61,14 +61,6 @@ def common_text(config: Path | None) -> str | None:
         return None
 
 
-def is_common_to_all(text: str, name: str) -> bool:
-    """Whether the host ``name`` is as every other to a configuration with this text (of :func:`common_text`).
-
-    A name that occurs anywhere isn't: a jump host, for example, is reached without itself.
-    """
-    return _PLAIN.fullmatch(name) is not None and name not in text
-
-
 def _lines(file: Path, folder: Path, depth: int = 0) -> Iterator[str]:
     """folder: where the names in Include start."""
     if depth > _DEPTH:
@@ -149,7 +141,8 @@ class Answers:
             if config not in self._texts:
                 self._texts[config] = common_text(config)
             text = self._texts[config]
-            is_common = text is not None and is_common_to_all(text, name)
+            # A name that occurs anywhere there may not be as every other: a jump host is reached without itself.
+            is_common = text is not None and _PLAIN.fullmatch(name) is not None and name not in text
             if is_common and config not in self._common:
                 self._common[config] = _answer(name, port=None, user=None, config=config)
         if not is_common:
