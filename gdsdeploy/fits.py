@@ -13,20 +13,19 @@ from importlib import resources
 from itertools import combinations, islice, pairwise, product
 from math import prod
 from os import uname
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gdsdeploy import lock
 from gdsdeploy.errors import NameUnknown, did_you_mean
 from gdsdeploy.files import yamlfile
-from gdsdeploy.fleetfile.rules import WORDS
-from gdsdeploy.host.facts import HostFacts, Unknown
-from gdsdeploy.host.facts.unknown import if_known, known
 from gdsdeploy.host.io.wording import aligned, joined, wrapped
 from gdsdeploy.host.kmod.flavour import flavour_of, has_nvme_hooks
 from gdsdeploy.host.model import compat
 from gdsdeploy.host.model.compat import FITS, KINDS, REFUSED, UNKNOWN, WARNED, Rule, Value, Verdict, version_order
-from gdsdeploy.host.subjects import stack
 from gdsdeploy.preflight.record import kept, with_records
+
+if TYPE_CHECKING:
+    from gdsdeploy.host.facts import HostFacts
 
 VERSION: Final = 1
 #: Most sets that are judged at once.
@@ -171,6 +170,8 @@ def _values(subject: str, text: str) -> dict[str, str]:
 
 def _words(subject: str, text: str) -> Sequence[str]:
     if subject not in compat.VERSIONS:
+        from gdsdeploy.fleetfile.rules import WORDS  # imports every platform
+
         word = text.lower()
         words = WORDS.get(subject, (word,))
         if word == ALL and subject in WORDS:
@@ -217,6 +218,9 @@ class Host:
 
 def host_of(facts: HostFacts) -> Host:
     """What the rules can judge of a host."""
+    from gdsdeploy.host.facts.unknown import Unknown, if_known, known
+    from gdsdeploy.host.subjects import stack
+
     values = {name: known(value) for name, value in stack.combination(facts, stack.mode(facts), "none").items()}
     there = {name: value for name, value in values.items() if not isinstance(value, Unknown)}
     unknown = {name: value.reason for name, value in values.items() if isinstance(value, Unknown)}

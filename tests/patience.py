@@ -8,7 +8,7 @@ from typing import TypeVar
 
 Result = TypeVar("Result")
 #: Seconds that nothing takes that ends by itself.  What would hang hangs for much longer.
-SURELY = 120.0
+SURELY = 300.0
 #: Limits, in seconds, from one that a machine without other work keeps to one that every machine keeps.
 LIMITS = (1, 10, 60)
 

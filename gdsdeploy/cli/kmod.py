@@ -22,6 +22,7 @@ from gdsdeploy.cli import options
 from gdsdeploy.cli.verbs import Verbs, below, early_flags
 from gdsdeploy.errors import BuildCacheUnusable, ChecksUnknown, FleetInvalid, GdsError, ModuleBuildFailed
 from gdsdeploy.host.cli import kmod
+from gdsdeploy.host.cli.parsers import PROGRAM
 from gdsdeploy.host.errors import AuditError, BuildError, HostError
 
 #: Verb → what it does, in the order of use.
@@ -228,7 +229,7 @@ class _Mirror(click.Command):
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="gdsdeploy")
-    kmod.add_parsers(parser.add_subparsers())
+    PROGRAM.add("kmod", parser.add_subparsers())
     return parser
 
 

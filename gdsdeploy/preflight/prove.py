@@ -16,8 +16,9 @@ from gdsdeploy.lock import lockfile
 from gdsdeploy.lock.resolve_fleet import Resolved
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.platform import stack_platform_for
-from gdsdeploy.preflight import Answer, Cell, StackChoices, preflight
-from gdsdeploy.preflight.record import NVIDIA_FS, PreflightRecord, path_of
+from gdsdeploy.preflight.record import NVIDIA_FS, Answer, PreflightRecord, path_of
+from gdsdeploy.preflight.table import Cell, preflight
+from gdsdeploy.preflight.trial import StackChoices
 from gdsdeploy.repo.fetch import Fetcher
 
 

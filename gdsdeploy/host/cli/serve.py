@@ -25,7 +25,7 @@ from ..model import schema
 from ..model.expectation import Expectation, from_json
 from ..paths import EXPECTATION, MOUNTINFO
 from ..rootdir import read_file
-from . import parsers
+from .parsers import PROGRAM
 from .watch import interval, job
 
 VERSION = 1
@@ -60,14 +60,16 @@ class Request:
     claimed: str = ""
 
 
-def add_parser(commands: Any, action: parsers.Run) -> None:
-    """Add ``serve`` to the host program's commands; ``action`` runs it."""
-    words = "answer one question that only reads, from standard input, for users who may do nothing else as root"
-    parsers.command(commands, "serve", action, words, with_json=False)
+@PROGRAM.command(
+    "serve",
+    "answer one question that only reads, from standard input, for users who may do nothing else as root",
+    with_json=False,
+)
+def serve(arguments: argparse.Namespace) -> int:
+    """Read a request, and have another command answer it; an object ``refused`` says why none does.
 
-
-def serve(_arguments: argparse.Namespace, run: Callable[[List[str]], int]) -> int:
-    """Read a request, and have ``run`` answer it; an object ``refused`` says why it doesn't.  Raises UsageError."""
+    Raises UsageError.
+    """
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM):
         signal.signal(number, _stop)
     os.umask(0o022)
@@ -87,7 +89,8 @@ def serve(_arguments: argparse.Namespace, run: Callable[[List[str]], int]) -> in
 
         print(json.dumps({"refused": {"message": str(error), "hint": error.hint}}))
         return 2
-    return run(words)
+    status: int = arguments.answer(words)
+    return status
 
 
 def _stop(number: int, _: Any) -> NoReturn:

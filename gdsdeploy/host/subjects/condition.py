@@ -1,7 +1,7 @@
 """What has to hold of a host, and what it means when it doesn't: one type for checks and explanations.
 
-Causes that pasted logs show as well are rows of data/causes.json, with their fixes and references.  A page adds a rule
-about a path; the rank of the rule decides its place.  See docs/guides/extend.md.
+Causes are rows of data/causes.json, with their fixes and references.  A page adds a rule about a path; the rank of the
+rule decides its place.  See docs/guides/extend.md.
 """
 
 from __future__ import annotations
@@ -134,9 +134,12 @@ def is_since(version: Optional[str], first: Tuple[int, ...], part: str) -> bool:
     return numbers(collected(version, f"this host has no {part} whose version could tell")) >= first
 
 
-def listed_cause(ident: str, evidence: Tuple[str, ...] = (), what: str = "", fix: str = "") -> Cause:
-    """The cause with this id; ``what`` and ``fix``: what fits this host better than the row's title and fix."""
-    row = causes.row(ident)
+def listed_cause(ident: str, evidence: Tuple[str, ...] = (), what: str = "", fix: str = "", **values: str) -> Cause:
+    """The cause with this id; ``what`` and ``fix``: what fits this host better than the row's title and fix.
+
+    values: what the row's fix names in braces.
+    """
+    row = causes.row(ident, values)
     return Cause(ident, what or row.title, fix or row.fix, evidence, row.reference)
 
 

@@ -6,7 +6,7 @@ The log is that of the journal and of dmesg, as one.  What its messages mean: da
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import (
     Container,
@@ -29,7 +29,7 @@ from ..model.causes import Link, is_after
 from ..model.expectation import Expectation
 from ..paths import EFI, SECURE_BOOT, SETUP_MODE, SHIM_STATE, parameter_path
 from ..secure_boot.firmware import NO_EFI, ON, state_of
-from . import filesystem, quote, reference
+from . import filesystem, quote
 from .condition import NOTES, Cause, Condition, listed_cause, rule
 from .cufile_json import requests_p2pdma
 from .register import Answer, Words, capitalized, check, collector, failed, not_applicable, passed
@@ -472,8 +472,8 @@ def _roots(found: Sequence[Message]) -> List[Message]:
 
 def _cause(ident: str, facts: HostFacts, message: Message) -> Cause:
     evidence = quote.with_source(facts.kernel.log.source, [message.line])
-    section = "NVIDIA Xid Errors" if message.xid else reference.INSTALL
-    return Cause(ident, message.what, message.meaning.fix, evidence, section)
+    cause = listed_cause(ident, evidence, message.what, message.meaning.fix)
+    return replace(cause, reference="NVIDIA Xid Errors") if message.xid else cause
 
 
 #: Bits of /proc/sys/kernel/tainted that mean damage (Documentation/admin-guide/tainted-kernels.rst).

@@ -12,8 +12,8 @@ from typing import Any, Dict, Iterable, Iterator, List, Sequence, Tuple, Union
 from ..facts.unknown import Maybe, UndecidedError, Unknown, as_dict, if_known, known, or_else, require
 from ..libcufile.counters import MAPPED, NO_LIBRARY, NOT_COUNTED, REASONS, Route
 from ..model.expectation import Expectation
-from . import clients, cufile_json, mechanisms, reference
-from .condition import Cause, Condition, distinct, weigh
+from . import clients, cufile_json, mechanisms
+from .condition import Cause, Condition, distinct, listed_cause, weigh
 from .cufile_json import VARIABLE
 from .environment import Variable
 from .modules import loaded
@@ -204,9 +204,7 @@ def _own(facts: HostFacts, program: Program, way: Route) -> Iterator[Cause]:
     # Without the module the mount's own path says so.
     is_loaded = if_known(lambda: "nvidia_fs" in facts.kernel.modules, True)
     if program.libraries and is_loaded and not if_known(lambda: program.nvidia_fs, True):
-        what = "the process has no /dev/nvidia-fs* open, so its I/O can't take nvidia-fs"
-        fix = "give a container the host's /dev/nvidia-fs* (docs/containers.md), and start the program again"
-        cause = Cause("process.no-nvidia-fs", what, fix, (f"{label}/fd: no /dev/nvidia-fs*",), reference.COMPATIBILITY)
+        cause = listed_cause("process.no-nvidia-fs", (f"{label}/fd: no /dev/nvidia-fs*",))
         # A process can't open what isn't there.
         yield loaded(facts, facts.nvidia_fs.module).cause or cause
     release = if_known(lambda: facts.cufile.library, None)
@@ -214,8 +212,7 @@ def _own(facts: HostFacts, program: Program, way: Route) -> Iterator[Cause]:
         yield from _other_libraries(program, release, "the host's")
     if way.unaligned:
         what = f"{way.unaligned} of its operations had an offset, a size or memory that wasn't aligned to 4 KiB"
-        fix = "align them to 4 KiB in the program; see also properties.allow_compat_mode"
-        yield Cause("process.unaligned", what, fix, (f"{label}: statistics of libcufile",), reference.COMPATIBILITY)
+        yield listed_cause("process.unaligned", (f"{label}: statistics of libcufile",), what)
     if way.path == NOT_COUNTED:
         why, fix = REASONS[way.reason]
         evidence = (f"{label}: {way.reason}",)
@@ -258,14 +255,10 @@ def bouncing(facts: HostFacts) -> Tuple[Bouncing, ...]:
 
 def _other_libraries(program: Program, release: str, whose: str) -> Iterator[Cause]:
     """Copies of its own that aren't this release; versions of three or four numbers are compared by what both have."""
-    fix = (
-        "install the host's release in that environment or image, or start the program with the host's:"
-        " LD_LIBRARY_PATH or LD_PRELOAD names it; a program that started before an upgrade needs a restart"
-    )
     for path, version in program.libraries.items():
         if not isinstance(version, Unknown) and not _is_same(version + ".", release + "."):
             what = f"it runs a libcufile of its own: {version}, and {whose} is {release}"
-            yield Cause("process.own-libcufile", what, fix, (f"/proc/{program.pid}/maps: {path}",))
+            yield listed_cause("process.own-libcufile", (f"/proc/{program.pid}/maps: {path}",), what)
 
 
 def _is_same(version: str, other: str) -> bool:

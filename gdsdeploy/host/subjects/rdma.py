@@ -21,7 +21,7 @@ from ..facts.unknown import Facts, UndecidedError, Unknown, follows, given, if_k
 from ..io.reading import beginning
 from ..model.expectation import Expectation
 from ..paths import CUFILE, INFINIBAND, INTERFACES
-from . import libcufile, quote, reference
+from . import libcufile, quote
 from .condition import NOTES, Cause, Condition, listed_cause, numbers, rule
 from .cufile_json import LIST, TABLE, given_keys, listed
 from .gpu import NO_GPU
@@ -230,7 +230,6 @@ def _row(row: Mapping[str, Any]) -> _Row:
 POLICY = "rdma_load_balancing_policy"
 #: Policies that use several adapters of a host well.
 SPREADING = ("RoundRobinMaxMin", "MaxMinFit")
-LINK_FIX = "check the cable, the switch port and, for InfiniBand, the subnet manager: ibstat, rdma link"
 
 
 @dataclass(frozen=True)
@@ -254,8 +253,7 @@ def present(facts: HostFacts) -> Condition:
 
 
 def _no_adapter() -> Cause:
-    fix = "if the host has an adapter, load its driver (mlx5_ib on ConnectX), then list the adapters: rdma link"
-    return Cause("rdma.no-adapter", "there is no RDMA adapter", fix, (f"{INFINIBAND}: empty",))
+    return listed_cause("rdma.no-adapter", (f"{INFINIBAND}: empty",))
 
 
 def ports(facts: HostFacts) -> Tuple[RdmaPort, ...]:
@@ -282,8 +280,7 @@ def links(facts: HostFacts) -> Condition:
     every = ports(facts)
     down = [each.device for each in devices(every) if not each.active]
     what = "no port of {} is active".format(", ".join(down))
-    fix = LINK_FIX + f"; or remove its addresses from {LIST} in cufile.json"
-    return Condition(not down, lambda: Cause("rdma.link-down", what, fix, _shown(every), reference.NFS))
+    return Condition(not down, lambda: listed_cause("rdma.link-down", _shown(every), what))
 
 
 def _shown(every: Iterable[RdmaPort]) -> Tuple[str, ...]:
@@ -377,14 +374,13 @@ def usable_addresses(facts: HostFacts, client: Optional[Client], mount: Optional
         names = list(dict.fromkeys(each.device for each in adapters.values()))
         what = "no port is active on the adapters that cufile.json lists: {}".format(", ".join(names))
         lines = _shown(port for port in facts.network.ports if port.device in names)
-        cause = Cause("rdma.no-link", what, LINK_FIX, lines[: quote.LINES], reference.USERSPACE_RDMA)
+        cause = listed_cause("rdma.no-link", lines[: quote.LINES], what)
         yield Condition(any(each.active for each in adapters.values()), cause)
 
 
 def _no_addresses(facts: HostFacts, what: str) -> Cause:
-    fix = f"set properties.{LIST} to the addresses of the adapters; the profile's `fit` does this for each host"
     evidence = quote.setting(facts, "properties", LIST) or (f"{CUFILE}: there is no such file",)
-    return Cause("rdma.no-addresses", what, fix, evidence, reference.PARAMETERS)
+    return listed_cause("rdma.no-addresses", evidence, what)
 
 
 @rule(NOTES, 42)
@@ -400,15 +396,11 @@ def adapter_notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     if policy not in SPREADING:
         host = f"a host with {len(gpus)} GPUs and {len(adapters)} network adapters"
         what = f"properties.{POLICY} is {policy} on {host}"
-        fix = f"set properties.{POLICY} to RoundRobinMaxMin, which spreads GPUs over their nearest adapters"
-        yield Cause("rdma.policy", what, fix, quote.setting(facts, "properties", POLICY), reference.PARAMETERS)
+        yield listed_cause("rdma.policy", quote.setting(facts, "properties", POLICY), what)
     distances = {topology.nearest(gpu.label, NIC)[0] for gpu in gpus}
     routing = if_known(lambda: facts.cufile.setting("properties", "rdma_dynamic_routing", False), False)
     if len(distances) > 1 and routing is not True:
-        what = "some GPUs are farther from every adapter than others, and dynamic routing is off"
-        fix = "set properties.rdma_dynamic_routing to true: far GPUs then reach an adapter through the nearest GPU"
-        evidence = quote.setting(facts, "properties", "rdma_dynamic_routing")
-        yield Cause("rdma.no-routing", what, fix, evidence, reference.PARAMETERS)
+        yield listed_cause("rdma.no-routing", quote.setting(facts, "properties", "rdma_dynamic_routing"))
 
 
 @rule(NOTES, 43)
@@ -429,7 +421,7 @@ def write_notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     what = f"writes to {mount.mount_point} take compat mode: {key} isn't true"
     fix = f"if your servers and client allow writes over RDMA, set {key} to true"
     evidence = quote.setting(facts, "fs", client.write_key) or (f"{CUFILE}: there is no such file",)
-    yield Cause("cufile.no-rdma-writes", what, fix, evidence, reference.PARAMETERS)
+    yield listed_cause("cufile.no-rdma-writes", evidence, what, fix)
 
 
 def no_rdma(_facts: HostFacts, expectation: Expectation) -> str:

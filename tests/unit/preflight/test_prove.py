@@ -19,8 +19,10 @@ from gdsdeploy.lock.resolve import resolve
 from gdsdeploy.lock.resolve_fleet import Resolved
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import Lock, Target
-from gdsdeploy.preflight import Answer, Cell, StackCandidate, StackChoices, _cell, candidates, prove, record, trial
-from gdsdeploy.preflight.record import ModuleResult
+from gdsdeploy.preflight import prove, record, trial
+from gdsdeploy.preflight.record import Answer, ModuleResult
+from gdsdeploy.preflight.table import Cell, _cell
+from gdsdeploy.preflight.trial import StackCandidate, StackChoices, candidates
 from gdsdeploy.repo.fetch import Fetcher
 from tests.repos.dkmspackages import sources
 from tests.repos.stack import TRIXIE, Stanza, gds, kernel, package, without
