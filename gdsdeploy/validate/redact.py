@@ -142,15 +142,18 @@ class Redactor:
 
         masked: it is a secret, with every text in it; numbers say nothing that a check does not need.
         """
-        if isinstance(value, str) and masked:
-            return value if value in ("", REDACTED) else self.secret()
-        if isinstance(value, str):
-            return self.text(value)
-        if isinstance(value, dict):
-            is_secret_pair = isinstance(value.get("name"), str) and names_secret(value["name"])
-            secret = {key for key in value if masked or names_secret(str(key)) or (is_secret_pair and key == "value")}
-            return {self.text(str(key)): self.value(inner, masked=key in secret) for key, inner in value.items()}
-        return [self.value(inner, masked=masked) for inner in value] if isinstance(value, list) else value
+        match value:
+            case str() if masked:
+                return value if value in ("", REDACTED) else self.secret()
+            case str():
+                return self.text(value)
+            case dict():
+                is_pair = isinstance(value.get("name"), str) and names_secret(value["name"])
+                secret = {key for key in value if masked or names_secret(str(key)) or (is_pair and key == "value")}
+                return {self.text(str(key)): self.value(inner, masked=key in secret) for key, inner in value.items()}
+            case list():
+                return [self.value(inner, masked=masked) for inner in value]
+        return value
 
     def _text(self, text: str) -> str:
         """One text."""
