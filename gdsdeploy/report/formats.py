@@ -137,9 +137,8 @@ def _notes(report: Report, verbose: bool) -> Iterator[str]:
             (name, f"{head}{one.check} ({WORDS[NOT_APPLICABLE]}): {one.found}") for name, one in skipped
         )
     yield from together((host.host, f"evidence is incomplete: {gap}") for host in report.hosts for gap in host.gaps)
-    for waiver in report.waivers:
-        if waiver.expired:
-            yield f"the waiver of {waiver.check} ended on {waiver.until}: {waiver.reason}"
+    ended = (waiver for waiver in report.waivers if waiver.expired)
+    yield from (f"the waiver of {waiver.check} ended on {waiver.until}: {waiver.reason}" for waiver in ended)
 
 
 def _field(name: str, text: str, verbose: bool) -> list[str]:
