@@ -28,8 +28,6 @@ _NEXT = {
     Step.REBOOT: Step.BOOT, Step.BOOT: Step.VALIDATE, Step.UNDO_REBOOT: Step.UNDO_BOOT,
     Step.UNDO_BOOT: Step.UNDO_VALIDATE,
 }  # fmt: skip
-#: Steps after which the host may be in another boot.
-_LEAVES_BOOT = (Step.ENROL, Step.REBOOT, Step.UNDO_REBOOT, Step.POWER)
 _UNTOUCHED = (Step.PREFLIGHT, Step.DRAIN, Step.ENROL, Step.SNAPSHOT)
 
 
@@ -200,13 +198,15 @@ def begin(host: HostState, step: Step, attempt: int) -> None:
     host.step, host.attempt, host.running, host.waits = step, attempt, True, ""
     if step not in (Step.RETURN, Step.SOAK):
         host.validated = ""
-    if step is Step.DRAIN:
-        host.out, host.returning = True, False
-    elif step in _LEAVES_BOOT:
-        host.boot = ""
-        host.powered = host.powered or step is Step.POWER
-    elif step is Step.RETURN:
-        host.returning = True
+    match step:
+        case Step.DRAIN:
+            host.out, host.returning = True, False
+        # After these, the host may be in another boot.
+        case Step.ENROL | Step.REBOOT | Step.UNDO_REBOOT | Step.POWER:
+            host.boot = ""
+            host.powered = host.powered or step is Step.POWER
+        case Step.RETURN:
+            host.returning = True
     host.touched_before = host.touched
     if step not in _UNTOUCHED and not host.back:
         host.touched = True
