@@ -13,7 +13,7 @@ import click
 
 from gdsdeploy import console
 from gdsdeploy.cli import options
-from gdsdeploy.converge import ansible as converge, inventory, plan_report
+from gdsdeploy.converge import ansible as converge, plan_report, static_inventory
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.image import Image, open_image
 from gdsdeploy.converge.machine import Machine
@@ -298,7 +298,7 @@ def write_inventory(fleet: Path, folder: Path, as_json: bool) -> None:
     answers = facts_to_fit(intent, lock, fleet, names_to_fit(intent, list(intent.everyone())))
     options.raise_last({name: error for name, error in answers.items() if isinstance(error, GdsError)}, fleet)
     fit_targets = {name: fit for name, fit in answers.items() if not isinstance(fit, GdsError)}
-    written = inventory.write(intent, lock, fleet, folder, fit_targets)
+    written = static_inventory.write(intent, lock, fleet, folder, fit_targets)
     machines = {name: supply_words(supply) for name, supply in written.supplies.items()}
     if as_json:
         console.json(

@@ -235,10 +235,6 @@ class Difference(enum.Enum):
     INDEX_OLDER = "index older than the one that was locked"
 
 
-#: Of these, what was found says it all.
-_FOUND_SAYS = (Difference.INDEX_REFUSED, Difference.REPOSITORY_GONE, Difference.STREAM_GONE, Difference.FILE_GONE)
-
-
 @dataclass(frozen=True)
 class Reason:
     """One difference: the expected and the found value."""
@@ -251,16 +247,17 @@ class Reason:
     found: str
 
     def __str__(self) -> str:
-        what = f"{self.difference.value} {self.subject}".strip()
-        if not self.expected and not self.found:
-            return f"profile {self.profile}: {what}"
-        if self.difference is Difference.RULE_REFUSES:
-            return f"profile {self.profile}: [{self.subject}] {self.found} The rule is in {self.expected}"
-        if self.difference in _FOUND_SAYS:
-            return f"profile {self.profile}: {what}: {self.found}"
-        if self.difference in (Difference.PACKAGE_GONE, Difference.PACKAGE_REPLACED, Difference.INDEX_OLDER):
-            return f"profile {self.profile}: {what}: the lock has {self.expected}, the repository {self.found}"
-        return f"profile {self.profile}: {what}: the fleet file says {self.expected}, the lock has {self.found}"
+        what = f"profile {self.profile}: {f'{self.difference.value} {self.subject}'.strip()}"
+        match self.difference:
+            case _ if not self.expected and not self.found:
+                return what
+            case Difference.RULE_REFUSES:
+                return f"profile {self.profile}: [{self.subject}] {self.found} The rule is in {self.expected}"
+            case Difference.INDEX_REFUSED | Difference.REPOSITORY_GONE | Difference.STREAM_GONE | Difference.FILE_GONE:
+                return f"{what}: {self.found}"
+            case Difference.PACKAGE_GONE | Difference.PACKAGE_REPLACED | Difference.INDEX_OLDER:
+                return f"{what}: the lock has {self.expected}, the repository {self.found}"
+        return f"{what}: the fleet file says {self.expected}, the lock has {self.found}"
 
 
 def status(fleet: Fleet, lock: Lock) -> list[Reason]:

@@ -450,10 +450,13 @@ def mirror(
             contents.append(read(place, targets, indices, keyrings, dependencies=dependencies))
     files_by_place = _by_place(file for content in contents for file in content.files)
     keys = {KEYRING: writing.export(fingerprint), KEYRING_ARMOURED: writing.export(fingerprint, armour=True)}
-    places: dict[str, str | None] = {place: hashlib.sha256(key).hexdigest() for place, key in keys.items()}
-    for content in contents:
-        places |= content.places()
-    folder.require({**places, **{place: file.sha256 for place, file in files_by_place.items()}})
+    folder.require(
+        {
+            **{place: hashlib.sha256(key).hexdigest() for place, key in keys.items()},
+            **{place: sha256 for content in contents for place, sha256 in content.places().items()},
+            **{place: file.sha256 for place, file in files_by_place.items()},
+        }
+    )
     downloaded, size = _download(list(files_by_place.values()), folder, files, jobs, progress)
     for place, key in keys.items():
         folder.write(place, key)

@@ -404,9 +404,7 @@ def _needs(form: Element) -> tuple[Group, ...]:
 
 
 def _plain(form: Element, section: str) -> Iterator[Relation]:
-    for name, sign, version in _entries(form, section):
-        if not name.startswith("("):
-            yield rpm_relation(name, sign, version)
+    yield from (rpm_relation(*entry) for entry in _entries(form, section) if not entry[0].startswith("("))
 
 
 @dataclass

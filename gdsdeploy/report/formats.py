@@ -137,9 +137,8 @@ def _notes(report: Report, verbose: bool) -> Iterator[str]:
             (name, f"{head}{one.check} ({WORDS[NOT_APPLICABLE]}): {one.found}") for name, one in skipped
         )
     yield from together((host.host, f"evidence is incomplete: {gap}") for host in report.hosts for gap in host.gaps)
-    for waiver in report.waivers:
-        if waiver.expired:
-            yield f"the waiver of {waiver.check} ended on {waiver.until}: {waiver.reason}"
+    ended = (waiver for waiver in report.waivers if waiver.expired)
+    yield from (f"the waiver of {waiver.check} ended on {waiver.until}: {waiver.reason}" for waiver in ended)
 
 
 def _field(name: str, text: str, verbose: bool) -> list[str]:
@@ -197,8 +196,7 @@ _NO_CHARACTER = re.compile("[\ufffe\uffff]")
 def junit_xml(report: Report) -> str:
     """One ``testsuites`` document."""
     root = ET.Element("testsuites", name=_fit(f"gdsdeploy validate {report.fleet}"))
-    for host in report.hosts:
-        root.append(_suite(report, host))
+    root.extend(_suite(report, host) for host in report.hosts)
     for key in ("tests", "failures", "errors", "skipped"):
         root.set(key, str(sum(int(suite.get(key, "0")) for suite in root)))
     ET.indent(root)
@@ -221,8 +219,7 @@ def _suite(report: Report, host: HostReport) -> ET.Element:
     properties = ET.SubElement(suite, "properties")
     for name, value in (("lock", report.lock_digest), ("boot_id", host.boot_id), *host.stack):
         ET.SubElement(properties, "property", name=_fit(name), value=_fit(value))
-    for finding in host.findings:
-        suite.append(_case(host, finding))
+    suite.extend(_case(host, finding) for finding in host.findings)
     if host.trouble:
         case = ET.SubElement(suite, "testcase", classname=_fit(host.host), name="reachable", time="0")
         error = ET.SubElement(case, "error", type=host.trouble.kind, message=_fit(host.trouble.message))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
@@ -130,9 +131,8 @@ def _host(status: Status, host: HostState) -> dict[str, Any]:
 
 def _page(status: Status, rows: Sequence[Mapping[str, Any]], *, live: bool) -> dict[str, Any]:
     """What the template shows."""
-    number: dict[str, int] = dict.fromkeys(CLASSES, 0)
-    for row in rows:
-        number[row["state"]] += 1
+    states = Counter(row["state"] for row in rows)
+    number = {name: states[name] for name in CLASSES}
     clean = status.finished and all(row["state"] in ("done", "satisfied", "skipped") for row in rows)
     over = "fail" if number["kept"] or number["lost"] else "unknown"
     running = "pass" if clean else over if status.finished else "waived"

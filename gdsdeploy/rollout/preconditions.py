@@ -241,11 +241,8 @@ def prepare(
     lockfile.require_fresh(fleet, lock, fleet_file=fleet_path)
     settings, folder = fleet.rollout, paths.folder_of(fleet_path).resolve()
     drains = drainer(settings.drain, folder)
-    reasons = [
-        *_unfinished(fleet_path),
-        *(Reason(text) for text in drains.check(list(participants.hosts))),
-        *_programs(settings, folder),
-    ]
+    reasons = [*_unfinished(fleet_path), *(Reason(text) for text in drains.check(list(participants.hosts)))]
+    reasons += _programs(settings, folder)
     planned = plan_fleet(fleet, lock, fleet_path, participants.names, timeout=timeout, progress=progress)
     plans = {name: plan for name, plan in planned.hosts.items() if isinstance(plan, HostPlan)}
     replies = present_states(fleet, fleet_path, list(plans), timeout=timeout)

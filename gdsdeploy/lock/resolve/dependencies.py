@@ -489,13 +489,14 @@ def _further(profile: Profile, platform: StackPlatform, choice: Choice) -> tuple
     further = [*packaging(profile, platform, choice).further]
     further += [StackPackage(NVLSM, "companion", "host")] if "nvlink5" in profile.companions else []
     for option in choice:
-        if option.subject == "kernel":
-            further += platform.kernel_extras(option.release)
-        elif option.subject == "libcufile":
-            further += platform.library_packages(option.packages["libcufile"], profile.rdma)
-            further += (StackPackage(name, "cuda", "host") for name in profile.cuda)
-        elif option.subject == "doca":
-            further += (StackPackage(name, "doca", "host") for name in profile.doca[1:])
+        match option.subject:
+            case "kernel":
+                further += platform.kernel_extras(option.release)
+            case "libcufile":
+                further += platform.library_packages(option.packages["libcufile"], profile.rdma)
+                further += (StackPackage(name, "cuda", "host") for name in profile.cuda)
+            case "doca":
+                further += (StackPackage(name, "doca", "host") for name in profile.doca[1:])
     return tuple(further)
 
 
