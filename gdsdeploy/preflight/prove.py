@@ -11,7 +11,6 @@ from gdsdeploy import console
 from gdsdeploy.errors import ChecksUnknown, ModuleBuildFailed
 from gdsdeploy.fleetfile.load import own_blocks, with_own_rules
 from gdsdeploy.fleetfile.rules import Block, own_rules_of, write_own
-from gdsdeploy.host.model.compat import without_builds
 from gdsdeploy.lock import lockfile
 from gdsdeploy.lock.resolve_fleet import Resolved
 from gdsdeploy.model.fleet import Fleet
@@ -95,13 +94,7 @@ def prove(
                 name: target.model_copy(update={"proof": proofs.get(name, "")})
                 for name, target in resolved.lock.targets.items()
             }
-            warnings = [
-                (name, verdict)
-                for name, verdict in resolved.warnings
-                if name not in proofs or without_builds([verdict])
-            ]
-            resolved = replace(resolved, lock=lockfile.build(targets), warnings=tuple(warnings))
-            return Proven(resolved, (*attempts, *passed))
+            return Proven(replace(resolved, lock=lockfile.build(targets)), (*attempts, *passed))
 
 
 def rule(fleet: Fleet, cell: Cell, record: PreflightRecord) -> Block:
