@@ -346,6 +346,11 @@ def test_killed_at_random_it_leaves_nothing_that_the_next_start_does_not_remove(
     argv = [sys.executable, "-c", RUN, str(folder / "metrics"), str(folder / "state" / "watch.json")]
     with job("1.20.0.107", folder, config(3), *CONTAINER) as running:
         running.tell("read", 3, CHUNK)
+        # One that has counted it, however long the others take to begin.
+        first = Service(folder)
+        first.until('path="compat"} 3\n')
+        assert wait_for(first.state.exists)
+        first.end(signal.SIGKILL)
         for _ in range(25):
             process = subprocess.Popen(argv, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             time.sleep(rng.uniform(0, 0.6))
