@@ -27,6 +27,7 @@ from gdsdeploy.host.model import compat
 from gdsdeploy.host.model.compat import FITS, KINDS, REFUSED, UNKNOWN, WARNED, Rule, Value, Verdict, version_order
 from gdsdeploy.host.subjects import stack
 from gdsdeploy.preflight.record import kept, with_records
+from gdsdeploy.proposal.observe import gpu_class
 
 VERSION: Final = 1
 #: Most sets that are judged at once.
@@ -176,7 +177,9 @@ def _words(subject: str, text: str) -> Sequence[str]:
         if word == ALL and subject in WORDS:
             return words
         if not _WORD.fullmatch(word) or word not in words:
-            near = did_you_mean(word, words) or (f"; there are {', '.join(words)}" if subject in WORDS else "")
+            # H100 is a model, hopper its class.
+            model = gpu_class([text.upper()]) if subject == "gpu" else ""
+            near = (f"; its class is {model!r}" if model else did_you_mean(word, words)) or (f"; there are {', '.join(words)}" if subject in WORDS else "")
             raise NameUnknown(f"{shown(subject)}: there is no {text!r}{near}")
         return (word,)
     if text == ALL and subject in PARTS:
