@@ -179,7 +179,8 @@ def _words(subject: str, text: str) -> Sequence[str]:
         if not _WORD.fullmatch(word) or word not in words:
             # H100 is a model, hopper its class.
             model = gpu_class([text.upper()]) if subject == "gpu" else ""
-            near = (f"; its class is {model!r}" if model else did_you_mean(word, words)) or (f"; there are {', '.join(words)}" if subject in WORDS else "")
+            near = f"; its class is {model!r}" if model else did_you_mean(word, words)
+            near = near or (f"; there are {', '.join(words)}" if subject in WORDS else "")
             raise NameUnknown(f"{shown(subject)}: there is no {text!r}{near}")
         return (word,)
     if text == ALL and subject in PARTS:
