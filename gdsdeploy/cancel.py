@@ -10,6 +10,7 @@ import ctypes
 import os
 import queue
 import signal
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final, TypeVar
 
 from gdsdeploy.errors import Interrupted
@@ -32,6 +34,8 @@ _GONE = 3.0
 _ADOPT = 36
 #: Seconds between two looks at a request.
 _LOOK = 0.2
+#: Seconds until an interruption that can't be made now, or that got lost, is made again.
+_AGAIN = 0.05
 
 T = TypeVar("T")
 
@@ -113,19 +117,41 @@ class _Ending:
             # What Ansible's processes leave behind can be found then.
             _adopt(self.whole)
 
-    def interrupt(self, _number: int) -> None:
+    def interrupt(self, frame: FrameType | None) -> None:
         """The first time: KeyboardInterrupt here, an end for other threads.  Later: HURRY seconds, then SIGKILL."""
         if not self.stop.event.is_set():
             self.stop.request()
-            raise KeyboardInterrupt
-        if not self.hurried:
+            self._raise(0, frame)
+        elif not self.hurried:
             self.hurried = True
             signal.signal(signal.SIGALRM, self._run_out)
             signal.setitimer(signal.ITIMER_REAL, HURRY, 1.0)
 
-    def _run_out(self, *_: object) -> None:
-        kill(os.getpid())
+    def _raise(self, _number: int, frame: FrameType | None) -> None:
+        """KeyboardInterrupt, after an import: what a module does while it is read may make another error of it."""
+        above = frame
+        while above is not None:
+            if above.f_code.co_filename == "<frozen importlib._bootstrap>":
+                self._again()
+                return
+            above = above.f_back
         raise KeyboardInterrupt
+
+    def _again(self) -> None:
+        if not self.hurried:
+            signal.signal(signal.SIGALRM, self._raise)
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+
+    def unraisable(self, error: sys.UnraisableHookArgs) -> None:
+        """Python drops what is raised in a finaliser or in a callback of C: an interruption is made again."""
+        if isinstance(error.exc_value, KeyboardInterrupt):
+            self._again()
+        else:
+            sys.__unraisablehook__(error)
+
+    def _run_out(self, _number: int, frame: FrameType | None) -> None:
+        kill(os.getpid())
+        self._raise(0, frame)
 
 
 _ending = _Ending()
@@ -141,9 +167,12 @@ def signals(action: Callable[[int], None] | None = None) -> Iterator[None]:
     """
     before: dict[signal.Signals, Any] = {}
 
-    def handle(number: int, _frame: object) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         _ending.note(number)
-        (action or _ending.interrupt)(number)
+        if action is None:
+            _ending.interrupt(frame)
+        else:
+            action(number)
 
     if threading.current_thread() is threading.main_thread():
         for number in SIGNALS:
@@ -166,6 +195,7 @@ def whole_process() -> Iterator[None]:
     global _ending
     _ending = ending = _Ending()
     ending.whole = True
+    before, sys.unraisablehook = sys.unraisablehook, ending.unraisable
     code: object = 0
     with signals():
         try:
@@ -179,6 +209,9 @@ def whole_process() -> Iterator[None]:
         finally:
             if ending.first and (code == Interrupted.exit_code or (ending.stop.event.is_set() and code)):
                 _die(ending.first)
+            if ending.first:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            sys.unraisablehook = before
             _adopt(False)
             _ending = _Ending()
 

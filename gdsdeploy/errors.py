@@ -10,8 +10,12 @@ import errno
 import re
 import shlex
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
+
+E = TypeVar("E", bound=Exception)
 
 #: FLEET in a command: written where the fleet file isn't known.
 _PLACE = re.compile(r"(\bgdsdeploy(?: [a-z][a-z-]*)+ )FLEET\b")
@@ -44,6 +48,15 @@ class GdsError(Exception):
         """Have the commands of message and hint name the fleet file."""
         self.message = with_fleet(self.message, fleet)
         self.hint = with_fleet(self.hint, fleet) if self.hint else self.hint
+
+
+@contextmanager
+def translated(kinds: type[E] | tuple[type[E], ...], to: Callable[[E], Exception]) -> Iterator[None]:
+    """Raise what ``to`` makes of an error of these kinds in the block, in its place."""
+    try:
+        yield
+    except kinds as error:
+        raise to(error) from error
 
 
 class NameUnknown(GdsError, exit_code=2):

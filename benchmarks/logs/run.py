@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from gdsdeploy import console
@@ -23,13 +24,17 @@ LOGS = {
 }
 
 
+def added_to(count: int) -> Callable[[re.Match[str]], str]:
+    return lambda match: str(int(match[0]) + count)
+
+
 def large(path: Path, size: int) -> bytes:
     """At least ``size`` bytes of the lines of ``path``; numbers of four and more digits differ each time."""
     lines, pieces, total = path.read_text().splitlines(), [], 0
     count = 0
     while total < size:
         for line in lines:
-            piece = re.sub(r"\b\d{4,}\b", lambda match, added=count: str(int(match[0]) + added), line).encode()
+            piece = re.sub(r"\b\d{4,}\b", added_to(count), line).encode()
             pieces.append(piece)
             total += len(piece) + 1
         count += 1

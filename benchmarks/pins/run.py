@@ -81,8 +81,8 @@ def measure(work: Path, rounds: int, package: str) -> dict[str, dict[str, list[f
         folder = work / f"preferences{number}"
         folder.mkdir()
         (folder / "00-gdsdeploy.pref").write_text(text)
-        words = {**cache, "Dir::Etc::preferencesparts": folder, "Dir::Etc::preferences": "/dev/null"}
-        options[side] = [f"--option={key}={value}" for key, value in words.items()]
+        settings = {**cache, "Dir::Etc::preferencesparts": folder, "Dir::Etc::preferences": "/dev/null"}
+        options[side] = [f"--option={key}={value}" for key, value in settings.items()]
     runs_by_command: dict[str, dict[str, list[float]]] = {}
     for name, (program, *words) in commands(package).items():
         runs_by_command[name] = {side: [] for side in options}

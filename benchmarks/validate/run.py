@@ -218,7 +218,8 @@ def work_of(kind: str, path: Path) -> Callable[[], None]:
     fleet, lock = read(path), lockfile.read(lockfile.beside(path))
     names = list(fleet.hosts)
     if kind in ("records", "evidence"):
-        machines.Distinct.add = lambda _, endpoint: endpoint
+        # One host stands for all.
+        machines.Distinct.add = lambda _, endpoint: endpoint  # type: ignore[method-assign, assignment]
         machines.same_boot = lambda *_: {}
 
         def judge() -> None:
@@ -269,7 +270,7 @@ def suites(folder: Path, fleet: Path, number: int, rounds: int) -> dict[str, Any
     (place / "ssh_config").write_text("".join(["Host *\n", *lines]))
     hosts = ",".join(f"paramiko://h{value:03}" for value in range(number))
     testinfra = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "-p", "no:cacheprovider",
-                 f"--hosts={hosts}", f"--ssh-config={place / 'ssh_config'}", place]  # fmt: skip
+                 f"--hosts={hosts}", f"--ssh-config={place / 'ssh_config'}", str(place)]  # fmt: skip
     kinds = {
         kind: [sys.executable, __file__, "--measure", kind, "--fleet", str(path)] for kind in ("records", "evidence")
     }

@@ -9,8 +9,7 @@ The archives that one run has are taken from the cache, handed over by builders,
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -115,12 +114,13 @@ def supplies(fleet: Fleet, lock: Lock, facts: Mapping[str, BuildFacts], cached: 
     allowed = {name: fleet.suppliers(name) for name in facts}
     chosen: dict[str, Supply] = {}
     for name in facts:
-        if fleet.modules(name) == "packaged":
-            chosen[name] = _packaged(lock.targets[fleet.machine(name).profile], wants[name])
-        elif fleet.modules(name) == "build":
-            chosen[name] = Supply("build", _own(fleet, name), wants[name], origin=name)
-        elif fleet.modules(name) == "auto" and facts[name].built:
-            chosen[name] = Supply("build", "it has built them itself", wants[name], origin=name)
+        match fleet.modules(name):
+            case "packaged":
+                chosen[name] = _packaged(lock.targets[fleet.machine(name).profile], wants[name])
+            case "build":
+                chosen[name] = Supply("build", _own(fleet, name), wants[name], origin=name)
+            case "auto" if facts[name].built:
+                chosen[name] = Supply("build", "it has built them itself", wants[name], origin=name)
     # Suppliers first: the others may receive what they build.
     rest = [name for name in facts if name not in chosen]
     for name in sorted(rest, key=lambda name: name not in allowed[name]):
@@ -279,8 +279,7 @@ class RunArchives:
         origin = self.keys.origin(builder)
         if origin is None:
             raise PackError("the controller has no public key of it", "provision it again")
-        differences = provenance.differences(pack.read_manifest(str(path), origin), expected)
-        if differences:
+        if differences := provenance.differences(pack.read_manifest(str(path), origin), expected):
             raise PackError("; ".join(differences), "it is not what the lock has; look at that machine")
         self._cache.put(path, want, origin)
 

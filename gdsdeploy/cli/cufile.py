@@ -18,7 +18,7 @@ from gdsdeploy.cli.verbs import Verbs, below
 from gdsdeploy.cufile.check import MachineFacts, Report, check, file_content, judged_release, look, p2pdma, unreadable
 from gdsdeploy.cufile.model import EXAMINED_RELEASES, Release
 from gdsdeploy.cufile.render import PATH, FitTarget, Variant, render_profile
-from gdsdeploy.errors import CufileInvalid, GdsError, HostUnfit
+from gdsdeploy.errors import CufileInvalid, GdsError, HostUnfit, translated
 from gdsdeploy.host.facts import UndecidedError
 from gdsdeploy.host.io.wording import joined
 
@@ -198,10 +198,8 @@ def render(
 
 def _differences(host: FitTarget, text: str) -> Iterator[str]:
     """A unified diff from the host's file; raises HostUnfit if that could not be read."""
-    try:
+    with translated(UndecidedError, lambda error: HostUnfit(f"{host.name}: {PATH} could not be read: {error}")):
         content = host.facts.document.text(PATH)
-    except UndecidedError as error:
-        raise HostUnfit(f"{host.name}: {PATH} could not be read: {error}") from None
     before = (content or "").splitlines(keepends=True)
     return difflib.unified_diff(before, text.splitlines(keepends=True), f"{host.name}:{PATH}", "rendered")
 

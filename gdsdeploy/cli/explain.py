@@ -13,7 +13,7 @@ import click
 from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.cli.verbs import Verbs
-from gdsdeploy.errors import ChecksFailed, ChecksUnknown, GdsError
+from gdsdeploy.errors import ChecksFailed, ChecksUnknown, GdsError, translated
 from gdsdeploy.host.errors import UsageError
 from gdsdeploy.host.gdscheck import document, reader
 from gdsdeploy.host.gdscheck.reader import DIRECT, UNKNOWN
@@ -114,9 +114,8 @@ def explain(
     def facts(of: str) -> HostFacts:
         return _facts(host, of, fleet, evidence, timeout, run_inventory=run_inventory)
 
-    pid = int(mount[:10]) if mount and mount.isdecimal() else None
-    if pid is not None:
-        _print(as_json, *_process(facts(""), host or "this host", pid))
+    if mount and mount.isdecimal():
+        _print(as_json, *_answer(facts(""), host or "this host", "", pid=int(mount[:10])))
         return
     options.require(mount is None or mount.startswith("/"), f"MOUNT is an absolute path, and {mount!r} isn't")
     path = os.path.normpath(mount) if mount else ""
@@ -163,24 +162,17 @@ def doctor(evidence: Path | None, as_json: bool) -> None:
         raise error(diagnosis.why, hint=diagnosis.advice)
 
 
-def _answer(facts: HostFacts, host: str, path: str) -> tuple[Any, str]:
-    """The document and the text."""
-    from gdsdeploy.host.explain import as_document, render
+def _answer(facts: HostFacts, host: str, path: str, pid: int | None = None) -> tuple[Any, str]:
+    """The document and the text, about a mount, every mount, or one process."""
+    from gdsdeploy.host.explain import as_document, render, render_process
+    from gdsdeploy.host.subjects import programs
     from gdsdeploy.ssh import reply_schema
     from gdsdeploy.validate.facts import explain_facts
 
     with reply_schema.unexpected_errors(host):
-        explanation = explain_facts(facts, path)
-        return as_document(explanation), render(explanation)
-
-
-def _process(facts: HostFacts, host: str, pid: int) -> tuple[Any, str]:
-    """The document and the text about one process."""
-    from gdsdeploy.host.explain import render_process
-    from gdsdeploy.host.subjects import programs
-    from gdsdeploy.ssh import reply_schema
-
-    with reply_schema.unexpected_errors(host):
+        if pid is None:
+            explanation = explain_facts(facts, path)
+            return as_document(explanation), render(explanation)
         try:
             explained = programs.explain_process(facts, pid)
         except programs.NoSuchProcessError as reason:
@@ -232,10 +224,8 @@ def _error(code: str) -> tuple[Any, str]:
 def _logs(names: list[str], as_json: bool) -> None:
     from gdsdeploy.host.logs import judge
 
-    try:
+    with translated(UsageError, lambda error: GdsError(str(error))):
         answer = judge.answer_to(judge.read_texts(names))
-    except UsageError as error:
-        raise GdsError(str(error)) from None
     _print(as_json, judge.as_document(answer), judge.render(answer))
     if not answer.recognised:
         hint = "Add more of it: what the kernel says (dmesg), cufile.log, or the whole output of gdscheck -p"
@@ -318,12 +308,10 @@ def parse(files: tuple[Path, ...], exit_status: int | None, require: str | None,
 
 def _bytes(file: Path) -> bytes:
     """The beginning of a file: up to one byte more than is parsed."""
-    try:
+    with translated(OSError, lambda error: click.FileError(str(file), hint=error.strerror or str(error))):
         if str(file) == STDIN:
             return sys.stdin.buffer.read(reader.LIMIT + 1)
         return reading.beginning(str(file), reader.LIMIT)
-    except OSError as error:
-        raise click.FileError(str(file), hint=error.strerror or str(error)) from None
 
 
 commands = {"doctor": doctor, "explain": explain, "gdscheck": gdscheck}

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from gdsdeploy import console
 from gdsdeploy.cli import options
-from gdsdeploy.errors import ControllerUnfit, FleetInvalid, GdsError, HostKeyMismatch, HostUnreachable
+from gdsdeploy.errors import ControllerUnfit, FleetInvalid, GdsError, HostKeyMismatch, HostUnreachable, translated
 from gdsdeploy.files.output import require_folder, write
 from gdsdeploy.fleetfile import ansible_inventory, selection
 from gdsdeploy.host.facts import as_dict
@@ -186,11 +186,9 @@ def _write(proposal: Proposal, output: Path, as_json: bool) -> None:
         if os.path.lexists(path) and (not path.is_file() or path.read_bytes() != content):
             hint = "Move it away, or write the fleet file to another folder with --output FILE"
             raise GdsError(f"{path}: this file exists with other content, and init overwrites none", hint=hint)
-    try:
+    with translated(OSError, lambda error: GdsError(f"{folder}: cannot be made: {error.strerror}")):
         if proposal.keys:
             folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise GdsError(f"{folder}: cannot be made: {error.strerror}") from None
     for name, content in proposal.keys.items():
         write(folder / name, content)
     write(output, text)

@@ -22,6 +22,7 @@ from gdsdeploy.cli import options
 from gdsdeploy.cli.verbs import Verbs, below, early_flags
 from gdsdeploy.errors import BuildCacheUnusable, ChecksUnknown, FleetInvalid, GdsError, ModuleBuildFailed
 from gdsdeploy.host.cli import kmod
+from gdsdeploy.host.cli.parsers import PROGRAM
 from gdsdeploy.host.errors import AuditError, BuildError, HostError
 
 #: Verb → what it does, in the order of use.
@@ -228,7 +229,7 @@ class _Mirror(click.Command):
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="gdsdeploy")
-    kmod.add_parsers(parser.add_subparsers())
+    PROGRAM.add("kmod", parser.add_subparsers())
     return parser
 
 
@@ -292,5 +293,8 @@ def _metavar(action: argparse.Action) -> str | None:
 
 
 _PARSERS = _choices(_choices(_parser())["kmod"])
-commands = {"cache": cache_group, "builders": builders}
-commands |= {name: _mirrored(name, _PARSERS[name]) for name in VERBS if name in _PARSERS}
+commands = {
+    "cache": cache_group,
+    "builders": builders,
+    **{name: _mirrored(name, _PARSERS[name]) for name in VERBS if name in _PARSERS},
+}

@@ -16,7 +16,9 @@ from gdsdeploy.fleetfile.load import TRUSTED, load_fleet
 from gdsdeploy.host.io.wording import aligned, joined
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.preflight import Answer, Cell, PreflightRecord, StackChoices, preflight
+from gdsdeploy.preflight.record import Answer, PreflightRecord
+from gdsdeploy.preflight.table import Cell, preflight
+from gdsdeploy.preflight.trial import StackChoices
 from gdsdeploy.repo import credentials
 from gdsdeploy.repo.fetch import Fetcher
 
@@ -171,8 +173,7 @@ def verdict_on_rules(record: PreflightRecord, against: Sequence[str]) -> list[st
 
 def _end(cells: list[Cell]) -> None:
     records = [cell.record for cell in cells if cell.record is not None]
-    bad = [record for record in records if record.failed]
-    if bad:
+    if bad := [record for record in records if record.failed]:
         hint = "Keep the locked kernel or driver, or choose a version with a yes in the table"
         raise ModuleBuildFailed(f"{len(bad)} of {len(cells)} stacks don't build, or would not load", hint=hint)
     if len(records) < len(cells):

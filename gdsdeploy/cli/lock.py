@@ -17,7 +17,7 @@ from gdsdeploy.errors import ChecksUnknown, GdsError, LockInvalid, LockStale, Re
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import CONFINED, Reading, confined, is_folder_elsewhere, load_fleet
 from gdsdeploy.host.io.wording import aligned, first_few, joined
-from gdsdeploy.lock import lockfile, resolve_fleet, signatures
+from gdsdeploy.lock import compat, lockfile, resolve_fleet, signatures
 from gdsdeploy.lock.lockfile import Difference
 from gdsdeploy.lock.resolve.explain import Explanation, explainable_names
 from gdsdeploy.lock.resolve.target import Pieces
@@ -181,8 +181,8 @@ def _lock(
             _sign(fleet, mode, key)
         except GdsError as error:
             errors.append(error)
-    for profile, verdict in resolved.warnings:
-        console.warn(f"profile {profile}: [{verdict.rule}] {verdict.words}")
+    for line in compat.lines(resolved.warnings):
+        console.warn(line)
     for change in changes:
         if change.subject and change.kind == "downgraded":
             console.warn(f"profile {change.profile}: {change.what} goes back from {change.before} to {change.after}")
@@ -255,7 +255,7 @@ def _document(
         "left_out": [{**asdict(one), "consequence": one.consequence} for one in resolved.left_out],
         "proofs": {name: target.proof or None for name, target in targets.items()},
         "tried": [_attempt(each) for each in attempts],
-        "warnings": [{"profile": name, "rule": v.rule, "words": v.words} for name, v in resolved.warnings],
+        "warnings": compat.to_json(resolved.warnings),
     }
 
 
@@ -289,8 +289,7 @@ def _show_adopted(resolved: Resolved, pieces: Pieces) -> None:
         if target.adopted or profile in pieces.profiles.values():
             console.say(f"Adopted for profile {profile}: {', '.join(target.adopted) or 'nothing'}")
         for name in target.adopted:
-            others = pieces.without(profile, name)
-            if others:
+            if others := pieces.without(profile, name):
                 console.say(f"  {name} isn't on {first_few(others, _SHOWN)}: provision installs it there, too")
         for one in (one for one in resolved.left_out if one.profile == profile):
             console.say(f"  not adopted: {one.name}: {one.reason}; {one.consequence}")
@@ -352,10 +351,10 @@ def _words(explanation: Explanation, fleet: Path) -> list[str]:
         f"  sha256     {package.sha256}",
         f"  signed by  {signer}, index of {index.date}",
         f"  needed by  {', '.join(explanation.needed_by) or 'the profile itself'}",
+        *([f"  gone       {explanation.gone}"] if explanation.gone else []),
+        *(f"  admitted   [{rule}] {says}" for rule, says in explanation.rules),
+        *(f"  warned     [{rule}] {says}" for rule, says in explanation.warned),
     ]
-    lines += [f"  gone       {explanation.gone}"] if explanation.gone else []
-    lines += [f"  admitted   [{rule}] {says}" for rule, says in explanation.rules]
-    lines += [f"  warned     [{rule}] {says}" for rule, says in explanation.warned]
     if not explanation.newer and not explanation.gone:
         lines.append("  newer      nothing on offer")
     for newer in explanation.newer:

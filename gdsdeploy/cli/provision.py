@@ -13,8 +13,7 @@ import click
 
 from gdsdeploy import console
 from gdsdeploy.cli import options
-from gdsdeploy.converge import ansible as converge
-from gdsdeploy.converge import plan_report, static_inventory
+from gdsdeploy.converge import ansible as converge, plan_report, static_inventory
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.image import Image, open_image
 from gdsdeploy.converge.machine import Machine
@@ -24,11 +23,13 @@ from gdsdeploy.converge.provision import provision, summary
 from gdsdeploy.errors import ChangesPending, ChecksUnknown, GdsError, HostUnfit
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import TRUSTED
+from gdsdeploy.fleetfile.rules import rules_of
 from gdsdeploy.host.io.wording import count, joined
-from gdsdeploy.lock import lockfile
+from gdsdeploy.lock import compat, lockfile
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.hostnames import grouped, words
 from gdsdeploy.model.lock import Lock
+from gdsdeploy.preflight.record import cautions
 from gdsdeploy.report import model
 
 
@@ -109,17 +110,20 @@ def plan(fleet: Path, limit: str | None, root: Path | None, timeout: float, verb
             result = plan_fleet(
                 intent, lock, fleet, names, timeout=timeout, progress=say_plans(len(names)), image=image
             )
+        profiles = sorted({intent.machine(name).profile for name in names})
+        rules = rules_of(intent)
+        warnings = [(name, verdict) for name in profiles for verdict in cautions(lock.targets[name], rules)]
         if as_json:
             about = image.to_json(lock) if image is not None else None
             text = plan_report.to_json(
-                result.hosts, result.seconds, fleet=str(fleet), lock_digest=lock.digest, image=about
+                result.hosts, result.seconds, fleet=str(fleet), lock_digest=lock.digest, image=about, warnings=warnings
             )
         else:
             text = "\n\n".join(filter(None, [plan_report.text(result.hosts, whole=verbose), left_out(image, lock)]))
+    for line in compat.lines(warnings):
+        console.warn(line)
     console.data(text)
-    error = plan_outcome(result)
-    if error is not None:
-        raise error
+    options.end_with([plan_outcome(result)])
 
 
 def say_plans(number: int) -> Callable[[HostPlan | GdsError, str, float], None]:
@@ -137,11 +141,9 @@ def plan_outcome(result: FleetPlan) -> GdsError | None:
     if errors:
         kind = type(next(iter(errors.values())))
         return kind(f"could not ask {words(errors)}", hint="See the reasons above")
-    refused = [plan.host for plan in plans if plan.refusal]
-    if refused:
+    if refused := [plan.host for plan in plans if plan.refusal]:
         return HostUnfit(f"provision would refuse {words(refused)}", hint="See the reasons above")
-    unknown = [plan.host for plan in plans if plan.unknown]
-    if unknown:
+    if unknown := [plan.host for plan in plans if plan.unknown]:
         return ChecksUnknown(f"the plan is incomplete for {words(unknown)}", hint="See the reasons above")
     return None
 

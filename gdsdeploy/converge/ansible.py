@@ -212,8 +212,7 @@ def flags(words: Sequence[str]) -> Flags:
         [*PYTHON, "-c", _PARSER, *words, "playbook.yml"], doing="read the flags of ansible-playbook", env=configured()
     )
     parsed = json.loads(result.stdout)
-    unknown = [word for word in parsed["extra"] if word.startswith("-")]
-    if unknown:
+    if unknown := [word for word in parsed["extra"] if word.startswith("-")]:
         suggestion = did_you_mean(unknown[0].partition("=")[0], parsed["flags"])
         raise FlagsRefused(f"{unknown[0]}: neither gdsdeploy nor ansible-playbook has this flag{suggestion}")
     if parsed["error"]:
@@ -308,17 +307,18 @@ def _event(text: str, mark: str, outcome: Outcome, says: tuple[Say, Say], log: P
     except ValueError:
         return False
     place = f"  {event.host}: {event.role}: {event.task}"
-    if event.event == "play":
-        says[0](f"▸ {event.name}")
-    elif event.event == "long":
-        console.board.begin(event.host, f"{event.role}: {event.task}", ago=LONG)
-        says[1](f"{place} …")
-    elif event.event == "recap":
-        for name in outcome.hosts.keys() & event.hosts:
-            outcome.hosts[name].ended = True
-    else:
-        console.board.end(event.host, done=event.status == "ok")
-        _take(event, place, outcome.hosts.setdefault(event.host, HostResult()), says[1], log)
+    match event.event:
+        case "play":
+            says[0](f"▸ {event.name}")
+        case "long":
+            console.board.begin(event.host, f"{event.role}: {event.task}", ago=LONG)
+            says[1](f"{place} …")
+        case "recap":
+            for name in outcome.hosts.keys() & event.hosts:
+                outcome.hosts[name].ended = True
+        case "result":
+            console.board.end(event.host, done=event.status == "ok")
+            _take(event, place, outcome.hosts.setdefault(event.host, HostResult()), says[1], log)
     return True
 
 
@@ -344,8 +344,7 @@ def failure(host: str, role: str, task: str, status: str, detail: Mapping[str, A
     whole = f"Whole output: {log}"
     if status == "unreachable":
         return HostUnreachable(f"{host}: lost during {role}: {message}", hint=whole)
-    typed = _typed(detail)
-    if typed:
+    if typed := _typed(detail):
         return _of_kind(host, role, task, typed, whole)
     command = detail.get("cmd")
     if message == _ENDED and isinstance(command, list) and command:

@@ -109,16 +109,6 @@ def _repositories(machine: Machine) -> repositories.Desired:
     return repositories.Desired(machine.manager, indices, keys, machine.pins)
 
 
-def _pins(machine: Machine) -> pins.Desired:
-    return pins.Desired(
-        manager=machine.manager,
-        indices=machine.sources[0],
-        pins=machine.pins,
-        deny=[*machine.platform.kept_out(), *_bad_kernels(machine.target)],
-        modules=list(machine.target.modules),
-    )
-
-
 def _bad_kernels(target: Target) -> list[str]:
     """Packages of the kernels that a compatibility rule forbids: on them, the driver's build leaves dpkg half done."""
     platform = stack_platform_for(target.os)
@@ -129,16 +119,6 @@ def _bad_kernels(target: Target) -> list[str]:
 def _superseded(machine: Machine) -> list[managers.Package]:
     """What leaves before the driver comes."""
     return superseded(machine.target) if machine.is_host and machine.manager == "apt" else []
-
-
-def _removals(machine: Machine) -> removals.Desired:
-    return removals.Desired(
-        manager=machine.manager,
-        pins=machine.pins,
-        superseded=_superseded(machine),
-        locked=machine.locked,
-        removes=list(machine.profile.removes),
-    )
 
 
 def _expectation(machine: Machine) -> expectation.Desired:
@@ -178,7 +158,7 @@ def _driver_options(machine: Machine) -> driver_options.Desired:
     return driver_options.Desired(
         kernel_release=machine.release,
         options={**channel, **boot.driver_options(profile)},
-        option_module=driver.module or machine.platform.driver_module(driver.flavour),
+        option_module=driver.module or machine.platform.driver_module[driver.flavour],
         modules=[*machine.loads, *machine.umad],
         rdma=profile.rdma,
         p2pdma=boot.needs_p2pdma_options(profile),
@@ -192,15 +172,6 @@ def _packages(machine: Machine, part: str) -> transaction.Desired:
         locked=machine.locked,
         removes=list(machine.profile.removes),
     )
-
-
-def _packages_kernel(machine: Machine) -> transaction.Desired:
-    leaves = machine.is_host and machine.target.packaged
-    return replace(_packages(machine, "kernel"), superseded=superseded(machine.target) if leaves else [])
-
-
-def _is_signed(machine: Machine) -> bool:
-    return machine.profile.signing is not None and _builds_or_receives(machine)
 
 
 def _signing(machine: Machine) -> signing.Desired:
@@ -253,31 +224,6 @@ def _gate(machine: Machine) -> gate.Desired:
     )
 
 
-def _watch(machine: Machine) -> watch.Desired:
-    wish = machine.profile.watch
-    return watch.Desired(wish.enabled and machine.is_host, wish.every, wish.metrics)
-
-
-def _loaded(machine: Machine) -> loaded.Desired:
-    # In an image, services are only enabled.
-    return loaded.Desired(
-        kernel_release=machine.release,
-        loaded=[] if machine.image else [*machine.loads, *machine.umad, *machine.peermem],
-        units={PEERMEM: PEERMEM_UNIT} if machine.peermem and not machine.image else {},
-        services=services_of(package.package for package in machine.target.packages),
-    )
-
-
-def _reboot(machine: Machine) -> reboot.Desired:
-    return reboot.Desired(
-        kernel_release=machine.release,
-        modules=machine.loads,
-        allowed=machine.profile.reboot,
-        arguments=boot.arguments(machine.profile),
-        parameters=boot.expected_parameters(machine.profile),
-    )
-
-
 #: Every resource in the order in which the playbook's roles apply it.
 RESOURCES: Final[tuple[Resource, ...]] = (
     Resource("preflight", "gds_preflight", _preflight),
@@ -288,8 +234,28 @@ RESOURCES: Final[tuple[Resource, ...]] = (
         files=lambda machine: {"keys": [{"src": src, "dest": dest} for dest, src in machine.sources[1].items()]},
         contents=("keys",),
     ),
-    Resource("pins", "gds_repo", _pins),
-    Resource("removals", "gds_repo", _removals),
+    Resource(
+        "pins",
+        "gds_repo",
+        lambda machine: pins.Desired(
+            manager=machine.manager,
+            indices=machine.sources[0],
+            pins=machine.pins,
+            deny=[*machine.platform.kept_out, *_bad_kernels(machine.target)],
+            modules=list(machine.target.modules),
+        ),
+    ),
+    Resource(
+        "removals",
+        "gds_repo",
+        lambda machine: removals.Desired(
+            manager=machine.manager,
+            pins=machine.pins,
+            superseded=_superseded(machine),
+            locked=machine.locked,
+            removes=list(machine.profile.removes),
+        ),
+    ),
     Resource("program", "gds_host", lambda _: program.Desired()),
     Resource("expectation", "gds_host", _expectation),
     Resource("recipes", "gds_modules", lambda machine: recipes.Desired(**_recipe(machine)), has_dkms),
@@ -306,7 +272,14 @@ RESOURCES: Final[tuple[Resource, ...]] = (
         _host,
     ),
     Resource("imex", "gds_driver", lambda machine: imex.Desired(list(machine.fleet.imex_nodes(machine.name))), _host),
-    Resource("packages.kernel", "gds_kernel", _packages_kernel),
+    Resource(
+        "packages.kernel",
+        "gds_kernel",
+        lambda machine: replace(
+            _packages(machine, "kernel"),
+            superseded=superseded(machine.target) if machine.is_host and machine.target.packaged else [],
+        ),
+    ),
     Resource(
         "module_options",
         "gds_boot",
@@ -333,7 +306,7 @@ RESOURCES: Final[tuple[Resource, ...]] = (
         "signing",
         "gds_secureboot",
         _signing,
-        _is_signed,
+        lambda machine: machine.profile.signing is not None and _builds_or_receives(machine),
         files=lambda machine: {"shared": machine.certificate_path},
         contents=("certificate_content",),
     ),
@@ -359,12 +332,38 @@ RESOURCES: Final[tuple[Resource, ...]] = (
         _host,
     ),
     Resource("gate", "gds_gate", _gate, _host),
-    Resource("watch", "gds_watch", _watch, _host),
-    Resource("loaded", "gds_modules", _loaded, _boots),
+    Resource(
+        "watch",
+        "gds_watch",
+        lambda machine: watch.Desired(
+            machine.profile.watch.enabled and machine.is_host,
+            machine.profile.watch.every,
+            machine.profile.watch.metrics,
+        ),
+        _host,
+    ),
+    Resource(
+        "loaded",
+        "gds_modules",
+        # In an image, services are only enabled.
+        lambda machine: loaded.Desired(
+            kernel_release=machine.release,
+            loaded=[] if machine.image else [*machine.loads, *machine.umad, *machine.peermem],
+            units={PEERMEM: PEERMEM_UNIT} if machine.peermem and not machine.image else {},
+            services=services_of(package.package for package in machine.target.packages),
+        ),
+        _boots,
+    ),
     Resource(
         "reboot",
         "gds_reboot",
-        _reboot,
+        lambda machine: reboot.Desired(
+            kernel_release=machine.release,
+            modules=machine.loads,
+            allowed=machine.profile.reboot,
+            arguments=boot.arguments(machine.profile),
+            parameters=boot.expected_parameters(machine.profile),
+        ),
         lambda machine: machine.boots and not machine.image,
         contents=("after_boot",),
     ),

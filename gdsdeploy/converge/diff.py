@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from gdsdeploy.builds.assign import Supply
 from gdsdeploy.converge.desired import ROLES
+from gdsdeploy.errors import translated
 from gdsdeploy.host.apply import registry
 from gdsdeploy.host.apply.model import Change, Refusal
 from gdsdeploy.host.io.wording import first_few
@@ -193,10 +194,8 @@ def change(value: Any) -> Change:
 
 def foreign_of(report: Mapping[str, Any]) -> Foreign:
     """What the preflight's report has about others; raises ValueError."""
-    try:
+    with translated(ValueError, lambda error: ValueError(f"foreign: {error}")):
         foreign = read(Foreign, report["foreign"]) if report.get("foreign") is not None else Foreign((), ())
-    except ValueError as error:
-        raise ValueError(f"foreign: {error}") from None
     if unknown := [install.kind for install in foreign.installs if install.kind not in kinds()]:
         raise ValueError(f"foreign: no kind of this version: {unknown[0][:40]!a}")
     return foreign

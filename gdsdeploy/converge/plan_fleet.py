@@ -25,7 +25,7 @@ from gdsdeploy.converge.files import Files
 from gdsdeploy.converge.image import Image
 from gdsdeploy.converge.machine import Machine, RunFiles
 from gdsdeploy.cufile.render import FitTarget
-from gdsdeploy.errors import GdsError, HostUnfit
+from gdsdeploy.errors import GdsError, HostUnfit, translated
 from gdsdeploy.host.apply.model import INSTALLS
 from gdsdeploy.host.apply.modules import NOT_DELIVERED
 from gdsdeploy.host.io.wording import line
@@ -68,10 +68,8 @@ def facts_to_fit(
 
 def facts_from_file(name: str, file: Path) -> FitTarget:
     """The host ``name`` as saved evidence shows it; raises HostUnfit when the file has none."""
-    try:
+    with translated(GdsError, lambda error: HostUnfit(error.message, hint=error.hint)):
         return FitTarget(name, reply_schema.saved_facts_of_host(file, name))
-    except GdsError as error:
-        raise HostUnfit(error.message, hint=error.hint) from None
 
 
 def build_facts_from(variants: Variants, profile: Profile, target: Target, document: Mapping[str, Any]) -> BuildFacts:
@@ -317,10 +315,8 @@ def require_variants(answer: Answer, document: Document) -> Variants:
     error = reply.get("error")
     if isinstance(error, Mapping):
         raise refusal(answer.host, error)
-    try:
+    with translated(ValueError, lambda problem: malformed(answer.host, "", str(problem))):
         results = variants(reply.get("variants"))
-    except ValueError as problem:
-        raise malformed(answer.host, "", str(problem)) from None
     for name, resources in document["variants"].items():
         names = [".".join(filter(None, (entry["resource"], entry.get("instance")))) for entry in resources]
         if [result.name for result in results.get(name, ())] != names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from gdsdeploy.builds.assign import Supply
@@ -13,7 +13,9 @@ from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.errors import GdsError
 from gdsdeploy.host.apply.packages import DECIDING
 from gdsdeploy.host.io.wording import aligned, joined
+from gdsdeploy.host.model.compat import Verdict
 from gdsdeploy.host.subjects import foreign
+from gdsdeploy.lock import compat
 from gdsdeploy.model.hostnames import grouped, words
 from gdsdeploy.report import model
 
@@ -85,14 +87,21 @@ def to_json(
     fleet: str,
     lock_digest: str,
     image: Mapping[str, object] | None = None,
+    warnings: Iterable[tuple[str, Verdict]] = (),
 ) -> str:
-    """The whole plan for machines; image: what is said about the image that it is for."""
+    """The whole plan for machines; image: what is said about the image that it is for; warnings: about profiles."""
     hosts = {
         name: {"state": state(plan), "seconds": round(seconds.get(name, 0.0), 3), **_host_json(plan)}
         for name, plan in plans.items()
     }
-    value = {"fleet": fleet, "lock": lock_digest, "hosts": hosts, "code_built_on": built_on(_supplies(plans))}
-    value |= {} if image is None else {"image": image}
+    value = {
+        "fleet": fleet,
+        "lock": lock_digest,
+        "hosts": hosts,
+        "code_built_on": built_on(_supplies(plans)),
+        "warnings": compat.to_json(warnings),
+        **({} if image is None else {"image": image}),
+    }
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
@@ -143,8 +152,7 @@ def _foreign(plan: HostPlan) -> Iterator[str]:
     for install in (install for install in plan.foreign if not install.breaks):
         yield f"  {foreign.ANSWER_WORDS[install.answer]}: {foreign.sentence(install)}"
         yield f"      {foreign.way_out(install, '')}"
-    for reason in plan.foreign_unknown:
-        yield f"  ? it is unknown what others have installed: {reason}"
+    yield from (f"  ? it is unknown what others have installed: {reason}" for reason in plan.foreign_unknown)
 
 
 def _table(plans: Plans, whole: bool) -> list[str]:
@@ -190,8 +198,7 @@ def _words(plan: HostPlan, masked: bool) -> Iterator[str]:
         yield f"  - {diff.sentence(group)}{leave}: {states}{suffix}"
         for user in (user for change in group for user in change.users):
             yield f"      in use: {_NUMBER.sub('…', user) if masked else user}"
-    for reason in plan.unknown:
-        yield f"  ? unknown: {reason}"
+    yield from (f"  ? unknown: {reason}" for reason in plan.unknown)
     for reason in (text for text in plan.removals_unknown if text not in plan.unknown):
         yield f"  ? it is unknown which packages would leave: {reason}"
     if plan.removals_unknown and any(change.resource in DECIDING for change in plan.changes):

@@ -121,8 +121,7 @@ def _supplies(fleet: Fleet, lock: Lock, look: FindBuild) -> dict[str, Supply]:
         build = look(supply.want, fleet.suppliers(name)) if supply.mode == "receive" else None
         if build is not None:
             supplies[name] = replace(supply, cached=True, builder="", lack="", origin=build.builder)
-    lacking = [name for name, supply in supplies.items() if supply.lack]
-    if lacking:
+    if lacking := [name for name, supply in supplies.items() if supply.lack]:
         raise NotProvisioned(
             f"no machine builds the modules of {words(lacking)}, and this machine keeps no build of them",
             hint="Provision a host that builds them from here once, or set modules: build in the fleet file",
@@ -133,9 +132,10 @@ def _supplies(fleet: Fleet, lock: Lock, look: FindBuild) -> dict[str, Supply]:
 
 def _connection(fleet: Fleet, end: Endpoint) -> dict[str, Any]:
     """Ansible's connection variables, with what this machine's ssh configuration adds; host keys are always checked."""
-    options = ["StrictHostKeyChecking=yes", f'UserKnownHostsFile="{FOLDER}/files/known_hosts"']
-    options += ["GlobalKnownHostsFile=/dev/null"]
-    options += [f"HostKeyAlias={end.host_key_alias}"] if end.host_key_alias else []
+    options = [
+        *("StrictHostKeyChecking=yes", f'UserKnownHostsFile="{FOLDER}/files/known_hosts"'),
+        *("GlobalKnownHostsFile=/dev/null", *([f"HostKeyAlias={end.host_key_alias}"] if end.host_key_alias else [])),
+    ]
     # ssh's default is the name of this machine's user, who doesn't count elsewhere.
     user = fleet.connection(end.host).user or (end.user if end.user != getpass.getuser() else None)
     return {

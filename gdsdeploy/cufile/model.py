@@ -250,8 +250,7 @@ def _unknown(path: KeyPath, value: object, release: Release, *, guess: bool) -> 
     if key is not None:
         message = f"libcufile reads this key up to {key.until}; this is {release_text(release)}"
         return Problem(name, message, "dropped-key")
-    printed = {there: here for here, there in SHOWN.items()}.get(name)
-    if printed:
+    if printed := {there: here for here, there in SHOWN.items()}.get(name):
         message = f"unknown key (gdscheck prints {printed} under this name; did you mean that?)"
         return Problem(name, message, "unknown-key", printed)
     for candidate in every.values():
@@ -413,8 +412,7 @@ def half_set_p2pdma(values: Mapping[str, Any], release: Release) -> Iterator[Pro
         message = f"does nothing from {since} on without the key of some storage, such as {NVME_P2PDMA}: true"
         yield Problem(P2PDMA, message, "p2pdma-half-set")
     elif values.get(P2PDMA) is not True:
-        for name in own:
-            yield Problem(name, f"does nothing without {P2PDMA}: true", "p2pdma-half-set")
+        yield from (Problem(name, f"does nothing without {P2PDMA}: true", "p2pdma-half-set") for name in own)
 
 
 def shown(value: object) -> str:

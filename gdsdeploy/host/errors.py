@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, Iterator, Type
 
 #: Exit status of everything that this host refuses.
 REFUSED = 30
@@ -142,6 +143,15 @@ class NotOfferedError(CannotTellError):
     def __init__(self, names: Iterable[str]) -> None:
         super().__init__("no repository of this host offers this version", kind="verify")
         self.names = frozenset(names)
+
+
+@contextlib.contextmanager
+def failing(kind: Type[HostError], words: str, hint: str = "") -> Iterator[None]:
+    """Turn an OSError into an error of this kind: what failed in ``words``, and what the system says of it."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{words}: {error.strerror or error}", hint) from None
 
 
 def guarded(run: Callable[[Any], int]) -> Callable[[Any], int]:

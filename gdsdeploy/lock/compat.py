@@ -10,6 +10,7 @@ from typing import Final
 from gdsdeploy.errors import RepositoryUntrusted
 from gdsdeploy.host.model.compat import WARNED, Verdict
 from gdsdeploy.model.fleet import Repository
+from gdsdeploy.model.hostnames import grouped
 from gdsdeploy.model.lock import BUILT_FROM, Index, Target
 
 
@@ -78,6 +79,20 @@ def judge_ages(indices: Iterable[Index], repositories: Mapping[str, Repository],
             "clock is wrong, correct it",
         )
     return warnings
+
+
+def lines(warnings: Iterable[tuple[str, Verdict]]) -> list[str]:
+    """One line for each of them, (profile, verdict); profiles share one."""
+    profiles = grouped((name, (verdict.rule, verdict.words)) for name, verdict in warnings)
+    return [
+        f"{'profile' if len(names) == 1 else 'profiles'} {', '.join(names)}: [{rule}] {words}"
+        for (rule, words), names in profiles.items()
+    ]
+
+
+def to_json(warnings: Iterable[tuple[str, Verdict]]) -> list[dict[str, str]]:
+    """The same as JSON values, one for each profile."""
+    return [{"profile": name, "rule": v.rule, "verdict": v.kind, "words": v.words} for name, v in warnings]
 
 
 def _dated(index: Index, age: timedelta) -> str:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from gdsdeploy import atomic, paths
-from gdsdeploy.errors import GdsError, LockInvalid, RolloutRefused, SignatureRefused
+from gdsdeploy.errors import GdsError, LockInvalid, RolloutRefused, SignatureRefused, translated
 from gdsdeploy.fleetfile.load import TRUSTED, load_fleet
 from gdsdeploy.fleetfile.rules import own_rules_of
 from gdsdeploy.lock import lockfile
@@ -83,10 +83,8 @@ def digest_of(fleet_path: Path) -> str:
 
 
 def _bytes(fleet_path: Path) -> bytes:
-    try:
+    with translated(OSError, lambda error: RolloutRefused(f"{fleet_path}: cannot be read: {error.strerror}")):
         return fleet_path.read_bytes()
-    except OSError as error:
-        raise RolloutRefused(f"{fleet_path}: cannot be read: {error.strerror}") from None
 
 
 def store(fleet_path: Path, lock: Lock) -> Release:
@@ -181,8 +179,7 @@ def add(fleet_path: Path, lock_path: Path, fleet: Fleet) -> Release:
     Raises what lockfile.read_signed raises, and RolloutRefused if it doesn't have a profile of the fleet.
     """
     lock = lockfile.read_signed(lock_path, fleet, fleet_path)
-    missing = sorted(fleet.profiles.keys() - lock.targets.keys())
-    if missing:
+    if missing := sorted(fleet.profiles.keys() - lock.targets.keys()):
         raise RolloutRefused(
             f"{lock_path}: this lock has nothing for profile {', '.join(missing)} of {fleet_path}",
             hint="Name the lock that the hosts of this fleet were provisioned with",
@@ -195,10 +192,7 @@ def _of(path: Path) -> Path:
 
 
 def _all(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    for folder in sorted(_of(path).glob("*-*")):
-        about = _about(folder)
-        if about:
-            yield folder, about
+    yield from ((folder, about) for folder in sorted(_of(path).glob("*-*")) if (about := _about(folder)))
 
 
 def _about(folder: Path) -> dict[str, Any]:
@@ -212,11 +206,9 @@ def _about(folder: Path) -> dict[str, Any]:
 
 def _read(folder: Path, path: Path) -> Release:
     about, hint = _about(folder), f"Remove {folder}, and name the lock with --from"
-    try:
+    with translated(LockInvalid, lambda error: RolloutRefused(error.message, hint=hint)):
         fleet = load_fleet(folder / _FLEET, TRUSTED, names_from=path.parent)
         lock = lockfile.read(folder / lockfile.NAME)
-    except LockInvalid as error:
-        raise RolloutRefused(error.message, hint=hint) from None
     if lock.digest != about.get("lock_digest") or digest_of(folder / _FLEET) != about.get("fleet_digest"):
         raise RolloutRefused(f"{folder}: the files there were changed", hint=hint)
     return Release(fleet, lock, path, str(about["fleet_digest"]), folder, dict(about.get("hosts", {})))

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from gdsdeploy.errors import FleetInvalid, RepositoryUnusable
 from gdsdeploy.host.apply.packages.aptsources import Source
-from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.model.fleet import Repository as RepositoryEntry
+from gdsdeploy.model.fleet import Fleet, Repository as RepositoryEntry
 from gdsdeploy.model.text import has_login
 from gdsdeploy.platform.base import Preset, StackPlatform
 from gdsdeploy.repo.repository import Repository, controller_sources

@@ -14,16 +14,14 @@ from urllib.parse import unquote, urlsplit
 
 from gdsdeploy.errors import LockInvalid, NoSolution, RepositoryUntrusted, RepositoryUnusable, nearest
 from gdsdeploy.fleetfile.rules import rules_of
-from gdsdeploy.host.model.compat import WARNED, Verdict
+from gdsdeploy.host.model.compat import WARNED, Verdict, without_builds
 from gdsdeploy.lock import compat, lockfile, repo_settings
 from gdsdeploy.lock.lockfile import Difference, Reason, pins
 from gdsdeploy.lock.resolve import Resolution, resolve
-from gdsdeploy.lock.resolve.explain import Explanation, explainable_names
-from gdsdeploy.lock.resolve.explain import explain as why
+from gdsdeploy.lock.resolve.explain import Explanation, explain as why, explainable_names
 from gdsdeploy.lock.resolve.target import Keep, LeftOut, leaves
 from gdsdeploy.lock.sources import PackageReader, uri_of
-from gdsdeploy.model.fleet import Fleet, Profile
-from gdsdeploy.model.fleet import Repository as RepositoryEntry
+from gdsdeploy.model.fleet import Fleet, Profile, Repository as RepositoryEntry
 from gdsdeploy.model.lock import Index, Lock, Target
 from gdsdeploy.platform import StackPlatform, stack_platform_for
 from gdsdeploy.repo import apt, rpm
@@ -39,11 +37,17 @@ _ASKED_AT_ONCE: Final = 8
 
 @dataclass(frozen=True)
 class Resolved:
-    """A lock, and what the user has to know about it: (profile, verdict)."""
+    """A lock, and what was found about it: (profile, verdict)."""
 
     lock: Lock
-    warnings: tuple[tuple[str, Verdict], ...]
+    found: tuple[tuple[str, Verdict], ...]
     left_out: tuple[NotAdopted, ...] = ()
+
+    @property
+    def warnings(self) -> list[tuple[str, Verdict]]:
+        """Those of ``found`` that the user has to know: a proof decides whether modules build."""
+        proven = {name for name, target in self.lock.targets.items() if compat.is_proven(target)}
+        return [(name, each) for name, each in self.found if name not in proven or without_builds([each])]
 
 
 #: Profile → package → its versions on hosts.
@@ -123,8 +127,7 @@ class _Reader:
     def check_packages(self, profile: str, platform: StackPlatform, target: Target) -> None:
         """Check the signature of each locked package that no signed index vouches for."""
         repositories = repo_settings.repositories(self.fleet, profile, platform)
-        unsigned = [repository for repository in repositories if repository.unsigned]
-        if unsigned:
+        if unsigned := [repository for repository in repositories if repository.unsigned]:
             with self.step(f"Checking the signatures of packages of {', '.join(map(str, unsigned))}"):
                 rpm.check_packages(self.fetcher, unsigned, target.packages)
 
@@ -158,7 +161,7 @@ def resolve_fleet(
     reader = _Reader(fleet, fetcher, now, step)
     platforms = {name: stack_platform_for(profile.os) for name, profile in fleet.profiles.items()}
     targets: dict[str, Target] = {}
-    warnings: list[tuple[str, Verdict]] = []
+    found: list[tuple[str, Verdict]] = []
     failures: list[NoSolution] = []
     left_out: list[NotAdopted] = []
     # Profiles of one system after another, so that its lists are read once.
@@ -167,7 +170,7 @@ def resolve_fleet(
         before = _before(fleet, old, name)
         _refuse_replay(name, before, indices)
         entries = _entries(fleet, name, platforms[name])
-        warnings += [(name, verdict) for verdict in compat.judge_ages(indices, entries, now)]
+        found += [(name, verdict) for verdict in compat.judge_ages(indices, entries, now)]
         keep = Keep(before, upgrade.what | _loose(before, fleet.profiles[name])) if before else None
         packages = PackageReader(fetcher, indices, step)
         try:
@@ -198,11 +201,11 @@ def resolve_fleet(
             # A later driver may have those packages again.
             names = {*resolution.target.adopted, *(one.name for one in resolution.left_out)}
             targets[name] = resolution.target.model_copy(update={"adopted": tuple(sorted(names))})
-            warnings += [(name, Verdict("adopted", WARNED, _lost_words(one))) for one in resolution.left_out]
-        warnings += [(name, verdict) for verdict in resolution.warnings]
+            found += [(name, Verdict("adopted", WARNED, _lost_words(one))) for one in resolution.left_out]
+        found += [(name, verdict) for verdict in resolution.warnings]
     if failures:
         raise NoSolution("\n".join(failure.message for failure in failures), hint=failures[0].hint)
-    return Resolved(lockfile.build(targets), tuple(warnings), tuple(left_out))
+    return Resolved(lockfile.build(targets), tuple(found), tuple(left_out))
 
 
 def _not_adopted(

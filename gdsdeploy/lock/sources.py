@@ -18,7 +18,7 @@ from typing import Annotated, Final, TypeVar
 from pydantic import StringConstraints, TypeAdapter
 
 from gdsdeploy import atomic
-from gdsdeploy.errors import RepositoryUnusable
+from gdsdeploy.errors import RepositoryUnusable, translated
 from gdsdeploy.host.errors import ElfError
 from gdsdeploy.host.io import reading
 from gdsdeploy.host.kmod.module import read_module
@@ -163,8 +163,7 @@ def _assignments(text: str) -> dict[str, set[tuple[str, bool]]]:
     """Variable → (value, whether it is literal) of each assignment; one that isn't plain counts as two."""
     assigned: dict[str, set[tuple[str, bool]]] = {}
     for line in text.replace("\\\n", "").splitlines():
-        match = _ASSIGNMENT.fullmatch(line)
-        if match:
+        if match := _ASSIGNMENT.fullmatch(line):
             literal = match["single"] is not None
             value = next(group for group in (match["double"], match["single"], match["bare"]) if group is not None)
             assigned.setdefault(match["name"], set()).add((value, literal))
@@ -193,8 +192,7 @@ _HINT: Final = "Lock another version of this driver or nvidia-fs, or use another
 
 
 def _unusable(package: Package, reason: str) -> RepositoryUnusable:
-    where = f"{package.package} {package.version} ({package.repository})"
-    return RepositoryUnusable(f"{where}: its source tree can't be told: {reason}", hint=_HINT)
+    return unusable_modules(package, f"its source tree can't be told: {reason}", _HINT)
 
 
 #: Parts of a lock whose packages bring modules.
@@ -235,10 +233,8 @@ def describe_module(package: str, path: str, content: bytes) -> ModuleInPackage:
     with tempfile.TemporaryDirectory(prefix="gdsdeploy-module-") as folder:
         place = Path(folder) / Path(path).name
         place.write_bytes(content)
-        try:
+        with translated(ElfError, lambda error: ElfError(error.message.replace(str(place), f"/{path}"), error.hint)):
             module, signature = read_module(str(place)), signer_of(str(place))
-        except ElfError as error:
-            raise ElfError(error.message.replace(str(place), f"/{path}"), error.hint) from None
     return ModuleInPackage(
         package=package,
         module=module.name,
@@ -253,8 +249,9 @@ def describe_module(package: str, path: str, content: bytes) -> ModuleInPackage:
     )
 
 
-def unusable_modules(package: Package, reason: str) -> RepositoryUnusable:
+_BUILD: Final = "Lock another version of the kernel or the driver, or have a host build the modules: `modules: build`"
+
+
+def unusable_modules(package: Package, reason: str, hint: str = _BUILD) -> RepositoryUnusable:
     """The error about a package that can't be locked."""
-    where = f"{package.package} {package.version} ({package.repository})"
-    hint = "Lock another version of the kernel or the driver, or have a host build the modules: `modules: build`"
-    return RepositoryUnusable(f"{where}: {reason}", hint=hint)
+    return RepositoryUnusable(f"{package.package} {package.version} ({package.repository}): {reason}", hint=hint)

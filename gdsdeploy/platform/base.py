@@ -121,6 +121,12 @@ class StackPlatform(ABC):
     nvidia_fs_package: ClassVar[str] = "nvidia-fs-dkms"
     libcufile_package: ClassVar[str] = "libcufile0"
     gds_tools_package: ClassVar[str] = "gds-tools"
+    #: flavour → the package that holds the driver's source tree
+    dkms_package: ClassVar[Mapping[Flavour, str]]
+    #: flavour → the driver's module file, without ending, for options in modprobe.d
+    driver_module: ClassVar[Mapping[Flavour, str]] = {"open": "nvidia", "proprietary": "nvidia"}
+    #: globs of packages that could move the stack; every version outside the lock is refused
+    kept_out: ClassVar[tuple[str, ...]]
     #: subject → how its versions are written: pins have one of these forms
     spellings: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "driver": ("580.95.05", "580.95.05-0ubuntu1"),
@@ -172,13 +178,9 @@ class StackPlatform(ABC):
     def kernel_packages(self, release: str) -> tuple[str, str]:
         """Names of the image and the headers package of a kernel release."""
 
-    @abstractmethod
-    def driver_package(self, flavour: Flavour) -> str:
-        """Name of the package that holds the driver's source tree."""
-
     def driver_packages(self, flavour: Flavour, names: Iterable[str]) -> list[str]:  # noqa: ARG002 - see ubuntu.py
         """Of ``names``, each package that holds a driver's source tree or, in some repositories, its place."""
-        return [self.driver_package(flavour)]
+        return [self.dkms_package[flavour]]
 
     def no_packaged_modules(self, flavour: Flavour) -> str:  # noqa: ARG002 - see ubuntu.py
         """Why the driver's modules can't come from packages of this system, in words; empty: they can."""
@@ -247,14 +249,6 @@ class StackPlatform(ABC):
     @abstractmethod
     def may_be_adopted(self, name: str) -> bool:
         """Whether a package of a host is by its name a piece of a driver or of GDS that a lock may have, too."""
-
-    @abstractmethod
-    def kept_out(self) -> tuple[str, ...]:
-        """Globs of packages that could move the stack; every version outside the lock is refused."""
-
-    def driver_module(self, flavour: Flavour) -> str:  # noqa: ARG002 - see debian.py
-        """Name of the driver's module file, without ending, for options in modprobe.d."""
-        return "nvidia"
 
     def module_streams(self, driver: str, flavour: Flavour) -> dict[str, str]:  # noqa: ARG002 - see rhel.py
         """Module streams to enable for a pin of the driver: module → stream."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from gdsdeploy.model.lock import Part
 from gdsdeploy.platform import base
@@ -44,6 +44,17 @@ _STACK_SOURCES: Final = (
 
 @dataclass(frozen=True)
 class Debian(DpkgPlatform):
+    dkms_package: ClassVar[Mapping[Flavour, str]] = {
+        "open": "nvidia-open-kernel-dkms",
+        "proprietary": "nvidia-kernel-dkms",
+    }
+    driver_module: ClassVar[Mapping[Flavour, str]] = {"open": "nvidia-current-open", "proprietary": "nvidia-current"}
+    # Not nvidia-*: the container toolkit and CUDA's own packages are the user's to choose.
+    kept_out: ClassVar[tuple[str, ...]] = (
+        *base.KEPT_OUT, "nvidia-tesla-*", "nvidia-legacy-*", "nvidia-alternative", "nvidia-smi", "libcuda1*",
+        "libcudadebugger1*", "firmware-nvidia-gsp*",
+    )  # fmt: skip
+
     def presets(self) -> dict[str, Preset]:
         archive = re.compile(rf"{_RELEASE_NAME}(?:-updates|-backports)?")
         suites = (self.codename, f"{self.codename}-updates")
@@ -60,12 +71,9 @@ class Debian(DpkgPlatform):
         own = ARCHITECTURES[arch]
         return own, f"cloud-{own}", f"rt-{own}", *([f"{own}-16k"] if arch == "aarch64" else [])
 
-    def driver_package(self, flavour: Flavour) -> str:
-        return "nvidia-open-kernel-dkms" if flavour == "open" else "nvidia-kernel-dkms"
-
     def driver_packages(self, flavour: Flavour, names: Iterable[str]) -> list[str]:
         nvidias = "nvidia-kernel-open-dkms" if flavour == "open" else "nvidia-kernel-dkms"
-        return sorted({self.driver_package(flavour), nvidias}.intersection(names))
+        return sorted({self.dkms_package[flavour], nvidias}.intersection(names))
 
     def packaging(self, driver: Candidate, flavour: Flavour) -> Packaging:
         if driver.origin == NVIDIA:
@@ -85,23 +93,13 @@ class Debian(DpkgPlatform):
             StackPackage("firmware-nvidia-gsp", "companion", "host"),
             StackPackage("dkms", "dkms", "build"),
         )
-        return Packaging(self.driver_module(flavour), further, self.excluded(flavour), (base.UMBRELLAS,))
+        return Packaging(self.driver_module[flavour], further, self.excluded(flavour), (base.UMBRELLAS,))
 
     def excluded(self, flavour: Flavour) -> tuple[re.Pattern[str], ...]:
         """Packages that must not be chosen: the other flavour's, and other driver series'."""
         series = re.compile(r"(?:lib)?nvidia-(?:open-)?(?:tesla|legacy)-(?!check$).*")
         other = r"nvidia-kernel-(?:dkms|source|support)" if flavour == "open" else r"nvidia-open-kernel-.*"
         return series, re.compile(other)
-
-    def kept_out(self) -> tuple[str, ...]:
-        # Not nvidia-*: the container toolkit and CUDA's own packages are the user's to choose.
-        return (
-            *base.KEPT_OUT, "nvidia-tesla-*", "nvidia-legacy-*", "nvidia-alternative", "nvidia-smi", "libcuda1*",
-            "libcudadebugger1*", "firmware-nvidia-gsp*",
-        )  # fmt: skip
-
-    def driver_module(self, flavour: Flavour) -> str:
-        return "nvidia-current-open" if flavour == "open" else "nvidia-current"
 
     def part(self, candidate: Candidate) -> Part:
         if _KERNEL_SOURCES.fullmatch(candidate.source):

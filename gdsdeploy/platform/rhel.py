@@ -76,6 +76,18 @@ class Rhel(StackPlatform):
     manager: ClassVar[str] = "dnf"
     libcufile_package: ClassVar[str] = "libcufile-X-Y"
     gds_tools_package: ClassVar[str] = "gds-tools-X-Y"
+    dkms_package: ClassVar[Mapping[Flavour, str]] = {
+        "open": "kmod-nvidia-open-dkms",
+        "proprietary": "kmod-nvidia-latest-dkms",
+    }
+    # Not nvidia-*: the container toolkit and CUDA's own packages are the user's to choose.
+    kept_out: ClassVar[tuple[str, ...]] = (
+        "kmod-nvidia-*", "akmod-nvidia*", "nvidia-driver*", "nvidia-kmod-common", "nvidia-open*", "cuda-drivers*",
+        "nvidia-persistenced", "nvidia-modprobe", "nvidia-settings", "nvidia-fabric*manager*", "nvidia-imex*",
+        "nvlink5*", NVLSM,
+        "libnvidia-ml*", "libnvidia-cfg*", "libnvidia-fbc*", "libnvidia-gpucomp*",
+        "nvidia-fs*", "nvidia-gds*", "libcufile-*", "gds-tools-*",
+    )  # fmt: skip
     #: flavour → its metapackage, on which the names of its other packages are built
     kernels: ClassVar[Mapping[str, str]] = {"kernel": "kernel", "64k": "kernel-64k", "rt": "kernel-rt"}
     spellings: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -121,9 +133,6 @@ class Rhel(StackPlatform):
         stem = self.kernels.get(own.name, "kernel") if own else "kernel"
         return stem, f"{stem}-devel"
 
-    def driver_package(self, flavour: Flavour) -> str:
-        return "kmod-nvidia-open-dkms" if flavour == "open" else "kmod-nvidia-latest-dkms"
-
     def no_packaged_modules(self, flavour: Flavour) -> str:  # noqa: ARG002 - true of both
         return (
             "NVIDIA's precompiled kmods (streams NNN and latest) are proprietary and linked on each host when they are"
@@ -150,17 +159,7 @@ class Rhel(StackPlatform):
             *([StackPackage(_POLICY, "driver-userland", "host", optional=True)] if has_policy else []),
             StackPackage("dkms", "dkms", "build"),
         )
-        return Packaging(self.driver_module(flavour), further, excluded, (_UMBRELLAS,))
-
-    def kept_out(self) -> tuple[str, ...]:
-        # Not nvidia-*: the container toolkit and CUDA's own packages are the user's to choose.
-        return (
-            "kmod-nvidia-*", "akmod-nvidia*", "nvidia-driver*", "nvidia-kmod-common", "nvidia-open*", "cuda-drivers*",
-            "nvidia-persistenced", "nvidia-modprobe", "nvidia-settings", "nvidia-fabric*manager*", "nvidia-imex*",
-            "nvlink5*", NVLSM,
-            "libnvidia-ml*", "libnvidia-cfg*", "libnvidia-fbc*", "libnvidia-gpucomp*",
-            "nvidia-fs*", "nvidia-gds*", "libcufile-*", "gds-tools-*",
-        )  # fmt: skip
+        return Packaging(self.driver_module[flavour], further, excluded, (_UMBRELLAS,))
 
     def may_be_adopted(self, name: str) -> bool:
         return bool(_DRIVER.fullmatch(name) or base.GDS_UMBRELLAS.fullmatch(name))

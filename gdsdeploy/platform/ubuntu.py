@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from gdsdeploy.host.kmod.flavour import UBUNTU
 from gdsdeploy.model.lock import Part
@@ -54,6 +54,10 @@ _STACK_SOURCES: Final = (
 
 @dataclass(frozen=True)
 class Ubuntu(DpkgPlatform):
+    dkms_package: ClassVar[Mapping[Flavour, str]] = {"open": "nvidia-dkms-open", "proprietary": "nvidia-dkms"}
+    # Ubuntu builds modules of its drivers for each kernel: only those in the lock may come.
+    kept_out: ClassVar[tuple[str, ...]] = (*base.KEPT_OUT, "linux-modules-nvidia-*", "linux-objects-nvidia-*")
+
     def presets(self) -> dict[str, Preset]:
         def preset(suites: tuple[str, ...], suffix: str) -> Preset:
             names = re.compile(_RELEASE_NAME + suffix)
@@ -73,9 +77,6 @@ class Ubuntu(DpkgPlatform):
     def kernel_extras(self, release: str) -> tuple[StackPackage, ...]:
         # Only metapackages such as linux-image-generic depend on it; it holds file systems and drivers that hosts use.
         return (StackPackage(f"linux-modules-extra-{release}", "kernel-image", "host", optional=True),)
-
-    def driver_package(self, flavour: Flavour) -> str:
-        return "nvidia-dkms-open" if flavour == "open" else "nvidia-dkms"
 
     def driver_packages(self, flavour: Flavour, names: Iterable[str]) -> list[str]:
         """Those that register the modules of this flavour, as NVIDIA and Ubuntu name them."""
@@ -103,8 +104,7 @@ class Ubuntu(DpkgPlatform):
     def _driver_of(self, universe: Universe, modules: Candidate, name: str) -> Iterable[BuiltModules]:
         """The driver that a package's relations to ``name`` tell; nothing for one that has none, as a stub."""
         bounds = [relation for group in modules.depends for relation in group if relation.package == name]
-        least = next((relation.version for relation in bounds if relation.relation in (">=", "=")), "")
-        if least:
+        if least := next((relation.version for relation in bounds if relation.relation in (">=", "=")), ""):
             version = self.upstream_version(least)
             offered = [c for c in universe.named(name) if c.origin == modules.origin]
             same = [c for c in offered if self.upstream_version(c.version) == version]
@@ -149,10 +149,6 @@ class Ubuntu(DpkgPlatform):
             further = (*further, StackPackage("dkms", "dkms", "build"))
             other = r"nvidia-(?:dkms|kernel-source)(?:-[0-9]{3}(?:-server)?)?" + ("" if flavour == "open" else "-open")
         return Packaging("nvidia", further, (re.compile(other),), (base.UMBRELLAS,))
-
-    def kept_out(self) -> tuple[str, ...]:
-        # Ubuntu builds modules of its drivers for each kernel: only those in the lock may come.
-        return (*base.KEPT_OUT, "linux-modules-nvidia-*", "linux-objects-nvidia-*")
 
     def part(self, candidate: Candidate) -> Part:
         if _KERNEL_SOURCES.fullmatch(candidate.source):

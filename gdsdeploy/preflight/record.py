@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Final
-
-from pydantic import TypeAdapter, ValidationError
+from typing import TYPE_CHECKING, Final
 
 from gdsdeploy import atomic, paths
 from gdsdeploy.host.kmod.module import ERROR, UNKNOWN, outcome_of
 from gdsdeploy.host.model import compat as rules
-from gdsdeploy.host.model.compat import Combination, Verdict
-from gdsdeploy.lock.compat import ingredients
-from gdsdeploy.model.lock import Target
+from gdsdeploy.host.model.compat import Combination, Rule, Verdict
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+    from gdsdeploy.model.lock import Target
 
 NVIDIA_FS: Final = "nvidia_fs"
 PEERMEM: Final = "nvidia_peermem"
@@ -133,11 +135,18 @@ class PreflightRecord:
         return errors[0] if errors else ""
 
 
-_RECORD = TypeAdapter(PreflightRecord)
+@cache
+def _reader() -> TypeAdapter[PreflightRecord]:
+    from pydantic import TypeAdapter  # dear to import, and often nothing is kept
+
+    return TypeAdapter(PreflightRecord)
 
 
 def find(target: Target) -> PreflightRecord | None:
     """The record for exactly the packages of ``target``; None without a readable one."""
+    # `fits` reads records without any lock.
+    from gdsdeploy.lock.compat import ingredients
+
     digest = ingredients(target)
     record = _read(path_of(digest))
     return record if record and record.ingredients == digest else None
@@ -151,8 +160,8 @@ def kept() -> list[PreflightRecord]:
 
 def _read(path: Path) -> PreflightRecord | None:
     try:
-        record = _RECORD.validate_json(path.read_bytes())
-    except (OSError, ValidationError):
+        record = _reader().validate_json(path.read_bytes())
+    except (OSError, ValueError):
         return None
     return record if record.format == FORMAT else None
 
@@ -182,7 +191,7 @@ def with_records(
                 continue
             decided.add(subject)
             if built:
-                result = [each for each in result if each.kind != rules.UNKNOWN or not _is_build(each, subject)]
+                result = [each for each in result if each.kind != rules.UNKNOWN or not is_build(each, subject)]
             words = f"It {'was built and audited' if built else 'failed'} on this machine on {record.time[:10]}: "
             words += f"driver {record.driver} ({record.flavour}), kernel {record.kernel}"
             words += f", nvidia-fs {record.nvidia_fs}" if subject == NVIDIA_FS else ""
@@ -191,6 +200,20 @@ def with_records(
             kind = rules.FITS if built else rules.REFUSED
             result.append(Verdict(name, kind, words, frozenset((subject, "kernel", "driver"))))
     return result
+
+
+def cautions(target: Target, fleet_rules: Sequence[Rule]) -> list[Verdict]:
+    """What `gdsdeploy lock` warns about in a target, where neither its proof nor a kept preflight has decided it.
+
+    One that failed is the first.  fleet_rules: by which its fleet is judged; none of them refuses it.
+    """
+    from gdsdeploy.lock import compat, lockfile
+
+    combination, tried = lockfile.combination(target), find(target)
+    verdicts = with_records(combination, rules.judge(combination, fleet_rules), [tried] if tried else [])
+    built = bool(target.packaged) or compat.is_proven(target)
+    failed = [verdict for verdict in verdicts if not verdict.allowed]
+    return failed + rules.cautions(combination, verdicts, built=built and not failed)
 
 
 def _is_about(record: PreflightRecord, combination: Combination, subject: str) -> bool:
@@ -206,7 +229,7 @@ def _is_about(record: PreflightRecord, combination: Combination, subject: str) -
     return bool(record.packages) and all(value in told.get(key, ()) for key, value in wanted.items())
 
 
-def _is_build(verdict: Verdict, subject: str) -> bool:
+def is_build(verdict: Verdict, subject: str) -> bool:
     """Whether it is about building ``subject``: the driver for a kernel, or nvidia-fs for a kernel or a driver."""
     parts = {part for part in ("kernel", "driver", NVIDIA_FS) for each in verdict.subjects if each.startswith(part)}
     return subject in parts and len(parts) > 1 and (NVIDIA_FS in parts) == (subject == NVIDIA_FS)

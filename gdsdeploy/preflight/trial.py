@@ -37,8 +37,7 @@ from gdsdeploy.lock.resolve import options, resolve
 from gdsdeploy.lock.resolve.dependencies import package_of
 from gdsdeploy.lock.resolve.options import Option, Options
 from gdsdeploy.lock.resolve.target import base
-from gdsdeploy.lock.sources import Sources
-from gdsdeploy.lock.sources import fetch as fetch_locked
+from gdsdeploy.lock.sources import Sources, fetch as fetch_locked
 from gdsdeploy.mirror.fill import closure
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Index, Package, Target

@@ -100,16 +100,14 @@ def _driver(kind: Kind, hosts: Sequence[Observation]) -> Iterator[Node]:
     installed = _who(hosts, lambda host: not host.driver_runs)
     remark = f"{_each(hosts, lambda host: host.driver)}; write a whole version to stay at it"
     yield Entry("driver", value, remark + (f"; it doesn't run on {installed}" if installed else ""))
-    foreign = _who(hosts, lambda host: host.driver_packaged is False)
-    if foreign:
+    if foreign := _who(hosts, lambda host: host.driver_packaged is False):
         yield Remark(f"The driver of {foreign} belongs to no package, as after NVIDIA's .run file")
 
 
 def _versions(hosts: Sequence[Observation]) -> Iterator[Node]:
     parts: dict[str, Of] = {"nvidia_fs": lambda host: host.nvidia_fs, "libcufile": lambda host: host.libcufile}
     for key, of in parts.items():
-        versions = [of(host) for host in hosts if of(host)]
-        if versions:
+        if versions := [of(host) for host in hosts if of(host)]:
             yield Entry(key, versions[0], _each(hosts, of), off=True)
 
 
@@ -123,8 +121,7 @@ def _packages(hosts: Sequence[Observation]) -> Iterator[Node]:
         yield Remark(f"companions that only some have: {names}")
     parts: dict[str, Of] = {"cuda": lambda host: host.cuda, "doca": lambda host: host.doca}
     for key, of in parts.items():
-        owners = [host for host in hosts if of(host)]
-        if owners:
+        if owners := [host for host in hosts if of(host)]:
             packages = list(dict.fromkeys(name for host in owners for name in of(host)))
             words = "left alone unless they are listed here" if key == "cuda" else "needs docs/repositories.md#doca"
             remark = f"{hostnames.words(host.name for host in owners)}: {first_few(packages, _MOST)}; {words}"
@@ -139,16 +136,14 @@ def _devices(kind: Kind, hosts: Sequence[Observation]) -> Iterator[Node]:
     elif any(host.gpus for host in hosts):
         what = f"{remark}: of no class known here" if models else "no driver names their models"
         yield Remark(f"gpu: not known: {what}")
-    gpus = _common(hosts, lambda host: host.gpus)
-    if gpus:
+    if gpus := _common(hosts, lambda host: host.gpus):
         model = models[0].removeprefix("NVIDIA ") if len(models) == 1 else ""
         complete = all(len(host.models) == host.gpus for host in hosts)
         yield Entry("gpus", {"count": gpus, "model": model} if complete and fits(ModelWords, model) else gpus)
     nics = _common(hosts, lambda host: (host.nics, host.nic_driver))
     if nics and nics[0] and fits(DriverName, nics[1]):
         yield Entry("nics", {"count": nics[0], "driver": nics[1]}, "those with RDMA")
-    nvme = _common(hosts, lambda host: host.nvme)
-    if nvme:
+    if nvme := _common(hosts, lambda host: host.nvme):
         yield Entry("nvme", nvme)
     counts: dict[str, Of] = {"gpus": lambda host: host.gpus, "nvme": lambda host: host.nvme}
     for key, of in counts.items():
@@ -337,8 +332,7 @@ def _hosts(profiles: Mapping[str, tuple[str, ...]], left_out: Mapping[str, str],
     if groups:
         mapping = {"file": source.inventory, "groups": groups}
         nodes.append(Entry("inventory", mapping, "read at every run; a host's own entry under hosts counts before it"))
-        unasked = hostnames.words(sorted(covered & left_out.keys()))
-        if unasked:
+        if unasked := hostnames.words(sorted(covered & left_out.keys())):
             nodes.append(Remark(f"Left out, but in these groups, and so in the fleet: {unasked}"))
     return [*nodes, *([Entry("hosts", tuple(entries))] if entries else [])]
 
@@ -374,9 +368,11 @@ def _checks(observations: Iterable[Observation]) -> list[str]:
     boots = hostnames.grouped((each.name, each.boot) for each in hosts if each.boot)
     twins = [names for names in boots.values() if len(names) > 1]
     notes = hostnames.grouped((each.name, note) for each in hosts for note in each.notes)
-    checks = [f"{names}: {words}" for names, words in rows if names]
-    checks += [f"{hostnames.words(names)}: the same boot of a kernel: list one name of each machine" for names in twins]
-    return [*checks, *(f"{hostnames.words(names)}: {note}" for note, names in notes.items())]
+    return [
+        *(f"{names}: {words}" for names, words in rows if names),
+        *(f"{hostnames.words(names)}: the same boot of a kernel: list one name of each machine" for names in twins),
+        *(f"{hostnames.words(names)}: {note}" for note, names in notes.items()),
+    ]
 
 
 #: Characters of a comment, and of a line with one at its end.

@@ -30,9 +30,8 @@ from urllib.parse import quote, unquote, urlsplit
 import certifi
 import httpx
 
-from gdsdeploy import atomic, cancel
-from gdsdeploy import paths as folders
-from gdsdeploy.errors import GdsError, ProgramFailed, RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy import atomic, cancel, paths as folders
+from gdsdeploy.errors import GdsError, ProgramFailed, RepositoryUntrusted, RepositoryUnusable, translated
 from gdsdeploy.host.rootdir import open_file
 from gdsdeploy.repo import names
 from gdsdeploy.repo.credentials import Logins
@@ -457,12 +456,10 @@ def _authorities(extra: str, client: tuple[str, str | None] | None) -> ssl.SSLCo
     if not paths.cafile and not paths.capath:
         context.load_verify_locations(cafile=certifi.where())
     problem = f"{extra}: not a file of certificate authorities (apt's CAInfo)"
-    try:
+    with translated((OSError, ssl.SSLError), lambda error: RepositoryUnusable(f"{problem}: {error}")):
         if extra:
             context.load_verify_locations(cafile=extra)
         if client:
             problem = f"{client[0]}: not a client's certificate with its key (apt's SSLCert and SSLKey)"
             context.load_cert_chain(*client)
-    except (OSError, ssl.SSLError) as error:
-        raise RepositoryUnusable(f"{problem}: {error}") from error
     return context

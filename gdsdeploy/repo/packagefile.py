@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Final
 
-from gdsdeploy.errors import RepositoryUntrusted
+from gdsdeploy.errors import RepositoryUntrusted, translated
 from gdsdeploy.repo import unpack
 from gdsdeploy.repo.packages import Key
 from gdsdeploy.repo.repository import verify
@@ -294,10 +294,8 @@ def _headers(file: BinaryIO) -> tuple[bytes, bytes, Header]:
     own, length = read_header(file)[1:]
     file.read(-length % 8)
     signatures = b"".join(own.binary(tag) for tag in _SIGNATURES)
-    try:
+    with translated(binascii.Error, lambda error: ValueError(f"tag {_SIGNATURE_LIST}: {error}")):
         signatures += b"".join(base64.b64decode(text, validate=True) for text in own.strings(_SIGNATURE_LIST))
-    except binascii.Error as error:
-        raise ValueError(f"tag {_SIGNATURE_LIST}: {error}") from None
     text, header, _ = read_header(file)
     return signatures, text, header
 

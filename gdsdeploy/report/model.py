@@ -14,8 +14,16 @@ from typing import TYPE_CHECKING, Final
 
 from gdsdeploy.errors import GdsError
 from gdsdeploy.host.io.wording import count, line, quoted, span
-from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, WAIVED, Finding, worst
-from gdsdeploy.host.model.finding import WORDS as FINDING_WORDS
+from gdsdeploy.host.model.finding import (
+    FAIL,
+    NOT_APPLICABLE,
+    PASS,
+    UNKNOWN,
+    WAIVED,
+    WORDS as FINDING_WORDS,
+    Finding,
+    worst,
+)
 from gdsdeploy.model import hostnames
 from gdsdeploy.model.hostnames import grouped
 

@@ -16,8 +16,7 @@ from gdsdeploy.errors import GdsError, Interrupted, JournalUnusable, RolloutFail
 from gdsdeploy.host.io.wording import first_few
 from gdsdeploy.model.events import Event, Kind
 from gdsdeploy.model.rollout import Outcome
-from gdsdeploy.rollout import journal, machine
-from gdsdeploy.rollout import progress as words
+from gdsdeploy.rollout import journal, machine, progress as words
 from gdsdeploy.rollout.machine import Status
 from gdsdeploy.rollout.page import sentence
 

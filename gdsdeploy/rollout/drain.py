@@ -17,7 +17,7 @@ from pathlib import Path, PurePath
 from typing import Any, ClassVar, Generic, ParamSpec, TypedDict, TypeVar
 
 from gdsdeploy import cancel, run
-from gdsdeploy.errors import DrainFailed, FleetInvalid, MissingProgram, ProgramFailed
+from gdsdeploy.errors import DrainFailed, FleetInvalid, MissingProgram, ProgramFailed, translated
 from gdsdeploy.host.gate.gate import DRAINED, OURS, UNREACHABLE, WAS, Node, drain_argv, node_from, undrain_argv
 from gdsdeploy.host.io.scontrol import FORMAT, SlurmError
 from gdsdeploy.host.io.wording import first_few, line, quoted
@@ -287,10 +287,8 @@ class Cluster(Drainer, abc.ABC, Generic[N]):
     def _ask(self, argv: Sequence[str], doing: str, *, beside: str = "", ok: Sequence[int] = (0,)) -> run.Completed:
         """Run it with ``argv``; raises DrainFailed with its output."""
         command = self._argv(argv, beside)
-        try:
+        with translated((ProgramFailed, MissingProgram), lambda error: DrainFailed(error.message, hint=self._hint)):
             return run.run(command, doing=doing, ok=ok, timeout=SECONDS, cwd=self._folder, env=ENVIRONMENT)
-        except (ProgramFailed, MissingProgram) as error:
-            raise DrainFailed(error.message, hint=self._hint) from error
 
     @property
     def _hint(self) -> str:
@@ -555,10 +553,8 @@ class Slurm(Cluster[Node]):
 
 
 def _parse(text: str, name: str) -> Node:
-    try:
+    with translated(SlurmError, lambda error: DrainFailed(f"cannot ask for the node {name}: {error}")):
         return node_from(text)
-    except SlurmError as error:
-        raise DrainFailed(f"cannot ask for the node {name}: {error}") from error
 
 
 #: Annotation of a node that a rollout has cordoned: its reason.

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from gdsdeploy import paths
-from gdsdeploy.errors import Busy, GdsError, JournalUnusable
+from gdsdeploy.errors import Busy, GdsError, JournalUnusable, translated
 from gdsdeploy.model.events import Draft, Event, Kind, Payload, RolloutPlanned, plan_of
 from gdsdeploy.model.rollout import Plan
 
@@ -47,10 +47,8 @@ def lock_journal(journal: Path, *, doing: str) -> Iterator[None]:
     """
     handle = os.open(lock_path(journal), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        try:
+        with translated(BlockingIOError, lambda _: _busy_error(journal, os.pread(handle, 4096, 0))):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise _busy_error(journal, os.pread(handle, 4096, 0)) from None
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         who = {"pid": os.getpid(), "host": socket.gethostname(), "since": since, "doing": doing}
         os.ftruncate(handle, 0)

@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from gdsdeploy.host.io.wording import aligned, count, first_few, span
-from gdsdeploy.host.io.wording import line as one_line
+from gdsdeploy.host.io.wording import aligned, count, first_few, line as one_line, span
 from gdsdeploy.model import events, hostnames
 from gdsdeploy.model.events import Event, Kind
 from gdsdeploy.model.rollout import FAILURES, Outcome, Plan, Standing, Step

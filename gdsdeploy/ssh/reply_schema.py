@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from gdsdeploy.errors import GdsError, HostUnfit
+from gdsdeploy.errors import GdsError, HostUnfit, translated
 from gdsdeploy.host.facts import HostFacts, facts_from
 from gdsdeploy.host.facts.document import EvidenceFileError, one, read
 from gdsdeploy.host.gate.gate import Record
@@ -146,13 +146,16 @@ class GateShown:
 
 def lines(value: Any) -> Any:
     """What a host says, in which every text is one line; raises ValueError for one that is longer than any host has."""
-    if isinstance(value, str):
-        if len(value) > _LONG:
+    match value:
+        case str() if len(value) > _LONG:
             raise ValueError(f"a text of {len(value)} characters")
-        return line(value)
-    if isinstance(value, list):
-        return [lines(inner) for inner in value]
-    return {key: lines(inner) for key, inner in value.items()} if isinstance(value, dict) else value
+        case str():
+            return line(value)
+        case list():
+            return [lines(inner) for inner in value]
+        case dict():
+            return {key: lines(inner) for key, inner in value.items()}
+    return value
 
 
 def parse_reply(host: str, question: str, shape: type[S], document: Any) -> S:
@@ -223,7 +226,5 @@ def saved_facts_of_host(file: Path, host: str = "") -> HostFacts:
 @contextmanager
 def evidence_errors() -> Iterator[None]:
     """Turn an EvidenceFileError into a GdsError with the same words."""
-    try:
+    with translated(EvidenceFileError, lambda error: GdsError(error.message, hint=error.hint or None)):
         yield
-    except EvidenceFileError as error:
-        raise GdsError(error.message, hint=error.hint or None) from None

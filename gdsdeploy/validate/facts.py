@@ -10,7 +10,7 @@ from typing import Any
 
 from gdsdeploy import paths
 from gdsdeploy.converge.expectation import golden_document
-from gdsdeploy.errors import ChecksFailed, ChecksUnknown, FleetInvalid, GdsError, NameUnknown
+from gdsdeploy.errors import ChecksFailed, ChecksUnknown, FleetInvalid, GdsError, NameUnknown, translated
 from gdsdeploy.files.output import write_each
 from gdsdeploy.fleetfile.load import CONFINED, Reading, load_fleet
 from gdsdeploy.fleetfile.selection import require_host
@@ -88,10 +88,8 @@ def require_topology(name: str, facts: HostFacts | GdsError) -> Topology:
     """The topology of a host; raises why there is none."""
     if isinstance(facts, GdsError):
         raise facts
-    try:
+    with translated(UndecidedError, lambda error: ChecksUnknown(f"{name}: its PCI functions are not known: {error}")):
         return facts.topology
-    except UndecidedError as error:
-        raise ChecksUnknown(f"{name}: its PCI functions are not known: {error}") from None
 
 
 def write_golden(
@@ -111,8 +109,7 @@ def write_golden(
             raise FleetInvalid(f"profiles.{profile} names no file for its golden topology", hint=hint)
         if profile not in documents:
             documents[profile] = golden(topology, profile)
-        differ = differences(documents[profile], topology)
-        if differ:
+        if differ := differences(documents[profile], topology):
             words = f"{hosts[profile][0]} and {name} have the profile {profile} and differ: " + "; ".join(differ)
             raise ChecksFailed(words, hint="Name a correct one with --limit; give other machines another profile")
         hosts.setdefault(profile, []).append(name)

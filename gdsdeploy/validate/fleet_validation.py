@@ -27,6 +27,7 @@ from gdsdeploy.errors import (
     NameUnknown,
     did_you_mean,
     error_named,
+    translated,
     with_fleet,
 )
 from gdsdeploy.fleetfile import selection
@@ -70,10 +71,8 @@ def gate_document(host: Endpoint, text: str) -> dict[str, Any]:
 def _record(host: Endpoint, text: str) -> dict[str, Any] | None:
     if not text.strip():
         return None
-    try:
+    with translated(ValueError, lambda error: malformed(host.where(), GATE_QUESTION, str(error))):
         record = jsontext.loads(text, items=VALUES)
-    except ValueError as error:
-        raise malformed(host.where(), GATE_QUESTION, str(error)) from None
     if not isinstance(record, dict):
         raise malformed(host.where(), GATE_QUESTION, "the record isn't an object")
     return record
@@ -107,11 +106,9 @@ def waiver_uses(
             for finding in host.findings
         )
 
-    def use_of(waiver: Waiver) -> WaiverUse:
-        hosts_covered = tuple(host.host for host in hosts if is_used(waiver, host))
-        return WaiverUse(waiver.check, waiver.until, waiver.reason, waiver.until < day, hosts_covered)
-
-    return tuple(map(use_of, dict.fromkeys(waiver for listed_waivers in waivers.values() for waiver in listed_waivers)))
+    every = dict.fromkeys(waiver for listed_waivers in waivers.values() for waiver in listed_waivers)
+    used = {waiver: tuple(host.host for host in hosts if is_used(waiver, host)) for waiver in every}
+    return tuple(WaiverUse(each.check, each.until, each.reason, each.until < day, used[each]) for each in every)
 
 
 #: The finding that says whether the gate has judged this boot.
@@ -232,8 +229,7 @@ def outcome(report: Report) -> GdsError | None:
     hint = "Follow the next step that each check above gives"
     if failed := _counted(report, FAIL):
         return ChecksFailed(f"checks failed on {failed}", hint=hint)
-    troubles = {host.host: host.trouble for host in report.hosts if host.trouble}
-    if troubles:
+    if troubles := {host.host: host.trouble for host in report.hosts if host.trouble}:
         kind = error_named(next(iter(troubles.values())).kind, HostUnreachable)
         return kind(f"no evidence from {hostnames.words(troubles)}", hint="See the reason above")
     if report.verdict == UNKNOWN:

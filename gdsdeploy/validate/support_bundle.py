@@ -36,7 +36,7 @@ from gdsdeploy import __version__, console, paths
 from gdsdeploy.converge.expectation import expectation
 from gdsdeploy.converge.machine import Machine
 from gdsdeploy.converge.plan_fleet import EVIDENCE
-from gdsdeploy.errors import GdsError, HostUnreachable
+from gdsdeploy.errors import GdsError, HostUnreachable, translated
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.host.errors import DesiredError
 from gdsdeploy.host.facts import document
@@ -44,8 +44,7 @@ from gdsdeploy.host.facts.document import FOLDER, VERSION, limit_of
 from gdsdeploy.host.io import tarball, wording
 from gdsdeploy.host.io.tarball import Packed
 from gdsdeploy.host.model import schema
-from gdsdeploy.host.model.expectation import Expectation
-from gdsdeploy.host.model.expectation import from_json as expectation_from
+from gdsdeploy.host.model.expectation import Expectation, from_json as expectation_from
 from gdsdeploy.host.model.finding import Waiver
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
@@ -239,15 +238,13 @@ def read(path: Path) -> Bundle:
     """Read a bundle, packed or not, without unpacking it to disk; raises GdsError for anything else."""
     with evidence_errors():
         manifest, files = document.bundle(str(path))
-        try:
+        with translated((KeyError, ValueError, DesiredError), lambda error: document.damaged(str(path), error)):
             values = {field.name: manifest.get(field.name) for field in fields(_Manifest)}
             contents = schema.load(_Manifest, values, "manifest.json", lines=True)
             hosts = Packed[BundleHost]()
             for name, host in contents.hosts.items():
                 hosts[name] = _host(name, host, files)
             time.strptime(contents.when, "%Y-%m-%dT%H:%M:%SZ")
-        except (KeyError, ValueError, DesiredError) as error:
-            raise document.damaged(str(path), error) from None
         return Bundle(contents.fleet, contents.lock, contents.when, hosts)
 
 

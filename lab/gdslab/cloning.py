@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gdsdeploy import console, run
-from gdslab import archive as archives
-from gdslab import lifecycle
+from gdslab import archive as archives, lifecycle
 from gdslab.errors import LabUnavailable
 from gdslab.host import LabHost
 from gdslab.nspawn import LightHost

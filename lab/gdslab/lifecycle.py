@@ -10,8 +10,8 @@ from pathlib import Path
 from gdsdeploy import console, paths
 from gdsdeploy.builds.cache import BuilderKeys
 from gdsdeploy.files import folders
-from gdslab import archive as archives
 from gdslab import (
+    archive as archives,
     efi,
     elbase,
     emulator,

@@ -10,10 +10,8 @@ from pathlib import Path
 from gdsdeploy import console, run
 from gdsdeploy.errors import ProgramFailed
 from gdsdeploy.files import folders
-from gdslab import emulator as emulators
-from gdslab import guest, keyboard, process, records
-from gdslab.efi import Uefi
-from gdslab.efi import escape as _escape
+from gdslab import emulator as emulators, guest, keyboard, process, records
+from gdslab.efi import Uefi, escape as _escape
 from gdslab.errors import LabUnavailable
 from gdslab.host import HostRecord, LabHost
 

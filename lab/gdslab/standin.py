@@ -13,8 +13,7 @@ import yaml
 from gdsdeploy import console, run
 from gdsdeploy.errors import ProgramFailed
 from gdsdeploy.files import folders
-from gdslab import archive as archives
-from gdslab import guest, images, recipe, signing
+from gdslab import archive as archives, guest, images, recipe, signing
 from gdslab.archive import Archive
 from gdslab.errors import LabUnavailable
 from gdslab.host import LabHost

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gdsdeploy import paths, run
-from tests.cufile import ask, libraries, standin
-from tests.cufile import library as asking
+from tests.cufile import ask, libraries, library as asking, standin
 
 #: Debian release → version of its gds-tools, which is that of its libcufile.
 VERSIONS = {"debian-12": "1.4.0.31", "debian-13": "1.9.1.3"}
@@ -112,7 +111,7 @@ def started(
             stderr=subprocess.STDOUT,
             text=True,
             cwd=folder,
-            timeout=60,
+            timeout=300,
             check=False,
         )
     return Printed(done.stdout, done.returncode)

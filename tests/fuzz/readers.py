@@ -43,8 +43,7 @@ from gdsdeploy.host.facts import Unknown, as_dict, document, facts_from
 from gdsdeploy.host.facts.document import Document, EvidenceFileError
 from gdsdeploy.host.facts.unknown import known
 from gdsdeploy.host.gate import gate
-from gdsdeploy.host.gdscheck import document as gdscheck_document
-from gdsdeploy.host.gdscheck import reader
+from gdsdeploy.host.gdscheck import document as gdscheck_document, reader
 from gdsdeploy.host.kmod.driver import requests_of
 from gdsdeploy.host.kmod.files import sha256
 from gdsdeploy.host.kmod.kernel import read_symvers

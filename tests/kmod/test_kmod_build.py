@@ -13,8 +13,7 @@ import pytest
 
 from gdsdeploy import run
 from gdsdeploy.host.apply.files import FILE
-from gdsdeploy.host.apply.signing import Desired
-from gdsdeploy.host.apply.signing import Signing as SigningResource
+from gdsdeploy.host.apply.signing import Desired, Signing as SigningResource
 from gdsdeploy.host.kmod.files import open_plain
 from gdsdeploy.host.secure_boot.signature import read_signature
 from gdsdeploy.model.profile_parts import Signing

@@ -19,8 +19,7 @@ import pytest
 import gdslab as labs
 from gdsdeploy import run
 from gdsdeploy.model.lock import Target
-from gdslab import archive as archives
-from gdslab import guest, images, lifecycle, recipe, standin
+from gdslab import archive as archives, guest, images, lifecycle, recipe, standin
 from gdslab.host import LabHost
 from gdslab.state import Lab, cache_directory
 from tests.lab import builder_key, mirrored, own_builds, two_stacks

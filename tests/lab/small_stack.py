@@ -22,8 +22,7 @@ from gdsdeploy.host.archive import pack
 from gdsdeploy.host.archive.provenance import Builder, Origin, public_pem
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.lock import lockfile
-from gdsdeploy.model.lock import Component, Index, Lock, LockedDriver, Package, Target
-from gdsdeploy.model.lock import Kernel as LockedKernel
+from gdsdeploy.model.lock import Component, Index, Kernel as LockedKernel, Lock, LockedDriver, Package, Target
 from tests.repos.archive import Archive, Key, Suite
 from tests.unit.host.kmod.kmod_root import RELEASE, Root
 

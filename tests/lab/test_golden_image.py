@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy import run
-from gdslab import archive as archives
-from gdslab import guest, images, recipe
+from gdslab import archive as archives, guest, images, recipe
 from gdslab.host import LabHost
 from gdslab.state import cache_directory
 from tests.lab.image import MACHINE_ID, Folder, Image, Provision, host_of

@@ -20,8 +20,7 @@ import yaml
 
 from gdsdeploy import paths
 from gdsdeploy.model.lock import Lock
-from gdslab import archive as archives
-from gdslab import lifecycle, mokmanager
+from gdslab import archive as archives, lifecycle, mokmanager
 from gdslab.firmware import Firmware
 from gdslab.host import LabHost
 from gdslab.mokmanager import Console, Request

@@ -21,8 +21,7 @@ import pytest
 
 import gdslab as labs
 from gdsdeploy.zipapp import hostapp
-from gdslab import Lab, LabHost, guest, lifecycle, mokmanager
-from gdslab import archive as archives
+from gdslab import Lab, LabHost, archive as archives, guest, lifecycle, mokmanager
 from gdslab.qemu import VmHost
 from gdslab.signing import ModuleKey, make_key, unsigned
 from tests.lab.program import PATIENCE, gdsdeploy

@@ -16,8 +16,7 @@ from gdsdeploy.model.lock import Lock
 from gdslab import standin
 from gdslab.host import LabHost
 from gdslab.state import Lab
-from tests.lab import builder_key, mirrored, own_builds, two_stacks
-from tests.lab import image as images
+from tests.lab import builder_key, image as images, mirrored, own_builds, two_stacks
 from tests.lab.program import gdsdeploy
 from tests.lab.rollouts import AtEnd
 from tests.naming import unique

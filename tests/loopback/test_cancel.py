@@ -13,6 +13,7 @@ from gdsdeploy import cancel, run
 from gdsdeploy.cancel import Stop
 from gdsdeploy.errors import Interrupted
 from gdsdeploy.files import folders
+from tests.patience import SURELY
 
 
 def wished_in(stop: Stop, seconds: float) -> None:
@@ -21,7 +22,7 @@ def wished_in(stop: Stop, seconds: float) -> None:
 
 def test_a_program_is_ended_with_all_that_it_started() -> None:
     stop, lines = Stop(), []
-    script = "import subprocess, sys; print('up', flush=True); subprocess.run(['sleep', '60'])"
+    script = "import subprocess, sys; print('up', flush=True); subprocess.run(['sleep', '600'])"
 
     def line(text: str) -> None:
         lines.append(text)
@@ -31,7 +32,7 @@ def test_a_program_is_ended_with_all_that_it_started() -> None:
     with pytest.raises(Interrupted), stop.scope():
         run.stream([sys.executable, "-c", script], doing="wait", line=line)
     assert lines[0] == "up"
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < SURELY
 
 
 def test_a_pause_ends() -> None:
@@ -39,8 +40,8 @@ def test_a_pause_ends() -> None:
     wished_in(stop, 0.1)
     begin = time.monotonic()
     with pytest.raises(Interrupted), stop.scope():
-        cancel.current().wait(30)
-    assert time.monotonic() - begin < 5
+        cancel.current().wait(600)
+    assert time.monotonic() - begin < SURELY
 
 
 def test_nothing_begins_after_the_wish() -> None:

@@ -210,7 +210,7 @@ def test_no_line_of_a_file_elsewhere_is_shown(
     assert secret.read_text() == CONTENTS[number]
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", NAMED)
 def test_a_pipe_with_a_writer_is_not_waited_for(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

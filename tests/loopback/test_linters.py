@@ -31,12 +31,13 @@ PROGRAMS = (".ci/run", "packaging/reload")
         ["mypy"],
         ["mypy", "--implicit-reexport", "--package=tests", "--cache-dir=.mypy_cache/tests"],
         ["mypy", "packaging/build.py"],
+        ["mypy", "--implicit-reexport", "--explicit-package-bases", "benchmarks"],
         ["lint-imports", "--no-cache"],
         ["bandit", "--quiet", "--configfile", "pyproject.toml", "--recursive", "gdsdeploy", "lab", "plugins"],
         ["antsibull-changelog", "lint"],
         ["ansible-lint", "--offline", "--profile", "production", "--strict", "-q", *ANSIBLE],
     ],
-    ids=lambda argv: " ".join(argv[:2]),
+    ids=" ".join,
 )
 def test_linter_is_silent(argv: list[str]) -> None:
     env = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(resources.collections())}

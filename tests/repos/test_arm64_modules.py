@@ -63,7 +63,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Kernel:
 
 
 def test_they_are_read_as_what_they_are(kernel: Kernel) -> None:
-    module = kernel.own_module()
+    module = kernel.own_module
     assert module is not None
     assert module.machine == "aarch64"
     assert module.vermagic.split()[0] == kernel.release

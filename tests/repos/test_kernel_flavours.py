@@ -16,8 +16,7 @@ import pytest
 from gdsdeploy.errors import NoSolution
 from gdsdeploy.host.kmod.flavour import flavour_of
 from gdsdeploy.host.model.compat import rules_with
-from gdsdeploy.lock.lockfile import build as lock_of
-from gdsdeploy.lock.lockfile import status
+from gdsdeploy.lock.lockfile import build as lock_of, status
 from gdsdeploy.lock.resolve import resolve
 from gdsdeploy.lock.resolve.explain import explain
 from gdsdeploy.lock.sources import SourceTree

@@ -15,8 +15,7 @@ from gdslab.kit.content import Trees
 from gdslab.kit.elversions import Versions
 from tests.repos import kitcontent
 from tests.repos.conftest import Rhel, Ubuntu, Verb, lock
-from tests.repos.rpmarchive import Rpm as RpmPackage
-from tests.repos.rpmarchive import build
+from tests.repos.rpmarchive import Rpm as RpmPackage, build
 
 #: Neither is the newest kernel on offer.
 UBUNTU_KERNEL, EL_KERNEL = "6.8.0-60-generic", "5.14.0-503.15.1.el9_5"

@@ -28,8 +28,7 @@ from gdsdeploy.errors import (
 )
 from gdsdeploy.host.apply.packages.dnf import render_repositories
 from gdsdeploy.lock import lockfile
-from gdsdeploy.mirror import fill as mirror
-from gdsdeploy.mirror import host_sources
+from gdsdeploy.mirror import fill as mirror, host_sources
 from gdsdeploy.mirror.fill import closure
 from gdsdeploy.mirror.writing import RECORD
 from gdsdeploy.model.fleet import Mirror

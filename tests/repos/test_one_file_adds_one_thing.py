@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.cli.gate import FAILED
+from gdsdeploy.host.cli.parsers import FAILED
 from tests.roles.tasks import apply
 from tests.roles.test_collection import play
 from tests.unit.host.checks.changes import EXPECTATION, GOOD

@@ -21,9 +21,7 @@ from gdsdeploy.host.facts.document import Document, Ran
 from gdsdeploy.host.kmod import module
 from gdsdeploy.host.model import finding
 from gdsdeploy.host.model.expectation import Expectation
-from gdsdeploy.host.subjects import condition as cause
-from gdsdeploy.host.subjects import path as paths
-from gdsdeploy.host.subjects import proof as proofs
+from gdsdeploy.host.subjects import condition as cause, path as paths, proof as proofs
 from gdsdeploy.host.subjects.modules import AuditFacts
 from gdsdeploy.model.fleet import Profile
 from tests.unit.rdma_host import host as rdma_host

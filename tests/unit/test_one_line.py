@@ -24,9 +24,7 @@ import pytest
 
 from gdsdeploy import console
 from gdsdeploy.builds.assign import Supply
-from gdsdeploy.cli import explain as explain_verb
-from gdsdeploy.cli import validate as validate_verb
-from gdsdeploy.cli import watch as topology_verb
+from gdsdeploy.cli import explain as explain_verb, validate as validate_verb, watch as topology_verb
 from gdsdeploy.converge import ansible, diff, plan_report
 from gdsdeploy.errors import GdsError
 from gdsdeploy.host import checks as host_report
@@ -44,8 +42,7 @@ from gdsdeploy.model.events import Kind
 from gdsdeploy.model.rollout import Step, Wave
 from gdsdeploy.report import formats, html
 from gdsdeploy.report.model import HostReport, Report, Trouble
-from gdsdeploy.rollout import page as rollout_page
-from gdsdeploy.rollout import progress
+from gdsdeploy.rollout import page as rollout_page, progress
 from gdsdeploy.rollout.machine import fold
 from gdsdeploy.ssh import endpoint, reply_schema
 from gdsdeploy.ssh.endpoint import Answer
@@ -54,8 +51,7 @@ from gdsdeploy.validate.facts import require_topology
 from tests.commandline import run
 from tests.unit.host.programs import running
 from tests.unit.hostile_words import places, with_value
-from tests.unit.sample_rollouts import KEEPS, Story
-from tests.unit.sample_rollouts import plan as rollout_plan
+from tests.unit.sample_rollouts import KEEPS, Story, plan as rollout_plan
 from tests.unit.ssh.test_hostdata import EXPECTED, RECORDED, SHOWN, TESTS, report_of
 
 #: Line ends of some program or another.
@@ -309,7 +305,7 @@ def test_what_a_rollouts_journal_has_of_hosts(seed: int, capsys: Captured) -> No
         console.data(joined(progress.lines(status, now=story.time, whole=whole, latest={"gpu1": words["note"]})))
     console.data(rollout_page.to_json(status))
     assert forged("".join(capsys.readouterr())) == []
-    without_foreign_tags(rollout_page.render(status, live=False))
+    without_foreign_tags("".join(rollout_page.stream(status, live=False)))
 
 
 def test_each_layer_keeps_it_alone(capsys: Captured) -> None:

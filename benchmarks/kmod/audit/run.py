@@ -23,13 +23,15 @@ from pathlib import Path
 from typing import Any
 
 from gdsdeploy import console
+from gdsdeploy.host.model.compat import rules_with
 from gdsdeploy.lock import repo_settings
 from gdsdeploy.lock.resolve_fleet import read_repositories
+from gdsdeploy.lock.sources import PackageReader
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Target
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.preflight import trial
-from gdsdeploy.preflight.trial import Layer, Root, StackChoices, candidates, throwaway_root
+from gdsdeploy.preflight.trial import Root, StackChoices, candidates, throwaway_root
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.zipapp import hostapp
 
@@ -94,7 +96,7 @@ def built(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     return results
 
 
-def stack(options: argparse.Namespace) -> tuple[Target, list[Layer]]:
+def stack(options: argparse.Namespace) -> tuple[Target, list[str]]:
     fleet = Fleet.model_validate({"version": 1, "profiles": {"gds": {"os": options.os}}, "hosts": {"gpu1": "gds"}})
     profile, platform = fleet.profiles["gds"], stack_platform_for(options.os)
     with Fetcher() as fetcher:
@@ -103,10 +105,11 @@ def stack(options: argparse.Namespace) -> tuple[Target, list[Layer]]:
             fetcher, repositories, platform.architecture(profile.arch), now=datetime.now(UTC)
         )
         choices = StackChoices((options.kernel,), (options.driver,), ("newest",))
-        (choice,) = candidates("gds", profile, platform, universe, indices, None, choices)
+        sources = PackageReader(fetcher, indices, console.step).source_tree
+        (choice,) = candidates("gds", profile, platform, universe, indices, sources, None, choices, rules_with(()))
         if choice.target is None:
             sys.exit(choice.problem)
-        return choice.target, list(trial.layers(choice.target, platform, universe, fetcher, console.step))
+        return choice.target, trial.layers(choice.target, platform, universe, fetcher)
 
 
 def build(place: Root, target: Target) -> None:

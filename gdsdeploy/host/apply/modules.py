@@ -17,8 +17,7 @@ from ..build import dkms
 from ..build.dkms import TIMEOUT
 from ..errors import ApplyError, CannotTellError, HostError, KernelError, PackError
 from ..io import atomic
-from ..kmod import driver as drivers
-from ..kmod import files
+from ..kmod import driver as drivers, files
 from ..kmod.driver import Expected
 from ..kmod.kernel import Kernel, run_depmod
 from ..kmod.module import ERROR, UNKNOWN, outcome_of

@@ -7,8 +7,7 @@ from typing import Any, List
 
 from .. import trail
 from ..errors import ApplyError
-from ..paths import OWN_NAME, OWN_PARENTS
-from ..paths import PROGRAM as PATH
+from ..paths import OWN_NAME, OWN_PARENTS, PROGRAM as PATH
 from .file_resource import FileResource
 from .files import FOLDER, File
 from .host import ManagedHost

@@ -12,6 +12,7 @@ import base64
 import json
 import os
 import stat
+from functools import cached_property
 from typing import Any, Dict, Optional
 
 from ..errors import ApplyError
@@ -32,14 +33,21 @@ class Record:
 
     def __init__(self, root: str = "/") -> None:
         self._root = root
-        self._paths: Optional[Dict[str, Any]] = None
 
-    @property
+    @cached_property
     def paths(self) -> Dict[str, Any]:
         """Path → what it was; None: nothing was there."""
-        if self._paths is None:
-            self._paths = self._read()
-        return self._paths
+        place = inside(self._root, PATH)
+        try:
+            with open(place, "rb") as file:
+                value = json.loads(file.read().decode("utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, RecursionError) as error:
+            raise _damage(place, error) from None
+        if not isinstance(value, dict) or value.get("version") != VERSION or not isinstance(value.get("paths"), dict):
+            raise _damage(place, f"not a record of version {VERSION}")
+        return dict(value["paths"])
 
     def remember(self, path: str) -> None:
         """Record what ``path`` is now, unless it is recorded already; raises ApplyError."""
@@ -58,19 +66,6 @@ class Record:
         if path in self.paths:
             del self.paths[path]
             self._write()
-
-    def _read(self) -> Dict[str, Any]:
-        place = inside(self._root, PATH)
-        try:
-            with open(place, "rb") as file:
-                value = json.loads(file.read().decode("utf-8"))
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, RecursionError) as error:
-            raise _damage(place, error) from None
-        if not isinstance(value, dict) or value.get("version") != VERSION or not isinstance(value.get("paths"), dict):
-            raise _damage(place, f"not a record of version {VERSION}")
-        return dict(value["paths"])
 
     def _write(self) -> None:
         text = json.dumps({"version": VERSION, "paths": self.paths}, sort_keys=True, indent=1) + "\n"

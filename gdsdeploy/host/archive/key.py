@@ -85,7 +85,7 @@ def host_ingredients(kernel: Optional[Kernel], machine: str) -> Dict[str, Any]:
 def objections(kernel: Kernel, manifest: Mapping[str, Any]) -> List[str]:
     """Why modules of ``manifest`` weren't built for this host, as far as it knows; each a sentence."""
     reasons = []
-    key, own, digest_here = manifest["key"], kernel.own_module(), ofed_digest(kernel)
+    key, own, digest_here = manifest["key"], kernel.own_module, ofed_digest(kernel)
     if own is not None and key.get("arch") not in (own.machine, "", None):
         reasons.append(f"they are for {key.get('arch')}, and this kernel is for {own.machine}")
     if key.get("ofed") not in (digest_here, "", None):

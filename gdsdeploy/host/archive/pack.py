@@ -20,7 +20,7 @@ from typing import IO, Any, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
 from .. import derived, process
 from ..audit.audit import Result, audit, file_of, stack_files
-from ..errors import AuditError, HostError, PackError
+from ..errors import AuditError, HostError, PackError, failing
 from ..io import atomic
 from ..kmod.files import sha256
 from ..kmod.kernel import Inputs, Kernel, override_line, read_dependencies, run_depmod
@@ -77,11 +77,8 @@ def pack(kernel: Kernel, modules: Sequence[str], output: str, builder: Optional[
     if len(set(names)) != len(names):
         raise PackError(f"two of the modules have the same file name: {', '.join(names)}")
     manifest = _manifest(kernel, paths)
-    try:
-        with atomic.replacing(output, make=False) as target:
-            write_archive(target, manifest, paths, builder)
-    except OSError as error:
-        raise PackError(f"cannot write {output}: {error.strerror or error}") from None
+    with failing(PackError, f"cannot write {output}"), atomic.replacing(output, make=False) as target:
+        write_archive(target, manifest, paths, builder)
     return manifest
 
 
@@ -121,11 +118,9 @@ def install(archive: str, kernel: Kernel, check: bool = False, origin: Optional[
     base = os.path.dirname(kernel.folder)
     if not check:
         _sweep(kernel.release, kernel.root)
-    try:
+    with failing(PackError, f"cannot write below {base}"):
         # Not below the kernel's own folder, where a crash would leave files that depmod finds.
         staging = tempfile.mkdtemp(prefix=_PREFIX, dir=None if check else base)
-    except OSError as error:
-        raise PackError(f"cannot write below {base}: {error.strerror}") from None
     try:
         manifest = unpack(archive, kernel.release, staging, origin)
         names = [module["file"] for module in manifest["modules"]]

@@ -16,8 +16,7 @@ from dataclasses import replace
 from typing import Any, Container, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..errors import ElfError, HostError
-from ..kmod import driver as drivers
-from ..kmod import files, ofed
+from ..kmod import driver as drivers, files, ofed
 from ..kmod.btf import btf_problem
 from ..kmod.driver import Expected
 from ..kmod.flavour import large_pages
@@ -179,7 +178,7 @@ def _unread(kernel: Kernel) -> Iterator[Finding]:
 def _vermagic(kernel: Kernel, module: Module) -> Iterator[Finding]:
     want, have = kernel.vermagic().split(), module.vermagic.split()
     hint = f"build it against the headers of kernel {kernel.release}"
-    own = kernel.own_module()
+    own = kernel.own_module
     if own is not None and own.machine != module.machine:
         yield finding("machine", "error", f"is for {module.machine}, the kernel for {own.machine}", hint)
     if not want:
@@ -297,7 +296,7 @@ def _exports(kernel: Kernel, symbols: Symbols, module: Module, chosen: Mapping[s
 def _layout(kernel: Kernel, module: Module) -> Iterator[Finding]:
     """What kernels compare whether or not they compare symbol versions."""
     hint = f"build it against the headers of kernel {kernel.release}"
-    own = kernel.own_module()
+    own = kernel.own_module
     want = own.struct_size if own is not None else 0
     if want and module.struct_size and want != module.struct_size:
         message = f"has a struct module of {module.struct_size} bytes, kernel {kernel.release} one of {want}"

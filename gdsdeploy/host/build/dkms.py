@@ -26,10 +26,9 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .. import process
 from ..audit.audit import STACK, audit
-from ..errors import BuildError, KernelError, StubError, UnbuildableError
+from ..errors import BuildError, KernelError, StubError, UnbuildableError, failing
 from ..io import atomic
-from ..kmod import driver as drivers
-from ..kmod import ofed
+from ..kmod import driver as drivers, ofed
 from ..kmod.driver import Expected
 from ..kmod.files import Tree, digest
 from ..kmod.kernel import Kernel, releases, run_depmod
@@ -57,7 +56,7 @@ def save(kernel: Kernel, name: str) -> List[str]:
         return []
     place = _place(kernel, name)
     base = os.path.dirname(place)
-    try:
+    with failing(BuildError, f"cannot keep a copy in {base}"):
         atomic.make_folder(base)
         staging = tempfile.mkdtemp(prefix=".new-", dir=base)
         try:
@@ -71,8 +70,6 @@ def save(kernel: Kernel, name: str) -> List[str]:
             shutil.rmtree(staging, ignore_errors=True)
         for other in set(os.listdir(inside(kernel.root, FOLDER))) - {*releases(kernel.root), kernel.release}:
             shutil.rmtree(os.path.join(inside(kernel.root, FOLDER), other), ignore_errors=True)
-    except OSError as error:
-        raise BuildError(f"cannot keep a copy in {base}: {error.strerror}") from None
     return files
 
 
@@ -86,10 +83,8 @@ def restore(kernel: Kernel, name: str) -> List[str]:
         target = os.path.join(kernel.folder, file)
         if kernel.by_name.get(name_of(file)):
             continue
-        try:
+        with failing(BuildError, f"cannot put {target} back"):
             atomic.copy(path, target)
-        except OSError as error:
-            raise BuildError(f"cannot put {target} back: {error.strerror}") from None
         files.append(file)
     if files:
         listed = sorted({*restored_files(kernel, name), *files})

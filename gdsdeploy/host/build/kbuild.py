@@ -16,11 +16,12 @@ import re
 import shutil
 import tempfile
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type
 
 from .. import process
 from ..audit.audit import Result, audit
-from ..errors import BuildError, ElfError, HostError, KernelError, SymversError, UnbuildableError
+from ..errors import BuildError, ElfError, HostError, KernelError, SymversError, UnbuildableError, failing
 from ..io import atomic
 from ..kmod import driver as drivers
 from ..kmod.driver import Expected
@@ -75,11 +76,8 @@ class Log:
     def __init__(self, path: str) -> None:
         self.path = path
         self._killed = _out_of_memory()
-        try:
-            with os.fdopen(self._descriptor(), "w") as log:
-                log.truncate()
-        except OSError as error:
-            raise BuildError(f"cannot write the build log {path}: {error.strerror}") from None
+        with failing(BuildError, f"cannot write the build log {path}"), os.fdopen(self._descriptor(), "w") as log:
+            log.truncate()
 
     def note(self, text: str) -> None:
         """Append a line."""
@@ -316,7 +314,6 @@ class BuildContext:
     request: BuildRequest
     folder: str
     _versions: Optional[Versions] = None
-    _ofed: Optional[Search] = None
     #: remarks for the user, one line each
     notes: List[str] = field(default_factory=list)
 
@@ -384,10 +381,10 @@ class BuildContext:
         """Where the versions came from; empty if no module needed them."""
         return self._versions.origin if self._versions is not None else ""
 
+    @cached_property
     def ofed(self) -> Search:
         """The OFED tree of the kernel, searched once."""
-        self._ofed = self._ofed or search(self.request.kernel)
-        return self._ofed
+        return search(self.request.kernel)
 
     def unit_folder(self) -> str:
         """A copy of the driver's tree for compiling its small parts and for their probes' answers."""

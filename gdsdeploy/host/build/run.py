@@ -22,7 +22,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from ..errors import BuildError, HostError, KernelError, StubError, TreeError, UnbuildableError
+from ..errors import BuildError, HostError, KernelError, StubError, TreeError, UnbuildableError, failing
 from ..io import atomic
 from ..kmod.files import digest_files
 from ..kmod.kernel import Kernel
@@ -236,7 +236,7 @@ def build_peermem(context: BuildContext, output: str, log: Log) -> List[Built]:
 
 def require_ofed(context: BuildContext) -> OfedTree:
     """The OFED tree of this kernel; raises StubError with the reason if there is none."""
-    search = context.ofed()
+    search = context.ofed
     if search.tree is None:
         raise StubError(search.stub_reason(context.request.kernel.release), HINT)
     return search.tree
@@ -261,7 +261,7 @@ def build_driver(context: BuildContext, output: str, log: Log) -> List[Built]:
     """
     request, tree = context.request, context.request.tree
     names = modules(context)
-    ofed = require_ofed(context) if request.peermem == "required" else context.ofed().tree
+    ofed = require_ofed(context) if request.peermem == "required" else context.ofed.tree
     context.check_headers(log)
     folder = os.path.join(context.folder, "all")
     shutil.copytree(tree.path, folder, ignore=shutil.ignore_patterns(*SKIPPED))
@@ -293,8 +293,8 @@ def modules(context: BuildContext) -> List[str]:
     if "nvidia" not in names:
         message = f"{path} has no nvidia/nvidia.Kbuild: the driver can't be built from it"
         raise TreeError(message, "install the package with the driver's kernel module source")
-    if NAME in names and context.ofed().tree is None:
-        reason = context.ofed().why_not()
+    if NAME in names and context.ofed.tree is None:
+        reason = context.ofed.why_not()
         if context.request.peermem == "optional":
             names.remove(NAME)
             context.notes.append(f"nvidia-peermem is left out, it would be a stub: {reason}")
@@ -371,10 +371,8 @@ def build(request: BuildRequest, modules: Sequence[str], source: str, output: st
     names = [name for name in MODULES if name in modules]
     folder = os.path.isdir(output) or output.endswith("/") or len(names) > 1 or "driver" in names
     if folder:
-        try:
+        with failing(BuildError, f"cannot make the folder {output}"):
             atomic.make_folder(output)
-        except OSError as error:
-            raise BuildError(f"cannot make the folder {output}: {error.strerror}") from None
     # A driver with its debug data may be too large for a /tmp in memory.
     work = tempfile.mkdtemp(prefix=".gdsdeploy-build-", dir=os.path.abspath(output) if "driver" in names else None)
     context = BuildContext(request, work)
@@ -387,7 +385,7 @@ def build(request: BuildRequest, modules: Sequence[str], source: str, output: st
             if path not in logs:
                 logs[path] = Log(path)
             outcomes.append(_build_one(context, name, source, output if name == "driver" else place, logs[path]))
-        tree = context.ofed().tree if names != ["nvidia-fs"] else None
+        tree = context.ofed.tree if names != ["nvidia-fs"] else None
     finally:
         shutil.rmtree(work, ignore_errors=True)
     ofed = tree.as_dict() if tree is not None else None

@@ -16,7 +16,7 @@ from ..apply.host import ManagedHost
 from ..apply.model import Change, with_kind, writing
 from ..errors import ApplyError, DesiredError
 from ..io.wording import joined, line
-from .parsers import command, option
+from .parsers import PROGRAM, option
 
 #: Bytes of a document; a real one has some 100 KB.
 _LIMIT = 64 << 20
@@ -30,40 +30,17 @@ _COMMON = (
 )
 
 
-def add_apply(commands: Any) -> None:
-    """Add ``apply`` to the commands of the program."""
-    text = "make this host what a desired state says; a second run changes nothing"
-    command(
-        commands,
-        "apply",
-        _apply,
-        text,
-        option("resources", nargs="*", metavar="RESOURCE", help="only these (default: all of the document)"),
-        option("--desired", metavar="FILE", help="the desired state; - reads it from standard input"),
-        option("--diff", action="store_true", help="show the text of files before and after"),
-        option("--release", metavar="ID", help="only end the run ID, which reserves this host"),
-        option("--schema", action="store_true", help="only print the JSON schema of every resource"),
-        *_COMMON,
-        with_json=False,
-    )
-
-
-def add_remove(commands: Any) -> None:
-    """Add ``remove`` to the commands of the program."""
-    text = "take back what was applied here: packages, files, holds, modules and the boot default"
-    command(
-        commands,
-        "remove",
-        lambda arguments: _answer(arguments, lambda answer: _remove(arguments, answer)),
-        text,
-        option("resources", nargs="*", metavar="RESOURCE", help="only these (default: all)"),
-        option("--fleet-id", metavar="ID", default="", help="refuse if this host has another fleet's lock"),
-        option("--lock-serial", type=int, default=0, help="with --fleet-id: refuse if its lock is newer"),
-        *_COMMON,
-        with_json=False,
-    )
-
-
+@PROGRAM.command(
+    "apply",
+    "make this host what a desired state says; a second run changes nothing",
+    option("resources", nargs="*", metavar="RESOURCE", help="only these (default: all of the document)"),
+    option("--desired", metavar="FILE", help="the desired state; - reads it from standard input"),
+    option("--diff", action="store_true", help="show the text of files before and after"),
+    option("--release", metavar="ID", help="only end the run ID, which reserves this host"),
+    option("--schema", action="store_true", help="only print the JSON schema of every resource"),
+    *_COMMON,
+    with_json=False,
+)
 def _apply(arguments: argparse.Namespace) -> int:
     if arguments.schema:
         print(json.dumps(registry.schemas(), indent=2))
@@ -73,7 +50,20 @@ def _apply(arguments: argparse.Namespace) -> int:
     return _answer(arguments, lambda answer: _apply_document(arguments, answer))
 
 
-def _remove(arguments: argparse.Namespace, answer: Dict[str, Any]) -> None:
+@PROGRAM.command(
+    "remove",
+    "take back what was applied here: packages, files, holds, modules and the boot default",
+    option("resources", nargs="*", metavar="RESOURCE", help="only these (default: all)"),
+    option("--fleet-id", metavar="ID", default="", help="refuse if this host has another fleet's lock"),
+    option("--lock-serial", type=int, default=0, help="with --fleet-id: refuse if its lock is newer"),
+    *_COMMON,
+    with_json=False,
+)
+def _remove(arguments: argparse.Namespace) -> int:
+    return _answer(arguments, lambda answer: _remove_applied(arguments, answer))
+
+
+def _remove_applied(arguments: argparse.Namespace, answer: Dict[str, Any]) -> None:
     from ..apply import preflight, removal
 
     trail.note(resources=arguments.resources, serial=arguments.lock_serial)

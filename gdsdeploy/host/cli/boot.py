@@ -14,70 +14,74 @@ import argparse
 import sys
 import syslog
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Dict
 
 from ..boot import guard, needed
 from ..boot.loader import loader
-from ..errors import AuditError, HostError, guarded
+from ..errors import AuditError, HostError, failing, guarded
 from ..io.wording import line
 from ..model.expectation import Expectation, from_json
 from ..paths import EXPECTATION
-from .parsers import ROOT, command, group, option, show, show_indented
+from .parsers import PROGRAM, ROOT, option, show, show_indented
+
+BOOT = PROGRAM.group("boot", "what the next boot starts, and whether one is needed", guarded)
+GUARD = PROGRAM.group("guard", "which kernels may boot by default, and why not", guarded)
+_WOULD_PRINT = option("--check", action="store_true", help="print what would change and change nothing")
+_EXPECTATION = option("--expectation", default=EXPECTATION, metavar="FILE", help="default: %(default)s")
 
 
-def add_parsers(commands: Any) -> None:
-    """Add ``boot`` to the program's commands."""
-    verbs = group(commands, "boot", "what the next boot starts, and whether one is needed")
-    command(
-        verbs,
-        "needed",
-        guarded(_boot_needed),
-        "print whether a reboot is needed to reach the installed state",
-        option("--kernel", required=True, metavar="RELEASE", help="the expected kernel"),
-        option(
-            "--argument",
-            action="append",
-            default=[],
-            metavar="WORD",
-            help="an argument that the running kernel should have; may be repeated",
-        ),
-        option(
-            "--parameter",
-            action="append",
-            default=[],
-            metavar="MODULE.NAME=VALUE",
-            help="a parameter of a loaded module and its value; may be repeated",
-        ),
-        option("modules", nargs="*", metavar="MODULE", help="modules that should be loaded from their installed files"),
-    )
-    check = option("--check", action="store_true", help="print what would change and change nothing")
-    kernel = option("--kernel", required=True, metavar="REL", help="kernel release")
-    words = "make a kernel the default until changed again"
-    command(verbs, "default", guarded(_boot_default), words, kernel, check)
-    words = "leave the choice of the kernel to the boot loader's own configuration again"
-    command(verbs, "clear", guarded(_boot_default), words, check)
-    words = "print which kernel boots by default and which boots next"
-    root = option("--root", default="/", metavar="DIR", help="a root folder; it needn't be running")
-    command(verbs, "show", guarded(_boot_show), words, root)
-
-
+@BOOT.command(
+    "needed",
+    "print whether a reboot is needed to reach the installed state",
+    option("--kernel", required=True, metavar="RELEASE", help="the expected kernel"),
+    option(
+        "--argument",
+        action="append",
+        default=[],
+        metavar="WORD",
+        help="an argument that the running kernel should have; may be repeated",
+    ),
+    option(
+        "--parameter",
+        action="append",
+        default=[],
+        metavar="MODULE.NAME=VALUE",
+        help="a parameter of a loaded module and its value; may be repeated",
+    ),
+    option("modules", nargs="*", metavar="MODULE", help="modules that should be loaded from their installed files"),
+)
 def _boot_needed(arguments: argparse.Namespace) -> int:
     parameters = {key: value for key, _, value in (word.partition("=") for word in arguments.parameter)}
     result = needed.pending(arguments.kernel, arguments.modules, arguments.argument, parameters)
     return show(arguments, asdict(result), ["; ".join(result.reasons) or "no reboot is needed"])
 
 
+@BOOT.command(
+    "default",
+    "make a kernel the default until changed again",
+    option("--kernel", required=True, metavar="REL", help="kernel release"),
+    _WOULD_PRINT,
+)
 def _boot_default(arguments: argparse.Namespace) -> int:
-    check = arguments.check
-    # ``clear`` has no --kernel.
-    result = (
-        loader().default(arguments.kernel, check=check) if "kernel" in arguments else loader().undo_default(check=check)
-    )
-    did = "would change" if check else "changed"
+    return _show_default(arguments, loader().default(arguments.kernel, check=arguments.check))
+
+
+@BOOT.command("clear", "leave the choice of the kernel to the boot loader's own configuration again", _WOULD_PRINT)
+def _boot_clear(arguments: argparse.Namespace) -> int:
+    return _show_default(arguments, loader().undo_default(check=arguments.check))
+
+
+def _show_default(arguments: argparse.Namespace, result: Dict[str, Any]) -> int:
+    did = "would change" if arguments.check else "changed"
     now = f"default: {result['kernel']} ({result['entry']})"
     return show_indented(arguments, result, [*(f"{did} {change}" for change in result["changes"]), now])
 
 
+@BOOT.command(
+    "show",
+    "print which kernel boots by default and which boots next",
+    option("--root", default="/", metavar="DIR", help="a root folder; it needn't be running"),
+)
 def _boot_show(arguments: argparse.Namespace) -> int:
     value = loader(arguments.root).kernels()
     lines = (
@@ -90,24 +94,7 @@ def _boot_show(arguments: argparse.Namespace) -> int:
 IDENT = "gdsdeploy-guard"
 
 
-def add_guard(commands: Any) -> None:
-    """Add ``guard`` to the program's commands."""
-    verbs = group(commands, "guard", "which kernels may boot by default, and why not")
-    expectation = option("--expectation", default=EXPECTATION, metavar="FILE", help="default: %(default)s")
-    words = "say which installed kernels are admitted"
-    command(verbs, "status", guarded(_status), words, ROOT, expectation, description=guard.__doc__)
-    words = "say whether one kernel has the modules that are expected, and audit them"
-    kernel = option("--kernel", metavar="REL", help="default: the one that is expected")
-    command(verbs, "judge", guarded(_judge), words, kernel, expectation)
-    words = "make the locked kernel the boot default if its modules are good"
-    check = option("--check", action="store_true", help="say what would change and change nothing")
-    command(verbs, "default", guarded(_default), words, check, expectation)
-    words = "answer a kernel that was installed or removed; always ends with 0"
-    event = option("event", choices=(guard.INSTALLED, guard.REMOVED))
-    release = option("kernel", metavar="REL", help="kernel release")
-    command(verbs, "hook", _hook, words, event, release, expectation, with_json=False)
-
-
+@GUARD.command("status", "say which installed kernels are admitted", ROOT, _EXPECTATION, description=guard.__doc__)
 def _status(arguments: argparse.Namespace) -> int:
     answer = guard.status(_expectation(arguments.expectation), arguments.root)
     lines = []
@@ -122,6 +109,12 @@ def _status(arguments: argparse.Namespace) -> int:
     return 0 if answer["ok"] else 1
 
 
+@GUARD.command(
+    "judge",
+    "say whether one kernel has the modules that are expected, and audit them",
+    option("--kernel", metavar="REL", help="default: the one that is expected"),
+    _EXPECTATION,
+)
 def _judge(arguments: argparse.Namespace) -> int:
     expectation = _expectation(arguments.expectation)
     verdict = guard.judge(arguments.kernel or expectation.kernel_release, expectation)
@@ -130,6 +123,12 @@ def _judge(arguments: argparse.Namespace) -> int:
     return 0 if verdict.admitted else 1
 
 
+@GUARD.command(
+    "default",
+    "make the locked kernel the boot default if its modules are good",
+    option("--check", action="store_true", help="say what would change and change nothing"),
+    _EXPECTATION,
+)
 def _default(arguments: argparse.Namespace) -> int:
     expectation = _expectation(arguments.expectation)
     release = expectation.kernel_release
@@ -143,6 +142,14 @@ def _default(arguments: argparse.Namespace) -> int:
     return show_indented(arguments, result, [f"default: {result['kernel']}"])
 
 
+@GUARD.command(
+    "hook",
+    "answer a kernel that was installed or removed; always ends with 0",
+    option("event", choices=(guard.INSTALLED, guard.REMOVED)),
+    option("kernel", metavar="REL", help="kernel release"),
+    _EXPECTATION,
+    with_json=False,
+)
 def _hook(arguments: argparse.Namespace) -> int:
     try:
         answer = guard.respond(arguments.event, arguments.kernel, _expectation(arguments.expectation))
@@ -158,10 +165,8 @@ def _hook(arguments: argparse.Namespace) -> int:
 
 def _expectation(path: str) -> Expectation:
     try:
-        with open(path, encoding="utf-8") as file:
-            return from_json(file.read())
-    except OSError as error:
         hint = "have the host provisioned, which puts it there"
-        raise HostError(f"{path} cannot be read: {error.strerror}", hint) from None
+        with failing(HostError, f"{path} cannot be read", hint), open(path, encoding="utf-8") as file:
+            return from_json(file.read())
     except ValueError as error:
         raise HostError(f"{path} is not an expectation: {error}") from None

@@ -1,58 +1,89 @@
-"""``explain`` and ``topology``: why mounts of this host, or of saved evidence, do not take the direct path."""
+"""``explain``, ``doctor``, ``topology``: why mounts of this host, or of saved evidence, do not take the direct path."""
 
 from __future__ import annotations
 
+import argparse
 import json
-from dataclasses import replace
-from typing import Any, Optional, Sequence
+import os
+from typing import TYPE_CHECKING, Any, Optional
 
-from ..errors import UsageError
-from ..model.compat import Rule
-from ..model.expectation import Expectation
-from .parsers import Run, command, option
+from ..errors import UndecidedError, UsageError
+from .parsers import OK, PROGRAM, UNDECIDED, option
+from .validate import collect_evidence, read_evidence, read_expectation, status_of
+
+if TYPE_CHECKING:
+    from ..model.expectation import Expectation
 
 
 class NothingToExplainError(UsageError):
     """There is no such mount or error code; the message says what to do."""
 
 
-def add_parser(commands: Any, action: Run) -> None:
-    """Add ``explain`` to the host program's commands; ``action`` runs it."""
-    words = "say why mounts do not take the direct path: causes in order, with evidence and fixes"
-    command(
-        commands,
-        "explain",
-        action,
-        words,
-        option("mount", nargs="?", metavar="MOUNT", help="this mount, or that of this file; or a process id"),
-        option("--evidence", metavar="FILE", help="explain saved evidence, of any host"),
-        option("--error", metavar="CODE", help="say what an error of cuFile means instead, e.g. 5027"),
-        option("--log", nargs="*", metavar="FILE", help="explain pasted logs of any kind instead; - is standard input"),
-    )
+@PROGRAM.command(
+    "explain",
+    "say why mounts do not take the direct path: causes in order, with evidence and fixes",
+    option("mount", nargs="?", metavar="MOUNT", help="this mount, or that of this file; or a process id"),
+    option("--evidence", metavar="FILE", help="explain saved evidence, of any host"),
+    option("--error", metavar="CODE", help="say what an error of cuFile means instead, e.g. 5027"),
+    option("--log", nargs="*", metavar="FILE", help="explain pasted logs of any kind instead; - is standard input"),
+)
+def _explain(arguments: argparse.Namespace) -> int:
+    if arguments.error is not None:
+        _print_error(arguments.error, arguments.json)
+    elif arguments.log is not None:
+        return _print_logs(arguments)
+    elif (arguments.mount or "").isdecimal():
+        _print_process(arguments)
+    else:
+        _print_explanation(arguments, os.path.abspath(arguments.mount) if arguments.mount else None)
+    return OK
 
 
-def add_doctor(commands: Any, action: Run) -> None:
-    """Add ``doctor`` to the host program's commands; ``action`` runs it."""
-    words = "one screen for a first look: versions, the path of each mount, what bounces, and what to do first"
-    evidence = option("--evidence", metavar="FILE", help="diagnose saved evidence, of any host, without its processes")
-    command(commands, "doctor", action, words, evidence)
+@PROGRAM.command(
+    "doctor",
+    "one screen for a first look: versions, the path of each mount, what bounces, and what to do first",
+    option("--evidence", metavar="FILE", help="diagnose saved evidence, of any host, without its processes"),
+)
+def _doctor(arguments: argparse.Namespace) -> int:
+    from .. import doctor
+    from ..facts import facts_from
+
+    if arguments.evidence is None:
+        expectation = read_expectation()
+        facts, processes = doctor.examine(lambda: facts_from(collect_evidence(None, expectation)))
+        diagnosis = doctor.diagnose(facts.but(rules=_rules(expectation)), processes)
+    else:
+        diagnosis = doctor.diagnose(facts_from(read_evidence(arguments.evidence)).but(rules=()))
+    print(json.dumps(doctor.as_document(diagnosis), sort_keys=True) if arguments.json else doctor.render(diagnosis))
+    return status_of(diagnosis.verdict)
 
 
-def add_topology(commands: Any, action: Run) -> None:
-    """Add ``topology`` to the host program's commands; ``action`` runs it."""
-    words = "how far GPUs, NVMe disks and network adapters are from each other, from sysfs alone"
-    evidence = option("--evidence", metavar="FILE", help="evidence that was collected before, of any host")
-    command(commands, "topology", action, words, evidence)
-
-
-def collect_topology() -> Any:
-    """The part of this host's evidence that a topology is made of."""
+@PROGRAM.command(
+    "topology",
+    "how far GPUs, NVMe disks and network adapters are from each other, from sysfs alone",
+    option("--evidence", metavar="FILE", help="evidence that was collected before, of any host"),
+)
+def _topology(arguments: argparse.Namespace) -> int:
     from ..evidence import NOTHING, collect
+    from ..facts import facts_from
+    from ..subjects import trees
 
-    return collect(NOTHING, only=("kernel", "gpu", "pci"))
+    saved = arguments.evidence
+    evidence = collect(NOTHING, only=("kernel", "gpu", "pci")) if saved is None else read_evidence(saved)
+    try:
+        tree = facts_from(evidence).topology
+    except UndecidedError as error:
+        raise UsageError(f"the PCI functions are not known: {error}") from None
+    print(json.dumps(trees.document(tree), sort_keys=True) if arguments.json else trees.text(tree), end="")
+    return OK
 
 
-def print_error(code: str, as_json: bool) -> None:
+def _rules(expectation: Optional[Expectation]) -> Any:
+    """The fleet's own."""
+    return tuple(expectation.rules) if expectation else ()
+
+
+def _print_error(code: str, as_json: bool) -> None:
     """Print the entry of an error code.  Raises NothingToExplainError."""
     from ..libcufile import errors as cufile_errors
 
@@ -63,63 +94,44 @@ def print_error(code: str, as_json: bool) -> None:
         raise NothingToExplainError(unknown.message + near) from None
 
 
-def collect_evidence(mount: Optional[str], expectation: Optional[Expectation]) -> Any:
-    """The evidence of this host, with that about ``mount``; no scratch file is made for it."""
-    from ..evidence import NOTHING, collect, request_for
-
-    scope = replace(request_for(expectation), scratch=()) if expectation else NOTHING
-    return collect(replace(scope, mounts=(*scope.mounts, mount)) if mount else scope)
-
-
-def print_explanation(evidence: Any, mount: Optional[str], rules: Sequence[Rule], as_json: bool) -> None:
-    """Print the explanation.  rules: the fleet's own.  Raises NothingToExplainError."""
+def _print_explanation(arguments: argparse.Namespace, mount: Optional[str]) -> None:
+    """Print the explanation.  Raises NothingToExplainError."""
     from ..explain import NoSuchMountError, as_document, explain, render
     from ..facts import facts_from
     from ..subjects.stack import stack
 
-    facts = facts_from(evidence).but(rules=tuple(rules))
+    expectation = read_expectation() if arguments.evidence is None else None
+    facts = facts_from(_evidence(arguments, mount, expectation)).but(rules=_rules(expectation))
     try:
         answer = explain(facts, stack(facts), mount or "")
     except NoSuchMountError as reason:
         raise NothingToExplainError(str(reason)) from None
-    print(json.dumps(as_document(answer), sort_keys=True) if as_json else render(answer))
+    print(json.dumps(as_document(answer), sort_keys=True) if arguments.json else render(answer))
 
 
-def print_diagnosis(evidence: Any, expectation: Optional[Expectation], as_json: bool) -> str:
-    """Print what a first look shows; returns the verdict.  evidence: None: this host's is collected."""
-    from .. import doctor
-    from ..facts import facts_from
-
-    rules = tuple(expectation.rules if expectation else ())
-    if evidence is None:
-        facts, processes = doctor.examine(lambda: facts_from(collect_evidence(None, expectation)))
-    else:
-        facts, processes = facts_from(evidence), None
-    diagnosis = doctor.diagnose(facts.but(rules=rules), processes)
-    print(json.dumps(doctor.as_document(diagnosis), sort_keys=True) if as_json else doctor.render(diagnosis))
-    return diagnosis.verdict
-
-
-def print_process(evidence: Any, pid: int, as_json: bool) -> None:
+def _print_process(arguments: argparse.Namespace) -> None:
     """Print why a process takes the path that it takes.  Raises NothingToExplainError."""
     from ..explain import render_process
     from ..facts import facts_from
     from ..subjects import programs
 
+    facts = facts_from(_evidence(arguments, None, read_expectation() if arguments.evidence is None else None))
     try:
-        answer = programs.explain_process(facts_from(evidence), pid)
+        answer = programs.explain_process(facts, int(arguments.mount[:10]))
     except programs.NoSuchProcessError as reason:
         raise NothingToExplainError(str(reason)) from None
-    print(json.dumps(programs.process_document(answer), sort_keys=True) if as_json else render_process(answer))
+    print(json.dumps(programs.process_document(answer), sort_keys=True) if arguments.json else render_process(answer))
 
 
-def print_logs(names: Sequence[str], as_json: bool) -> bool:
-    """Print what the files show; False: nothing in them was recognised.
+def _evidence(arguments: argparse.Namespace, mount: Optional[str], expectation: Optional[Expectation]) -> Any:
+    return collect_evidence(mount, expectation) if arguments.evidence is None else read_evidence(arguments.evidence)
 
-    names: no name stands for standard input.  Raises UsageError.
-    """
+
+def _print_logs(arguments: argparse.Namespace) -> int:
+    """Print what the files show, or without a name standard input.  Raises UsageError."""
     from ..logs.judge import STDIN, answer_to, as_document, read_texts, render
 
+    names = [*arguments.log, *([arguments.mount] if arguments.mount else [])]
     answer = answer_to(read_texts(names or (STDIN,)))
-    print(json.dumps(as_document(answer), sort_keys=True) if as_json else render(answer))
-    return answer.recognised
+    print(json.dumps(as_document(answer), sort_keys=True) if arguments.json else render(answer))
+    return OK if answer.recognised else UNDECIDED

@@ -11,17 +11,27 @@ import argparse
 import sys
 import syslog
 import time
-from typing import Any, List, Optional, Tuple
+from typing import List, Optional, Tuple
 
 from .. import process, trail
 from ..gate import gate
 from ..io.wording import line
 from ..model.finding import FAIL, NOT_APPLICABLE, PASS, WAIVED
 from ..paths import EXPECTATION
-from .parsers import command, group, option, show
+from .parsers import FAILED, PROGRAM, UNDECIDED, option, show
+
+GATE = PROGRAM.group("gate", "judge this boot, and keep the host out of its scheduler unless it passes")
+_RUN_FOLDER, _STATE_FOLDER, _EXPECTATION, _SETTINGS = (
+    option(name, default=default, metavar=metavar, help="default: %(default)s")
+    for name, default, metavar in (
+        ("--run-folder", gate.RUN_FOLDER, "DIR"),
+        ("--state-folder", gate.STATE_FOLDER, "DIR"),
+        ("--expectation", EXPECTATION, "FILE"),
+        ("--settings", gate.PATH, "FILE"),
+    )
+)
 
 IDENT = "gds-gate"
-FAILED, UNDECIDED = 30, 31
 #: Seconds that a run may take beyond the time limit of its evidence.
 MARGIN = 30.0
 #: The transient units of systemd that publish the verdict again, and seconds for systemd to take them.
@@ -33,37 +43,14 @@ LONGEST_BOOT = 10 * 366 * 86400
 NPD_LENGTH = 80
 
 
-def add_parsers(commands: Any) -> None:
-    """Add ``gate`` to the program's commands."""
-    verbs = group(commands, "gate", "judge this boot, and keep the host out of its scheduler unless it passes")
-    run_folder, state_folder, expectation, settings = (
-        option(name, default=default, metavar=metavar, help="default: %(default)s")
-        for name, default, metavar in (
-            ("--run-folder", gate.RUN_FOLDER, "DIR"),
-            ("--state-folder", gate.STATE_FOLDER, "DIR"),
-            ("--expectation", EXPECTATION, "FILE"),
-            ("--settings", gate.PATH, "FILE"),
-        )
-    )
-    command(
-        verbs,
-        "run",
-        _run,
-        "judge this host now, and publish the verdict",
-        option("--once", action="store_true", help="skip it if the gate is open in this boot, by the same basis"),
-        option("--quiet", action="store_true", help="report in the journal only"),
-        *(run_folder, state_folder, expectation, settings),
-        description=gate.__doc__,
-    )
-    words = "publish the verdict as it counts today"
-    command(verbs, "again", _again, words, run_folder, state_folder, settings, with_json=False)
-    command(verbs, "show", _show, "what the gate found in this boot", run_folder, state_folder)
-    words = "Slurm's HealthCheckProgram: drain or resume this node"
-    node = option("--node", default="", metavar="NAME", help="its name in Slurm (default: Slurm is asked)")
-    command(verbs, "slurm-health", _slurm_health, words, node, run_folder, with_json=False)
-    command(verbs, "npd", _npd, "a plugin of Kubernetes' node-problem-detector", run_folder, with_json=False)
-
-
+@GATE.command(
+    "run",
+    "judge this host now, and publish the verdict",
+    option("--once", action="store_true", help="skip it if the gate is open in this boot, by the same basis"),
+    option("--quiet", action="store_true", help="report in the journal only"),
+    *(_RUN_FOLDER, _STATE_FOLDER, _EXPECTATION, _SETTINGS),
+    description=gate.__doc__,
+)
 def _run(arguments: argparse.Namespace) -> int:
     expectation, settings = _text(arguments.expectation), _text(arguments.settings) or gate.Settings().to_json()
     # Where they can't be read, the verdict goes to the default places.
@@ -89,6 +76,7 @@ def _open_record(folder: str, basis: str) -> Optional[gate.Record]:
     return record if usable else None
 
 
+@GATE.command("again", "publish the verdict as it counts today", _RUN_FOLDER, _STATE_FOLDER, _SETTINGS, with_json=False)
 def _again(arguments: argparse.Namespace) -> int:
     """A waiver of an open gate may have ended: what the host is isn't looked at again."""
     with gate.turn(arguments.run_folder, MARGIN):
@@ -147,6 +135,7 @@ def _slurm(state: str, reason: str, name: str = "") -> Tuple[int, str]:
         return syslog.LOG_WARNING, f"slurm was not told: {error}"
 
 
+@GATE.command("show", "what the gate found in this boot", _RUN_FOLDER, _STATE_FOLDER)
 def _show(arguments: argparse.Namespace) -> int:
     record, reason = gate.current(arguments.run_folder, arguments.state_folder)
     answer = {"version": gate.VERSION, "boot_id": gate.boot_id(), "reason": reason}
@@ -157,6 +146,13 @@ def _show(arguments: argparse.Namespace) -> int:
     return _status(record) if record else UNDECIDED
 
 
+@GATE.command(
+    "slurm-health",
+    "Slurm's HealthCheckProgram: drain or resume this node",
+    option("--node", default="", metavar="NAME", help="its name in Slurm (default: Slurm is asked)"),
+    _RUN_FOLDER,
+    with_json=False,
+)
 def _slurm_health(arguments: argparse.Namespace) -> int:
     record, reason = gate.current(arguments.run_folder)
     state = record.state if record else gate.CLOSED
@@ -167,6 +163,7 @@ def _slurm_health(arguments: argparse.Namespace) -> int:
     return 1
 
 
+@GATE.command("npd", "a plugin of Kubernetes' node-problem-detector", _RUN_FOLDER, with_json=False)
 def _npd(arguments: argparse.Namespace) -> int:
     record, reason = gate.current(arguments.run_folder)
     text = " ".join((record.reason if record else reason).split())

@@ -16,15 +16,10 @@ from ..apply.packages.apt import Apt
 from ..errors import ApplyError, CannotTellError, RolloutError
 from ..model.system import system_of
 from ..rootdir import read_text
-from .parsers import ROOT, command, group, show
+from .parsers import PROGRAM, ROOT, show
 
 
-def add_packages(commands: Any) -> None:
-    """Add ``packages`` to the host program's commands."""
-    text = "the packages that are installed here, with their versions and holds"
-    command(commands, "packages", run_packages, text, ROOT)
-
-
+@PROGRAM.command("packages", "the packages that are installed here, with their versions and holds", ROOT)
 def run_packages(arguments: argparse.Namespace) -> int:
     """Exit status: 0 done; 1 the package manager can't be asked."""
     root = arguments.root
@@ -45,12 +40,9 @@ def run_packages(arguments: argparse.Namespace) -> int:
     return show(arguments, answer, lines)
 
 
-def add_pins(commands: Any) -> None:
-    """Add ``pins`` to the host program's commands."""
-    verbs = group(commands, "pins", "which packages stay out of this host")
-    command(verbs, "refresh", refresh_pins, "keep out what the repositories have had since the last provisioning")
-
-
+@PROGRAM.group("pins", "which packages stay out of this host").command(
+    "refresh", "keep out what the repositories have had since the last provisioning"
+)
 def refresh_pins(arguments: argparse.Namespace) -> int:
     """Exit status: 0 done; 1 the file of preferences can't be read or written."""
     try:

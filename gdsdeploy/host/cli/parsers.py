@@ -1,4 +1,4 @@
-"""What the parsers of commands have in common."""
+"""The commands of the program: a decorator gives a function its name on the command line and its options."""
 
 from __future__ import annotations
 
@@ -10,36 +10,80 @@ from typing import Any, Callable, Dict, Iterable, Optional, Tuple
 from ..io.wording import joined
 
 Run = Callable[[argparse.Namespace], int]
-#: Names and settings of an option, as ``add_argument`` takes them.
-Option = Tuple[Tuple[str, ...], Dict[str, Any]]
+#: Exit statuses, of what judges a host and of the program.
+OK, UNUSABLE, FAILED, UNDECIDED = 0, 2, 30, 31
+#: Adds an option or an argument to a parser.
+Option = Callable[[Any], object]
 
 
 def option(*names: str, **settings: Any) -> Option:
-    """An option or an argument of :func:`command`."""
-    return names, settings
+    """An option or an argument, with its names and settings as ``add_argument`` takes them."""
+    return lambda parser: parser.add_argument(*names, **settings)
+
+
+def one_of(*options: Option) -> Option:
+    """Options of which exactly one has to be given."""
+
+    def add(parser: Any) -> None:
+        either = parser.add_mutually_exclusive_group(required=True)
+        for each in options:
+            each(either)
+
+    return add
 
 
 #: Of commands that look at other systems, too.
 ROOT = option("--root", default="/", metavar="DIR", help="a root folder that need not be running")
+_JSON = option("--json", action="store_true", help="print one JSON object")
 
 
-def group(commands: Any, name: str, text: str) -> Any:
-    """Add a command that consists of others; returns the argparse object that takes them."""
-    verbs = commands.add_parser(name, help=text, description=text).add_subparsers(metavar="COMMAND")
-    verbs.required = True
-    return verbs
+class Group:
+    """Commands by their names.
+
+    around: through what their functions are called.  settings: for each one's ArgumentParser.
+    """
+
+    def __init__(self, around: Callable[[Run], Run] = lambda run: run, **settings: Any) -> None:
+        self._around, self._settings = around, settings
+        self._commands: Dict[str, Callable[[Any], None]] = {}
+
+    def add(self, name: str, commands: Any) -> None:
+        """Add a command to an argparse subparsers object; it sets ``run``, a function of the parsed arguments."""
+        self._commands[name](commands)
+
+    def group(self, name: str, text: str, around: Callable[[Run], Run] = lambda run: run, **settings: Any) -> Group:
+        """A command that consists of others."""
+        below = Group(around, **settings)
+
+        def add(commands: Any) -> None:
+            verbs = commands.add_parser(name, help=text, description=text).add_subparsers(metavar="COMMAND")
+            verbs.required = True
+            for verb in below._commands:
+                below.add(verb, verbs)
+
+        self._commands[name] = add
+        return below
+
+    def command(
+        self, name: str, text: str, *options: Option, with_json: bool = True, **settings: Any
+    ) -> Callable[[Run], Run]:
+        """Have the decorated function run a command with ``--json`` and its options; settings: as for the group."""
+
+        def decorate(run: Run) -> Run:
+            def add(commands: Any) -> None:
+                parser = commands.add_parser(name, help=text, **{"description": text, **self._settings, **settings})
+                for each in [*([_JSON] if with_json else []), *options]:
+                    each(parser)
+                parser.set_defaults(run=self._around(run), unguarded=run)
+
+            self._commands[name] = add
+            return run
+
+        return decorate
 
 
-def command(
-    commands: Any, name: str, run: Run, text: str, *options: Option, with_json: bool = True, **settings: Any
-) -> argparse.ArgumentParser:
-    """Add a command with ``--json`` and its options; settings: for its ArgumentParser."""
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, **{"description": text, **settings})
-    as_json = option("--json", action="store_true", help="print one JSON object")
-    for names, words in [*([as_json] if with_json else []), *options]:
-        parser.add_argument(*names, **words)
-    parser.set_defaults(run=run)
-    return parser
+#: The commands of modules that were imported.
+PROGRAM = Group()
 
 
 def show(arguments: argparse.Namespace, value: Any, lines: Iterable[str], *, indent: Optional[int] = None) -> int:
@@ -52,21 +96,6 @@ def show(arguments: argparse.Namespace, value: Any, lines: Iterable[str], *, ind
 
 #: For answers that people read as JSON, too.
 show_indented = partial(show, indent=2)
-
-
-def trial(commands: Any, name: str, run: Run, text: str, timeout: float) -> None:
-    """Add a command that tries something in a scratch file in each PATH, for ``--timeout`` seconds."""
-    from ..gdscheck.live import seconds
-
-    words = "for each try (%(default)g)"
-    command(
-        commands,
-        name,
-        run,
-        text,
-        option("path", nargs="+", metavar="PATH", help="a folder on the mount; a new file in it is tried"),
-        option("--timeout", type=seconds, default=timeout, metavar="SECONDS", help=words),
-    )
 
 
 def target(check: str = "") -> Tuple[Option, ...]:

@@ -10,14 +10,14 @@ import argparse
 import json
 import os
 from dataclasses import asdict, dataclass
-from typing import Any, List
+from typing import Callable, List
 
 from .. import process
 from ..boot.needed import file_of
 from ..errors import HostError
 from ..kmod.module import in_kernel, read_module
 from ..paths import HOLDERS, PEERS
-from .parsers import command, group, show
+from .parsers import PROGRAM, show
 
 MODULE, LEGACY = "nvidia-peermem", "nv_peer_mem"
 REGISTER = "ib_register_peer_memory_client"
@@ -110,20 +110,23 @@ def _run(argv: List[str], words: str) -> None:
         raise PeermemError(f"{words}: {' '.join(argv)}: {output.failure()}")
 
 
-def add_parsers(commands: Any) -> None:
-    """Add ``peermem`` to the host program's commands."""
-    verbs = group(commands, "peermem", "load and unload nvidia-peermem, as gds-peermem.service does")
-    for name, action, text in (
-        ("load", load, "load it unless it is a stub, and make sure that it registered with the RDMA core"),
-        ("unload", unload, "unload it, before the RDMA core is unloaded"),
-    ):
-        command(verbs, name, run, text).set_defaults(action=action)
+PEERMEM = PROGRAM.group("peermem", "load and unload nvidia-peermem, as gds-peermem.service does")
 
 
-def run(arguments: argparse.Namespace) -> int:
+@PEERMEM.command("load", "load it unless it is a stub, and make sure that it registered with the RDMA core")
+def _load(arguments: argparse.Namespace) -> int:
+    return run(arguments, load)
+
+
+@PEERMEM.command("unload", "unload it, before the RDMA core is unloaded")
+def _unload(arguments: argparse.Namespace) -> int:
+    return run(arguments, unload)
+
+
+def run(arguments: argparse.Namespace, action: Callable[[], Done]) -> int:
     """Exit status: 0 done; 30 it cannot be done."""
     try:
-        done: Done = arguments.action()
+        done = action()
     except PeermemError as error:
         print(json.dumps({"error": str(error)}) if arguments.json else f"gdsdeploy-host: {error}")
         return 30

@@ -10,10 +10,7 @@ from typing import Any, Callable, List
 
 from ..errors import REFUSED, HostError, RolloutError
 from ..io.wording import quoted
-from .parsers import ROOT, Option, command, group, option, show
-
-#: Exit status of arguments and documents that cannot be used.
-UNUSABLE = 2
+from .parsers import PROGRAM, ROOT, UNUSABLE, one_of, option, show
 
 
 def _matching(pattern: str, words: str) -> Callable[[str], str]:
@@ -35,79 +32,8 @@ _boot_id = _matching(
 )
 
 
-def add_parsers(commands: Any) -> None:
-    """Add ``rollout`` to the program's commands."""
-    verbs = group(commands, "rollout", "steps of a rollout on this host: snapshot, boot once, reboot, reload, space")
-    ident = option("--id", type=_ident, required=True, metavar="ID", help="of the rollout")
-
-    def add(name: str, run: Callable[[Any], int], text: str, *options: Option) -> argparse.ArgumentParser:
-        return command(verbs, name, _answering(run), text, *options)
-
-    add(
-        "snapshot",
-        _snapshot,
-        "the state of this host, as a document that a rollback compares with",
-        option("--packages", type=_names, default=[], metavar="A,B", help="also these packages"),
-        ROOT,
-    )
-    add(
-        "compare",
-        _compare,
-        "how this host differs now from such a document; 0 also where it does",
-        option("--with", dest="document", required=True, metavar="FILE", help="- reads it from standard input"),
-        ROOT,
-    )
-    add(
-        "keep",
-        _keep,
-        "keep the modules of a kernel, so that they can be put back without a network",
-        option("--kernel", type=_release, metavar="REL", help="default: the one that runs"),
-        ident,
-    )
-    add("forget", _forget, "delete what was kept", ident)
-    add("status", _status, "boot, kernel, package manager, users of the GPUs, space")
-    once = add("once", _once, "boot a kernel once; the boot after that is of the default again")
-    either = once.add_mutually_exclusive_group(required=True)
-    either.add_argument("--kernel", type=_release, metavar="REL", help="kernel release to boot next")
-    either.add_argument("--clear", action="store_true", help="take that back")
-    once.add_argument("--default", type=_release, metavar="REL", help="make this kernel the default first")
-    add(
-        "space",
-        _space,
-        "whether sizes fit: 0 if they do, 30 if not",
-        option("--need", required=True, metavar="FILE", help='e.g. {"/boot": 90000000}; - reads standard input'),
-        option("--margin", type=float, default=0.1, metavar="SHARE", help="more than that (default: %(default)s)"),
-    )
-    _add_restarts(add)
-
-
-def _add_restarts(add: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add the verbs that exchange what is loaded, or need a person at the console.  add: name, run, text, options."""
-    boot = option("--boot-id", type=_boot_id, required=True, metavar="ID", help="as status has it")
-    add(
-        "reboot",
-        _reboot,
-        "reboot if this is still the boot with that id, and at most once in it",
-        boot,
-        option("--rollout", default="", metavar="PLAN", help="who orders it, for the journal"),
-    )
-    add(
-        "enrol",
-        _enrol,
-        "ask the firmware to take the key of the modules, by a person at the console",
-        option("--certificate", required=True, metavar="FILE", help="PEM or DER; - reads it from standard input"),
-        option("--check", action="store_true", help="only say whether it has the key"),
-        option("--withdraw", action="store_true", help="withdraw the request"),
-    )
-    add(
-        "reload",
-        _reload,
-        "exchange NVIDIA's modules without a reboot, if that is safe",
-        boot,
-        option("--id", type=_ident, required=True, metavar="ID", help="of the rollout that kept what is loaded"),
-        option("--kernel", type=_release, metavar="REL", help="refuse unless this kernel runs"),
-        option("--check", action="store_true", help="say whether it is safe, and what would be done"),
-    )
+def _names(text: str) -> List[str]:
+    return [_package(name) for name in text.split(",") if name]
 
 
 def _answering(run: Callable[[Any], int]) -> Callable[[Any], int]:
@@ -133,6 +59,19 @@ def _print_error(arguments: Any, kind: str, message: str, hint: str) -> int:
     return UNUSABLE if kind == "usage" else REFUSED
 
 
+ROLLOUT = PROGRAM.group(
+    "rollout", "steps of a rollout on this host: snapshot, boot once, reboot, reload, space", _answering
+)
+_IDENT = option("--id", type=_ident, required=True, metavar="ID", help="of the rollout")
+_BOOT = option("--boot-id", type=_boot_id, required=True, metavar="ID", help="as status has it")
+
+
+@ROLLOUT.command(
+    "snapshot",
+    "the state of this host, as a document that a rollback compares with",
+    option("--packages", type=_names, default=[], metavar="A,B", help="also these packages"),
+    ROOT,
+)
 def _snapshot(arguments: argparse.Namespace) -> int:
     from ..rollout import snapshot
 
@@ -140,6 +79,12 @@ def _snapshot(arguments: argparse.Namespace) -> int:
     return show(arguments, document, snapshot.lines(document))
 
 
+@ROLLOUT.command(
+    "compare",
+    "how this host differs now from such a document; 0 also where it does",
+    option("--with", dest="document", required=True, metavar="FILE", help="- reads it from standard input"),
+    ROOT,
+)
 def _compare(arguments: argparse.Namespace) -> int:
     from ..rollout import snapshot
 
@@ -150,6 +95,12 @@ def _compare(arguments: argparse.Namespace) -> int:
     return show(arguments, value, [entry["says"] for entry in differences] or ["this host is unchanged"])
 
 
+@ROLLOUT.command(
+    "keep",
+    "keep the modules of a kernel, so that they can be put back without a network",
+    option("--kernel", type=_release, metavar="REL", help="default: the one that runs"),
+    _IDENT,
+)
 def _keep(arguments: argparse.Namespace) -> int:
     from ..archive import pack
 
@@ -159,6 +110,7 @@ def _keep(arguments: argparse.Namespace) -> int:
     return show(arguments, answer, [text if answer["archive"] else f"{kernel} has none of NVIDIA's modules"])
 
 
+@ROLLOUT.command("forget", "delete what was kept", _IDENT)
 def _forget(arguments: argparse.Namespace) -> int:
     from ..archive import pack
 
@@ -166,6 +118,66 @@ def _forget(arguments: argparse.Namespace) -> int:
     return show(arguments, answer, [f"{answer['folder']} is deleted"])
 
 
+@ROLLOUT.command("status", "boot, kernel, package manager, users of the GPUs, space")
+def _status(arguments: argparse.Namespace) -> int:
+    from ..rollout import reboot
+
+    document = reboot.status()
+    return show(arguments, document, reboot.lines(document))
+
+
+@ROLLOUT.command(
+    "once",
+    "boot a kernel once; the boot after that is of the default again",
+    one_of(
+        option("--kernel", type=_release, metavar="REL", help="kernel release to boot next"),
+        option("--clear", action="store_true", help="take that back"),
+    ),
+    option("--default", type=_release, metavar="REL", help="make this kernel the default first"),
+)
+def _once(arguments: argparse.Namespace) -> int:
+    from ..boot import once
+
+    answer = once.clear() if arguments.clear else once.arm(arguments.kernel, arguments.default or "")
+    default = answer["default"] or "an unknown entry"
+    text = f"boots {answer['kernel']} once, then {default}" if answer["once"] else f"boots {default} at every boot"
+    return show(arguments, answer, [text])
+
+
+@ROLLOUT.command(
+    "space",
+    "whether sizes fit: 0 if they do, 30 if not",
+    option("--need", required=True, metavar="FILE", help='e.g. {"/boot": 90000000}; - reads standard input'),
+    option("--margin", type=float, default=0.1, metavar="SHARE", help="more than that (default: %(default)s)"),
+)
+def _space(arguments: argparse.Namespace) -> int:
+    from ..io import space
+
+    answer = space.fits(_document(arguments.need, "a need"), arguments.margin)
+    show(arguments, answer, [filesystem["says"] for filesystem in answer["filesystems"]])
+    return 0 if answer["fits"] else REFUSED
+
+
+@ROLLOUT.command(
+    "reboot",
+    "reboot if this is still the boot with that id, and at most once in it",
+    _BOOT,
+    option("--rollout", default="", metavar="PLAN", help="who orders it, for the journal"),
+)
+def _reboot(arguments: argparse.Namespace) -> int:
+    from ..rollout import reboot
+
+    answer = reboot.order(arguments.boot_id, arguments.rollout)
+    return show(arguments, answer, [f"{answer['did']}: this is boot {answer['boot_id']}"])
+
+
+@ROLLOUT.command(
+    "enrol",
+    "ask the firmware to take the key of the modules, by a person at the console",
+    option("--certificate", required=True, metavar="FILE", help="PEM or DER; - reads it from standard input"),
+    option("--check", action="store_true", help="only say whether it has the key"),
+    option("--withdraw", action="store_true", help="withdraw the request"),
+)
 def _enrol(arguments: argparse.Namespace) -> int:
     from ..boot.present import boot_id
     from ..secure_boot import signing
@@ -183,37 +195,14 @@ def _enrol(arguments: argparse.Namespace) -> int:
     return show(arguments, value, [signing.ENROLMENTS[answer["state"]], *answer["steps"]])
 
 
-def _space(arguments: argparse.Namespace) -> int:
-    from ..io import space
-
-    answer = space.fits(_document(arguments.need, "a need"), arguments.margin)
-    show(arguments, answer, [filesystem["says"] for filesystem in answer["filesystems"]])
-    return 0 if answer["fits"] else REFUSED
-
-
-def _status(arguments: argparse.Namespace) -> int:
-    from ..rollout import reboot
-
-    document = reboot.status()
-    return show(arguments, document, reboot.lines(document))
-
-
-def _once(arguments: argparse.Namespace) -> int:
-    from ..boot import once
-
-    answer = once.clear() if arguments.clear else once.arm(arguments.kernel, arguments.default or "")
-    default = answer["default"] or "an unknown entry"
-    text = f"boots {answer['kernel']} once, then {default}" if answer["once"] else f"boots {default} at every boot"
-    return show(arguments, answer, [text])
-
-
-def _reboot(arguments: argparse.Namespace) -> int:
-    from ..rollout import reboot
-
-    answer = reboot.order(arguments.boot_id, arguments.rollout)
-    return show(arguments, answer, [f"{answer['did']}: this is boot {answer['boot_id']}"])
-
-
+@ROLLOUT.command(
+    "reload",
+    "exchange NVIDIA's modules without a reboot, if that is safe",
+    _BOOT,
+    option("--id", type=_ident, required=True, metavar="ID", help="of the rollout that kept what is loaded"),
+    option("--kernel", type=_release, metavar="REL", help="refuse unless this kernel runs"),
+    option("--check", action="store_true", help="say whether it is safe, and what would be done"),
+)
 def _reload(arguments: argparse.Namespace) -> int:
     from ..rollout import reload
 
@@ -243,7 +232,3 @@ def _document(path: str, what: str) -> Any:
             return json.load(file)
     except ValueError as error:
         raise RolloutError("usage", f"{path} is not {what}: {error}") from None
-
-
-def _names(text: str) -> List[str]:
-    return [_package(name) for name in text.split(",") if name]

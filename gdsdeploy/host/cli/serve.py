@@ -17,22 +17,22 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional
 
 from .. import trail
-from ..errors import DesiredError, HostError, UsageError
+from ..errors import DesiredError, HostError, UsageError, failing
 from ..io import jsontext
 from ..io.mounts import Mounts
 from ..io.reading import whole
 from ..model import schema
 from ..model.expectation import Expectation, from_json
-from ..paths import EXPECTATION, MOUNTINFO
+from ..paths import EXPECTATION, MOUNTINFO, SERVE_SECONDS
 from ..rootdir import read_file
-from . import parsers
+from .parsers import PROGRAM
 from .watch import interval, job
 
 VERSION = 1
 #: Bytes of a request; an expectation has some 100 KB.
 LIMIT = 4 << 20
-#: Seconds in which the request has to arrive, and most for the answer.
-ARRIVAL, LONGEST = 30, 7200
+#: Seconds in which the request has to arrive.
+ARRIVAL = 30
 _MARK = re.compile(r"[0-9a-f]{32}")
 #: What an expectation has that only the controller judges by: it changes nothing that is collected.
 _JUDGED = frozenset({"host", "cufile_sha256", "topology", "hardware", "lock_digest", "fleet_id", "lock_serial"})
@@ -60,14 +60,16 @@ class Request:
     claimed: str = ""
 
 
-def add_parser(commands: Any, action: parsers.Run) -> None:
-    """Add ``serve`` to the host program's commands; ``action`` runs it."""
-    words = "answer one question that only reads, from standard input, for users who may do nothing else as root"
-    parsers.command(commands, "serve", action, words, with_json=False)
+@PROGRAM.command(
+    "serve",
+    "answer one question that only reads, from standard input, for users who may do nothing else as root",
+    with_json=False,
+)
+def serve(arguments: argparse.Namespace) -> int:
+    """Read a request, and have another command answer it; an object ``refused`` says why none does.
 
-
-def serve(_arguments: argparse.Namespace, run: Callable[[List[str]], int]) -> int:
-    """Read a request, and have ``run`` answer it; an object ``refused`` says why it doesn't.  Raises UsageError."""
+    Raises UsageError.
+    """
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM):
         signal.signal(number, _stop)
     os.umask(0o022)
@@ -87,7 +89,8 @@ def serve(_arguments: argparse.Namespace, run: Callable[[List[str]], int]) -> in
 
         print(json.dumps({"refused": {"message": str(error), "hint": error.hint}}))
         return 2
-    return run(words)
+    status: int = arguments.answer(words)
+    return status
 
 
 def _stop(number: int, _: Any) -> NoReturn:
@@ -104,7 +107,7 @@ def _request(data: bytes) -> Request:
         raise UsageError(str(error)) from None
     except ValueError as error:
         raise UsageError(f"the request is malformed: {error}") from None
-    if request.version != VERSION or not _MARK.fullmatch(request.mark) or not 0 < request.seconds <= LONGEST:
+    if request.version != VERSION or not _MARK.fullmatch(request.mark) or not 0 < request.seconds <= SERVE_SECONDS:
         raise UsageError("the request is malformed: its version, mark or seconds")
     return request
 
@@ -175,10 +178,8 @@ def _require_own(text: str) -> None:
 
 
 def _own() -> Expectation:
-    try:
+    with failing(RefusedError, f"{EXPECTATION} can't be read", "Provision this host"):
         return from_json(whole(EXPECTATION, LIMIT).decode("utf-8"))
-    except OSError as error:
-        raise RefusedError(f"{EXPECTATION} can't be read: {error.strerror}", "Provision this host") from None
 
 
 def _unanswered(words: str) -> RefusedError:

@@ -20,8 +20,7 @@ from ..facts.unknown import Maybe, Unknown, if_known, known
 from ..gdscheck.live import seconds
 from ..io.wording import aligned, line
 from ..odirect.load import measured
-from ..odirect.scratch import LONGEST
-from ..odirect.scratch import SECONDS as LOAD_SECONDS
+from ..odirect.scratch import LONGEST, SECONDS as LOAD_SECONDS
 from ..odirect.trials import SECONDS, audit
 from ..paths import CUFILE, NVIDIA
 from ..subjects import storage
@@ -31,18 +30,23 @@ from ..subjects.odirect import NOT_PROVEN, inside
 from ..subjects.peermem import Registration, registrations
 from ..subjects.proof import REGISTRATION_TIMEOUT, TIMEOUT, Proof, proofs, prove, register_memory
 from ..subjects.storage import StorageFacts
-from . import parsers
+from .parsers import PROGRAM, Option, option, show
 
 #: Of each of the documents.
 VERSION = 1
+_PATHS = option("path", nargs="+", metavar="PATH", help="a folder on the mount; a new file in it is tried")
 
 
-def add_odirect(commands: Any) -> None:
-    """Add ``odirect`` to the host program's commands."""
-    words = "try in a scratch file whether direct I/O on a mount bypasses the page cache; the file is always removed"
-    parsers.trial(commands, "odirect", try_odirect, words, SECONDS)
+def _timeout(default: float, words: str = "for each try (%(default)g)") -> Option:
+    return option("--timeout", type=seconds, default=default, metavar="SECONDS", help=words)
 
 
+@PROGRAM.command(
+    "odirect",
+    "try in a scratch file whether direct I/O on a mount bypasses the page cache; the file is always removed",
+    _PATHS,
+    _timeout(SECONDS),
+)
 def try_odirect(arguments: argparse.Namespace) -> int:
     """Try each path, and print the results; 0 whatever they are, because ``validate`` is what fails."""
     folders = [os.path.abspath(path) for path in arguments.path]
@@ -50,7 +54,7 @@ def try_odirect(arguments: argparse.Namespace) -> int:
     answers = [_described(facts, folder) for folder in folders]
     lines = [words for entry in answers for words in _odirect_text(entry)]
     # An empty line is between two of them, and not behind the last one.
-    return parsers.show(arguments, {"version": VERSION, "paths": answers}, lines[:-1])
+    return show(arguments, {"version": VERSION, "paths": answers}, lines[:-1])
 
 
 def collect_evidence(folders: Sequence[str], seconds: float) -> Dict[str, Any]:
@@ -109,18 +113,18 @@ def _odirect_text(entry: Dict[str, Any]) -> Iterator[str]:
     yield ""
 
 
-def add_proof(commands: Any) -> None:
-    """Add ``proof`` to the host program's commands."""
-    words = "read a scratch file through cuFile with each GPU, and say which path that proves; the file is removed"
-    parsers.trial(commands, "proof", try_proof, words, TIMEOUT)
-
-
+@PROGRAM.command(
+    "proof",
+    "read a scratch file through cuFile with each GPU, and say which path that proves; the file is removed",
+    _PATHS,
+    _timeout(TIMEOUT),
+)
 def try_proof(arguments: argparse.Namespace) -> int:
     """Print the answer; 0 whatever it is, because ``validate`` is what fails."""
     folders = [os.path.abspath(path) for path in arguments.path]
     results = try_paths(folders, arguments.timeout)
     lines = (line for folder in folders for line in proof_text(folder, results.get(folder, ())))
-    return parsers.show(arguments, {"version": VERSION, "proofs": as_dict(results)}, lines)
+    return show(arguments, {"version": VERSION, "proofs": as_dict(results)}, lines)
 
 
 def try_paths(folders: Sequence[str], seconds: float = TIMEOUT) -> Mapping[str, Tuple[Proof, ...]]:
@@ -146,15 +150,6 @@ def proof_text(folder: str, results: Sequence[Proof]) -> Iterator[str]:
         yield from ("    " + line for line in proof.evidence)
 
 
-def add_load(commands: Any) -> None:
-    """Add ``load`` to the host program's commands."""
-    words = "measure how fast a mount reads under load, with a scratch file that is always removed"
-    folders = parsers.option("folders", nargs="+", metavar="FOLDER")
-    text = f"seconds of reading, {LONGEST:g} at most (default: {LOAD_SECONDS:g})"
-    limit = parsers.option("--seconds", type=_load_seconds, default=LOAD_SECONDS, help=text)
-    parsers.command(commands, "load", try_load, words, folders, limit)
-
-
 def _load_seconds(text: str) -> float:
     value = float(text)
     if not 0 < value <= LONGEST:
@@ -162,23 +157,30 @@ def _load_seconds(text: str) -> float:
     return value
 
 
+@PROGRAM.command(
+    "load",
+    "measure how fast a mount reads under load, with a scratch file that is always removed",
+    option("folders", nargs="+", metavar="FOLDER"),
+    option(
+        "--seconds",
+        type=_load_seconds,
+        default=LOAD_SECONDS,
+        help=f"seconds of reading, {LONGEST:g} at most (default: {LOAD_SECONDS:g})",
+    ),
+)
 def try_load(arguments: argparse.Namespace) -> int:
     """Print the rate of each folder; 31 where one has none."""
     results = {folder: measured(folder, arguments.seconds) for folder in arguments.folders}
     rates = ((folder, one.get("error") or loaded(folder, one).summary) for folder, one in results.items())
-    parsers.show(arguments, results, (line(f"{folder}: {words}") for folder, words in rates))
+    show(arguments, results, (line(f"{folder}: {words}") for folder, words in rates))
     return 31 if any("error" in result for result in results.values()) else 0
 
 
-def add_rdma(commands: Any) -> None:
-    """Add ``rdma`` to the host program's commands."""
-    words = "register memory of each GPU with each RDMA adapter, through peermem and as DMA-BUF, and deregister it"
-    timeout = parsers.option(
-        "--timeout", type=seconds, default=REGISTRATION_TIMEOUT, metavar="SECONDS", help="for all (%(default)g)"
-    )
-    parsers.command(commands, "rdma", try_registration, words, timeout)
-
-
+@PROGRAM.command(
+    "rdma",
+    "register memory of each GPU with each RDMA adapter, through peermem and as DMA-BUF, and deregister it",
+    _timeout(REGISTRATION_TIMEOUT, "for all (%(default)g)"),
+)
 def try_registration(arguments: argparse.Namespace) -> int:
     """Print the results; 0 whatever they are, because ``validate`` is what fails."""
     recorder = Recorder()
@@ -186,7 +188,7 @@ def try_registration(arguments: argparse.Namespace) -> int:
     document = Document(recorder.finish())
     results = known(lambda: registrations(document))
     value = {"version": VERSION, "registrations": as_dict(results)}
-    return parsers.show(arguments, value, registration_lines(results))
+    return show(arguments, value, registration_lines(results))
 
 
 def registration_lines(results: Maybe[Tuple[Registration, ...]]) -> Iterator[str]:

@@ -14,50 +14,11 @@ from ..libcufile.counters import collect_statistics
 from ..subjects.processes import JOB_NAME
 from ..watch.document import VERSION, document, lines, total
 from ..watch.look import Watcher
-from . import parsers
-from .parsers import option
+from .parsers import PROGRAM, option
 
 #: Seconds between two looks: usual, least, most.
 EVERY, LEAST, MOST = 2.0, 0.2, 3600.0
 METRICS_EVERY = 30.0
-
-
-def add_parser(commands: Any) -> None:
-    """Add ``watch`` to the host program's commands."""
-    words = (
-        "show which processes do I/O through cuFile, and whether it takes a direct path or bounces through CPU memory"
-    )
-    parsers.command(
-        commands,
-        "watch",
-        command,
-        words,
-        option("--once", action="store_true", help="end after one interval, instead of going on"),
-        option(
-            "--collect",
-            action="store_true",
-            help="instead, remove the shared memory that programs with cuFile have left when they ended",
-        ),
-        option(
-            "--metrics",
-            action="store_true",
-            help="instead, write counters for node_exporter's textfile collector until it ends, as gds-watch.service"
-            " does",
-        ),
-        option(
-            "--folder",
-            default="",
-            metavar="DIR",
-            help="--metrics: folder of the collector (default: the usual ones that are there)",
-        ),
-        option("--job", type=job, metavar="JOB", help="only processes of this Slurm job: 12, 12_3, 12+1"),
-        option(
-            "--every",
-            type=interval,
-            metavar="N",
-            help=f"seconds of an interval ({EVERY:g}; --metrics: {METRICS_EVERY:g})",
-        ),
-    )
 
 
 def interval(text: str) -> float:
@@ -78,6 +39,34 @@ def job(text: str) -> str:
     return text
 
 
+@PROGRAM.command(
+    "watch",
+    "show which processes do I/O through cuFile, and whether it takes a direct path or bounces through CPU memory",
+    option("--once", action="store_true", help="end after one interval, instead of going on"),
+    option(
+        "--collect",
+        action="store_true",
+        help="instead, remove the shared memory that programs with cuFile have left when they ended",
+    ),
+    option(
+        "--metrics",
+        action="store_true",
+        help="instead, write counters for node_exporter's textfile collector until it ends, as gds-watch.service does",
+    ),
+    option(
+        "--folder",
+        default="",
+        metavar="DIR",
+        help="--metrics: folder of the collector (default: the usual ones that are there)",
+    ),
+    option("--job", type=job, metavar="JOB", help="only processes of this Slurm job: 12, 12_3, 12+1"),
+    option(
+        "--every",
+        type=interval,
+        metavar="N",
+        help=f"seconds of an interval ({EVERY:g}; --metrics: {METRICS_EVERY:g})",
+    ),
+)
 def command(arguments: argparse.Namespace) -> int:
     """Print what each interval shows: as one line of JSON, or as a table; 0 always."""
     if arguments.metrics:

@@ -32,8 +32,7 @@ from ..io.prometheus import Metric, Sample, folders, text
 from ..io.scontrol import SlurmError, node_name, scontrol
 from ..io.wording import first_few
 from ..model import schema
-from ..model.expectation import Expectation
-from ..model.expectation import from_json as expectation_from
+from ..model.expectation import Expectation, from_json as expectation_from
 from ..model.finding import (
     FAIL,
     NOT_APPLICABLE,

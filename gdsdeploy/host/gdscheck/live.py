@@ -14,9 +14,9 @@ import tempfile
 from dataclasses import dataclass, replace
 from typing import Any, Dict, Optional
 
+from ..cli.parsers import PROGRAM, option
 from ..errors import UsageError
-from ..libcufile import errors as cufile_errors
-from ..libcufile import probe
+from ..libcufile import errors as cufile_errors, probe
 from ..libcufile.probe import TIMEOUT, child, libraries
 from ..process import TIMED_OUT, Output, run
 from . import document, reader
@@ -93,18 +93,6 @@ def as_document(opened: Opened) -> Dict[str, Any]:
     return {**result, "opened": error}
 
 
-def add_parser(commands: Any) -> None:
-    """Add ``gdscheck`` to the host program's commands."""
-    words = "print the report of gdscheck -p, from libcufile alone"
-    parser = commands.add_parser("gdscheck", help=words, description=words)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--library", metavar="FILE", help="the libcufile to open (default: the one that programs load)")
-    parser.add_argument(
-        "--timeout", type=seconds, default=TIMEOUT, help="seconds until the library is killed (default: %(default)g)"
-    )
-    parser.set_defaults(run=command)
-
-
 def seconds(word: str) -> float:
     """A number of seconds on a command line; raises ArgumentTypeError."""
     try:
@@ -116,6 +104,14 @@ def seconds(word: str) -> float:
     return number
 
 
+@PROGRAM.command(
+    "gdscheck",
+    "print the report of gdscheck -p, from libcufile alone",
+    option("--library", metavar="FILE", help="the libcufile to open (default: the one that programs load)"),
+    option(
+        "--timeout", type=seconds, default=TIMEOUT, help="seconds until the library is killed (default: %(default)g)"
+    ),
+)
 def command(arguments: argparse.Namespace) -> int:
     """Print the report.  Raises NoLibraryError."""
     opened = open_library(arguments.library, arguments.timeout)

@@ -13,6 +13,7 @@ one level down, in ``kernel-open`` or ``kernel``, in an unpacked installer.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import gzip
 import hashlib
@@ -27,10 +28,10 @@ import tempfile
 import zlib
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
-from typing import IO, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type
+from typing import IO, Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type
 
 from .. import process
-from ..errors import ElfError, HostError, TreeError
+from ..errors import ElfError, HostError, TreeError, failing
 
 _LIBRARY = "libzstd.so.1"
 CHUNK = 1 << 18
@@ -525,10 +526,8 @@ def digest_files(folder: str, names: List[str]) -> str:
     """``sha256:…`` over the sorted ``names`` inside ``folder`` with the sha256 of each content; raises TreeError."""
     total = hashlib.sha256()
     for name in sorted(names):
-        try:
+        with _reading(os.path.join(folder, name)):
             content = sha256(os.path.join(folder, name))
-        except OSError as error:
-            raise _unread(os.path.join(folder, name), error) from None
         total.update(f"{name}\0{content}\n".encode())
     return "sha256:" + total.hexdigest()
 
@@ -536,21 +535,17 @@ def digest_files(folder: str, names: List[str]) -> str:
 def _files(path: str) -> Iterator[str]:
     for folder in _FOLDERS:
         place = os.path.join(path, folder)
-        try:
-            # glob takes a folder that can't be listed for an empty one.
+        # glob takes a folder that can't be listed for an empty one.
+        with _reading(place), contextlib.suppress(FileNotFoundError):
             os.listdir(place)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise _unread(place, error) from None
     for pattern in _DIGESTED:
         for file in glob.glob(os.path.join(glob.escape(path), pattern)):
             if os.path.isfile(file) and not os.path.islink(file) and not file.endswith(".mod.c"):
                 yield os.path.relpath(file, path)
 
 
-def _unread(path: str, error: OSError) -> TreeError:
-    return TreeError(f"{path}: cannot be read: {error.strerror}", "reinstall the package that has this source")
+def _reading(path: str) -> ContextManager[None]:
+    return failing(TreeError, f"{path}: cannot be read", "reinstall the package that has this source")
 
 
 def _version(path: str, place: str, kbuild: str) -> str:

@@ -18,7 +18,7 @@ import os
 import re
 import tempfile
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import islice
 from typing import (
     AbstractSet,
@@ -41,7 +41,7 @@ from typing import (
 )
 
 from .. import process
-from ..errors import ElfError, HostError, KernelError, SymversError
+from ..errors import ElfError, HostError, KernelError, SymversError, failing
 from ..io import cache
 from ..rootdir import LoopError, inside, list_folder, list_names, read_file
 from .files import SUFFIXES, open_plain, sha256
@@ -413,10 +413,7 @@ class Kernel:
         #: name → the file that modules.dep has first under it
         self._present: Dict[str, str] = {}
         self._modules: Dict[str, Module] = {}
-        self._own: List[Optional[Module]] = []
         self._has_unread = False
-        self._config: Optional[Dict[str, str]] = None
-        self._builtin: Optional[AbstractSet[str]] = None
 
     def path(self, file: str) -> str:
         """Where ``file`` is on this machine; links, as in weak-updates, are followed inside the root."""
@@ -443,32 +440,25 @@ class Kernel:
                 self._present.setdefault(name_of(file), file)
         return self.order.choose(files, self._present.get(name, ""))
 
-    @property
+    @cached_property
     def config(self) -> Dict[str, str]:
         """The kernel's configuration (``CONFIG_…`` → value) from its headers or /boot; empty when neither is there."""
-        if self._config is None:
-            places = ("/lib/modules/{}/build/.config", "/boot/config-{}", "/lib/modules/{}/config")
-            texts = (self.inputs.text(place.format(self.release)) for place in places)
-            text = next(filter(None, texts), "")
-            self._config = dict(re.findall(r"^(CONFIG_\w+)=(.*)$", text, re.MULTILINE))
-        return self._config
+        places = ("/lib/modules/{}/build/.config", "/boot/config-{}", "/lib/modules/{}/config")
+        texts = (self.inputs.text(place.format(self.release)) for place in places)
+        return dict(re.findall(r"^(CONFIG_\w+)=(.*)$", next(filter(None, texts), ""), re.MULTILINE))
 
-    @property
+    @cached_property
     def builtin(self) -> AbstractSet[str]:
         """In-kernel names of what is built into the kernel; modprobe loads no file of that name."""
-        if self._builtin is None:
-            text = self.inputs.text(self.shown("modules.builtin"))
-            self._builtin = frozenset(map(name_of, text.splitlines()))
-        return self._builtin
+        return frozenset(map(name_of, self.inputs.text(self.shown("modules.builtin")).splitlines()))
 
     def vermagic(self) -> str:
         """What the kernel expects in every module; empty when neither its own modules nor its headers say.
 
         Without modules of its own, it is composed from the headers as include/linux/vermagic.h does.
         """
-        module = self.own_module()
-        if module is not None:
-            return module.vermagic
+        if self.own_module is not None:
+            return self.own_module.vermagic
         header = f"/lib/modules/{self.release}/build/include/generated/utsrelease.h"
         release = re.search(r'UTS_RELEASE "([^"]+)"', self.inputs.text(header))
         if release is None or not self.config:
@@ -489,16 +479,15 @@ class Kernel:
         """Whether the kernel compares symbol versions; Debian's does up to 6.12 and no longer in 7.2."""
         return "modversions" in self.vermagic().split()
 
+    @cached_property
     def own_module(self) -> Optional[Module]:
         """The first in-tree module that can be read; None: see :attr:`is_headers_only`."""
-        if not self._own:
-            self._own = [next(iter(self._own_modules(read_once)), None)]
-        return self._own[0]
+        return next(iter(self._own_modules(read_once)), None)
 
     @property
     def is_headers_only(self) -> bool:
         """Whether the kernel has no modules of its own, as on a machine that only builds; unreadable ones count."""
-        return self.own_module() is None and not self._has_unread
+        return self.own_module is None and not self._has_unread
 
     def symvers(self) -> Mapping[str, Export]:
         """What the kernel and its own modules export, by Module.symvers; empty when that is not installed."""
@@ -510,10 +499,8 @@ class Kernel:
         path = self._symvers_path()
         if not path:
             return ""
-        try:
+        with failing(KernelError, f"{path}: cannot be read", _SYMVERS_HINT):
             return "sha256:" + sha256(path)
-        except OSError as error:
-            raise KernelError(f"{path}: cannot be read: {error.strerror}", _SYMVERS_HINT) from None
 
     def observed(self) -> Iterator[Module]:
         """The kernel's own modules, read one by one: for hosts without headers, their imports have its versions."""

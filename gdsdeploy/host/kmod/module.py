@@ -14,11 +14,12 @@ import os
 import re
 import struct
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import IO, Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ..errors import ElfError
+from ..errors import ElfError, failing
 from ..io import cache
+from ..io.wording import first_few
 from .files import SHN_ABS, SHN_UNDEF, SUFFIXES, Elf, open_plain
 
 #: Section, and file of a loaded module, with the build id.
@@ -100,10 +101,8 @@ def read_module(path: str) -> Module:
 
 def read_once(path: str) -> Module:
     """Like :func:`read_module`, cached while the file doesn't change; for installed modules."""
-    try:
+    with failing(ElfError, f"{path}: cannot be read"):
         status = os.stat(path)
-    except OSError as error:
-        raise ElfError(f"{path}: cannot be read: {error.strerror}") from None
     return _read_once(path, (status.st_ino, status.st_size, status.st_mtime_ns))
 
 
@@ -298,8 +297,6 @@ OK = "ok"
 #: Id of the finding that a file which decides can't be read: whatever is audited isn't installed or admitted.
 INCOMPLETE = "input-unknown"
 _OUTCOMES = (ERROR, UNKNOWN, WARNING, OK)
-#: Symbols or files named in one message; the rest is counted.
-_NAMED = 6
 
 
 def finding(ident: str, severity: str, message: str, hint: str = "") -> Finding:
@@ -330,7 +327,5 @@ def is_incomplete(findings: Sequence[Finding]) -> bool:
     return any(each["id"] == INCOMPLETE for each in findings)
 
 
-def some(items: Sequence[str]) -> str:
-    """The first few of ``items`` and how many more there are."""
-    rest = len(items) - _NAMED
-    return ", ".join(items[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+#: The first few symbols or files for one message; the rest is counted.
+some = partial(first_few, most=6)

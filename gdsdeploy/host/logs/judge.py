@@ -23,12 +23,10 @@ from ..errors import UsageError
 from ..gdscheck import document
 from ..gdscheck.reader import BROKEN, COMPAT, DIRECT, REFUSED, UNKNOWN, encoding
 from ..io import reading
-from ..io.wording import joined, wrapped
-from ..io.wording import line as one_line
+from ..io.wording import joined, line as one_line, wrapped
 from ..libcufile import errors as cufile_errors
 from ..model import causes, compat
-from ..subjects.kernel import NVIDIA, XID
-from ..subjects.kernel import meanings as kernel_meanings
+from ..subjects.kernel import NVIDIA, XID, meanings as kernel_meanings
 from .parts import (
     BUILD,
     CUFILE,

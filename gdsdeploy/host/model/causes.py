@@ -23,9 +23,9 @@ class KnownCause:
     title: str
     fix: str
     #: an official document and its section, or where the fix was measured
-    reference: str
-    #: root causes first
-    rank: int
+    reference: str = ""
+    #: of one that a log shows: root causes first
+    rank: int = 999
     #: one command whose output decides whether it is this cause
     decide: str = ""
     #: what I/O does because of it: ``compat``, ``broken``, or empty where it may take any path
@@ -70,6 +70,6 @@ def filled(text: str, values: Mapping[str, str]) -> str:
 
 
 def row(ident: str, values: Mapping[str, str] = MappingProxyType({})) -> KnownCause:
-    """The cause with this id, its fix filled with ``values``; raises KeyError."""
+    """The cause with this id, its title and fix filled with ``values``; raises KeyError."""
     found = _rows()[ident]
-    return replace(found, fix=filled(found.fix, values))
+    return replace(found, title=filled(found.title, values), fix=filled(found.fix, values))

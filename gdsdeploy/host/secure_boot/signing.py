@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import IO, Any, Dict, List, Optional, Sequence, Tuple
 
 from .. import process
-from ..errors import HostError
+from ..errors import HostError, failing
 from ..io import atomic
 from ..io.atomic import exposure
 from ..io.wording import first_few
@@ -49,7 +49,7 @@ _XZ_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 2 << 20}]
 
 
 class SigningError(HostError):
-    """A module can't be signed, or the result doesn't verify; the module is unchanged."""
+    """A module can't be signed, or the result doesn't verify: it is unchanged.  Or a key or a request can't be made."""
 
     exit_code = 1
 
@@ -94,12 +94,9 @@ def signer(certificate: str, key: str = "", command: Sequence[str] = ()) -> Sign
 
 def read_certificate_file(path: str) -> Certificate:
     """The certificate in a file, PEM or DER; raises SigningError."""
-    try:
-        with open(path, "rb") as file:
-            return parse_certificate(file.read(_CERTIFICATE_LIMIT), path)
-    except OSError as error:
-        hint = "gdsdeploy kmod keygen makes a key and its certificate"
-        raise SigningError(f"{path}: cannot be read: {error.strerror}", hint) from None
+    hint = "gdsdeploy kmod keygen makes a key and its certificate"
+    with failing(SigningError, f"{path}: cannot be read", hint), open(path, "rb") as file:
+        return parse_certificate(file.read(_CERTIFICATE_LIMIT), path)
 
 
 def parse_certificate(data: bytes, path: str) -> Certificate:
@@ -154,11 +151,9 @@ def sign_file(kernel: Kernel) -> str:
 
 
 def _check_key(path: str) -> None:
-    try:
+    hint = "gdsdeploy kmod keygen makes one; it has to be on the machine that builds"
+    with failing(SigningError, f"the key {path} cannot be used", hint):
         state = os.stat(path)
-    except OSError as error:
-        hint = "gdsdeploy kmod keygen makes one; it has to be on the machine that builds"
-        raise SigningError(f"the key {path} cannot be used: {error.strerror}", hint) from None
     exposed = exposure(path, state)
     if exposed:
         raise SigningError(f"the key {path} {exposed[0]}", f"{exposed[1]}; if others had it, make and enrol a new one")
@@ -286,20 +281,17 @@ _RESUME = "run gdsdeploy provision again: it resumes once the key is enrolled"
 _REPEAT = "run gdsdeploy kmod unenrol again: it says whether the key is gone"
 
 
-class MokError(HostError):
-    """A key, or the request to enrol it, can't be made."""
-
-    exit_code = 1
-
-
 def make_key(key: str, certificate: str, name: str, days: int) -> Certificate:
-    """Make an RSA key and its certificate (DER), valid for ``days``; raises MokError where either file exists."""
+    """Make an RSA key and its certificate (DER), valid for ``days``; raises SigningError where either file exists."""
     for path in (key, certificate):
         if os.path.lexists(path):
-            raise MokError(f"{path} already exists", "move it; a new key has to be enrolled again")
+            raise SigningError(f"{path} already exists", "move it; a new key has to be enrolled again")
     if not name or any(char in name for char in "\n$\\#[]") or days < 1:
-        raise MokError(f"{name!r} for {days} days makes no certificate", "give a name and some days")
-    _make_folders(key, certificate)
+        raise SigningError(f"{name!r} for {days} days makes no certificate", "give a name and some days")
+    with failing(SigningError, f"cannot write {key} and {certificate}"):
+        for path, mode in ((key, 0o700), (certificate, None)):
+            folder = os.path.dirname(os.path.abspath(path))
+            atomic.make_folder(folder, None if os.path.isdir(folder) else mode)
     with contextlib.ExitStack() as stack:
         # Each on the file system of what becomes a link to it.
         beside = [os.path.dirname(os.path.abspath(path)) for path in (key, certificate)]
@@ -313,32 +305,21 @@ def make_key(key: str, certificate: str, name: str, days: int) -> Certificate:
         done = process.run(argv, _MOK_TIMEOUT)
         if done.status != 0:
             hint = "install openssl" if done.status == process.NOT_FOUND else ""
-            raise MokError(f"openssl made no key: {done.failure()}", hint)
+            raise SigningError(f"openssl made no key: {done.failure()}", hint)
         os.chmod(new, 0o600)
         os.chmod(public, 0o644)
-        try:
+        with failing(SigningError, f"cannot write {key} and {certificate}"):
             # Links, not renames: they never overwrite a file that was created meanwhile.
             os.link(public, certificate)
             os.link(new, key)
-        except OSError as error:
-            raise MokError(f"cannot write {key} and {certificate}: {error.strerror}") from None
     return read_certificate_file(certificate)
-
-
-def _make_folders(key: str, certificate: str) -> None:
-    try:
-        for path, mode in ((key, 0o700), (certificate, None)):
-            folder = os.path.dirname(os.path.abspath(path))
-            atomic.make_folder(folder, None if os.path.isdir(folder) else mode)
-    except OSError as error:
-        raise MokError(f"cannot write {key} and {certificate}: {error.strerror}") from None
 
 
 def enrol(owners: Certificate, root: str = "/", check: bool = False, where_needed: bool = False) -> Dict[str, Any]:
     """Ask the firmware to enrol a key, by its certificate, at the next boot, unless it has it; idempotent.
 
     check: change nothing.  where_needed: nor if Secure Boot is off.  Returns ``{"state", "changed", "secure_boot",
-    "fingerprint", "steps": [text]}``; state: one of ENROLMENTS.  Raises MokError.
+    "fingerprint", "steps": [text]}``; state: one of ENROLMENTS.  Raises SigningError.
     """
     host = firmware(root)
     state = enrolment(owners, host, where_needed=where_needed)
@@ -348,7 +329,7 @@ def enrol(owners: Certificate, root: str = "/", check: bool = False, where_neede
         state = "pending"
     elif state == "revoked" and not check:
         message = f"this host's firmware or shim has revoked the key {owners.subject!r} ({owners.fingerprint})"
-        raise MokError(message, "sign the modules with another key: gdsdeploy kmod keygen makes one")
+        raise SigningError(message, "sign the modules with another key: gdsdeploy kmod keygen makes one")
     elif state == "enrolled" and not check and not host.leaving:
         _forget(root)
     return _answer(state, owners, host, changed, _steps("Enroll MOK", owners, _RESUME) if state == "pending" else [])
@@ -358,18 +339,20 @@ def unenrol(owners: Certificate, root: str = "/", check: bool = False, in_use: S
     """Ask the firmware to delete a key, by its certificate, from the machine owner's keys at the next boot; idempotent.
 
     in_use: files of modules that are signed with it; any of them is a refusal.  Returns as :func:`enrol`.
-    Raises MokError.
+    Raises SigningError.
     """
     host = firmware(root)
     state = enrolment(owners, host)
     if state == "pending":
-        raise MokError("the key isn't enrolled yet: its enrolment is pending", "gdsdeploy kmod enrol --withdraw")
+        raise SigningError("the key isn't enrolled yet: its enrolment is pending", "gdsdeploy kmod enrol --withdraw")
     changed = state == "enrolled"
     if changed and in_use:
         message = f"modules are signed with the key, and would no longer load without it: {first_few(in_use, 3)}"
-        raise MokError(message, "sign them with another enrolled key first, and remove kernels that aren't in use")
+        raise SigningError(message, "sign them with another enrolled key first, and remove kernels that aren't in use")
     if changed and host.requested:
-        raise MokError("a request to enrol another key is pending", "confirm it at the next boot first, or withdraw it")
+        raise SigningError(
+            "a request to enrol another key is pending", "confirm it at the next boot first, or withdraw it"
+        )
     if changed and not check:
         _request("--delete", owners)
         state = "leaving"
@@ -381,7 +364,7 @@ def unenrol(owners: Certificate, root: str = "/", check: bool = False, in_use: S
 def withdraw(root: str = "/", check: bool = False) -> Dict[str, Any]:
     """Withdraw pending requests to enrol or delete keys; idempotent.
 
-    Returns ``{"changed", "withdrawn": [subject]}``.  Raises MokError.
+    Returns ``{"changed", "withdrawn": [subject]}``.  Raises SigningError.
     """
     host = firmware(root)
     options = {"--revoke-import": host.requested, "--revoke-delete": host.leaving}
@@ -390,7 +373,7 @@ def withdraw(root: str = "/", check: bool = False) -> Dict[str, Any]:
             done = process.run(["mokutil", option], _MOK_TIMEOUT)
             if done.status != 0:
                 hint = "install mokutil" if done.status == process.NOT_FOUND else f"run it by hand: mokutil {option}"
-                raise MokError(f"mokutil didn't withdraw the request: {done.failure()}", hint)
+                raise SigningError(f"mokutil didn't withdraw the request: {done.failure()}", hint)
     withdrawn = [key.subject for keys in options.values() for key in keys]
     if not check:
         _forget(root)
@@ -462,7 +445,7 @@ def _request(option: str, owners: Certificate) -> None:
     with tempfile.TemporaryDirectory(prefix="gdsdeploy-mok-") as folder:
         hashed = process.run(["openssl", "passwd", "-6", "-stdin"], _MOK_TIMEOUT, input=password + "\n")
         if hashed.status != 0:
-            raise MokError(f"openssl made no hash: {hashed.failure()}", "install openssl")
+            raise SigningError(f"openssl made no hash: {hashed.failure()}", "install openssl")
         path = os.path.join(folder, "hash")
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
             file.write(hashed.stdout.strip())
@@ -471,12 +454,10 @@ def _request(option: str, owners: Certificate) -> None:
         with open(binary, "wb") as out:
             out.write(owners.raw)
         # Stored first: a request with a lost password could only be withdrawn.
-        try:
+        with failing(SigningError, f"cannot write {ONE_TIME}", "run it as root"):
             atomic.write(ONE_TIME, password + "\n", 0o600)
-        except OSError as error:
-            raise MokError(f"cannot write {ONE_TIME}: {error.strerror}", "run it as root") from None
         done = process.run(["mokutil", option, binary, "--hash-file", path], _MOK_TIMEOUT)
     if done.status != 0:
         os.unlink(ONE_TIME)
         hint = "install mokutil" if done.status == process.NOT_FOUND else f"run mokutil {option} CERTIFICATE by hand"
-        raise MokError(f"mokutil refused the request for {owners.subject!r}: {done.failure()}", hint)
+        raise SigningError(f"mokutil refused the request for {owners.subject!r}: {done.failure()}", hint)

@@ -184,7 +184,7 @@ class Trust(NamedTuple):
 def trust_of(kernel: Kernel) -> Trust:
     """What ``kernel`` trusts on the host of its root."""
     host = firmware(kernel.root)
-    own = kernel.own_module()
+    own = kernel.own_module
     checks = "CONFIG_MODULE_SIG" in kernel.config or (not kernel.config and own is not None and bool(own.signature))
     inputs = Inputs(kernel.root)
     why = _enforced_because(kernel, host.secure_boot, inputs)
@@ -225,7 +225,7 @@ def own_signer(kernel: Kernel) -> str:
     """The signer of the kernel's own modules; empty if they are unsigned."""
     from .signature import signer_of
 
-    own = kernel.own_module()
+    own = kernel.own_module
     signature = signer_of(own.path) if own is not None else None
     return "" if signature is None else signature.identity
 

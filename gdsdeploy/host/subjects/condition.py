@@ -1,7 +1,7 @@
 """What has to hold of a host, and what it means when it doesn't: one type for checks and explanations.
 
-Causes that pasted logs show as well are rows of data/causes.json, with their fixes and references.  A page adds a rule
-about a path; the rank of the rule decides its place.  See docs/guides/extend.md.
+Causes are rows of data/causes.json, with their fixes and references.  A page adds a rule about a path; the rank of the
+rule decides its place.  See docs/guides/extend.md.
 """
 
 from __future__ import annotations
@@ -11,16 +11,13 @@ import itertools
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, Optional, Tuple, TypeVar, Union, cast
+from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Tuple, TypeVar, Union, cast
 
 from ..facts.document import collected
 from ..facts.unknown import Maybe, UndecidedError, Unknown, known
 from ..model import causes
 from ..model.discovery import import_modules
-
-if TYPE_CHECKING:
-    from ..facts import HostFacts
-    from .storage import Mount
+from .types import HostFacts, Mount
 
 NVIDIA_FS, P2PDMA, COMPAT, BROKEN = "nvidia-fs", "p2pdma", "compat", "broken"
 #: How a filesystem or libcufile itself does RDMA with GPU memory: through nvidia-peermem, or as DMA-BUF.
@@ -137,9 +134,12 @@ def is_since(version: Optional[str], first: Tuple[int, ...], part: str) -> bool:
     return numbers(collected(version, f"this host has no {part} whose version could tell")) >= first
 
 
-def listed_cause(ident: str, evidence: Tuple[str, ...] = (), what: str = "", fix: str = "") -> Cause:
-    """The cause with this id; ``what`` and ``fix``: what fits this host better than the row's title and fix."""
-    row = causes.row(ident)
+def listed_cause(ident: str, evidence: Tuple[str, ...] = (), what: str = "", fix: str = "", **values: str) -> Cause:
+    """The cause with this id; ``what`` and ``fix``: what fits this host better than the row's title and fix.
+
+    values: what the row names in braces.
+    """
+    row = causes.row(ident, values)
     return Cause(ident, what or row.title, fix or row.fix, evidence, row.reference)
 
 

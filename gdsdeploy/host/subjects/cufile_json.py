@@ -21,7 +21,7 @@ import re
 import stat
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple, cast
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple, cast
 
 from ..facts.document import Document
 from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, any_of, fact, given, if_known, known, require
@@ -30,15 +30,11 @@ from ..libcufile import p2pdma
 from ..model.expectation import Expectation
 from ..paths import CUFILE, CUFILE_OPEN
 from ..rootdir import inside
-from . import libcufile, quote, reference
+from . import libcufile, quote
 from .condition import DIRECT_PATH, NOTES, USABLE, Cause, Condition, condition, listed_cause, numbers, rule, suspicion
 from .environment import Variable
 from .register import Answer, check, failed, not_applicable, passed
-
-if TYPE_CHECKING:
-    from ..evidence.recorder import Recorder
-    from ..facts import HostFacts
-    from .storage import Mount
+from .types import HostFacts, Mount, Recorder
 
 #: As of /etc/cufile.json.
 LIMIT = 256 * 1024
@@ -348,16 +344,15 @@ LAST_WITH_ALLOW_COMPAT = (1, 16)
 MINIMUM = "posix_gds_min_kb"
 
 
-def _by_setting(facts: HostFacts, ident: str, key: str, what: str, fix: str = "") -> Cause:
-    """A cause that is one key of ``properties``; without ``fix`` it has that of data/causes.json."""
-    evidence = quote.setting(facts, "properties", key)
-    return Cause(ident, what, fix, evidence, reference.PARAMETERS) if fix else listed_cause(ident, evidence, what)
+def _by_setting(facts: HostFacts, ident: str, key: str, what: str = "", fix: str = "") -> Cause:
+    """A cause that is one key of ``properties``."""
+    return listed_cause(ident, quote.setting(facts, "properties", key), what, fix, key=key)
 
 
-def _by_variable(facts: HostFacts, ident: str, name: str, what: str, fix: str) -> Cause:
+def _by_variable(facts: HostFacts, ident: str, name: str) -> Cause:
     """A cause that is a variable which some place sets."""
     variable = facts.environment.variables[name]
-    return Cause(ident, f"{name} {what}", fix.format(variable.place), quote.variable(variable), reference.VARIABLES)
+    return listed_cause(ident, quote.variable(variable), place=variable.place)
 
 
 @rule(DIRECT_PATH, 20)
@@ -369,13 +364,11 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     name = "CUFILE_FORCE_COMPAT_MODE"
     yield Condition(
         lambda: facts.environment.switch(name) is not True,
-        lambda: _by_variable(facts, "cufile.variable-forces-compat", name, "forces compat mode", "remove it from {}"),
+        lambda: _by_variable(facts, "cufile.variable-forces-compat", name),
     )
     for mode in ("vanilla_posix_io_mode", "posix_io_mode"):
         if if_known(partial(facts.cufile.setting, "properties", mode, False), None) is True:
-            what = f"cufile.json sets properties.{mode}; its effect on the direct path is unknown"
-            cause = _by_setting(facts, "cufile.posix-io", mode, what, f"remove properties.{mode}")
-            yield suspicion(cause)
+            yield suspicion(_by_setting(facts, "cufile.posix-io", mode))
     if mount is not None:
         devices = mount.devices
         yield _not_denied(facts, "filesystems", [mount.filesystem])
@@ -389,8 +382,7 @@ def _not_denied(facts: HostFacts, key: str, values: List[str]) -> Condition:
     denied = facts.cufile.setting("denylist", key, [])
     matches = [value for value in values if isinstance(denied, list) and value in denied]
     shown = " and ".join(matches)
-    what = f"denylist.{key} in cufile.json names {shown}"
-    fix = f"remove {shown} from denylist.{key}"
+    what, fix = f"denylist.{key} in cufile.json names {shown}", f"remove {shown} from denylist.{key}"
     return Condition(not matches, listed_cause("cufile.denied", quote.setting(facts, "denylist", key), what, fix))
 
 
@@ -403,8 +395,7 @@ def fallback(facts: HostFacts) -> Condition:
     release = if_known(lambda: libcufile.release(facts), None)
     reads_variable = release is not None and numbers(release) <= LAST_WITH_ALLOW_COMPAT
     if reads_variable and forced is not True and if_known(lambda: facts.environment.switch(name), None) is False:
-        fix = "remove the causes above, or remove the variable from {}"
-        return Condition(False, _by_variable(facts, "cufile.variable-no-compat", name, "disallows compat mode", fix))
+        return Condition(False, _by_variable(facts, "cufile.variable-no-compat", name))
     fix = "remove the causes above, or set properties.allow_compat_mode to true"
     cause = _by_setting(facts, "cufile.no-compat", "allow_compat_mode", "cufile.json disallows compat mode", fix)
     return Condition(allowed is True or forced is True, cause)
@@ -415,21 +406,16 @@ def notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     """Settings that exclude some I/O from a direct path, or have no effect."""
     over = facts.cufile.overlay
     if over and not over.exists:
-        what = f"{VARIABLE} names {over.path}, which doesn't exist: libcufile ignores it"
-        fix = f"create the file, or remove the variable from {over.variable.place}"
-        yield Cause("cufile.overlay-missing", what, fix, quote.variable(over.variable), reference.VARIABLES)
+        values = {"file": over.path, "place": over.variable.place}
+        yield listed_cause("cufile.overlay-missing", quote.variable(over.variable), **values)
     section = facts.cufile.setting("fs", mount.filesystem, {})
     least = section.get(MINIMUM) if isinstance(section, dict) else None
     if isinstance(least, int) and least > 0:
         key = f"fs.{mount.filesystem}.{MINIMUM}"
-        what = f"I/O of less than {least} KiB takes compat mode: {key}"
-        evidence = quote.setting(facts, "fs", MINIMUM)
-        yield Cause("cufile.small-io", what, f"lower {key} in cufile.json", evidence, reference.PARAMETERS)
+        yield listed_cause("cufile.small-io", quote.setting(facts, "fs", MINIMUM), least=str(least), key=key)
     key = "gds_rdma_write_support"
     if facts.cufile.setting("properties", key, True) is False:
-        what, fix = f"writes over RDMA take compat mode: properties.{key} is false", f"set properties.{key} to true"
-        evidence = quote.setting(facts, "properties", key)
-        yield Cause("cufile.no-rdma-writes", what, fix, evidence, reference.COMPATIBILITY)
+        yield _by_setting(facts, "cufile.no-rdma-writes", key)
 
 
 @rule(USABLE, 11)
@@ -437,10 +423,9 @@ def overlay_usable(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator
     """If libcufile refuses the second file, every cuFile call fails as well."""
     over = if_known(lambda: facts.cufile.overlay, None)
     if over and over.broken:
-        what = f"libcufile refuses the configuration that {VARIABLE} names: {over.broken}"
-        fix = f"correct the file, or remove the variable from {over.variable.place}: gdsdeploy cufile check {over.path}"
         evidence = (*quote.with_source(over.path, [over.broken]), *quote.variable(over.variable))
-        yield Condition(False, Cause("cufile.overlay-refused", what, fix, evidence, reference.VARIABLES))
+        values = {"why": over.broken, "file": over.path, "place": over.variable.place}
+        yield Condition(False, listed_cause("cufile.overlay-refused", evidence, **values))
 
 
 @rule(DIRECT_PATH, 21)
@@ -448,11 +433,8 @@ def overlay_direct(facts: HostFacts, _mount: Optional[Mount]) -> Iterator[Condit
     """A file that was not seen may set anything."""
     over, named = known(lambda: facts.cufile.overlay), facts.environment.variables.get(VARIABLE)
     if isinstance(over, Unknown) and named is not None:
-        what = f"{VARIABLE} overlays /etc/cufile.json with a configuration that couldn't be examined"
-        fix = f"examine that file, or remove the variable from {named.place}"
         evidence = (*quote.variable(named), over.reason)
-        cause = Cause("cufile.variable-overlays", what, fix, evidence, reference.VARIABLES)
-        yield Condition(over, cause, suspect=True)
+        yield Condition(over, listed_cause("cufile.variable-overlays", evidence, place=named.place), suspect=True)
 
 
 #: The variable that libcufile applies over ``properties.use_pci_p2pdma``, from 1.13 on.
@@ -502,8 +484,8 @@ def p2pdma_keys(facts: HostFacts, storage: str) -> Iterator[Condition]:
         return
     since = ".".join(str(number) for number in row.since)
     what = f"libcufile {release} has no P2PDMA mode for this kind of storage ({storage}): {since} is the first"
-    cause = Cause("cufile.no-p2pdma", what, f"install libcufile {since} or newer", (f"libcufile: {release}",))
     if storage != "nvme":
+        cause = listed_cause("cufile.no-p2pdma", (f"libcufile: {release}",), what, since=since)
         yield Condition(lambda: numbers(require(release)) >= row.since, cause)
     if not isinstance(release, Unknown) and numbers(release) < p2pdma.OWN_KEYS_SINCE:
         return

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from .. import data
 from ..facts.document import Document, collected, there
@@ -16,7 +16,7 @@ from ..facts.unknown import Maybe, UndecidedError, Unknown, if_known, known, or_
 from ..io.mounts import AUTOFS
 from ..model.expectation import Expectation
 from ..paths import BTRFS, LFS, LUSTRE_OSC, MOUNTINFO, ZFS_VERSION
-from . import libcufile, quote, reference, storage
+from . import libcufile, quote, storage
 from .condition import (
     DIRECT_PATH,
     NOTES,
@@ -34,9 +34,7 @@ from .condition import (
 from .odirect import NOT_MOUNTED, NOT_NEEDED
 from .register import Answer, Steps, answer, capitalized, check, failed, not_applicable, passed
 from .storage import Device, Mount, StorageFacts
-
-if TYPE_CHECKING:
-    from ..facts import HostFacts
+from .types import HostFacts
 
 ON, POSSIBLE, OFF = "on", "possible", "off"
 JOURNALLING, INLINE, CHECKSUMS, COMPRESSION, DEDUPLICATION, ENCRYPTION, COW, CACHE = (
@@ -431,11 +429,8 @@ def _of_device(device: Device) -> Iterator[Condition]:
     size = if_known(lambda: device.block_size, 0)
     # A device over others has the blocks of its disks.
     if size > PAGE and not device.below:
-        what = f"{device.name} has blocks of {size} bytes, more than the {PAGE}-byte page that cuFile aligns to"
         evidence = (f"{device.place}/queue/logical_block_size: {size}",)
-        fix = f"use another disk, or format this one with blocks of {PAGE} bytes, which erases it"
-        cause = Cause("storage.block-size", what, fix, evidence, reference.REQUIREMENTS)
-        yield suspicion(cause)
+        yield suspicion(listed_cause("storage.block-size", evidence, device=device.name, size=str(size)))
 
 
 def _protection(device: Device) -> Condition:
@@ -457,9 +452,8 @@ def transport(device: Device) -> Condition:
     name = device.transport
     if device.kind == storage.NVME:
         return Condition(name == "pcie")
-    what = f"{device.name} is NVMe over {name}"
     evidence = (f"/sys/class/nvme: {device.name} by {name}",)
-    return Condition(name == "rdma", Cause("nvmeof.not-rdma", what, "connect it over RDMA", evidence, reference.NVME))
+    return Condition(name == "rdma", listed_cause("nvmeof.not-rdma", evidence, device=device.name, transport=name))
 
 
 def names(mount: Mount) -> str:
@@ -512,6 +506,7 @@ class Flag(NamedTuple):
     cause: str
     says: str
     fix: str
+    reference: str
 
 
 @rule(DIRECT_PATH, 40)
@@ -544,11 +539,9 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
 def _nfs(mount: Mount) -> Iterator[Condition]:
     what = f"{mount.mount_point} is mounted with proto={mount.option('proto') or 'nothing'}"
     yield Condition(over_rdma(mount), listed_cause("nfs.not-rdma", quote.mount(mount), what))
-    flavour = mount.option("sec")
-    what = f"{mount.mount_point} is mounted with sec={flavour}, for which the CPU touches all data"
-    fix = "mount it with sec=krb5 or sec=sys, which neither sign nor encrypt what is sent"
-    cause = Cause("nfs.touched-by-cpu", what, fix, quote.mount(mount), reference.RPCRDMA)
-    yield Condition(flavour not in TOUCHING, cause)
+    values = {"mount": mount.mount_point, "flavour": mount.option("sec") or ""}
+    cause = listed_cause("nfs.touched-by-cpu", quote.mount(mount), **values)
+    yield Condition(values["flavour"] not in TOUCHING, cause)
 
 
 @condition
@@ -566,14 +559,11 @@ def _lnet(facts: HostFacts, mount: Mount) -> Condition:
     if networks and "tcp" not in networks:
         return Condition(True)
     loaded = facts.kernel.modules
-    what = "LNet reaches Lustre's servers by TCP: no network driver with RDMA is loaded"
-    fix = "load ko2iblnd, or kefalnd for EFA, and add its network: lnetctl net add; then mount again"
-    evidence = (*quote.mount(mount), "/proc/modules: ksocklnd")
     if "ksocklnd" in loaded and not any(module in loaded for module in RDMA_NETWORKS):
-        return Condition(False, Cause("lustre.not-rdma", what, fix, evidence, reference.LUSTRE))
+        evidence = (*quote.mount(mount), "/proc/modules: ksocklnd")
+        return Condition(False, listed_cause("lustre.not-rdma", evidence))
     what = f"{mount.mount_point} names its servers by TCP, and LNet may reach them by another network"
-    cause = Cause("lustre.not-rdma", what, "compare with: lnetctl peer show", tuple(lines[:4]), reference.LUSTRE)
-    return suspicion(cause)
+    return suspicion(listed_cause("lustre.not-rdma", tuple(lines[:4]), what, "compare with: lnetctl peer show"))
 
 
 def without_direct_path(name: str) -> Filesystem:
@@ -585,9 +575,8 @@ def without_direct_path(name: str) -> Filesystem:
 @condition
 def _has_path(facts: HostFacts, name: str) -> Condition:
     release, first = libcufile.release(facts), SINCE[name]
-    since = ".".join(map(str, first))
-    what = f"libcufile {release} has no direct path for {name}: {since} is the first release with one"
-    cause = Cause("filesystem.newer-library", what, f"install libcufile {since} or newer", (f"libcufile: {release}",))
+    values = {"release": release or "", "filesystem": name, "since": ".".join(map(str, first))}
+    cause = listed_cause("filesystem.newer-library", (f"libcufile: {release}",), **values)
     return Condition(is_since(release, first, "libcufile"), cause)
 
 
@@ -617,9 +606,7 @@ def registers(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
 def of_nvidia_fs(_facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     """nvidia-fs has no part in virtiofs."""
     if mount is not None and mount.filesystem in P2PDMA_ONLY:
-        what = "cuFile reads virtiofs directly through P2PDMA only, and P2PDMA isn't in use here"
-        fix = "set properties.use_pci_p2pdma and fs.virtiofs.use_pci_p2pdma to true; the server must support it too"
-        yield Condition(False, Cause("filesystem.p2pdma-only", what, fix, quote.mount(mount), reference.PARAMETERS))
+        yield Condition(False, listed_cause("filesystem.p2pdma-only", quote.mount(mount)))
 
 
 @condition
@@ -647,19 +634,15 @@ def flag_conditions(path: str, flags: Maybe[Optional[Tuple[str, ...]]]) -> Itera
         return
     evidence = ("inode flags of {}: {}".format(path, ", ".join(flags)),)
     for row in data.rows("file_flags", Flag):
-        section = reference.INLINE if row.flag == "inline" else reference.TRANSFORMING
-        cause = Cause(row.cause, f"{path} {row.says}", row.fix.format(path), evidence, section)
+        cause = Cause(row.cause, f"{path} {row.says}", row.fix.format(path), evidence, row.reference)
         yield Condition(row.flag not in flags, cause)
 
 
-#: Feature of ext4 → the id of the cause, the files that it takes off the direct path, what to do, and where to read.
+#: Feature of ext4 → the flag of such files, which files these are, and what to do.
 OF_SOME_FILES = {
-    "inline_data": ("filesystem.inline-data", "that fit into their inode", FIXES[INLINE], reference.INLINE),
-    "encrypt": (
-        "filesystem.encrypted", "in encrypted folders", "keep data for the GPU out of encrypted folders",
-        reference.TRANSFORMING,
-    ),
-}  # fmt: skip
+    "inline_data": ("inline", "that fit into their inode", FIXES[INLINE]),
+    "encrypt": ("encrypted", "in encrypted folders", "keep data for the GPU out of encrypted folders"),
+}
 
 
 @rule(NOTES, 20)
@@ -670,9 +653,11 @@ def notes(_facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     if device is None or features is None:
         return
     evidence = ("ext4 superblock of /dev/{}: {}".format(device.name, ", ".join(features)),)
-    for feature, (ident, files, fix, section) in OF_SOME_FILES.items():
+    flags = {row.flag: row for row in data.rows("file_flags", Flag)}
+    for feature, (flag, files, fix) in OF_SOME_FILES.items():
         if feature in features:
-            yield Cause(ident, f"files {files} take compat mode", fix, evidence, section)
+            row = flags[flag]
+            yield Cause(row.cause, f"files {files} take compat mode", fix, evidence, row.reference)
 
 
 @check(

@@ -11,7 +11,6 @@ import shlex
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import (
-    TYPE_CHECKING,
     Any,
     Callable,
     Dict,
@@ -33,9 +32,7 @@ from ..model.expectation import Expectation
 from .foreign_files import File, ForeignFacts, ModuleFile, Source, is_shipped
 from .packages import Package
 from .register import Answer, check, failed, not_applicable, passed
-
-if TYPE_CHECKING:
-    from ..facts import HostFacts
+from .types import HostFacts
 
 #: Answers: provision refuses the host; it takes over; the lock adopts it; it is only good to know.
 REFUSE, TAKE_OVER, ADOPT, NOTE = "refuse", "take-over", "adopt", "note"

@@ -16,10 +16,9 @@ from ..process import is_roots
 from ..subjects.driver import OPEN
 from . import libcufile
 from .register import Answer, check, collector, failed, not_applicable, passed
+from .types import EvidenceRequest, HostFacts, Recorder
 
 if TYPE_CHECKING:
-    from ..evidence.recorder import EvidenceRequest, Recorder
-    from ..facts import HostFacts
     from ..gdscheck.reader import Report, Row
 
 #: Debian's gds-tools, then NVIDIA's.

@@ -8,19 +8,16 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Iterable, Iterator, Optional, Sequence, Tuple
+from typing import Iterable, Iterator, Optional, Sequence, Tuple
 
 from ..facts.unknown import UndecidedError, Unknown, if_known, known, require
 from ..gdscheck.reader import Gpu, Report
 from ..model.expectation import Expectation
 from ..paths import CUFILE, CUFILE_OPEN, NVFS, PCI
-from . import quote, reference
+from . import quote
 from .condition import DIRECT_PATH, NOTES, USABLE, Cause, Condition, condition, listed_cause, rule, weigh
 from .pci import GPU, Function
-
-if TYPE_CHECKING:
-    from ..facts import HostFacts
-    from .storage import Mount
+from .types import HostFacts, Mount
 
 #: GPUs that cuFile serves in compat mode only.
 CONSUMER = re.compile(r"\b(GeForce|TITAN)\b")
@@ -79,8 +76,7 @@ def with_bar1(facts: HostFacts) -> Tuple[Function, ...]:
 
 def present(facts: HostFacts) -> Condition:
     """The host has a GPU of NVIDIA; WSL shows none as a PCI device."""
-    fix = "list NVIDIA's devices with lspci -d 10de:, which in a virtual machine are those that its host passes through"
-    cause = Cause("gpu.none", "this host has no GPU", fix, (f"{PCI}: no display device of NVIDIA",))
+    cause = listed_cause("gpu.none", (f"{PCI}: no display device of NVIDIA",))
     return Condition(Unknown("WSL doesn't show its GPUs") if _is_wsl(facts) else lambda: bool(facts.pci.gpus), cause)
 
 
@@ -185,7 +181,7 @@ def class_notes(facts: HostFacts, _mount: Mount) -> Iterator[Cause]:
     unsupported = [gpu for gpu in gpus if not gpu.gds and UNSUPPORTED.search(gpu.reason)]
     if unsupported and len(unsupported) < len(gpus):
         what = "some GPUs take compat mode only: {}".format(", ".join(f"{gpu.index} {gpu.name}" for gpu in unsupported))
-        yield Cause("gpu.class", what, "run this work on the other GPUs", _rows(unsupported), reference.HARDWARE)
+        yield listed_cause("gpu.class", _rows(unsupported), what, "run this work on the other GPUs")
 
 
 @rule(NOTES, 36)

@@ -6,10 +6,9 @@ The log is that of the journal and of dmesg, as one.  What its messages mean: da
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import (
-    TYPE_CHECKING,
     Container,
     Dict,
     FrozenSet,
@@ -30,15 +29,11 @@ from ..model.causes import Link, is_after
 from ..model.expectation import Expectation
 from ..paths import EFI, SECURE_BOOT, SETUP_MODE, SHIM_STATE, parameter_path
 from ..secure_boot.firmware import NO_EFI, ON, state_of
-from . import filesystem, quote, reference
+from . import filesystem, quote
 from .condition import NOTES, Cause, Condition, listed_cause, rule
 from .cufile_json import requests_p2pdma
 from .register import Answer, Words, capitalized, check, collector, failed, not_applicable, passed
-
-if TYPE_CHECKING:
-    from ..evidence.recorder import EvidenceRequest, Recorder
-    from ..facts import HostFacts
-    from .storage import Mount
+from .types import EvidenceRequest, HostFacts, Mount, Recorder
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _FILES = (
@@ -91,11 +86,8 @@ _LOADED = re.compile(r"^(\S+ \d+) \d+ \S+ (\w+ 0x\w+)", re.MULTILINE)
 
 @collector("kernel")
 def collect_kernel(recorder: Recorder, request: EvidenceRequest) -> None:
-    for path in _FILES:
-        recorder.text(path)
     expected = request.expectation.module_parameters if request.expectation is not None else {}
-    for path in filter(None, map(parameter_path, sorted(expected))):
-        recorder.text(path)
+    recorder.texts((*_FILES, *filter(None, map(parameter_path, sorted(expected)))))
     from ..boot.present import machine_digest
 
     recorder.document["host"]["machine_id"] = machine_digest(recorder.root)
@@ -115,8 +107,7 @@ def collect_kernel(recorder: Recorder, request: EvidenceRequest) -> None:
 def configuration(recorder: Recorder) -> None:
     """Record the options of the kernel's build: those in files, and those that the running kernel itself gives."""
     release = recorder.document["host"]["uname"]["release"]
-    for path in ("/boot/config-" + release, "/lib/modules/" + release + "/config"):
-        recorder.excerpt(path, CONFIG)
+    recorder.excerpts(("/boot/config-" + release, "/lib/modules/" + release + "/config"), CONFIG)
     # A part of the kernel: no other comes before the next boot.
     recorder.excerpt("/proc/config.gz", CONFIG, tuple(filter(None, [recorder.text(BOOT_ID)])))
 
@@ -214,9 +205,7 @@ def _merged(lines: Tuple[str, ...]) -> List[str]:
 class KernelFacts(Facts):
     """The running kernel."""
 
-    def __init__(self, document: Document) -> None:
-        super().__init__(document)
-        self.log = KernelLog(document)
+    log = given(KernelLog)
 
     #: as ``uname -r``
     release = given(lambda document: document.host("uname", "release"))
@@ -477,8 +466,8 @@ def _roots(found: Sequence[Message]) -> List[Message]:
 
 def _cause(ident: str, facts: HostFacts, message: Message) -> Cause:
     evidence = quote.with_source(facts.kernel.log.source, [message.line])
-    section = "NVIDIA Xid Errors" if message.xid else reference.INSTALL
-    return Cause(ident, message.what, message.meaning.fix, evidence, section)
+    cause = listed_cause(ident, evidence, message.what, message.meaning.fix)
+    return replace(cause, reference="NVIDIA Xid Errors") if message.xid else cause
 
 
 #: Bits of /proc/sys/kernel/tainted that mean damage (Documentation/admin-guide/tainted-kernels.rst).

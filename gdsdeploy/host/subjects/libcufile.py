@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Iterator, List, Optional, Tuple
+from typing import Iterator, List, Optional, Tuple
 
 from ..facts.document import TIMED_OUT, Document, Ran, group_of
 from ..facts.unknown import UndecidedError, Unknown, if_known, known, require
@@ -19,18 +19,13 @@ from ..paths import CUFILE, CUFILE_CONTROL, CUFILE_OPEN, CUFILE_SONAME, LIBRARY_
 from . import quote
 from .condition import USABLE, Cause, Condition, listed_cause, numbers, rule
 from .register import Answer, Steps, check, failed, passed
-
-if TYPE_CHECKING:
-    from ..evidence.recorder import Recorder
-    from ..facts import HostFacts
-    from .storage import Mount
+from .types import HostFacts, Mount, Recorder
 
 
 def ask(recorder: Recorder, path: str) -> None:
     """Record which libraries there are, and what the one that programs load says to the configuration at ``path``."""
-    for folder in LIBRARY_FOLDERS:
-        for name in recorder.names(folder, LIBRARY_PATTERN):
-            recorder.link(folder + "/" + name)
+    for library in recorder.paths(*LIBRARY_FOLDERS, pattern=LIBRARY_PATTERN):
+        recorder.link(library)
     for unsafe in probe.unsafe_libraries():
         recorder.gap(CUFILE_OPEN, f"{unsafe}: users other than root can replace it, so root doesn't load it")
     ldconfig = recorder.document["commands"].get("ldconfig", {})

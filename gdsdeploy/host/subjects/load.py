@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Iterator, List, Mapping
+from typing import Any, Iterator, List, Mapping
 
 from ..facts.document import Document, collected
 from ..facts.unknown import Maybe, UndecidedError, Unknown, known, require
 from ..model.expectation import Expectation
 from .register import Answer, answer, check, collector, failed, not_applicable, passed
-
-if TYPE_CHECKING:
-    from ..evidence.recorder import EvidenceRequest, Recorder
-    from ..facts import HostFacts
+from .types import EvidenceRequest, HostFacts, Recorder
 
 SLOW_HINT = (
     "Validate again with --load while no other program uses the mount; then compare the links of its disks or"

@@ -9,22 +9,22 @@ properties.rdma_peer_type chooses, and over it CUFILE_DMABUF_ENABLE (NVIDIA, RDM
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Callable, Iterator, List, Optional, Sequence, Tuple
+from typing import Callable, Iterator, List, Optional, Sequence, Tuple
 
 from ..facts.unknown import Maybe, Unknown, if_known, known, require
 from ..gdscheck.reader import Row
 from ..model.expectation import Expectation
 from ..paths import CUFILE
-from . import gpu, nvidia_fs, quote, rdma, reference
+from . import gpu, nvidia_fs, quote, rdma
 from .condition import (
     COMPAT,
     DMABUF,
     NVIDIA_FS,
     P2PDMA,
     PEERMEM,
-    Cause,
     Condition,
     distinct,
+    listed_cause,
     needs,
     suspicion,
     weigh,
@@ -34,10 +34,7 @@ from .peermem import dma_buf, dmabuf, peer_memory, peerdirect
 from .rdma import Client
 from .register import Answer, capitalized, check, failed, passed
 from .topology import iommu
-
-if TYPE_CHECKING:
-    from ..facts import HostFacts
-    from .storage import Mount
+from .types import HostFacts, Mount
 
 NONE = "none"
 
@@ -70,9 +67,7 @@ def _nvidia_fs(facts: HostFacts) -> Iterator[Condition]:
     yield from needs(NVIDIA_FS, facts)
     yield from iommu(facts, None, needs_it_off=False)
     names = [name for hooks in nvidia_fs.HOOKS.values() for name in hooks]
-    what = "no loaded storage driver has hooks for nvidia-fs"
-    fix = "install nvme from MLNX_OFED or DOCA, or the vendor's filesystem client, for this kernel; or use P2PDMA mode"
-    cause = Cause("storage.no-hooks", what, fix, quote.symbols(facts, names[:2]), reference.NVME)
+    cause = listed_cause("storage.no-hooks", quote.symbols(facts, names[:2]))
     yield Condition(lambda: any(name in facts.kernel.symbols for name in names), cause)
 
 
@@ -221,12 +216,8 @@ def _doubt(facts: HostFacts, client: Client, row: Row, ours: str) -> Condition:
     if not _is_direct(row) and rows.get(LIBRARY_ROW, "").startswith(NOT_LOADED):
         what = f"{reported}; it didn't load {LIBRARY}, which moves the data by RDMA"
         fix = f"install {LIBRARY} of libcufile's own release, and the libraries that ldd reports as not found for it"
-        cause = Cause("cufile.no-rdma-library", what, fix, evidence, reference.USERSPACE_RDMA)
-    else:
-        what = f"{reported}, but {ours}"
-        fix = "compare both: the lines of libcufile below Userspace RDMA say what it found; gdscheck -p prints them"
-        cause = Cause("cufile.other-row", what, fix, evidence, reference.USERSPACE_RDMA)
-    return suspicion(cause)
+        return suspicion(listed_cause("cufile.no-rdma-library", evidence, what, fix))
+    return suspicion(listed_cause("cufile.other-row", evidence, f"{reported}, but {ours}"))
 
 
 def memory(facts: HostFacts) -> Iterator[Condition]:
@@ -239,14 +230,11 @@ def memory(facts: HostFacts) -> Iterator[Condition]:
     other = next(name for name in by_type if name != chosen)
     conditions = list(by_type[chosen](facts))
     if weigh(conditions).holds is False and weigh(by_type[other](facts)).holds is True:
-        what = f"libcufile uses {chosen}, which this host can't use, though it can use {other}"
-        fix = f"set properties.{PEER_TYPE} to {other}"
-        evidence = quote.setting(facts, "properties", PEER_TYPE) or (f"{CUFILE}: there is no such file",)
+        also, evidence = "", quote.setting(facts, "properties", PEER_TYPE) or (f"{CUFILE}: there is no such file",)
         if by_variable(facts) is not None:
             variable = facts.environment.variables[VARIABLE]
-            fix += f", and remove {VARIABLE} from {variable.place}"
-            evidence = quote.variable(variable)
-        yield Condition(False, Cause("rdma.other-peer-type", what, fix, evidence, reference.PARAMETERS))
+            also, evidence = f", and remove {VARIABLE} from {variable.place}", quote.variable(variable)
+        yield Condition(False, listed_cause("rdma.other-peer-type", evidence, chosen=chosen, other=other, also=also))
     yield from conditions
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from ..facts.document import Document
 from ..facts.unknown import Facts, UndecidedError, fact, follows, given, if_known, known, require
@@ -15,15 +15,12 @@ from ..model.expectation import Expectation
 from ..paths import BUILD_ID, MODPROBE, SOURCES
 from ..secure_boot.firmware import WORDS
 from ..secure_boot.signature import KEYRINGS
-from . import quote, reference
+from . import quote
 from .boot import blocking
 from .condition import Cause, Condition, condition, listed_cause
 from .kernel import NOUVEAU, NVIDIA, NVIDIA_FS, PEERMEM
 from .register import Answer, Steps, Words, check, collector, failed, passed
-
-if TYPE_CHECKING:
-    from ..evidence.recorder import EvidenceRequest, Recorder
-    from ..facts import HostFacts
+from .types import EvidenceRequest, HostFacts, Recorder
 
 #: Imports kept: those of the driver, of peer memory, of storage hooks, and the two that tie a module to its kernel.
 IMPORTS = re.compile(r"nvidia_|^nv[A-Z_]|peer_memory|nvfs|^module_layout$|^_printk$|^printk$")
@@ -328,17 +325,15 @@ def loaded(facts: HostFacts, module: ModuleFacts) -> Condition:
 def not_loaded(facts: HostFacts, module: ModuleFacts) -> Cause:
     """The cause for a module that is known not to be loaded."""
     what = f"{module.words} is not loaded"
-    fix = f"load it and read the kernel's messages: modprobe {module.asked}; dmesg | tail"
-    return _because(facts, module, what, REASONS) or Cause(
-        f"{module.asked}.not-loaded", what, fix, _absent(module), reference.INSTALL
-    )
+    cause = listed_cause("module.not-loaded", _absent(module), what, module=module.asked)
+    return _because(facts, module, what, REASONS) or replace(cause, id=f"{module.asked}.not-loaded")
 
 
 def has_file(facts: HostFacts, module: ModuleFacts) -> Condition:
     """Modprobe finds a file for the running kernel."""
     what = f"modprobe finds no file of {module.words}"
     fix = f"install the package that has it for this kernel, or build it: dkms autoinstall{PROVISION}"
-    cause = Cause(f"{module.asked}.not-installed", what, fix, (), reference.INSTALL)
+    cause = replace(listed_cause("module.not-installed", (), what, fix), id=f"{module.asked}.not-installed")
     return Condition(
         lambda: module.file is not None,
         lambda: _because(facts, module, what, (in_container, no_modules, no_file)) or cause,
@@ -371,8 +366,7 @@ def forbidden(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
     where = next(iter(lines), "the kernel's command line")
     evidence = tuple(f"{place}: {line}" for place, line in lines.items())[: quote.LINES]
     evidence = evidence or quote.file(facts, "/proc/cmdline")
-    fix = f"remove it from {where}, rebuild the initramfs and load the module: modprobe {module.asked}"
-    return Cause("forbidden", f"{where} blocks it", fix, evidence, reference.FORBIDDING)
+    return listed_cause("module.forbidden", evidence, f"{where} blocks it", place=where, module=module.asked)
 
 
 def in_container(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
@@ -380,9 +374,7 @@ def in_container(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
     container = facts.environment.container
     if container is None:
         return None
-    what = f"this is {container}, and its host's kernel hasn't loaded the module"
-    fix = f"load it on the host: modprobe {module.asked}; if that fails, run on the host: gdsdeploy explain"
-    return Cause("not-on-container-host", what, fix, _absent(module), reference.INSTALL)
+    return listed_cause("module.not-on-container-host", _absent(module), container=container, module=module.asked)
 
 
 def no_modules(facts: HostFacts, _module: ModuleFacts) -> Optional[Cause]:
@@ -393,7 +385,7 @@ def no_modules(facts: HostFacts, _module: ModuleFacts) -> Optional[Cause]:
     evidence = ("/lib/modules: {}".format(", ".join(names) if names else "there is no such folder"),)
     what = f"there are no module files for the running kernel {release}"
     fix = f"install that kernel's packages, or boot a kernel that has its modules{PROVISION}"
-    return Cause("not-installed", what, fix, evidence, reference.INSTALL)
+    return listed_cause("module.not-installed", evidence, what, fix)
 
 
 def no_file(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
@@ -413,7 +405,7 @@ def no_file(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
         against, fixed = _known_not_to_build(facts, module, in_dkms)
         fix = f"install {fixed}, or boot a kernel that it is built for{PROVISION}" if fixed else build
         evidence = (*quote.with_source("dkms", in_dkms), *against)
-        return Cause("not-built", what + release, fix, evidence, reference.DKMS)
+        return listed_cause("module.not-built", evidence, what + release, fix)
     # Where another module stands for the name, as on Debian, modprobe's answer is about that one.
     run = if_known(lambda: facts.document.attempted(MODPROBE + module.asked), None)
     behind = substitute_of(run.stdout) if run else None
@@ -421,9 +413,8 @@ def no_file(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
     for package in sorted(if_known(lambda: facts.packages.installed, {})):
         if re.match(packages, package):
             what = f"{package} is installed, but has no module for {release}"
-            return Cause("not-built", what, build, evidence, reference.DKMS)
-    fix = f"install it: your distribution's package, or NVIDIA's{PROVISION}"
-    return Cause("not-installed", "it is not installed", fix, evidence, reference.INSTALL)
+            return listed_cause("module.not-built", evidence, what, build)
+    return listed_cause("module.not-installed", evidence)
 
 
 #: Module → how the rules name it and who made it.
@@ -456,8 +447,7 @@ def _no_dkms_driver(lines: Tuple[str, ...]) -> Cause:
     dkms build fails with 13 from 3.1.4 on, autoinstall with 11 in 3.0.11 to 3.4.0; newer ones skip it with status 0.
     """
     what = "DKMS builds it only after a driver that it calls nvidia, and it knows no such driver"
-    fix = causes.row("build.no-dkms-driver").fix
-    return Cause("no-dkms-driver", what, fix, quote.with_source("dkms", list(lines)), reference.DKMS)
+    return listed_cause("build.no-dkms-driver", quote.with_source("dkms", list(lines)), what)
 
 
 def other_kernel(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
@@ -466,7 +456,7 @@ def other_kernel(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
     if file is None or file.kernel == release:
         return None
     what = f"its file was built for {file.kernel or 'an unknown kernel'}, but {release} runs"
-    return Cause("other-kernel", what, AGAIN, (f"{file.path}: vermagic {file.kernel}",), reference.DKMS)
+    return listed_cause("module.other-kernel", (f"{file.path}: vermagic {file.kernel}",), what)
 
 
 def proprietary(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
@@ -497,7 +487,7 @@ def other_symbols(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
     evidence = quote.messages(facts, rf"\b{module.name}: ({FOREIGN})") or _differing(facts, module)
     if not evidence:
         return None
-    return Cause("symbol-mismatch", "it was built against another driver", AGAIN, evidence, reference.INSTALL)
+    return listed_cause("nvidia-fs.symbol-mismatch", evidence, "it was built against another driver")
 
 
 def _differing(facts: HostFacts, module: ModuleFacts) -> Tuple[str, ...]:
@@ -575,12 +565,11 @@ def driver_missing(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
 
 
 def nothing_loads_it(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
-    names, name = facts.boot.autoloaded, module.asked
+    names = facts.boot.autoloaded
     if module.name in names:
         return None
     evidence = ("modules-load.d: {}".format(", ".join(names) or "names no module"),)
-    fix = f"load it now: modprobe {name}; and at every boot: echo {name} > /etc/modules-load.d/{name}.conf"
-    return Cause("not-autoloaded", "nothing loads it at boot", fix, evidence, reference.LOADING)
+    return listed_cause("module.not-autoloaded", evidence, module=module.asked)
 
 
 def _file(module: ModuleFacts) -> Optional[ModuleFile]:
@@ -638,13 +627,11 @@ def _same_file(facts: HostFacts, module: ModuleFacts) -> Steps:
 
 @condition
 def _loaded_is(module: ModuleFacts, file: ModuleFile) -> Condition:
-    what = f"{file.path} is another build than the loaded one"
-    fix = "rebuild the initramfs for this kernel, which may have an old copy; then drain the host and reboot it"
     evidence = (
         f"loaded: version {module.version} build id {module.build_id}",
         f"file:   version {file.version} build id {file.build_id}",
     )
-    return Condition(module.is_its_file(), Cause(f"{module.asked}.other-file", what, fix, evidence))
+    return Condition(module.is_its_file(), listed_cause("module.other-file", evidence, file=file.path))
 
 
 def _same_kernel(facts: HostFacts, module: ModuleFacts) -> Steps:

@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Iterator, Optional, Tuple
+from dataclasses import replace
+from typing import Iterator, Optional, Tuple
 
-from ..facts.document import Document
 from ..facts.unknown import Facts, UndecidedError, fact, given, if_known
 from ..kmod.flavour import has_nvme_hooks
 from ..model.expectation import Expectation
 from ..paths import NVFS, NVFS_DEVICE
-from . import quote, reference, storage
+from . import quote, storage
 from .condition import NVIDIA_FS, USABLE, Cause, Condition, condition, listed_cause, numbers, rule, suspicion
 from .cufile_json import p2pdma_enabled
 from .filesystem import NETWORK, transport
-from .kernel import NVIDIA_FS as MODULE
-from .kernel import check_messages
+from .kernel import NVIDIA_FS as MODULE, check_messages
 from .modules import AGAIN, P2P, ModuleFacts, check_module_file, differing, is_versioned, loaded
 from .register import Answer, Steps, capitalized, check, failed, not_applicable, passed
 from .topology import iommu
-
-if TYPE_CHECKING:
-    from ..facts import HostFacts
-    from .storage import Mount
+from .types import HostFacts, Mount
 
 
 class NvidiaFsFacts(Facts):
     """nvidia-fs; the facts that it shows are None while it isn't loaded."""
 
-    def __init__(self, document: Document) -> None:
-        super().__init__(document)
-        self.module = ModuleFacts(document, "nvidia-fs")
+    module = given(lambda document: ModuleFacts(document, "nvidia-fs"))
 
     @fact
     def devices(self) -> Tuple[int, ...]:
@@ -79,12 +73,6 @@ HOOKS = {
     "sfxvdriver": ("sfxv_v1_register_nvfs_dma_ops",),
     "nvmeib_common": ("nvmesh_v1_register_nvfs_dma_ops",),
     "scsi_mod": ("scsi_v1_register_dma_scsi_ops",),
-}
-REFERENCES = {
-    "rpcrdma": reference.NFS,
-    "lnet": reference.LUSTRE,
-    "beegfs": reference.BEEGFS,
-    "mmfslinux": reference.SCALE,
 }
 #: From this release on nvidia-fs needs version 2 of nvme's hooks, if it was built for this kernel or a newer one.
 V2_NVIDIA_FS, V2_KERNEL = (2, 28, 2), (6, 17)
@@ -161,7 +149,7 @@ def _multipath(facts: HostFacts, device: storage.Device) -> Condition:
         raise UndecidedError(f"{device.name} is NVMe multipath: its paths were not examined")
     what = "neither the loaded nvme nor nvme_rdma has hooks for nvidia-fs"
     fix = "install both from MLNX_OFED or DOCA for this kernel, or turn multipath off: nvme_core.multipath=N"
-    return Condition(False, Cause("nvme.no-hooks", what, fix, quote.symbols(facts, names), reference.NVME))
+    return Condition(False, listed_cause("nvme.no-hooks", quote.symbols(facts, names), what, fix))
 
 
 @rule(NVIDIA_FS, 10)
@@ -182,14 +170,12 @@ def module(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Conditi
 
 #: What a container's devices need, whatever is wrong with them.
 _CONTAINED = f"start the container with the host's devices: --device {NVFS_DEVICE}, and so on for each"
-_MAKE = "let udev make them: udevadm trigger; or load nvidia-fs again: modprobe -r nvidia-fs && modprobe nvidia-fs"
 
 
 def _present(facts: HostFacts) -> Condition:
     container = if_known(lambda: facts.environment.container, None)
-    what = "there are no /dev/nvidia-fs* devices" + (f" (this is {container})" if container else "")
-    fix = _CONTAINED if container else _MAKE
-    cause = Cause("nvidia-fs.no-devices", what, fix, ("/dev: no nvidia-fs*",), reference.INSTALL)
+    shown, fix = (f" (this is {container})", _CONTAINED) if container else ("", "")
+    cause = listed_cause("nvidia-fs.no-devices", ("/dev: no nvidia-fs*",), fix=fix, container=shown)
     return Condition(lambda: bool(facts.nvidia_fs.devices), cause)
 
 
@@ -205,8 +191,7 @@ def _opens(facts: HostFacts) -> Condition:
     what, evidence = f"{NVFS_DEVICE} can't be opened: {error}", (f"{NVFS_DEVICE}: {error}",)
     fix = "let all users open it: chmod 0666 /dev/nvidia-fs*; then look at the udev rules and the SELinux log"
     fix = _CONTAINED if if_known(lambda: facts.environment.container, None) else fix
-    cause = Cause("nvidia-fs.device-denied", what, fix, evidence, reference.INSTALL)
-    return Condition(error in ("ok", None), cause)
+    return Condition(error in ("ok", None), listed_cause("nvidia-fs.device-denied", evidence, what, fix))
 
 
 @condition
@@ -232,10 +217,7 @@ def _driver_of_build(facts: HostFacts) -> Condition:
 @condition
 def _mapped(facts: HostFacts) -> Condition:
     counts = facts.nvidia_fs.mapped
-    what = "every mapping of GPU memory through BAR1 has failed so far"
-    evidence = quote.file(facts, NVFS + "/stats", r"^Bar1-map")
-    fix = "find the reason: dmesg | grep -i nvidia-fs; on some newer kernels only nvidia-fs 2.26.6 or newer works"
-    cause = Cause("nvidia-fs.no-mapping", what, fix, evidence, reference.STATISTICS)
+    cause = listed_cause("nvidia-fs.no-mapping", quote.file(facts, NVFS + "/stats", r"^Bar1-map"))
     return Condition(counts is None or counts[0] > 0 or counts[1] == 0, cause)
 
 
@@ -267,16 +249,11 @@ def hooks(facts: HostFacts, stack_name: str) -> Iterator[Condition]:
 
 
 def _no_hooks(facts: HostFacts, stack_name: str) -> Cause:
-    fix = f"install {stack_name} from MLNX_OFED or DOCA for this kernel, "
-    if stack_name in ("nvme", "nvme_rdma"):
-        fix += "run a linux-nvidia kernel of Ubuntu, which has them, or use P2PDMA mode on a kernel that has it"
-    else:
-        fix += "or the filesystem vendor's client that has the hooks"
+    fix = ""
     if stack_name == "nvme" and if_known(lambda: has_nvme_hooks(facts.kernel.release), False):
         fix = "use this kernel's own nvme, which has them: remove the one in its place (package mlnx-nvme-dkms)"
     what = f"the loaded {stack_name} has no hooks for nvidia-fs"
-    section = REFERENCES.get(stack_name, reference.NVME)
-    cause = Cause(stack_name + ".no-hooks", what, fix, quote.symbols(facts, HOOKS[stack_name]), section)
+    cause = listed_cause(stack_name + ".no-hooks", quote.symbols(facts, HOOKS[stack_name]), what, fix)
     return (_ofed_unused(facts, stack_name) if stack_name in ("nvme", "nvme_rdma") else None) or cause
 
 
@@ -326,11 +303,9 @@ def _registered(facts: HostFacts, stack_name: str) -> Condition:
     registered = facts.nvidia_fs.registered if if_known(lambda: facts.nvidia_fs.opens, "") == "ok" else None
     if registered is None:
         return Condition(True)
-    what = f"nvidia-fs doesn't use the hooks that {stack_name} offers"
     evidence = quote.file(facts, NVFS + "/modules", r".")
-    fix = f"stop the programs that hold {NVFS_DEVICE[:-1]}* open, then load nvidia-fs again, after {stack_name}"
-    cause = Cause(stack_name + ".not-registered", what, fix, evidence, reference.NVME)
-    return Condition(stack_name in registered, cause)
+    cause = listed_cause("storage.hooks-not-registered", evidence, driver=stack_name)
+    return Condition(stack_name in registered, replace(cause, id=stack_name + ".not-registered"))
 
 
 #: Up to this release nvidia-fs finds the driver's symbols at run time and imports none.
@@ -459,10 +434,10 @@ def devices(facts: HostFacts, _expectation: Expectation) -> Steps:
     yield _present(facts)
     present, count = facts.nvidia_fs.devices, facts.nvidia_fs.device_count
     missing = [number for number in range(count or 0) if number not in present]
-    if not count:
-        yield failed("nvidia-fs announces no devices", capitalized(_MAKE))
-    elif missing:
-        words = f"{count - len(missing)} of {count} exist; /dev/nvidia-fs{missing[0]} is missing"
-        yield failed(words, capitalized(_MAKE))
-    else:
+    if count and not missing:
         yield passed(f"/dev/nvidia-fs0 to {count - 1}")
+        return
+    words = "nvidia-fs announces no devices"
+    if count:
+        words = f"{count - len(missing)} of {count} exist; /dev/nvidia-fs{missing[0]} is missing"
+    yield failed(words, capitalized(listed_cause("nvidia-fs.no-devices").fix))

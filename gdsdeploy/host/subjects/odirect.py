@@ -7,7 +7,7 @@ import os
 import struct
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ..facts.document import Document, collected
 from ..facts.unknown import Maybe, UndecidedError, Unknown, known, require
@@ -16,10 +16,7 @@ from ..io.reading import inode_flags
 from ..model.expectation import Expectation
 from ..paths import BTRFS
 from .register import Answer, Steps, answer, check, collector, failed, not_applicable, passed
-
-if TYPE_CHECKING:
-    from ..evidence.recorder import EvidenceRequest, Recorder
-    from ..facts import HostFacts
+from .types import EvidenceRequest, HostFacts, Recorder
 
 #: Seconds for one mount, whose servers may be gone.
 SECONDS = 5.0
@@ -55,8 +52,7 @@ def inside(recorder: Recorder, path: str) -> None:
     if "fsid" in record:
         folder = "{}/{}".format(BTRFS, record["fsid"])
         recorder.text(folder + "/checksum")
-        recorder.names(folder + "/allocation/data")
-        recorder.names(folder + "/devices")
+        recorder.paths(folder + "/allocation/data", folder + "/devices")
 
 
 def btrfs_inside(path: str) -> Dict[str, Any]:

@@ -16,17 +16,17 @@ from ..gdscheck.reader import Row
 from ..paths import NVIDIA, PCI
 from ..subjects.driver import OPEN, registry
 from ..subjects.kernel import NVME_MULTIPATH
-from . import libcufile, quote, reference, storage
+from . import libcufile, quote, storage
 from .condition import NOTES, P2PDMA, Cause, Condition, condition, is_since, listed_cause, numbers, rule, suspicion
 from .cufile_json import p2pdma_keys
 from .filesystem import storage_of, transport
 from .gpu import ARM, STATIC_BYTES, WHOLE, X86, bar1, grace, of_all, with_bar1
 from .pci import Function
 from .topology import disks, iommu, redirecting_bridges
+from .types import HostFacts, Mount
 
 if TYPE_CHECKING:
-    from ..facts import HostFacts
-    from .storage import Device, Mount
+    from .storage import Device
 
 #: First driver whose open modules map BAR1 as PCI P2PDMA memory, first libcufile with the mode, and first kernel whose
 #: P2PDMA memory programs can use; older kernels with a backport of that have PAGES.  compat.yml has the same limits.
@@ -46,7 +46,6 @@ AUTOMATIC = 2
 GPUS = re.compile(r"\b(A100|A40|A30|L4|L40S?|H100|H200|H800|H20|GH200|B100|B200|B300|GB200|GB300)\b")
 BEFORE_HOPPER = re.compile(r"\b(A100|A40|A30|L4|L40S?)\b")
 REBUILD = "and rebuild the initramfs; then drain the host and reboot it"
-TRY = "try it: libcufile's log shows each file's path at logging.level TRACE; or use nvidia-fs"
 #: Drivers that register a static BAR1 again at every first open of a GPU, and keep the memory of each time.
 LEAKING = ((570,), (595,))
 #: libcufile's rows about storage that this mode serves, and their words for it.
@@ -73,10 +72,9 @@ def of_host(facts: HostFacts, mount: Optional[Mount] = None) -> Iterator[Conditi
             yield confirmed(best)
     elif facts.os.machine not in X86:
         machine, core = facts.os.machine, if_known(lambda: facts.os.core, None)
-        what = f"NVIDIA's guide has this mode for x86 and for Grace, and this machine is another ({machine})"
         words = f"implementer {core[0]:#x}, part {core[1]:#x}" if core else "no implementer and part"
         evidence = (f"uname -m: {machine}", f"/proc/cpuinfo: {words}")
-        yield suspicion(Cause("platform.not-grace", what, TRY, evidence, reference.P2PDMA_DRIVER))
+        yield suspicion(listed_cause("platform.not-grace", evidence, machine=machine))
     else:
         yield from _registry(facts)
         yield from of_all(bar1(gpu, STATIC_BYTES, WHOLE) for gpu in with_bar1(facts))
@@ -86,52 +84,39 @@ def of_host(facts: HostFacts, mount: Optional[Mount] = None) -> Iterator[Conditi
 
 
 def _kernel(facts: HostFacts) -> Iterator[Condition]:
-    yield _option(facts, "PCI_P2PDMA", "kernel.no-p2pdma", "", "CONFIG_PCI_P2PDMA", reference.P2PDMA_KERNEL)
-    why = ", which gives device memory its pages"
-    yield _option(facts, "ZONE_DEVICE", "kernel.no-zone-device", why, "it", reference.P2P_SUPPORT)
-    what = f"this kernel has no {SYMBOL}"
-    fix = "boot a kernel that was built with CONFIG_PCI_P2PDMA, or use nvidia-fs"
-    evidence = quote.symbols(facts, (SYMBOL,))
-    cause = Cause("kernel.no-p2pdma-symbol", what, fix, evidence, reference.P2PDMA_KERNEL)
+    yield _option(facts, "PCI_P2PDMA", "kernel.no-p2pdma")
+    yield _option(facts, "ZONE_DEVICE", "kernel.no-zone-device")
+    cause = listed_cause("kernel.no-p2pdma-symbol", quote.symbols(facts, (SYMBOL,)))
     yield Condition(lambda: SYMBOL in facts.kernel.symbols, cause)
     yield _new_enough(facts)
     library = if_known(lambda: libcufile.release(facts), None)
-    what = f"libcufile {library} is older than 1.13, the first release with this mode"
-    cause = Cause("cufile.no-p2pdma", what, "install libcufile 1.13 or newer", (f"libcufile: {library}",))
+    cause = listed_cause("cufile.no-p2pdma", (f"libcufile: {library}",), release=library or "")
     yield Condition(lambda: is_since(libcufile.release(facts), LIBRARY, "libcufile"), cause)
 
 
 @condition
-def _option(facts: HostFacts, name: str, ident: str, why: str, built_with: str, section: str) -> Condition:
+def _option(facts: HostFacts, name: str, ident: str) -> Condition:
     value = facts.kernel.option(name)
-    what = f"this kernel was built without CONFIG_{name}{why}"
-    fix = f"boot a kernel that was built with {built_with}, or use nvidia-fs"
-    evidence = (f"the kernel's configuration: CONFIG_{name}={value}",)
-    return Condition(value == "y", Cause(ident, what, fix, evidence, section))
+    return Condition(value == "y", listed_cause(ident, (f"the kernel's configuration: CONFIG_{name}={value}",)))
 
 
 @condition
 def _new_enough(facts: HostFacts) -> Condition:
     """Kernels from 4.20 on have P2PDMA memory, but programs can use it from 6.2 on, or with a backport."""
     release = facts.kernel.release
-    what = f"kernel {release} is older than 6.2, and has no backport of what this mode needs ({PAGES})"
-    fix = "boot kernel 6.2 or newer, or RHEL's from 9.4 on (5.14.0-427), but not 9.5's (5.14.0-503)"
     excluded = RHEL_9_5.search(release) is not None and if_known(lambda: facts.os.machine, "") != ARM
-    if excluded:
-        what = f"NVIDIA's guide excludes the kernel of RHEL 9.5 ({release})"
+    what = f"NVIDIA's guide excludes the kernel of RHEL 9.5 ({release})" if excluded else ""
     evidence = (f"uname -r: {release}", *quote.symbols(facts, (PAGES,)))
-    cause = Cause("kernel.old-p2pdma", what, fix, evidence, reference.P2PDMA_KERNEL)
+    cause = listed_cause("kernel.old-p2pdma", evidence, what, release=release)
     return Condition(not excluded and (numbers(release) >= KERNEL or PAGES in facts.kernel.symbols), cause)
 
 
 def _driver(facts: HostFacts) -> Iterator[Condition]:
     version, release = if_known(lambda: facts.driver.version, None), if_known(lambda: facts.kernel.release, "0")
     evidence = quote.file(facts, NVIDIA + "/version")
-    what, fix = "the driver isn't the open one", "install the driver's open kernel modules"
-    cause = Cause("driver.proprietary", what, fix, evidence, reference.OPEN_DRIVER)
+    cause = listed_cause("driver.proprietary", evidence)
     yield Condition(lambda: collected(facts.driver.flavour, "no driver is loaded") == OPEN, cause)
-    what, fix = f"driver {version} is older than 565.47", "install driver 565.47 or newer"
-    cause = Cause("driver.no-p2pdma", what, fix, evidence, reference.P2PDMA_DRIVER)
+    cause = listed_cause("driver.no-p2pdma", evidence, version=version or "")
     yield Condition(lambda: is_since(facts.driver.version, DRIVER, "loaded driver"), cause)
     # See the rule p2pdma-driver-590 of compat.yml.
     if version is not None and numbers(version)[:1] == (UNCOUNTED,) and numbers(release) >= COUNTING_KERNEL:
@@ -142,9 +127,8 @@ def _driver(facts: HostFacts) -> Iterator[Condition]:
         if isinstance(model, Unknown):
             yield Condition(model)
         elif not GPUS.search(model):
-            what = f"NVIDIA's guide doesn't list {model} among the GPUs for this mode"
             evidence = quote.file(facts, f"{NVIDIA}/gpus/{name}/information", "^Model:")
-            yield suspicion(Cause("gpu.no-p2pdma", what, TRY, evidence, reference.P2PDMA_GPUS))
+            yield suspicion(listed_cause("gpu.no-p2pdma", evidence, model=model))
 
 
 def _registry(facts: HostFacts) -> Iterator[Condition]:
@@ -153,15 +137,13 @@ def _registry(facts: HostFacts) -> Iterator[Condition]:
     words = f"{STATIC_BAR1}=1;" + (f"{NO_P2P}=0;" if old is True else "") + f"{UNCACHED}=1;"
     fix = f'put options nvidia NVreg_RegistryDwords="{words}" into /etc/modprobe.d, ' + REBUILD
     evidence = quote.file(facts, NVIDIA + "/params", r"^RegistryDwords:")
-    what = "the nvidia module has no static BAR1"
-    cause = Cause("driver.no-static-bar1", what, fix, evidence, reference.P2PDMA_DRIVER)
+    cause = listed_cause("driver.no-static-bar1", evidence, "the nvidia module has no static BAR1", fix)
     yield Condition(lambda: _static_bar1(facts), cause, suspect=True)
     what = f"{UNCACHED} isn't 1: BAR1 is mapped write-combined, and then the driver registers no P2PDMA memory"
     refused = quote.messages(facts, MEMORY_TYPES)
-    cause = Cause("driver.iomap-wc", what, fix, evidence + refused, reference.P2PDMA_DRIVER)
+    cause = listed_cause("driver.iomap-wc", evidence + refused, what, fix)
     yield Condition(lambda: _word(facts, UNCACHED) == 1, cause)
-    what = f"{NO_P2P} isn't 0, which GPUs before Hopper need in this mode"
-    cause = Cause("driver.force-p2p", what, fix, evidence, reference.P2PDMA_DRIVER)
+    cause = listed_cause("driver.force-p2p", evidence, fix=fix)
     yield Condition(lambda: _word(facts, NO_P2P) == 0 or not require(old), cause)
 
 
@@ -189,39 +171,32 @@ def _before_hopper(facts: HostFacts) -> bool:
 
 def _memory_mode(facts: HostFacts) -> Condition:
     mode = (if_known(lambda: facts.driver.params, None) or {}).get(COHERENT_MODE, "")
-    what = f"the driver's {COHERENT_MODE} is {mode}, which is neither driver nor numa"
-    fix = f"set the nvidia module's option NVreg_{COHERENT_MODE} to driver or numa; then drain the host and reboot it"
     evidence = quote.file(facts, NVIDIA + "/params", f"^{COHERENT_MODE}:")
-    cause = Cause("gpu.memory-mode", what, fix, evidence, reference.P2PDMA_DRIVER)
-    return Condition(True) if mode in MODES else suspicion(cause)
+    return Condition(True) if mode in MODES else suspicion(listed_cause("gpu.memory-mode", evidence, mode=mode))
 
 
 def confirmed(row: Optional[Row]) -> Condition:
     """Where no fact of the host decides, libcufile's own row about the storage confirms this path, or denies it."""
-    what = "libcufile's own row about this storage doesn't confirm the path"
     lines = [f"its row is {row.value}"] if row is not None else ["no row about this storage"]
-    fix = "with both keys of cufile.json set, look for p2pdma or c2c in the storage's row: gdscheck -p"
-    cause = Cause("cufile.unconfirmed", what, fix, quote.with_source("libcufile", lines), reference.P2PDMA_KERNEL)
+    cause = listed_cause("cufile.unconfirmed", quote.with_source("libcufile", lines))
     if row is None or not row.paths:
         return suspicion(cause)
     return Condition(any(token in row.paths for token in TOKENS), cause)
 
 
 def multipath_fix(facts: HostFacts) -> str:
-    """A driver that is built into the kernel reads its parameters from the command line alone."""
+    """A driver that is built into the kernel reads its parameters from the command line alone; empty: it is none."""
     if if_known(lambda: facts.kernel.option("BLK_DEV_NVME"), "") == "y":
         return "add nvme_core.multipath=N to the kernel's command line; then drain the host and reboot it"
-    return "put options nvme_core multipath=N into /etc/modprobe.d, " + REBUILD
+    return ""
 
 
 def multipath_off(facts: HostFacts) -> Iterator[Condition]:
     """Outside of Grace, NVIDIA's guide has NVMe multipath off.  A disk without further paths may do without that."""
     if if_known(lambda: grace(facts), False):
         return
-    what = "NVMe multipath is on, but NVIDIA's guide has it off in this mode"
-    evidence = quote.file(facts, NVME_MULTIPATH)
-    cause = Cause("nvme.multipath", what, multipath_fix(facts), evidence, reference.P2PDMA_DRIVER)
-    yield Condition(lambda: Unknown(what) if facts.kernel.nvme_multipath else True, cause, suspect=True)
+    cause = listed_cause("nvme.multipath", quote.file(facts, NVME_MULTIPATH), fix=multipath_fix(facts))
+    yield Condition(lambda: Unknown(cause.what) if facts.kernel.nvme_multipath else True, cause, suspect=True)
 
 
 @rule(NOTES, 50)
@@ -229,10 +204,7 @@ def notes(facts: HostFacts, _mount: Optional[Mount]) -> Iterator[Cause]:
     """What P2PDMA mode costs with some drivers."""
     version = facts.driver.version
     if version is not None and LEAKING[0] <= numbers(version) < LEAKING[1] and _word(facts, STATIC_BAR1) == 1:
-        what = f"with static BAR1, driver {version} keeps 4 MiB of kernel memory per GPU for each process that uses it"
-        evidence = quote.file(facts, NVIDIA + "/version")
-        fix = "install driver 595 or newer; until then, let few processes start CUDA, and run nvidia-persistenced"
-        yield Cause("driver.static-bar1-leak", what, fix, evidence, reference.P2PDMA_DRIVER)
+        yield listed_cause("driver.static-bar1-leak", quote.file(facts, NVIDIA + "/version"), version=version)
 
 
 #: Level of md → first kernel that passes P2PDMA memory through it.  On Grace RAID 0 needs none.
@@ -277,8 +249,7 @@ def _layer(facts: HostFacts, device: Device) -> Condition:
     """What one block device under a mount requires."""
     if device.kind == storage.MULTIPATH:
         what = f"{device.name} is an NVMe multipath device, through which this mode works on Grace only"
-        evidence = quote.file(facts, NVME_MULTIPATH)
-        cause = Cause("nvme.multipath", what, multipath_fix(facts), evidence, reference.P2PDMA_DRIVER)
+        cause = listed_cause("nvme.multipath", quote.file(facts, NVME_MULTIPATH), what, multipath_fix(facts))
         return Condition(grace(facts), cause)
     if device.kind in (storage.NVME, storage.NVMEOF):
         return transport(device)
@@ -290,12 +261,10 @@ def _raid(facts: HostFacts, device: Device, level: str) -> Condition:
     least, is_striped = RAID_KERNELS[level], level == "raid0"
     if is_striped and if_known(lambda: grace(facts), False):
         return Condition(True)
-    release = facts.kernel.release
-    what = f"{device.name} is md {level}, which passes P2PDMA from kernel {least[0]}.{least[1]} on"
-    what += ", or on Grace" if is_striped else ""
+    release, since = facts.kernel.release, "{}.{}".format(*least)
+    also = ", or on Grace" if is_striped else ""
     evidence = (f"/sys/dev/block/{device.number}/md/level: {level}", f"uname -r: {release}")
-    fix = f"boot kernel {least[0]}.{least[1]} or newer, use a single disk, or use nvidia-fs"
-    cause = Cause("storage.raid-kernel", what, fix, evidence, reference.P2PDMA_DRIVER)
+    cause = listed_cause("storage.raid-kernel", evidence, device=device.name, level=level, kernel=since, also=also)
     return Condition(numbers(release) >= least or (grace(facts) and is_striped), cause)
 
 
@@ -330,12 +299,10 @@ def _reaches(facts: HostFacts, peer: Function) -> bool:
 
 
 def _no_way(facts: HostFacts, peer: Function) -> Cause:
-    what = f"the kernel doesn't let {peer.address} reach a GPU through its host bridge"
-    fix = "move the disk and a GPU below one PCIe switch without ACS, or use nvidia-fs"
     root, cpu = _root(facts, peer), if_known(lambda: facts.pci.cpu, None)
     processor = f"{cpu[0]} family {cpu[1]}" if cpu else "unknown processor"
     evidence = (f"{PCI}/{root.address}: {root.vendor:04x}:{root.device:04x}, {processor}",)
-    return Cause("platform.host-bridge", what, fix, evidence, reference.P2P_SUPPORT)
+    return listed_cause("platform.host-bridge", evidence, peer=peer.address)
 
 
 def _pair(facts: HostFacts, disk: Function, gpu: Function) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Callable, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import Callable, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from ..facts.unknown import Maybe, Unknown, any_of, if_known, known
 from ..gdscheck.reader import SINCE
@@ -39,9 +39,7 @@ from .proof import Proof
 from .rdma import CLIENTS
 from .register import UNKNOWN_HINT, Answer, capitalized, check, failed, passed, unknown
 from .storage import Mount
-
-if TYPE_CHECKING:
-    from ..facts import HostFacts
+from .types import HostFacts
 
 
 @dataclass(frozen=True)

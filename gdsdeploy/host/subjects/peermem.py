@@ -6,15 +6,15 @@ nv_peer_mem is the module before nvidia-peermem.  Registrations are those of a t
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Iterator, List, Mapping, Optional, Sequence, Tuple
+from dataclasses import dataclass, replace
+from typing import Any, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..facts.document import Document, Ran, there
 from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, follows, given, if_known, known
 from ..model.expectation import Expectation
 from ..paths import HOLDERS, INFINIBAND, LEGACY_SERVICE, NVIDIA, PEERS, REGISTRATION, SERVICE_FOLDERS
-from . import gpu, kernel, quote, rdma, reference
-from .condition import DMABUF, PEERMEM, Cause, Condition, condition, numbers
+from . import gpu, kernel, quote, rdma
+from .condition import DMABUF, PEERMEM, Cause, Condition, condition, listed_cause, numbers
 from .driver import OPEN
 from .kernel import KernelFacts, check_messages
 from .modules import ModuleFacts, loaded
@@ -22,10 +22,7 @@ from .proof import ended, events, given_gpus, not_given, refused, register_memor
 from .rdma import no_rdma
 from .register import Answer, Steps, check, collector, failed, passed, unknown
 from .topology import iommu
-
-if TYPE_CHECKING:
-    from ..evidence.recorder import EvidenceRequest, Recorder
-    from ..facts import HostFacts
+from .types import EvidenceRequest, HostFacts, Recorder
 
 
 @collector("registration")
@@ -98,9 +95,7 @@ def _symbols(document: Document, word: str) -> Tuple[Tuple[str, str], ...]:
 class PeermemFacts(Facts):
     """nvidia-peermem and the kernel's other end of PeerDirect."""
 
-    def __init__(self, document: Document) -> None:
-        super().__init__(document)
-        self.module = ModuleFacts(document, "nvidia-peermem")
+    module = given(lambda document: ModuleFacts(document, "nvidia-peermem"))
 
     @fact
     def stub(self) -> Optional[bool]:
@@ -232,7 +227,7 @@ def peer_memory(facts: HostFacts) -> Iterator[Condition]:
     """Registered, not only loaded: lsmod also shows a module whose client the RDMA core refused."""
     what = f"the loaded RDMA core has no {PEER_MEMORY}: it's the kernel's own, not OFED's"
     fix = "install MLNX_OFED or DOCA, then build the driver again; or use DMA-BUF, which needs neither"
-    cause = Cause("rdma.no-peer-memory", what, fix, quote.symbols(facts, (PEER_MEMORY,)))
+    cause = listed_cause("rdma.no-peer-memory", quote.symbols(facts, (PEER_MEMORY,)), what, fix)
     yield Condition(lambda: facts.p2p.peer_memory is not None, cause)
     is_legacy = if_known(lambda: facts.p2p.legacy_loaded, False)
     is_loaded = Condition(True) if is_legacy else loaded(facts, facts.peermem.module)
@@ -249,21 +244,22 @@ def registered(facts: HostFacts) -> Condition:
     does from its successful start on; that doesn't prove the registration.
     """
     clients = facts.p2p.clients
-    what = "nvidia-peermem is loaded, but not registered as a client of the RDMA core"
-    fix = "load it again after OFED's ib_core: systemctl restart gds-peermem"
     if clients is not None:
-        what += ": {} shows {}".format(PEERS, ", ".join(clients) or "none")
+        shown = "{} shows {}".format(PEERS, ", ".join(clients) or "none")
         evidence = tuple(f"{PEERS}: {name}" for name in clients) or (PEERS + ": empty",)
-        holds = any(name.startswith(CLIENT) for name in clients)
-        return Condition(holds, Cause("peermem.not-registered", what, fix, evidence))
+        return Condition(any(name.startswith(CLIENT) for name in clients), _unregistered(shown, evidence))
     no_list, users = f"the kernel shows no {PEERS}", known(lambda: facts.p2p.rdma_users)
     if isinstance(users, Unknown):
         raise UndecidedError(f"{no_list}; {users.reason}")
     if {"nvidia_peermem", "nv_peer_mem"} & set(users):
         raise UndecidedError(no_list + "; the module uses the RDMA core, as it does from its start on")
-    what += ": the module doesn't even use the core"
     evidence = ("{}: {}".format(HOLDERS[0], ", ".join(users) or "none"),)
-    return Condition(False, Cause("peermem.not-registered", what, fix, evidence))
+    return Condition(False, _unregistered("the module doesn't even use the core", evidence))
+
+
+def _unregistered(shown: str, evidence: Tuple[str, ...]) -> Cause:
+    cause = listed_cause("peermem.not-registered", evidence)
+    return replace(cause, what=f"{cause.what}: {shown}")
 
 
 def dmabuf(facts: HostFacts) -> Iterator[Condition]:
@@ -276,12 +272,9 @@ def dmabuf(facts: HostFacts) -> Iterator[Condition]:
 def dma_buf(facts: HostFacts) -> Iterator[Condition]:
     """What DMA-BUF requires of driver, kernel, RDMA core and the adapters' drivers."""
     yield from dmabuf_of_host(facts)
-    fix = "load the core (modprobe ib_uverbs); if it's loaded, use another kernel or OFED"
-    cause = Cause("rdma.no-dmabuf", f"the RDMA core has no {RDMA_DMABUF}", fix, quote.symbols(facts, (RDMA_DMABUF,)))
+    cause = listed_cause("rdma.no-dmabuf", quote.symbols(facts, (RDMA_DMABUF,)))
     yield Condition(lambda: facts.p2p.rdma_dmabuf is not None, cause)
-    what = "no loaded adapter driver accepts DMA-BUF memory"
-    fix = "use an adapter whose driver does (mlx5_ib, irdma, bnxt_re, efa), or nvidia-peermem"
-    cause = Cause("rdma.adapter-no-dmabuf", what, fix, (f"{KALLSYMS}: no …{ADAPTER_DMABUF}",))
+    cause = listed_cause("rdma.adapter-no-dmabuf", (f"{KALLSYMS}: no …{ADAPTER_DMABUF}",))
     yield Condition(lambda: bool(facts.p2p.adapters_dmabuf), cause)
 
 
@@ -290,11 +283,10 @@ def dmabuf_of_host(facts: HostFacts) -> Iterator[Condition]:
     flavour = if_known(lambda: facts.driver.flavour, "")
     what = f"the driver is {flavour or 'not loaded'}: only the open kernel modules export GPU memory as DMA-BUF"
     evidence = quote.file(facts, NVIDIA + "/version")
-    cause = Cause("driver.proprietary", what, "install the open kernel modules", evidence, reference.OPEN_DRIVER)
+    cause = listed_cause("driver.proprietary", evidence, what, "install the open kernel modules")
     yield Condition(lambda: facts.driver.flavour == OPEN, cause)
     release = if_known(lambda: facts.kernel.release, "")
-    what, fix = f"kernel {release} is older than 5.12", "boot a newer kernel, or use nvidia-peermem"
-    cause = Cause("kernel.no-dmabuf", what, fix, (f"uname -r: {release}",))
+    cause = listed_cause("kernel.no-dmabuf", (f"uname -r: {release}",), f"kernel {release} is older than 5.12")
     yield Condition(lambda: numbers(facts.kernel.release) >= DMABUF_KERNEL, cause)
 
 

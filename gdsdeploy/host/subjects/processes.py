@@ -44,10 +44,10 @@ from .cufile_json import P2PDMA_VARIABLE, VARIABLE, CufileFacts, Overlay, merged
 from .environment import Variable, relevant
 from .filesystem import LOCAL
 from .register import collector
+from .types import EvidenceRequest, Mount, Recorder
 
 if TYPE_CHECKING:
-    from ..evidence.recorder import EvidenceRequest, Recorder
-    from .storage import Mount, StorageFacts
+    from .storage import StorageFacts
 
 #: Open files of one process that are looked at, and files that are recorded.
 DESCRIPTORS_LIMIT, FILES_LIMIT = 8192, 16

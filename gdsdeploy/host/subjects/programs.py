@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, Sequence, Tuple, Union
 
 from ..facts.unknown import Maybe, UndecidedError, Unknown, as_dict, if_known, known, or_else, require
 from ..libcufile.counters import MAPPED, NO_LIBRARY, NOT_COUNTED, REASONS, Route
 from ..model.expectation import Expectation
-from . import clients, cufile_json, mechanisms, reference
-from .condition import Cause, Condition, distinct, weigh
+from . import clients, cufile_json, mechanisms
+from .condition import Cause, Condition, distinct, listed_cause, weigh
 from .cufile_json import VARIABLE
 from .environment import Variable
 from .modules import loaded
@@ -23,9 +23,7 @@ from .rdma import CLIENTS
 from .register import Answer, capitalized, check, failed, not_applicable, passed
 from .storage import Mount
 from .syscalls import Opened
-
-if TYPE_CHECKING:
-    from ..facts import HostFacts
+from .types import HostFacts
 
 #: Variables that choose no path; VARIABLE's file is compared instead of its name.
 NEUTRAL = (VARIABLE, "CUFILE_LOGFILE_PATH", "CUFILE_LOGGING_LEVEL", "CUFILE_LOGFILE_MAX_SIZE_MB", "CUFILE_STATS_LEVEL")
@@ -206,18 +204,14 @@ def _own(facts: HostFacts, program: Program, way: Route) -> Iterator[Cause]:
     # Without the module the mount's own path says so.
     is_loaded = if_known(lambda: "nvidia_fs" in facts.kernel.modules, True)
     if program.libraries and is_loaded and not if_known(lambda: program.nvidia_fs, True):
-        what = "the process has no /dev/nvidia-fs* open, so its I/O can't take nvidia-fs"
-        fix = "give a container the host's /dev/nvidia-fs* (docs/containers.md), and start the program again"
-        cause = Cause("process.no-nvidia-fs", what, fix, (f"{label}/fd: no /dev/nvidia-fs*",), reference.COMPATIBILITY)
+        cause = listed_cause("process.no-nvidia-fs", (f"{label}/fd: no /dev/nvidia-fs*",))
         # A process can't open what isn't there.
         yield loaded(facts, facts.nvidia_fs.module).cause or cause
     release = if_known(lambda: facts.cufile.library, None)
     if release is not None:
         yield from _other_libraries(program, release, "the host's")
     if way.unaligned:
-        what = f"{way.unaligned} of its operations had an offset, a size or memory that wasn't aligned to 4 KiB"
-        fix = "align them to 4 KiB in the program; see also properties.allow_compat_mode"
-        yield Cause("process.unaligned", what, fix, (f"{label}: statistics of libcufile",), reference.COMPATIBILITY)
+        yield listed_cause("process.unaligned", (f"{label}: statistics of libcufile",), number=str(way.unaligned))
     if way.path == NOT_COUNTED:
         why, fix = REASONS[way.reason]
         evidence = (f"{label}: {way.reason}",)
@@ -260,14 +254,10 @@ def bouncing(facts: HostFacts) -> Tuple[Bouncing, ...]:
 
 def _other_libraries(program: Program, release: str, whose: str) -> Iterator[Cause]:
     """Copies of its own that aren't this release; versions of three or four numbers are compared by what both have."""
-    fix = (
-        "install the host's release in that environment or image, or start the program with the host's:"
-        " LD_LIBRARY_PATH or LD_PRELOAD names it; a program that started before an upgrade needs a restart"
-    )
     for path, version in program.libraries.items():
         if not isinstance(version, Unknown) and not _is_same(version + ".", release + "."):
-            what = f"it runs a libcufile of its own: {version}, and {whose} is {release}"
-            yield Cause("process.own-libcufile", what, fix, (f"/proc/{program.pid}/maps: {path}",))
+            values = {"version": version, "whose": whose, "release": release}
+            yield listed_cause("process.own-libcufile", (f"/proc/{program.pid}/maps: {path}",), **values)
 
 
 def _is_same(version: str, other: str) -> bool:

@@ -24,7 +24,7 @@ import secrets
 import tempfile
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..facts.document import NOT_FOUND, TIMED_OUT, Document, Ran
 from ..facts.unknown import Maybe, Unknown, if_known
@@ -36,9 +36,7 @@ from .condition import BROKEN, COMPAT, NVIDIA_FS, P2PDMA
 from .cufile_json import merged, parse_config
 from .pci import PciFacts
 from .register import collector
-
-if TYPE_CHECKING:
-    from ..evidence.recorder import EvidenceRequest, Recorder
+from .types import EvidenceRequest, Recorder
 
 
 @collector("proof")

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Iterable, Sequence, Tuple
 
 from ..facts.unknown import Unknown, if_known, known
 from ..paths import CUFILE, MOUNTINFO
+from .types import HostFacts, Mount
 
 if TYPE_CHECKING:
-    from ..facts import HostFacts
     from .environment import Variable
-    from .storage import Mount
 
 #: Most lines quoted from one source, and most characters of one line.
 LINES = 3

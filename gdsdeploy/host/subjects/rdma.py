@@ -14,25 +14,20 @@ import os
 import re
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ..facts.document import Document, recorded_lines, there
 from ..facts.unknown import Facts, UndecidedError, Unknown, follows, given, if_known, known, require
 from ..io.reading import beginning
 from ..model.expectation import Expectation
 from ..paths import CUFILE, INFINIBAND, INTERFACES
-from . import libcufile, quote, reference
+from . import libcufile, quote
 from .condition import NOTES, Cause, Condition, listed_cause, numbers, rule
 from .cufile_json import LIST, TABLE, given_keys, listed
 from .gpu import NO_GPU
-from .pci import GPU, NIC
-from .pci import addresses as pci_addresses
+from .pci import GPU, NIC, addresses as pci_addresses
 from .register import Steps, check, collector, not_applicable, passed
-
-if TYPE_CHECKING:
-    from ..evidence.recorder import EvidenceRequest, Recorder
-    from ..facts import HostFacts
-    from .storage import Mount
+from .types import EvidenceRequest, HostFacts, Mount, Recorder
 
 #: In a port's folder: the network interface of each entry of its GID table.
 NDEVS = "gid_attrs/ndevs"
@@ -41,15 +36,12 @@ NDEVS = "gid_attrs/ndevs"
 @collector("fit")
 def collect_fit(recorder: Recorder, _request: EvidenceRequest) -> None:
     recorder.excerpt("/proc/meminfo", "^MemTotal:")
-    for name in recorder.names(INFINIBAND):
-        device = INFINIBAND + "/" + name
+    for device in recorder.paths(INFINIBAND):
         recorder.link(device + "/device")
-        for interface in recorder.names(device + "/device/net"):
-            recorder.text(f"{INTERFACES}/{interface}/dev_port")
-        for port in recorder.names(device + "/ports"):
-            folder = device + "/ports/" + port
-            recorder.texts(folder, ("state", "rate", "link_layer"))
-            recorder.value("excerpts", f"{folder}/{NDEVS}", _lines_of_files)
+        recorder.texts(f"{INTERFACES}/{interface}/dev_port" for interface in recorder.names(device + "/device/net"))
+        for port in recorder.paths(device + "/ports"):
+            recorder.texts(("state", "rate", "link_layer"), port)
+            recorder.value("excerpts", f"{port}/{NDEVS}", _lines_of_files)
     recorder.command("ip-address", ["ip", "-json", "address", "show"])
 
 
@@ -235,7 +227,6 @@ def _row(row: Mapping[str, Any]) -> _Row:
 POLICY = "rdma_load_balancing_policy"
 #: Policies that use several adapters of a host well.
 SPREADING = ("RoundRobinMaxMin", "MaxMinFit")
-LINK_FIX = "check the cable, the switch port and, for InfiniBand, the subnet manager: ibstat, rdma link"
 
 
 @dataclass(frozen=True)
@@ -259,8 +250,7 @@ def present(facts: HostFacts) -> Condition:
 
 
 def _no_adapter() -> Cause:
-    fix = "if the host has an adapter, load its driver (mlx5_ib on ConnectX), then list the adapters: rdma link"
-    return Cause("rdma.no-adapter", "there is no RDMA adapter", fix, (f"{INFINIBAND}: empty",))
+    return listed_cause("rdma.no-adapter", (f"{INFINIBAND}: empty",))
 
 
 def ports(facts: HostFacts) -> Tuple[RdmaPort, ...]:
@@ -286,9 +276,7 @@ def links(facts: HostFacts) -> Condition:
     """Every RDMA adapter has an active port."""
     every = ports(facts)
     down = [each.device for each in devices(every) if not each.active]
-    what = "no port of {} is active".format(", ".join(down))
-    fix = LINK_FIX + f"; or remove its addresses from {LIST} in cufile.json"
-    return Condition(not down, lambda: Cause("rdma.link-down", what, fix, _shown(every), reference.NFS))
+    return Condition(not down, lambda: listed_cause("rdma.link-down", _shown(every), names=", ".join(down)))
 
 
 def _shown(every: Iterable[RdmaPort]) -> Tuple[str, ...]:
@@ -380,16 +368,14 @@ def usable_addresses(facts: HostFacts, client: Optional[Client], mount: Optional
     yield Condition(lambda: bool(require(adapters)), foreign)
     if not isinstance(adapters, Unknown) and adapters:
         names = list(dict.fromkeys(each.device for each in adapters.values()))
-        what = "no port is active on the adapters that cufile.json lists: {}".format(", ".join(names))
         lines = _shown(port for port in facts.network.ports if port.device in names)
-        cause = Cause("rdma.no-link", what, LINK_FIX, lines[: quote.LINES], reference.USERSPACE_RDMA)
+        cause = listed_cause("rdma.no-link", lines[: quote.LINES], names=", ".join(names))
         yield Condition(any(each.active for each in adapters.values()), cause)
 
 
 def _no_addresses(facts: HostFacts, what: str) -> Cause:
-    fix = f"set properties.{LIST} to the addresses of the adapters; the profile's `fit` does this for each host"
     evidence = quote.setting(facts, "properties", LIST) or (f"{CUFILE}: there is no such file",)
-    return Cause("rdma.no-addresses", what, fix, evidence, reference.PARAMETERS)
+    return listed_cause("rdma.no-addresses", evidence, what)
 
 
 @rule(NOTES, 42)
@@ -403,17 +389,12 @@ def adapter_notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
         return
     policy = if_known(lambda: facts.cufile.setting("properties", POLICY, "RoundRobin"), SPREADING[0])
     if policy not in SPREADING:
-        host = f"a host with {len(gpus)} GPUs and {len(adapters)} network adapters"
-        what = f"properties.{POLICY} is {policy} on {host}"
-        fix = f"set properties.{POLICY} to RoundRobinMaxMin, which spreads GPUs over their nearest adapters"
-        yield Cause("rdma.policy", what, fix, quote.setting(facts, "properties", POLICY), reference.PARAMETERS)
+        values = {"policy": str(policy), "gpus": str(len(gpus)), "adapters": str(len(adapters))}
+        yield listed_cause("rdma.policy", quote.setting(facts, "properties", POLICY), **values)
     distances = {topology.nearest(gpu.label, NIC)[0] for gpu in gpus}
     routing = if_known(lambda: facts.cufile.setting("properties", "rdma_dynamic_routing", False), False)
     if len(distances) > 1 and routing is not True:
-        what = "some GPUs are farther from every adapter than others, and dynamic routing is off"
-        fix = "set properties.rdma_dynamic_routing to true: far GPUs then reach an adapter through the nearest GPU"
-        evidence = quote.setting(facts, "properties", "rdma_dynamic_routing")
-        yield Cause("rdma.no-routing", what, fix, evidence, reference.PARAMETERS)
+        yield listed_cause("rdma.no-routing", quote.setting(facts, "properties", "rdma_dynamic_routing"))
 
 
 @rule(NOTES, 43)
@@ -434,7 +415,7 @@ def write_notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     what = f"writes to {mount.mount_point} take compat mode: {key} isn't true"
     fix = f"if your servers and client allow writes over RDMA, set {key} to true"
     evidence = quote.setting(facts, "fs", client.write_key) or (f"{CUFILE}: there is no such file",)
-    yield Cause("cufile.no-rdma-writes", what, fix, evidence, reference.PARAMETERS)
+    yield listed_cause("cufile.no-rdma-writes", evidence, what, fix)
 
 
 def no_rdma(_facts: HostFacts, expectation: Expectation) -> str:

@@ -7,17 +7,14 @@ A fact that isn't known ends it with "could not tell" and the reason.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 from ..facts.unknown import UndecidedError, Unknown
 from ..model.discovery import import_modules
 from ..model.expectation import Expectation
 from ..model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN
 from .condition import Cause, Condition
-
-if TYPE_CHECKING:
-    from ..evidence.recorder import EvidenceRequest, Recorder
-    from ..facts import HostFacts
+from .types import EvidenceRequest, HostFacts, Recorder
 
 #: Subjects and their collectors, from the ground up: the order of reports and of collections.  A subject is the first
 #: word of its checks' ids; programs that can hang come last.  What isn't here follows, in the order of pages' names.

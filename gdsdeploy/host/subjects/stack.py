@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..facts.document import collected, group_of, once_for_alike
 from ..facts.unknown import Maybe, UndecidedError, Unknown, if_known, known
@@ -16,10 +16,7 @@ from . import filesystem
 from .condition import COMPAT, NOTES, NVIDIA_FS, P2PDMA, Cause, rule
 from .cufile_json import p2pdma_enabled, requests_p2pdma
 from .register import Answer, check, failed, passed
-
-if TYPE_CHECKING:
-    from ..facts import HostFacts
-    from .storage import Mount
+from .types import HostFacts, Mount
 
 #: Packages of DOCA whose version is that of its kernel modules.
 DOCA = ("doca-ofed", "doca-all", "doca-networking", "doca-roce")

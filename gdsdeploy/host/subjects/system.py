@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Mapping, Optional, Tuple
+from typing import Mapping, Optional, Tuple
 
 from ..facts.document import collected, there
 from ..facts.unknown import Facts, UndecidedError, fact, follows, given
@@ -11,12 +11,10 @@ from ..model.expectation import Expectation
 from ..model.system import family_of, fits, profile_name, release_fields
 from ..paths import OWN_NAME, OWN_PARENTS
 from .register import Answer, check, failed, not_applicable, passed
+from .types import HostFacts
 
 #: Ids of processors that an interrupt reaches without remapping.
 APIC_IDS = 255
-
-if TYPE_CHECKING:
-    from ..facts import HostFacts
 
 
 class OsFacts(Facts):

@@ -14,17 +14,16 @@ from ..facts.document import Document, collected, there
 from ..facts.unknown import Maybe, UndecidedError, Unknown, if_known, known, or_else, require
 from ..model.expectation import Expectation
 from ..paths import NODES, NVFS, PCI
-from . import quote, reference
+from . import quote
 from .condition import NOTES, Cause, Condition, condition, listed_cause, rule, weigh
 from .gpu import ARM, NO_GPU, STATIC_BYTES, WHOLE, X86, bar1, cached, grace, not_asked, of_all, of_some, with_bar1
 from .pci import BRIDGE, DISK, GPU, NIC, REDIRECTS, Function, Link, PciFacts, kind_of
 from .register import Answer, Steps, check, failed, not_applicable, passed
 from .storage import NVME
+from .types import HostFacts, Mount
 
 if TYPE_CHECKING:
-    from ..facts import HostFacts
     from .driver import DriverFacts
-    from .storage import Mount
 
 #: At most one switch; several; the host bridge; host bridges of one NUMA node; between NUMA nodes.
 PIX, PXB, PHB, NODE, SYS = "PIX", "PXB", "PHB", "NODE", "SYS"
@@ -400,7 +399,7 @@ def notes(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Cause]:
         what = f"an IOMMU passes the addresses of {function.address} through, which is slow on some platforms"
         evidence = quote.with_source(f"{PCI}/{function.address}/iommu_group/type", ["identity"])
         fix = "if I/O is slow, turn the IOMMU off: intel_iommu=off or amd_iommu=off"
-        yield Cause("platform.iommu", what, fix, evidence, reference.BEFORE_INSTALL)
+        yield listed_cause("platform.iommu", evidence, what, fix)
 
 
 @rule(NOTES, 40)
@@ -419,11 +418,9 @@ def nearness_notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     if far:
         what = "the nearest GPU to {} is at distance {}".format(", ".join(far), nearest[far[0]][0])
         fix = "move the data to disks under the same host bridge as the GPUs, or run the work on the nearest GPU"
-        yield Cause("platform.far-gpu", what, fix, evidence, reference.ACS)
+        yield listed_cause("platform.far-gpu", evidence, what, fix)
     if len(set(nearest.values())) > 1:
-        what = "the disks under this mount are near different GPUs, so part of every large read crosses the host"
-        fix = "stripe over disks that are near the same GPUs"
-        yield Cause("storage.spread", what, fix, evidence, reference.ACS)
+        yield listed_cause("storage.spread", evidence)
 
 
 #: Requests that the queue of an NVMe disk holds by default, which is as much as throughput needs: NVIDIA's gds-diag
@@ -438,11 +435,9 @@ def queue_notes(_facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     shallow = [(name, size) for name, size in sizes.items() if size < REQUESTS]
     if shallow:
         name, size = shallow[0]
-        what = f"the queue of {name} holds {size} requests"
         path = f"/sys/block/{name}/queue/nr_requests"
-        fix = f"for more throughput, raise {path} towards {REQUESTS}, as far as the disk allows"
         evidence = quote.with_source(path, [f"{name}: {size}" for name, size in shallow])
-        yield Cause("storage.queue-depth", what, fix, evidence, reference.ACS)
+        yield listed_cause("storage.queue-depth", evidence, disk=name, size=str(size))
 
 
 SEAT_HINT = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..facts.unknown import Maybe, UndecidedError, Unknown, as_dict, if_known, known
 from ..io import jsontext
@@ -18,9 +18,7 @@ from ..model.expectation import Expectation
 from .pci import GPU, Link
 from .register import Answer, check, failed, not_applicable, passed
 from .topology import DISTANCES, Node, Pair, Topology, degraded, link_words, resting
-
-if TYPE_CHECKING:
-    from ..facts import HostFacts
+from .types import HostFacts
 
 VERSION = 1
 LEGEND = (

@@ -23,8 +23,19 @@ from ..io import atomic, jsontext
 from ..io.prometheus import Metric, Sample, folders, text
 from ..io.wording import line
 from ..libcufile import counters as records
-from ..libcufile.counters import BOUNCED as THROUGH
-from ..libcufile.counters import COMPAT, NO_LIBRARY, POSIX, WAYS, Counters, Direction, Gpu, bounced_bytes, less, ways_of
+from ..libcufile.counters import (
+    BOUNCED as THROUGH,
+    COMPAT,
+    NO_LIBRARY,
+    POSIX,
+    WAYS,
+    Counters,
+    Direction,
+    Gpu,
+    bounced_bytes,
+    less,
+    ways_of,
+)
 from ..model import expectation
 from ..paths import EXPECTATION
 from ..subjects.processes import Program

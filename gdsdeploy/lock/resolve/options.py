@@ -180,8 +180,7 @@ def is_packaged(profile: Profile) -> bool:
 
 def require_packaged(where: str, profile: Profile, platform: StackPlatform) -> None:
     """Raise NoSolution where no package of the system has modules that a host can be held to."""
-    reason = platform.no_packaged_modules(profile.driver.flavour) if is_packaged(profile) else ""
-    if reason:
+    if reason := platform.no_packaged_modules(profile.driver.flavour) if is_packaged(profile) else "":
         raise NoSolution(f"{where}: modules: packaged isn't possible: {reason}", hint=f"Change that, {INSTEAD}")
 
 
@@ -227,8 +226,7 @@ def packaged_kernel(
     profile, platform, universe = task
     by_driver: dict[str, tuple[Candidate, ...]] = {}
     for one in modules.get(kernel.release, ()):
-        label = labels.get(one.driver.key) if one.driver is not None else None
-        if label:
+        if label := labels.get(one.driver.key) if one.driver is not None else None:
             by_driver[label] = (*by_driver.get(label, ()), one.package)
     name = platform.built_nvidia_fs(kernel.release)
     versions = universe.named(name) if profile.mode == "nvidia-fs" else []
@@ -346,7 +344,7 @@ def _add_drivers(options: Options, task: Task) -> None:
     profile, platform, universe = task
     names = platform.driver_packages(profile.driver.flavour, universe.names())
     holders = [candidate for name in names for candidate in universe.named(name)]
-    otherwise = f"the repositories have no {platform.driver_package(profile.driver.flavour)}"
+    otherwise = f"the repositories have no {platform.dkms_package[profile.driver.flavour]}"
     if holders:
         otherwise = f"no driver on offer is complete (the repositories have {', '.join(sorted(names))})"
     options.add("driver", profile.driver.version, _drivers(holders, task), otherwise)
@@ -559,8 +557,7 @@ class Search:
             all_facts = self.facts(picked)
             # Rules that could be judged before this option was chosen have admitted the choice already.
             new = [rule for rule in self.rules if rule.looks_at <= all_facts.keys() and not rule.looks_at <= subjects]
-            against = [verdict for verdict in judge(all_facts, new) if not verdict.allowed]
-            if against:
+            if against := [verdict for verdict in judge(all_facts, new) if not verdict.allowed]:
                 self.against += ((picked, verdict) for verdict in against)
                 blamed |= min((self._levels_of(verdict, picked) for verdict in against), key=sorted) - {level}
                 continue
@@ -584,10 +581,8 @@ class Search:
     def _dead(self, chosen: Choice) -> frozenset[int] | None:
         """The levels of options that were found not to go together, if these are among ``chosen``."""
         level_of = {id(option): level for level, option in enumerate(chosen)}
-        for options in self.dead:
-            if all(id(option) in level_of for option in options):
-                return frozenset(level_of[id(option)] for option in options)
-        return None
+        dead = next((options for options in self.dead if all(id(option) in level_of for option in options)), None)
+        return None if dead is None else frozenset(level_of[id(option)] for option in dead)
 
     def refused(self, final: Choice) -> list[RefusedChoice]:
         """What would have been preferred over ``final``, named by the first option in which it differs."""

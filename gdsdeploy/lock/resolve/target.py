@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gdsdeploy.errors import NoSolution, RepositoryUnusable
+from gdsdeploy.errors import NoSolution, RepositoryUnusable, translated
 from gdsdeploy.host.kmod.driver import OPEN
 from gdsdeploy.host.model.compat import (
     REFUSED,
@@ -20,10 +20,9 @@ from gdsdeploy.host.model.compat import (
     Combination,
     Rule,
     Verdict,
+    cautions,
     judge,
     parse_versions,
-    unknown_pairs,
-    without_builds,
 )
 from gdsdeploy.lock.lockfile import pins
 from gdsdeploy.lock.resolve import dependencies, options
@@ -82,8 +81,7 @@ def checked_modules(
     """
     by_name = {package.package: package for package in packages}
     for module in modules:
-        reason = next(_objections(release, driver, flavour, module), "")
-        if reason:
+        if reason := next(_objections(release, driver, flavour, module), ""):
             raise unusable_modules(by_name[module.package], f"/lib/modules/{module.release}/{module.file} {reason}")
     present = {module.module for module in modules}
     for name, part in ((_DRIVER, "driver-modules"), (_NVIDIA_FS, "nvidia-fs-modules")):
@@ -423,10 +421,8 @@ def resolve(
 
 def enabled(where: str, profile: Profile, platform: StackPlatform, universe: Universe) -> Universe:
     """The universe with the module streams of the profile; raises NoSolution saying ``where`` there are none."""
-    try:
+    with translated(NoSolution, lambda error: NoSolution(f"{where}: {error.message}", hint=error.hint)):
         return universe.with_streams(platform.module_streams(profile.driver.version, profile.driver.flavour))
-    except NoSolution as error:
-        raise NoSolution(f"{where}: {error.message}", hint=error.hint) from None
 
 
 def base(profile: Profile, platform: StackPlatform) -> dict[str, str | None]:
@@ -535,7 +531,7 @@ def _resolution(
     driver, kernel, nvidia_fs, libcufile, *_ = choice
     facts = _facts(search, choice, packages, platform)
     verdicts = judge(facts, search.rules)
-    cautions = {rule.id for rule in search.rules if rule.is_warning}
+    careful = {rule.id for rule in search.rules if rule.is_warning}
     maker = dependencies.packaging(profile, platform, choice)
     version, flavour = str(driver.facts["driver"]), profile.driver.flavour
     in_packages: tuple[PackagedModule, ...] = ()
@@ -560,7 +556,7 @@ def _resolution(
         nvidia_fs=locked_nvidia_fs,
         libcufile=Component(version=str(libcufile.facts["libcufile"])),
         gds_tools=Component(version=platform.upstream_version(libcufile.packages["gds-tools"].version)),
-        rules=tuple(sorted({v.rule for v in verdicts if v.warning or v.rule not in cautions})),
+        rules=tuple(sorted({v.rule for v in verdicts if v.warning or v.rule not in careful})),
         # A kernel's names follow from its release and its package.
         judged={subject: value for subject, value in sorted(facts.items()) if isinstance(value, str)},
         pins=pins(profile),
@@ -571,9 +567,9 @@ def _resolution(
         indices=tuple(sorted(indices, key=lambda index: (index.repository, index.suite))),
         packages=packages,
     )
-    warnings = [verdict for verdict in (*verdicts, *unknown_pairs(facts, verdicts)) if verdict.warning]
+    warnings = cautions(facts, verdicts, built=bool(in_packages))
     if in_packages:
-        warnings = [*without_builds(warnings), *packaged_warnings(modules(packages))]
+        warnings += packaged_warnings(modules(packages))
     return Resolution(target, tuple(warnings), adoption.left_out)
 
 

@@ -15,7 +15,7 @@ from gdsdeploy.converge.files import Files
 from gdsdeploy.converge.machine import Machine, packages_for, superseded
 from gdsdeploy.converge.plan_fleet import facts_to_fit, names_to_fit, write_run_files
 from gdsdeploy.cufile.render import FitTarget
-from gdsdeploy.errors import GdsError, HostUnfit, RollbackFailed, RolloutRefused
+from gdsdeploy.errors import GdsError, HostUnfit, RollbackFailed, RolloutRefused, translated
 from gdsdeploy.host.io.wording import first_few
 from gdsdeploy.lock import releases
 from gdsdeploy.model.events import ModulesBefore
@@ -35,7 +35,7 @@ _BUILT = ("build", "audit", "sign")
 def towards_before(work: Work) -> Work:
     """The same work towards the lock that the host had; raises RollbackFailed where that is not known."""
     last_release = work.facts.release
-    try:
+    with translated(RolloutRefused, lambda error: RollbackFailed(error.message, hint=error.hint)):
         if last_release is not None:
             return work.towards(releases.of_plan(work.fleet_path, last_release.lock, last_release.fleet))
         release = upgrade.release_of(work, work.facts.current or "")
@@ -45,8 +45,6 @@ def towards_before(work: Work) -> Work:
                 hint=f"Provision it with the lock that it should have: gdsdeploy provision {work.fleet_path}",
             )
         return work.towards(release)
-    except RolloutRefused as error:
-        raise RollbackFailed(error.message, hint=error.hint) from None
 
 
 def undo(work: Work) -> dict[str, Any]:
@@ -81,12 +79,13 @@ def undo(work: Work) -> dict[str, Any]:
 def _supply(back: Work, shelf: RunArchives) -> Supply:
     """Where its modules come from; an archive from the cache is then in the run's folder."""
     modules = back.facts.modules_before or ModulesBefore()
-    if modules.mode == "build":
-        return Supply("build", "it has built them before", modules.want)
-    if modules.mode == "packaged":
-        return Supply("packaged", "it has had them from packages", modules.want)
-    if modules.archive:
-        return Supply("receive", "it has kept what it had", modules.want)
+    match modules.mode:
+        case "build":
+            return Supply("build", "it has built them before", modules.want)
+        case "packaged":
+            return Supply("packaged", "it has had them from packages", modules.want)
+        case _ if modules.archive:
+            return Supply("receive", "it has kept what it had", modules.want)
     shelf.look(modules.want, [modules.origin])
     return Supply(
         "receive", "the controller has kept a build of its key", modules.want, cached=True, origin=modules.origin
@@ -107,10 +106,8 @@ def _machine(back: Work, shelf: RunArchives) -> Machine:
 
 def _snapshot(work: Work) -> answers.Snapshot:
     """The snapshot from before the first change, which every changed machine has.  Raises RollbackFailed."""
-    try:
+    with translated(HostUnfit, lambda error: RollbackFailed(error.message, hint=error.hint)):
         return answers.SNAPSHOT.read(work.name, work.facts.snapshot)
-    except HostUnfit as error:
-        raise RollbackFailed(error.message, hint=error.hint) from None
 
 
 def _restore_variables(work: Work, back: Work) -> dict[str, Any]:

@@ -13,8 +13,7 @@ from gdsdeploy.cli import end_with, options
 from gdsdeploy.cli.verbs import Verbs
 from gdsdeploy.errors import NameUnknown, did_you_mean
 from gdsdeploy.host.io.wording import aligned
-from gdslab import firmware as firmwares
-from gdslab import lifecycle, requirements, ssh, standin, systems
+from gdslab import firmware as firmwares, lifecycle, requirements, ssh, standin, systems
 from gdslab.errors import LabUnavailable
 from gdslab.guest import RELEASES
 from gdslab.state import Lab, all_labs

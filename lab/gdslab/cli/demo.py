@@ -7,9 +7,7 @@ import time
 import click
 
 from gdsdeploy import console
-from gdsdeploy.cli import lock as lock_verb
-from gdsdeploy.cli import provision as provision_verb
-from gdsdeploy.cli import validate as validate_verb
+from gdsdeploy.cli import lock as lock_verb, provision as provision_verb, validate as validate_verb
 from gdslab import lifecycle, standin
 from gdslab.errors import LabUnavailable
 from gdslab.state import Lab

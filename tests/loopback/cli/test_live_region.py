@@ -15,12 +15,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import SURELY
+
+STILL = "  still at work: Provisioning gpu1 for "
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f\x9b]")
-#: A step of which one host is at work; it ends after some seconds, or by Ctrl-C, as a verb does.
-PROGRAM = """
+BEAT = 0.4
+#: A step of which one host is at work; it ends once a file is there, or by Ctrl-C, as a verb does.
+PROGRAM = f"""
 import sys, time
+from pathlib import Path
 from gdsdeploy import cli, console
-console.BEAT = 0.4
+console.BEAT = {BEAT}
 console.configure(quiet="quiet" in sys.argv)
 class Group:
     def main(self, **settings):
@@ -28,9 +33,11 @@ class Group:
             console.board.begin("build1", "gds_modules: Build nvidia", ago=400.0)
             with console.step("Reading trixie"):
                 console.say("a line above")
-                time.sleep(float(sys.argv[1]))
+                time.sleep(3 * console.BEAT if "quiet" in sys.argv else 0)
+                while not Path(sys.argv[1]).exists():
+                    time.sleep(0.05)
             console.board.end("build1")
-        console.data('{"a": 1}')
+        console.data('{{"a": 1}}')
 cli.group = Group()
 cli.main()
 """
@@ -42,12 +49,18 @@ def environment(state: Path, more: Mapping[str, str]) -> dict[str, str]:
     return {**plain, "TERM": "xterm-256color", "GDSDEPLOY_STATE_DIR": str(state), "PYTHONPATH": str(Path.cwd()), **more}
 
 
-def in_terminal(state: Path, *argv: str, interrupt: bool = False, **more: str) -> tuple[int, str]:
-    """(exit status, everything that a terminal gets).  interrupt: press Ctrl-C once something is shown."""
+def in_terminal(
+    state: Path, *argv: str, text: str = "", times: int = 1, interrupt: bool = False, **more: str
+) -> tuple[int, str]:
+    """(exit status, everything that a terminal gets); the program ends once ``text`` is shown ``times``.
+
+    interrupt: by Ctrl-C.
+    """
+    go = state / "go"
     pid, terminal = pty.fork()
     if pid == 0:
-        os.execve(sys.executable, [sys.executable, "-c", PROGRAM, *argv], environment(state, more))
-    output, deadline, pressed = b"", time.monotonic() + 60, False
+        os.execve(sys.executable, [sys.executable, "-c", PROGRAM, str(go), *argv], environment(state, more))
+    output, deadline, told = b"", time.monotonic() + SURELY, False
     while time.monotonic() < deadline:
         if select.select([terminal], [], [], 0.2)[0]:
             try:
@@ -57,38 +70,56 @@ def in_terminal(state: Path, *argv: str, interrupt: bool = False, **more: str) -
             if not chunk:
                 break
             output += chunk
-        if interrupt and not pressed and b"Build nvidia" in output:
-            os.write(terminal, b"\x03")
-            pressed = True
+        if not told and output.count(text.encode()) >= times:
+            told = True
+            if interrupt:
+                os.write(terminal, b"\x03")
+            else:
+                go.touch()
     os.close(terminal)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), output.decode().replace("\r\n", "\n")
 
 
-def in_pipes(state: Path, *argv: str, **more: str) -> tuple[str, str]:
-    """Standard output and standard error."""
-    command = [sys.executable, "-c", PROGRAM, *argv]
-    done = subprocess.run(command, env=environment(state, more), capture_output=True, text=True, check=True, timeout=60)
-    return done.stdout, done.stderr
+def in_pipes(state: Path, *argv: str, beats: int, **more: str) -> tuple[str, str]:
+    """Standard output, and standard error with so many heartbeats or some more."""
+    go = state / "go"
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(go), *argv], env=environment(state, more), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stderr
+        err = ""
+        while err.count(STILL) < beats:
+            line = process.stderr.readline()
+            assert line, err
+            err += line
+        go.touch()
+        err += process.stderr.read()
+        assert process.stdout
+        out = process.stdout.read()
+    assert process.returncode == 0
+    return out, err
 
 
 def test_a_terminal_shows_who_is_at_work_and_is_left_clean(tmp_path: Path) -> None:
-    status, output = in_terminal(tmp_path, "2.2")
+    shown = "build1: gds_modules: Build nvidia for 7 min"
+    status, output = in_terminal(tmp_path, text=shown, times=3)
     assert status == 0
-    assert output.count("build1: gds_modules: Build nvidia for 7 min") >= 3, "it is redrawn"
+    assert output.count(shown) >= 3, "it is redrawn"
     assert "‣ Reading trixie for " in output
     assert output.count("\x1b[?25l") == output.count("\x1b[?25h") == 1, "the cursor is hidden, and shown again"
     after = output.rpartition("\x1b[?25h")[2]
     assert "at work" not in output, "no heartbeat beside it"
-    assert re.sub(r"\x1b\[[0-9;]*[A-Za-z]|\r", "", after).split("\n")[:2] == ["  ✓ Provisioning gpu1 (2 s)", '{"a": 1}']
-    assert screen(output) == ["a line above", "  ✓ Reading trixie (2 s)", "  ✓ Provisioning gpu1 (2 s)", '{"a": 1}']
+    end = ["  ✓ Provisioning gpu1 (N s)", '{"a": 1}']
+    assert timeless(re.sub(r"\x1b\[[0-9;]*[A-Za-z]|\r", "", after).split("\n")[:2]) == end
+    assert timeless(screen(output)) == ["a line above", "  ✓ Reading trixie (N s)", *end]
 
 
 def test_interruption_leaves_the_terminal_clean(tmp_path: Path) -> None:
-    status, output = in_terminal(tmp_path, "30", interrupt=True)
+    status, output = in_terminal(tmp_path, text="Build nvidia", interrupt=True)
     assert status == -signal.SIGINT
     assert output.count("\x1b[?25l") == output.count("\x1b[?25h") == 1
-    lines = screen(output)
-    assert [re.sub(r"\d+ s", "N s", line).replace("^C", "") for line in lines] == [
+    assert timeless(screen(output.replace("^C", ""))) == [
         "a line above",
         "  ✗ Reading trixie (N s)",
         "  ✗ Provisioning gpu1 (N s)",
@@ -99,25 +130,32 @@ def test_interruption_leaves_the_terminal_clean(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("more", [{}, {"FORCE_COLOR": "1"}, {"TTY_COMPATIBLE": "1"}, {"TERM": "dumb"}])
 def test_pipes_get_heartbeats_on_standard_error_only(tmp_path: Path, more: dict[str, str]) -> None:
-    out, err = in_pipes(tmp_path, "1.5", **more)
+    begin = time.monotonic()
+    out, err = in_pipes(tmp_path, beats=2, **more)
+    most = (time.monotonic() - begin) / BEAT
     assert out == '{"a": 1}\n'
     assert not CONTROL.search(err)
-    beats = [line for line in err.splitlines() if line.startswith("  still at work: Provisioning gpu1 for ")]
-    assert 2 <= len(beats) <= 4
+    beats = [line for line in err.splitlines() if line.startswith(STILL)]
+    assert 2 <= len(beats) <= most
     assert all("; build1: gds_modules: Build nvidia for 7 min" in line for line in beats)
     assert err.splitlines()[:2] == ["‣ Provisioning gpu1 …", "‣ Reading trixie …"]
 
 
 def test_a_dumb_terminal_gets_lines(tmp_path: Path) -> None:
-    status, output = in_terminal(tmp_path, "1", TERM="dumb")
+    status, output = in_terminal(tmp_path, text=STILL, TERM="dumb")
     assert status == 0
     assert not CONTROL.search(output)
-    assert "  still at work: Provisioning gpu1 for " in output
+    assert STILL in output
 
 
 def test_quiet_says_nothing(tmp_path: Path) -> None:
-    assert in_pipes(tmp_path, "1", "quiet") == ('{"a": 1}\n', "")
-    assert in_terminal(tmp_path, "1", "quiet") == (0, '{"a": 1}\n')
+    assert in_pipes(tmp_path, "quiet", beats=0) == ('{"a": 1}\n', "")
+    assert in_terminal(tmp_path, "quiet") == (0, '{"a": 1}\n')
+
+
+def timeless(lines: list[str]) -> list[str]:
+    """The lines with N in place of seconds."""
+    return [re.sub(r"\d+ s", "N s", line) for line in lines]
 
 
 def screen(output: str) -> list[str]:

@@ -137,6 +137,23 @@ def test_exit_codes(
     assert f"of {len(plans)} hosts: nothing to do" in out
 
 
+def test_what_isnt_known_of_a_lock_is_said_once_for_all_of_its_profiles(
+    make_fleet: Make, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gdsdeploy.cli.provision.plan_fleet", lambda *_, **__: plan_fleet.FleetPlan({}, {}))
+    fleet = make_fleet(gpu1=RIGHT, gpu2={"profile": "wrong"})
+    right = lockfile.read(lockfile.beside(fleet.path)).targets["right"]
+    target = right.model_copy(update={"judged": {"cuda": "99.1", "driver": "550.1"}})
+    lockfile.write(lockfile.beside(fleet.path), lockfile.build({"right": target, "wrong": target}))
+    _, _, err = run("plan", fleet.path)
+    assert err.count("[cuda-newer]") == 1, err
+    assert "profiles right, wrong: [cuda-newer] No source about CUDA after" in " ".join(err.split())
+    _, out, _ = run("plan", fleet.path, "--limit", "gpu1", "--json")
+    warnings = {(each["profile"], each["rule"], each["verdict"]) for each in json.loads(out)["warnings"]}
+    assert ("right", "cuda-newer", "unknown") in warnings
+    assert {profile for profile, _, _ in warnings} == {"right"}
+
+
 def test_errors_of_every_kind_name_the_fleet_file(make_fleet: Make, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise HostUnfit("gpu1: x", hint="Run: gdsdeploy topology FLEET --limit gpu1")

@@ -14,8 +14,7 @@ from gdsdeploy.cufile.model import get
 from gdsdeploy.cufile.render import FitTarget, fit, render_profile
 from gdsdeploy.errors import FleetInvalid, HostUnfit
 from gdsdeploy.host.facts import facts_from
-from gdsdeploy.host.subjects.path import MountPath
-from gdsdeploy.host.subjects.path import Path as Taken
+from gdsdeploy.host.subjects.path import MountPath, Path as Taken
 from gdsdeploy.host.subjects.proof import Proof
 from gdsdeploy.host.subjects.rdma import Address
 from gdsdeploy.model.fleet import Profile

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host.cli.gate import NPD_LENGTH
-from gdsdeploy.host.gate import gate
-from gdsdeploy.host.gate import gate as gate_slurm
+from gdsdeploy.host.gate import gate, gate as gate_slurm
 from gdsdeploy.host.io.scontrol import SlurmError
 from gdsdeploy.run import which
 from tests.loopback import loopback_slurm

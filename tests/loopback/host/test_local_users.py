@@ -25,8 +25,7 @@ from gdsdeploy.host.apply import lock
 from gdsdeploy.host.apply.files import FOLDER, File, entry
 from gdsdeploy.host.apply.gate import _leftovers
 from gdsdeploy.host.apply.host import ManagedHost
-from gdsdeploy.host.build.kbuild import Log
-from gdsdeploy.host.build.kbuild import place as place_modules
+from gdsdeploy.host.build.kbuild import Log, place as place_modules
 from gdsdeploy.host.errors import ApplyError, CannotTellError, HostError
 from gdsdeploy.host.evidence import NOTHING
 from gdsdeploy.host.evidence.recorder import Recorder
@@ -78,7 +77,7 @@ class Hostile:
         process = FORK.Process(target=plant, args=(self.folder, self.victim, name, os.getpid(), ready))
         process.start()
         try:
-            assert ready.wait(20)
+            assert ready.wait(300)
             yield
         finally:
             process.kill()

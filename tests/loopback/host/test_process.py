@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host import process
+from tests.patience import SURELY, with_time
 
 CODE = """
 import os, signal
@@ -56,12 +58,12 @@ def test_a_missing_directory_is_an_answer_too() -> None:
 
 
 def test_a_program_past_its_time_is_killed_with_its_children() -> None:
-    start = time.monotonic()
-    done = process.run(["sh", "-c", "echo begun; sleep 60 & sleep 60"], 0.5)
-    assert time.monotonic() - start < 10
+    start, argv = time.monotonic(), ["sh", "-c", "echo begun; sleep 600 & sleep 600"]
+    done = with_time(lambda limit: process.run(argv, limit), lambda done: done.stdout)
+    assert time.monotonic() - start < SURELY
     assert done.status == process.TIMED_OUT
     assert done.stdout == "begun\n"
-    assert "killed after 0.5 s" in done.stderr
+    assert re.search(r"killed after \d+ s", done.stderr)
 
 
 def test_output_is_bounded_and_the_program_still_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,9 +101,9 @@ def test_pipe_stops_writing_at_its_limit(tmp_path: Path) -> None:
 def test_pipe_ends_a_program_that_passes_the_limit_and_would_go_on_for_ever(tmp_path: Path) -> None:
     start = time.monotonic()
     with Path("/dev/null").open("rb") as source, (tmp_path / "out").open("w+b") as sink:
-        done = process.pipe(["yes"], source, sink, timeout=30, limit=70_000)
+        done = process.pipe(["yes"], source, sink, timeout=600, limit=70_000)
     assert (done.truncated, done.status) == (True, -13)
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < SURELY
 
 
 def test_pipe_reports_a_sink_that_takes_nothing(tmp_path: Path) -> None:
@@ -125,16 +127,15 @@ def test_an_interrupted_program_ends_first() -> None:
     assert running.stdout.readline() == b"began\n"
     running.send_signal(signal.SIGINT)
     assert running.stdout.read() == b"interrupted\nTrue\n"
-    assert running.wait(10) == 0
+    assert running.wait(SURELY) == 0
 
 
 def test_what_the_program_left_is_whole() -> None:
     came: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _frame: came.append(number))
     try:
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
         with process.defer_signals():
-            done = process.run(["sh", "-c", "sleep 0.8; echo whole"], 30)
+            done = process.run(["sh", "-c", f"kill -TERM {os.getpid()}; sleep 0.2; echo whole"], 30)
             assert came == []
         assert (done.status, done.stdout) == (0, "whole\n")
         assert came == [signal.SIGTERM]

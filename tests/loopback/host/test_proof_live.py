@@ -21,6 +21,7 @@ from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.libcufile import probe
 from gdsdeploy.host.subjects import proof
 from gdsdeploy.host.subjects.proof import BROKEN, COMPAT, Proof, proofs
+from tests.patience import SURELY
 
 CUDA = """
 #include <stdlib.h>
@@ -197,7 +198,7 @@ def test_a_library_that_never_returns_is_ended(mount: Path, monkeypatch: pytest.
     begin = time.monotonic()
     source = HEAD + "Error cuFileDriverOpen(void) { for (;;) pause(); }\n" + READS
     commands, results = tried(monkeypatch, source, mount, 1.5)
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < SURELY
     assert {run["status"] for run in commands.values()} == {124}
     assert [result.path for result in results] == [BROKEN, BROKEN]
     assert "did not return in time" in results[0].how
@@ -222,7 +223,7 @@ def test_a_mount_that_is_gone_neither_ends_nor_holds_the_tries(mount: Path, monk
     real = os.unlink
 
     def unlink(path: str, **more: Any) -> None:
-        time.sleep(60 if str(path).startswith(str(mount)) else 0)
+        time.sleep(600 if str(path).startswith(str(mount)) else 0)
         real(path, **more)
 
     monkeypatch.setattr(os, "unlink", unlink)
@@ -232,7 +233,7 @@ def test_a_mount_that_is_gone_neither_ends_nor_holds_the_tries(mount: Path, monk
     results = proofs(Document({"commands": commands}))
     assert commands["cufile-proof"]["status"] == 0
     assert [one.path for one in results[str(mount.parent / "other")]] == [COMPAT, COMPAT]
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < SURELY
 
 
 def test_without_libraries_nothing_is_proven(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,7 @@ class _Host(paramiko.ServerInterface):
 
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
         if not self._server.runs:
-            threading.Event().wait(30)
+            threading.Event().wait(600)
         threading.Thread(target=self._server.answer, args=(self._name, command, channel), daemon=True).start()
         return True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 import time
@@ -21,6 +22,7 @@ from gdsdeploy.ssh import endpoint, transport
 from gdsdeploy.ssh.endpoint import Answer, Endpoint
 from gdsdeploy.ssh.transport import Meter
 from tests.loopback.hostile.hostile_server import Question, Reply, Server, endless, text
+from tests.patience import SURELY, with_time
 
 MIB = 2**20
 DEEP = "[" * 50_000
@@ -44,11 +46,11 @@ def lying(tmp_path: Path) -> Iterator[Make]:
         server.close()
 
 
-def ask(*hosts: Endpoint, timeout: float = 20) -> dict[str, Answer]:
+def ask(*hosts: Endpoint, timeout: float = 600) -> dict[str, Answer]:
     return {answer.host: answer for answer in transport.fan_out(hosts, b"program", ["evidence"], timeout=timeout)}
 
 
-def beside(server: Server, timeout: float = 20) -> Answer:
+def beside(server: Server, timeout: float = 600) -> Answer:
     """The liar's answer; the honest host's is as it should be."""
     answers = ask(server.endpoint("liar"), server.endpoint("honest"), timeout=timeout)
     assert answers["honest"].document == {"fine": 1}, answers["honest"].error
@@ -103,7 +105,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def soon_too_large(answer: Answer) -> None:
     """It was cut off at the limit, long before its time was up."""
     assert "larger than 1 MiB" in str(answer.error)
-    assert answer.seconds < 15
+    assert answer.seconds < SURELY
 
 
 @pytest.mark.usefixtures("small")
@@ -137,22 +139,24 @@ def test_a_server_that_ignores_the_window_is_cut_off(lying: Make) -> None:
 
 @pytest.mark.parametrize("pace", ["drip", "silence"])
 def test_a_slow_drip_ends_at_the_hosts_time(lying: Make, pace: str) -> None:
-    begin = time.monotonic()
-    answer = beside(lying(endless(b" " if pace == "drip" else b"", 0.2)), timeout=2)
-    assert isinstance(answer.error, HostUnreachable)
-    assert "no answer within 2 s" in answer.error.message
-    assert time.monotonic() - begin < 8
+    server = lying(endless(b" " if pace == "drip" else b"", 0.2))
+    hosts = server.endpoint("liar"), server.endpoint("honest")
+    answers = with_time(lambda limit: ask(*hosts, timeout=limit), lambda answers: answers["honest"].document)
+    assert answers["honest"].document == {"fine": 1}, answers["honest"].error
+    liar = answers["liar"]
+    assert isinstance(liar.error, HostUnreachable)
+    assert re.search(r"no answer within \d+ s", liar.error.message)
+    assert liar.seconds < SURELY
 
 
 def test_a_request_that_is_never_answered_ends_at_the_hosts_time(lying: Make) -> None:
     """paramiko waits for that answer without a limit."""
     server = lying(text("{}"))
     server.runs = False
-    begin = time.monotonic()
     answer = ask(server.endpoint("liar"), timeout=1)["liar"]
     assert isinstance(answer.error, HostUnreachable)
     assert "no answer within 1 s" in answer.error.message
-    assert time.monotonic() - begin < 8
+    assert answer.seconds < SURELY
 
 
 @pytest.mark.parametrize("line", [b"x", b"\n", b"SSH-2.0-x\r\n" + b"\xff" * 999, b"a line\r\n"])
@@ -171,11 +175,10 @@ def test_what_is_no_ssh_is_bounded_too(lying: Make, line: bytes) -> None:
 
         threading.Thread(target=greet, daemon=True).start()
         end = replace(server.endpoint("liar"), port=listening.getsockname()[1])
-        begin = time.monotonic()
         answer = ask(end, timeout=3)["liar"]
         assert answer.error is not None
         assert answer.error.exit_code in {20, 22}
-        assert time.monotonic() - begin < 12
+        assert answer.seconds < SURELY
 
 
 def test_whatever_one_host_sets_off_the_others_are_answered_for(lying: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,17 +206,30 @@ def test_the_worst_answer_of_all_takes_little_memory() -> None:
             tracemalloc.stop()
 
 
+class Taken(transport.Room):
+    """Room that others have, until somebody asks for it in vain."""
+
+    def __init__(self) -> None:
+        super().__init__(100_000)
+        self.in_vain = 0
+
+    def take(self, size: int) -> bool:
+        if super().take(size):
+            return True
+        if not self.in_vain:
+            self.give(MIB - 100_000)
+        self.in_vain += 1
+        return False
+
+
 def test_answers_wait_for_room(lying: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """What others have taken is waited for, and given back in the end."""
-    room = transport.Room(MIB)
-    assert room.take(MIB - 100_000)
+    room = Taken()
     monkeypatch.setattr(transport, "Meter", lambda limit: Meter(limit, room))
-    server = lying(text({"a": "x" * (MIB // 2)}))
-    threading.Timer(1.0, room.give, [MIB - 100_000]).start()
-    answer = ask(server.endpoint("liar"))["liar"]
+    answer = ask(lying(text({"a": "x" * (MIB // 2)})).endpoint("liar"))["liar"]
     assert answer.error is None, answer.error
-    assert answer.seconds > 0.9
-    end = time.monotonic() + 5
+    assert room.in_vain
+    end = time.monotonic() + SURELY
     while room._left < MIB:
         assert time.monotonic() < end, "room is lost"
         time.sleep(0.02)

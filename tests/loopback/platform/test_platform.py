@@ -127,7 +127,7 @@ def test_every_release_of_ubuntu_reads_its_own_suites() -> None:
     ],
 )  # fmt: skip
 def test_what_could_move_the_stack_is_kept_out(os: str, package: str, out: bool) -> None:
-    globs = stack_platform_for(os).kept_out()
+    globs = stack_platform_for(os).kept_out
     assert any(fnmatch.fnmatchcase(package, glob) for glob in globs) is out
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from gdsdeploy.model.rollout import Outcome
 from gdsdeploy.model.rollout_settings import Notify
 from gdsdeploy.rollout import notify
 from gdsdeploy.rollout.notify import Notifier, is_reported
+from tests.patience import SURELY, wait_for
 
 TOKEN = "s3cr3t-t0ken"
 HALTED = Event(7, 1795258800.25, Kind.HALTED, data={"reason": "1 of 1 canaries failed"})
@@ -91,7 +93,7 @@ def notifier(tmp_path: Path, warnings: list[str], **settings: Any) -> Notifier:
     quick = {key: settings.pop(key) for key in ("pauses", "answer") if key in settings}
     return Notifier(
         Notify.model_validate(settings), rollout="20261121T1054-7f3a", fleet=fleet, warn=warnings.append,
-        **{"pauses": (0.01, 0.01), "answer": 0.5, **quick},
+        **{"pauses": (0.01, 0.01), "answer": SURELY, **quick},
     )  # fmt: skip
 
 
@@ -143,8 +145,10 @@ def test_what_a_webhook_may_do(
 ) -> None:
     server = serve(*answers)
     private(tmp_path / "token", TOKEN)
-    with notifier(tmp_path, warnings, webhook=server.address, token_file="token", answer=0.2) as tell:
+    answer = 0.2 if 9.0 in answers else SURELY
+    with notifier(tmp_path, warnings, webhook=server.address, token_file="token", answer=answer) as tell:
         tell(HALTED)
+        assert wait_for(lambda: len(server.got) == tries)
     assert len(server.got) == tries
     assert len({headers["Idempotency-Key"] for headers, _ in server.got}) == 1
     assert warnings == ([f"notification: the webhook at 127.0.0.1 {complaint}"] if complaint else [])
@@ -155,14 +159,13 @@ def test_nobody_waits_for_a_webhook_that_hangs(
     serve: Callable[..., Server], tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notify, "WAITING", 5)
-    server = serve(60.0)
-    tell = notifier(tmp_path, warnings, webhook=server.address, answer=60.0)
+    server = serve(600.0)
+    tell = notifier(tmp_path, warnings, webhook=server.address, answer=600.0)
     begin = time.monotonic()
     for number in range(1, 201):
         tell(Event(number, 0.0, Kind.HALTED))
-    assert time.monotonic() - begin < 1, "telling is not waiting"
     tell.close(0.2)
-    assert time.monotonic() - begin < 2, "closing waits for so long and no longer"
+    assert time.monotonic() - begin < SURELY, "telling is not waiting, and closing waits for so long and no longer"
     assert warnings == [
         "notification: events come faster than they can be sent; the oldest were dropped",
         "notification: not all events were sent within 0.2 s",
@@ -200,16 +203,15 @@ def test_whatever_goes_wrong_is_said_once_and_the_next_event_is_sent(
         program.write_text("#!/bin/sh\n" if command == "notexec" else "\x7fELF?")
         program.chmod(0o644 if command == "notexec" else 0o755)
     server, settings = serve(), {"command": [str(program)]} if command else {}
+    gets, get = list[object](), queue.Queue.get
+    monkeypatch.setattr(queue.Queue, "get", lambda *words: (gets.append(words), get(*words))[1])
     with notifier(tmp_path, warnings, webhook=server.address, **settings) as tell:
         with monkeypatch.context() as stranger:
             for name, value in environment.items():
                 stranger.setenv(name, value)
             tell(HALTED)
             tell(HALTED)
-            begin = time.monotonic()
-            while (tell._queue.qsize() or not warnings) and time.monotonic() < begin + 5:
-                time.sleep(0.05)
-            time.sleep(0.2)
+            assert wait_for(lambda: len(gets) == 3), "it has done with both"
         tell(Event(8, 0.0, Kind.FINISHED))
     assert server.got[-1][1]["number"] == 8
     assert [text.startswith("notification: " + complaint.format(program)) for text in warnings] == [True], warnings
@@ -220,13 +222,11 @@ def test_a_command_runs_beside_the_fleet_file_and_may_leave_something_running(
     tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir("/")
-    (tmp_path / "tell").write_text("#!/bin/sh\nsleep 60 &\necho $! >pid\n")
+    (tmp_path / "tell").write_text("#!/bin/sh\nsleep 600 &\necho $! >pid\n")
     (tmp_path / "tell").chmod(0o755)
-    begin = time.monotonic()
     with notifier(tmp_path, warnings, command=["./tell"]) as tell:
         tell(HALTED)
-    assert time.monotonic() - begin < 10
-    assert warnings == []
+    assert warnings == [], "nothing waits for what it left"
     os.kill(int((tmp_path / "pid").read_text()), 9)
 
 

@@ -28,8 +28,7 @@ from gdsdeploy.model.events import Kind, RolloutFinished
 from gdsdeploy.model.rollout import Step, Wave
 from gdsdeploy.preflight import record
 from gdsdeploy.preflight.record import ModuleResult
-from gdsdeploy.rollout import journal, preconditions
-from gdsdeploy.rollout import preview as shown
+from gdsdeploy.rollout import journal, preconditions, preview as shown
 from gdsdeploy.rollout.preconditions import RolloutPreview, choose_participants
 from gdsdeploy.rollout.steps.answers import Status
 from gdsdeploy.ssh import transport
@@ -38,8 +37,7 @@ from tests.loopback.loopback_fleet import LoopbackFleet
 from tests.loopback.loopback_sshd import Sshd, free_port
 from tests.unit.rollout.asked import status, work
 from tests.unit.rollout.planned_fleet import CHANGE, PATIENT, Drains, PlannedFleet, trial
-from tests.unit.sample_rollouts import Story
-from tests.unit.sample_rollouts import plan as sample_plan
+from tests.unit.sample_rollouts import Story, plan as sample_plan
 
 GOLDEN = """\
 rollout ID: 2 hosts to change (1 with a reboot, 1 without a disruption), 1 with the lock already, 2 waves, about 25 min

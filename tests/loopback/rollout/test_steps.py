@@ -34,8 +34,7 @@ from gdsdeploy.errors import (
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply.model import REBOOT, Change
 from gdsdeploy.host.io.wording import line
-from gdsdeploy.host.rollout import reboot as host_status
-from gdsdeploy.host.rollout import snapshot as host_snapshot
+from gdsdeploy.host.rollout import reboot as host_status, snapshot as host_snapshot
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.rollout import Step, Task
 from gdsdeploy.model.rollout_settings import Rollout

@@ -18,10 +18,10 @@ from gdsdeploy.errors import HostKeyMismatch, HostUnreachable
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.ssh import sshconfig, transport
 from gdsdeploy.ssh.endpoint import Answer, Endpoint
-from gdsdeploy.ssh.transport import KnownKey, fingerprint, is_recorded, known_keys, record_name
-from gdsdeploy.ssh.transport import ask as fleet_ask
+from gdsdeploy.ssh.transport import KnownKey, ask as fleet_ask, fingerprint, is_recorded, known_keys, record_name
 from tests.loopback.loopback_sshd import Sshd
 from tests.loopback.ssh.test_transport import ask, refusal
+from tests.patience import SURELY, with_time
 
 Start = Callable[..., Sshd]
 
@@ -154,13 +154,17 @@ def test_a_proxy_that_ends_at_once(sshd: Start, tmp_path: Path) -> None:
     begin = time.monotonic()
     message = refusal(endpoint(tmp_path, {"config": "config"}), HostUnreachable).message
     assert "no route to 127.0.0.1" in message
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < SURELY
 
 
 def test_a_proxy_that_hangs_is_ended(sshd: Start, tmp_path: Path) -> None:
     config_of(sshd(), tmp_path, f"Host gpu1\n  ProxyCommand echo $$ > {tmp_path / 'pid'}; sleep 600\n")
-    refusal(endpoint(tmp_path, {"config": "config"}), HostUnreachable, timeout=2)
-    assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
+    note = tmp_path / "pid"
+    with_time(
+        lambda limit: refusal(endpoint(tmp_path, {"config": "config"}), HostUnreachable, timeout=limit),
+        lambda _: note.exists() and note.read_text(),
+    )
+    assert not Path("/proc", note.read_text().strip()).exists()
 
 
 def test_a_proxy_that_is_not_there(sshd: Start) -> None:
@@ -290,7 +294,7 @@ def test_ssh_runs_in_the_threads_that_connect(tmp_path: Path, monkeypatch: pytes
     def answer(name: str, **_: object) -> str:
         threads.append(threading.current_thread())
         if name == "gpu2":
-            assert connected.wait(20)
+            assert connected.wait(300)
         return f"host {name}\nhostname {name}\nport 22\nuser root\n"
 
     def connect(host: Endpoint, *_: object) -> Answer:

@@ -24,6 +24,7 @@ from gdsdeploy.ssh import endpoint, transport
 from gdsdeploy.ssh.endpoint import Answer, Endpoint
 from gdsdeploy.validate import fleet_validation
 from tests.loopback.loopback_sshd import PLAIN, SUDOER, Sshd, free_port, keygen
+from tests.patience import SURELY, wait_for, with_time
 
 Start = Callable[..., Sshd]
 
@@ -46,7 +47,7 @@ def zipapp(main: str) -> bytes:
 
 
 def ask(
-    *hosts: Endpoint, main: str = ECHO, argv: tuple[str, ...] = (), timeout: float = 30, **more: Any
+    *hosts: Endpoint, main: str = ECHO, argv: tuple[str, ...] = (), timeout: float = 600, **more: Any
 ) -> list[Answer]:
     return list(transport.fan_out(hosts, zipapp(main), argv, timeout=timeout, **more))
 
@@ -74,7 +75,7 @@ def test_a_program_runs_once_with_its_arguments_and_its_input(sshd: Start) -> No
     assert document["part"] == "imported from the archive"
     assert document["file"].startswith("/run/gdsdeploy/program-")
     assert not server.has_process(document["pid"])
-    assert answer.seconds < 30
+    assert answer.seconds < SURELY
     sessions = [
         line for line in (server.folder / "log").read_text().splitlines() if "Starting session: command" in line
     ]
@@ -397,22 +398,18 @@ def test_the_status_of_a_program_that_answers_does_not_matter(sshd: Start) -> No
 def test_a_host_that_hangs_does_not_hold_up_the_others(sshd: Start) -> None:
     server = sshd()
     main = "import sys, time\nif sys.stdin.read() == 'hang': time.sleep(600)\nprint('{}')"
-    begin = time.monotonic()
-    answers = ask(
-        server.endpoint("a"),
-        server.endpoint("stuck"),
-        server.endpoint("b"),
-        main=main,
-        timeout=3,
-        stdin={"stuck": b"hang"},
+    hosts = [server.endpoint(name) for name in ("a", "stuck", "b")]
+    answers = with_time(
+        lambda limit: ask(*hosts, main=main, timeout=limit, stdin={"stuck": b"hang"}),
+        lambda answers: answers[1].error is None,
     )
-    assert time.monotonic() - begin < 15
     assert [answer.host for answer in answers][-1] == "stuck"
     assert answers[0].error is None
     assert answers[1].error is None
     error = answers[2].error
     assert isinstance(error, HostUnreachable)
-    assert "no answer within 3 s" in error.message
+    assert re.search(r"no answer within \d+ s", error.message)
+    assert answers[2].seconds < SURELY
 
 
 @pytest.mark.parametrize("handler", ["default_int_handler", "SIG_IGN"])
@@ -424,12 +421,12 @@ def test_a_program_that_nobody_waits_for_ends(sshd: Start, tmp_path: Path, handl
         f"open({str(note)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"
     )
     server = sshd()
-    refusal(server.endpoint(), HostUnreachable, main=main, timeout=2)
+    with_time(
+        lambda limit: refusal(server.endpoint(), HostUnreachable, main=main, timeout=limit),
+        lambda _: note.exists() and note.read_text(),
+    )
     pid = int(note.read_text())
-    end = time.monotonic() + 8
-    while server.has_process(pid):
-        assert time.monotonic() < end, "the program outlived its connection"
-        time.sleep(0.2)
+    assert wait_for(lambda: not server.has_process(pid)), "the program outlived its connection"
 
 
 def test_the_host_itself_ends_a_program_after_its_time(tmp_path: Path) -> None:
@@ -443,7 +440,7 @@ def test_the_host_itself_ends_a_program_after_its_time(tmp_path: Path) -> None:
         process.stdin.write(payload)
         process.stdin.close()
         assert process.stdout.read() == mark
-    assert 1 < time.monotonic() - begin < 8
+    assert 1 < time.monotonic() - begin < SURELY
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
@@ -452,7 +449,7 @@ def test_a_host_that_floods(sshd: Start, monkeypatch: pytest.MonkeyPatch, stream
     main = f"import sys\nwhile True: sys.{stream}.write('x' * 65536)"
     begin = time.monotonic()
     assert "larger than 4 MiB" in refusal(sshd().endpoint(), HostUnfit, main=main).message
-    assert time.monotonic() - begin < 25
+    assert time.monotonic() - begin < SURELY
 
 
 def test_an_endless_answer_before_the_program_begins(sshd: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -474,13 +471,13 @@ def test_a_connection_that_breaks(sshd: Start) -> None:
 
 def test_output_held_open_by_a_child_does_not_hold_up_the_answer(sshd: Start) -> None:
     main = (
-        "import os, time\nif os.fork() == 0:\n    os.setsid(); time.sleep(20); os._exit(0)\n"
+        "import os, time\nif os.fork() == 0:\n    os.setsid(); time.sleep(600); os._exit(0)\n"
         "print('{\"a\": 1}', flush=True)"
     )
     begin = time.monotonic()
     (answer,) = ask(sshd().endpoint(), main=main)
     assert answer.document == {"a": 1}
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < SURELY
 
 
 @pytest.fixture
@@ -495,13 +492,13 @@ def interruptible() -> Iterator[None]:
 def test_interrupt_closes_all_and_says_so(sshd: Start) -> None:
     server = sshd()
     hosts = [server.endpoint(f"gpu{n}") for n in range(4)]
-    answers = transport.fan_out(hosts, zipapp("import time; time.sleep(600)"), [], timeout=60)
+    answers = transport.fan_out(hosts, zipapp("import time; time.sleep(600)"), [], timeout=600)
     timer = threading.Timer(2.0, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
     begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         pytest.fail(f"{time.monotonic() - begin:.1f} s: {next(answers)}")
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < SURELY
 
 
 def test_a_bug_is_not_swallowed(sshd: Start, monkeypatch: pytest.MonkeyPatch) -> None:

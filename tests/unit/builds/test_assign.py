@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies
 
-from gdsdeploy.builds.assign import BuildFacts, Supply, by_intent, supplies
-from gdsdeploy.builds.assign import want as want_of
+from gdsdeploy.builds.assign import BuildFacts, Supply, by_intent, supplies, want as want_of
 from gdsdeploy.builds.cache import CacheEntry
 from gdsdeploy.converge.plan_report import built_on, origins
 from gdsdeploy.lock import lockfile

@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 
 from gdsdeploy.cli import group
 from gdsdeploy.errors import ChecksFailed, ChecksUnknown, GdsError
-from gdsdeploy.host.__main__ import UNDECIDED, main
+from gdsdeploy.host.__main__ import main
+from gdsdeploy.host.cli.parsers import UNDECIDED
 from gdsdeploy.host.gdscheck.reader import VERDICTS
 
 EVIDENCE = Path(__file__).parents[2] / "evidence"

@@ -3,8 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gdsdeploy.cufile.model import NEWEST, OLDEST, Problem, check, known_keys, release_of
 from gdsdeploy.host.libcufile import p2pdma

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -8,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gdsdeploy.host.__main__ import main
 from gdsdeploy.host.boot import bls, grub, present
 from gdsdeploy.host.boot.loader import BootError, loader
-from gdsdeploy.host.cli import boot
 from gdsdeploy.host.paths import EXPECTATION
 
 EVIDENCE = Path(__file__).parents[2] / "evidence" / "kmod" / "grub"
@@ -195,10 +194,7 @@ def test_damaged_menus_are_read_as_far_as_they_go() -> None:
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    parser = argparse.ArgumentParser()
-    boot.add_parsers(parser.add_subparsers())
-    arguments = parser.parse_args(["boot", *words])
-    status: int = arguments.run(arguments)
+    status = main(["boot", *words])
     captured = capsys.readouterr()
     return status, captured.out, captured.err
 

@@ -42,7 +42,7 @@ def test_a_thing_is_due_from_before_the_change_until_it_was_made_of_what_is_ther
     assert not (tmp_path / PATH[1:]).exists()
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(600)
 def test_a_pipe_in_a_sources_place_is_a_change_and_nothing_waits_for_its_writer(tmp_path: Path) -> None:
     write(tmp_path, CONF, "1")
     settle([IMAGE], str(tmp_path))

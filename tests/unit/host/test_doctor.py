@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host import __main__ as program
-from gdsdeploy.host import doctor
+from gdsdeploy.host import __main__ as program, doctor
+from gdsdeploy.host.cli import parsers
 from gdsdeploy.host.explain import WIDTH
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.watch import document as watch
@@ -141,9 +141,9 @@ DOCS = Path(__file__).parents[3] / "docs" / "doctor.md"
 @pytest.mark.parametrize(
     ("patch", "status"),
     [
-        (None, program.OK),
-        (NO_DRIVER, program.FAILED),
-        ({"files": {"/proc/self/mountinfo": {"error": "EACCES"}}}, program.UNDECIDED),
+        (None, parsers.OK),
+        (NO_DRIVER, parsers.FAILED),
+        ({"files": {"/proc/self/mountinfo": {"error": "EACCES"}}}, parsers.UNDECIDED),
     ],
 )
 def test_the_exit_status_is_the_verdict(

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from gdsdeploy.host.boot import grub
 from gdsdeploy.host.explain import WIDTH, NoSuchMountError, as_document, explain, render

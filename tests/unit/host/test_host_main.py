@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host import __main__ as program
-from gdsdeploy.host import checks
+from gdsdeploy.host import __main__ as program, checks
+from gdsdeploy.host.cli import parsers, validate
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.model import expectation as expected
 from gdsdeploy.host.model.expectation import Expectation, NoExpectation
@@ -45,7 +45,7 @@ def run(*words: str | Path) -> int:
 
 
 def test_a_host_as_expected_passes(expectation: Path, passing: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("validate", "--expectation", expectation, "--evidence", passing) == program.OK
+    assert run("validate", "--expectation", expectation, "--evidence", passing) == parsers.OK
     out = capsys.readouterr().out
     assert out.startswith("gpu1 (profile gds): os debian-13, kernel 6.12.")
     assert out.rstrip().endswith(" not applicable")
@@ -53,7 +53,7 @@ def test_a_host_as_expected_passes(expectation: Path, passing: Path, capsys: pyt
 
 
 def test_what_failed_comes_first_with_its_next_step(expectation: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("validate", "--expectation", expectation, "--evidence", EVIDENCE / FAILING) == program.FAILED
+    assert run("validate", "--expectation", expectation, "--evidence", EVIDENCE / FAILING) == parsers.FAILED
     lines = capsys.readouterr().out.splitlines()
     first_pass = next(number for number, line in enumerate(lines) if line.startswith("pass"))
     assert not [line for line in lines[first_pass:] if line.startswith(("FAIL  ", "could not tell  "))]
@@ -72,7 +72,7 @@ def test_json_is_one_object_with_everything(
     expectation: Path, passing: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["validate", "--json", "--with-evidence", "--expectation", expectation, "--evidence", passing]
-    assert run(*words) == program.OK
+    assert run(*words) == parsers.OK
     report = json.loads(capsys.readouterr().out)
     source = json.loads(passing.read_text())
     assert report["evidence"] == source
@@ -87,17 +87,17 @@ def test_what_cannot_be_told_has_its_own_status(expectation: Path, tmp_path: Pat
     del document["commands"]["dpkg-query"]
     path = tmp_path / "evidence.json"
     path.write_text(json.dumps(document))
-    assert run("validate", "--expectation", expectation, "--evidence", path) == program.UNDECIDED
+    assert run("validate", "--expectation", expectation, "--evidence", path) == parsers.UNDECIDED
 
 
 def test_facts_are_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("facts", "--evidence", EVIDENCE / PASSING) == program.OK
+    assert run("facts", "--evidence", EVIDENCE / PASSING) == parsers.OK
     report = json.loads(capsys.readouterr().out)
     assert report["driver"]["flavour"] == "open"
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
-    assert run(*words) == program.UNUSABLE
+    assert run(*words) == parsers.UNUSABLE
     captured = capsys.readouterr()
     assert captured.out == ""
     return captured.err
@@ -106,8 +106,8 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
 def test_without_an_expectation_it_judges_what_needs_none(
     monkeypatch: pytest.MonkeyPatch, passing: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(program, "EXPECTATION", str(tmp_path / "none.json"))
-    assert run("validate", "--json", "--evidence", passing) == program.OK
+    monkeypatch.setattr(validate, "EXPECTATION", str(tmp_path / "none.json"))
+    assert run("validate", "--json", "--evidence", passing) == parsers.OK
     findings = {each["check"]: each for each in json.loads(capsys.readouterr().out)["findings"]}
     assert {findings[check]["verdict"] for check in ("nouveau.absent", "driver.loaded-file", "kernel.taints")} == {
         "pass"
@@ -115,14 +115,14 @@ def test_without_an_expectation_it_judges_what_needs_none(
     needing = {check for check, each in findings.items() if each["found"] == "this needs an expectation"}
     assert {"os.release", "host.provisioned", "packages.locked-versions", "storage.path"} <= needing
     assert {findings[check]["verdict"] for check in needing} == {"not-applicable"}
-    assert run("validate", "--evidence", passing) == program.OK
+    assert run("validate", "--evidence", passing) == parsers.OK
     text = capsys.readouterr().out
     assert text.startswith("gpu1 (without an expectation): ")
     assert "\nneeds an expectation  os.release, " in text
     document = json.loads(passing.read_text())
     document["files"]["/proc/driver/nvidia/version"] = {"error": "ENOENT"}
     (tmp_path / "x.json").write_text(json.dumps(document))
-    assert run("validate", "--evidence", tmp_path / "x.json") == program.FAILED
+    assert run("validate", "--evidence", tmp_path / "x.json") == parsers.FAILED
     text = capsys.readouterr().out
     assert "driver.loaded-version" in text
     assert "expected  nvidia" not in text, "nothing says which version"
@@ -140,7 +140,7 @@ def test_an_unusable_expectation_is_an_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "broken.json").write_text("{")
-    monkeypatch.setattr(program, "EXPECTATION", str(tmp_path / "broken.json"))
+    monkeypatch.setattr(validate, "EXPECTATION", str(tmp_path / "broken.json"))
     assert "is not an expectation" in refused(capsys, "validate", "--evidence", EVIDENCE / PASSING)
 
 
@@ -174,7 +174,7 @@ def test_unreadable_files_are_named(expectation: Path, tmp_path: Path, capsys: p
     assert "not evidence: not JSON" in refused(capsys, "facts", "--evidence", write(tmp_path / "x.json", "{"))
     # Evidence that says little is judged, and nothing is told from it; what is no evidence is refused.
     poor = write(tmp_path / "poor.json", '{"files": {}}')
-    assert run("validate", "--expectation", expectation, "--evidence", poor) == program.UNDECIDED
+    assert run("validate", "--expectation", expectation, "--evidence", poor) == parsers.UNDECIDED
     capsys.readouterr()
     odd = write(tmp_path / "odd.json", "[1]")
     assert "JSON of another kind" in refused(capsys, "validate", "--expectation", expectation, "--evidence", odd)
@@ -193,11 +193,11 @@ def test_the_default_expectation_is_used_and_may_be_damaged_where_it_is_not_need
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, passing: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write(tmp_path / "expectation.json", replace(recorded_expectation(), host="elsewhere").to_json())
-    monkeypatch.setattr(program, "EXPECTATION", str(path))
-    assert run("validate", "--json", "--evidence", passing) == program.OK
+    monkeypatch.setattr(validate, "EXPECTATION", str(path))
+    assert run("validate", "--json", "--evidence", passing) == parsers.OK
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert document["host"] == "elsewhere"
     write(path, "{}")
-    assert run("facts", "--evidence", EVIDENCE / PASSING) == program.OK
+    assert run("facts", "--evidence", EVIDENCE / PASSING) == parsers.OK
     capsys.readouterr()
     assert "is not an expectation" in refused(capsys, "validate", "--evidence", EVIDENCE / PASSING)

@@ -6,8 +6,7 @@ import io
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gdsdeploy.host.io import jsontext
 from gdsdeploy.host.io.jsontext import LIMIT, loads

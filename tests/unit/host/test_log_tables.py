@@ -60,6 +60,12 @@ def test_a_row_names_causes_groups_and_conditions_that_exist(row: dict[str, Any]
         assert subject not in VERSIONS or parse_versions(text)
 
 
+def test_a_cause_that_a_log_shows_has_a_rank_and_a_reference() -> None:
+    shown = {ident for row in SIGNS for ident in [row.get("cause"), *row.get("others", ())]}
+    rows = [row for row in table("causes") if row["id"] in shown or "decide" in row]
+    assert [row["id"] for row in rows if not {"rank", "reference"} <= row.keys()] == []
+
+
 def test_every_cause_has_a_sign_or_a_condition_of_a_host_that_names_it() -> None:
     """Else nothing ever says it: a row without either was left behind by what named it."""
     shown = {ident for row in SIGNS for ident in [row.get("cause"), *row.get("others", ())]}

@@ -19,8 +19,7 @@ from gdsdeploy.host.libcufile.counters import Counters, Direction, Gpu, Observed
 from gdsdeploy.host.subjects import processes
 from gdsdeploy.host.subjects.cufile_json import CufileFacts
 from gdsdeploy.host.subjects.processes import OpenFile, ProcessFacts, Program
-from gdsdeploy.host.watch import document as table
-from gdsdeploy.host.watch import service
+from gdsdeploy.host.watch import document as table, service
 from gdsdeploy.host.watch.document import document
 from gdsdeploy.host.watch.look import UNIT, Entry, Look, Owner, owner
 from gdsdeploy.host.watch.service import READ, Totals

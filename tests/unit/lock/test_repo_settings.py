@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.converge.machine import indices as host_indices
-from gdsdeploy.converge.machine import keyrings
+from gdsdeploy.converge.machine import indices as host_indices, keyrings
 from gdsdeploy.errors import FleetInvalid, RepositoryUnusable
 from gdsdeploy.host.apply.packages.aptsources import Source
 from gdsdeploy.lock.repo_settings import controller_uri, repositories

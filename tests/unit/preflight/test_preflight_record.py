@@ -8,7 +8,18 @@ from collections.abc import Iterable
 
 import pytest
 
-from gdsdeploy.host.model.compat import FITS, REFUSED, UNKNOWN, Combination, Verdict, Version, unknown_pairs
+from gdsdeploy.host.model.compat import (
+    FITS,
+    REFUSED,
+    UNKNOWN,
+    WARNED,
+    Combination,
+    Rule,
+    Verdict,
+    Version,
+    unknown_pairs,
+)
+from gdsdeploy.lock import compat
 from gdsdeploy.model.lock import Target
 from gdsdeploy.preflight import record
 from gdsdeploy.preflight.record import Answer, ModuleResult, PreflightRecord
@@ -28,7 +39,7 @@ def make_record(target: Target, **changes: object) -> PreflightRecord:
         driver=target.driver.version,
         flavour=target.driver.flavour,
         nvidia_fs="2.19.7",
-        ingredients=record.ingredients(target),
+        ingredients=compat.ingredients(target),
         builds=Answer.NOT_TRIED,
         loads=Answer.NOT_TRIED,
         modules=(
@@ -198,3 +209,22 @@ def test_another_nvidia_fs_leaves_the_drivers_record(target: Target) -> None:
     record.keep(tried(target, Answer.YES, Answer.NO))
     verdicts = record.with_records({**STACK, "nvidia_fs": "2.20.5"}, DOUBTS)
     assert kinds(verdicts) == {"local": FITS, "nvidia-fs-kernel-unknown": UNKNOWN, "nvidia-fs-driver-unknown": UNKNOWN}
+
+
+def test_a_plan_warns_as_the_lock_does_until_a_proof_or_a_record_decides(target: Target) -> None:
+    judged = {name: str(value) for name, value in STACK.items() if name != "kernel"}
+    locked = target.model_copy(update={"judged": judged})
+    rules = [Rule("w", "Careful.", "measured", "", warns={"driver": ("550",)})]
+    doubts = {"driver-kernel-unknown": UNKNOWN, "nvidia-fs-kernel-unknown": UNKNOWN}
+    elsewhere = {"w": WARNED, "nvidia-fs-driver-unknown": UNKNOWN}
+    assert kinds(record.cautions(locked, rules)) == {**doubts, **elsewhere}
+    proven = locked.model_copy(update={"proof": compat.ingredients(locked)})
+    assert kinds(record.cautions(proven, rules)) == elsewhere
+    record.keep(tried(locked, Answer.YES, Answer.YES))
+    assert kinds(record.cautions(locked, rules)) == {"w": WARNED}
+    record.keep(tried(locked, Answer.NO, Answer.YES))
+    assert kinds(record.cautions(proven, rules)) == {"local": REFUSED, "w": WARNED}
+
+
+def test_the_lock_of_an_older_gdsdeploy_is_about_no_pair(target: Target) -> None:
+    assert record.cautions(target.model_copy(update={"judged": {}}), []) == []

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from gdsdeploy.errors import RepositoryUnusable
 from gdsdeploy.host.apply.packages.aptsources import Source, SourcesError, parse_sources

@@ -10,8 +10,7 @@ import time
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from gdsdeploy.errors import RepositoryUnusable
 from gdsdeploy.mirror import writing

@@ -43,8 +43,7 @@ from gdsdeploy.model.rollout import Outcome, Step, Task, Wave
 from gdsdeploy.report.model import HostReport
 from gdsdeploy.rollout import drain, progress, session
 from gdsdeploy.rollout.drain import reason_of
-from gdsdeploy.rollout.steps import answers, rollback, upgrade
-from gdsdeploy.rollout.steps import work as steps_work
+from gdsdeploy.rollout.steps import answers, rollback, upgrade, work as steps_work
 from gdsdeploy.rollout.steps.answers import Question, S
 from gdsdeploy.rollout.steps.work import Patience, Work
 from tests.loopback.loopback_fleet import target

@@ -14,8 +14,7 @@ from gdsdeploy.model.rollout import Standing, Step
 from gdsdeploy.report.model import HostReport
 from gdsdeploy.rollout import session
 from gdsdeploy.rollout.drain import SchedulerAway
-from gdsdeploy.rollout.steps import answers, rollback, upgrade
-from gdsdeploy.rollout.steps import work as steps_work
+from gdsdeploy.rollout.steps import answers, rollback, upgrade, work as steps_work
 from gdsdeploy.rollout.steps.answers import Question, S
 from tests.unit.rollout.adversary import imagined_playbooks
 from tests.unit.rollout.asked import BOOT, KERNEL, NEXT, OLD, Reply, ScriptedWork, needed, status, work

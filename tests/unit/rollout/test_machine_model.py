@@ -11,8 +11,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from gdsdeploy.model.events import Event, Kind

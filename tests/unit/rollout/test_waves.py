@@ -9,8 +9,7 @@ from typing import Any
 
 import hypothesis
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.model.rollout_settings import Rollout

@@ -17,8 +17,7 @@ from ..file_resource import restore
 from ..files import File
 from ..host import ManagedHost
 from ..model import Change, Refusal
-from . import aptplan, aptsources
-from . import state as database
+from . import aptplan, aptsources, state as database
 from .aptplan import ENVIRONMENT, LOOK
 from .aptsources import HEAD, HOOK, PREFERENCES, names_to_deny, preferences, recorded_names, refresh
 from .managers import REFRESH_SECONDS, TRANSACTION_SECONDS, Index, Manager, Package, Pin, run

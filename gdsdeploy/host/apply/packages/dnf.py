@@ -13,8 +13,7 @@ from ..file_resource import restore
 from ..files import File
 from ..host import ManagedHost
 from ..model import Change, Refusal
-from . import offers, versions
-from . import state as database
+from . import offers, state as database, versions
 from .managers import (
     REFRESH_SECONDS,
     RETURNING,

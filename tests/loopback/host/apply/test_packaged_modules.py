@@ -11,10 +11,8 @@ import pytest
 from gdsdeploy.host.apply import host as hosts
 from gdsdeploy.host.apply.model import Change
 from gdsdeploy.host.apply.packages.managers import Installed, Package, manager
-from gdsdeploy.host.apply.packages.transaction import Desired as Packages
-from gdsdeploy.host.apply.packages.transaction import plan
-from gdsdeploy.host.apply.reboot import Desired as Reboot
-from gdsdeploy.host.apply.reboot import causes
+from gdsdeploy.host.apply.packages.transaction import Desired as Packages, plan
+from gdsdeploy.host.apply.reboot import Desired as Reboot, causes
 from gdsdeploy.host.errors import ApplyError
 from gdsdeploy.host.kmod.kernel import override_line
 from gdsdeploy.host.process import Output

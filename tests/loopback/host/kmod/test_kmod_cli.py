@@ -1,21 +1,17 @@
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.cli import kmod as cli
+from gdsdeploy.host.__main__ import main
 from tests.unit.host.kmod.kmod_root import RELEASE, VERSION, Root
 from tests.unit.host.kmod.test_kmod_tree import make_tree
 
 
 def kmod(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
-    parser = argparse.ArgumentParser(prog="gdsdeploy-host.pyz")
-    cli.add_parsers(parser.add_subparsers())
-    arguments = parser.parse_args(["kmod", *(str(word) for word in words)])
-    status: int = arguments.run(arguments)
+    status = main(["kmod", *map(str, words)])
     captured = capsys.readouterr()
     return status, captured.out, captured.err
 

@@ -5,8 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from gdsdeploy.host.audit.audit import audit
 from gdsdeploy.host.errors import HostError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import subprocess
@@ -12,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from gdsdeploy.host.__main__ import _parser
 from gdsdeploy.host.apply import recipes
-from gdsdeploy.host.cli import kmod
 
 DESIRED = recipes.Desired(
     driver_version="550.163.01",
@@ -60,10 +59,8 @@ def test_the_command_is_one_that_the_program_takes(tmp_path: Path) -> None:
     assert words[:4] == ["/usr/bin/python3", "-I", "-S", "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"]
     # DKMS puts its own options into commands that begin with make.
     assert not words[0].startswith("make")
-    parser = argparse.ArgumentParser()
-    kmod.add_parsers(parser.add_subparsers())
     # DKMS appends this for kernels that clang compiled.
-    arguments = parser.parse_args([*words[4:], "LLVM=1"])
+    arguments = _parser("kmod").parse_args([*words[4:], "LLVM=1"])
     assert arguments.kernel == "6.12.94+deb13-amd64"
     assert arguments.driver_tree == "/usr/src/nvidia-current-open-550.163.01"
     assert (arguments.driver_version, arguments.driver_flavour) == ("550.163.01", "open")
@@ -121,9 +118,7 @@ def test_nvidia_fs_waits_for_the_source_of_its_driver(tmp_path: Path, version: s
 
 def test_the_drivers_command_builds_the_version_that_dkms_was_asked_for(tmp_path: Path) -> None:
     words = shlex.split(read_recipe(tmp_path, '"${MAKE[0]}"', recipe="driver")[0])
-    parser = argparse.ArgumentParser()
-    kmod.add_parsers(parser.add_subparsers())
-    arguments = parser.parse_args([*words[4:], "LLVM=1"])
+    arguments = _parser("kmod").parse_args([*words[4:], "LLVM=1"])
     assert (arguments.driver_version, arguments.driver_tree, arguments.output) == ("550.163.01", ".", ".")
     assert (arguments.words, arguments.peermem) == (["driver", "LLVM=1"], "stub")
     assert arguments.kept == "nvidia-current-open"
@@ -135,10 +130,8 @@ def test_what_runs_after_an_install_is_found_from_wherever_the_source_is(tmp_pat
         program, *words = read_recipe(tmp_path, '"$POST_INSTALL"', recipe=recipe)[0].split(" ")
         for place in ("/usr/src/nvidia-fs-2.19.7", "/var/lib/dkms/nvidia-fs/2.19.7/source"):
             assert os.path.normpath(f"{place}/{program}") == "/usr/bin/python3"
-        parser = argparse.ArgumentParser()
-        kmod.add_parsers(parser.add_subparsers())
         assert words[:2] == ["-I", "-S"]
-        arguments = parser.parse_args(words[3:])
+        arguments = _parser("kmod").parse_args(words[3:])
         assert (arguments.action, arguments.names, arguments.kernel) == ("save", [name], "6.12.94+deb13-amd64")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host.secure_boot import signing
-from gdsdeploy.host.secure_boot.signing import MokError, read_certificate_file
+from gdsdeploy.host.secure_boot.signing import SigningError, read_certificate_file
 from tests.unit.host.kmod.kmod_keys import Pair, efi, pair, signature_list
 
 MOKUTIL = """#!/bin/sh
@@ -52,9 +52,9 @@ def test_a_key_is_its_owners_alone_and_is_never_overwritten(tmp_path: Path) -> N
     assert "1.3.6.1.4.1.2312.16.1.2" in shown
     assert "CA:FALSE" in shown
     before = key.read_bytes()
-    with pytest.raises(MokError, match=r"a\.key already exists"):
+    with pytest.raises(SigningError, match=r"a\.key already exists"):
         signing.make_key(str(key), str(tmp_path / "b.der"), "fleet 7", 30)
-    with pytest.raises(MokError, match=r"a\.der already exists"):
+    with pytest.raises(SigningError, match=r"a\.der already exists"):
         signing.make_key(str(tmp_path / "b.key"), str(certificate), "fleet 7", 30)
     assert key.read_bytes() == before
     assert not (tmp_path / "b.key").exists()
@@ -69,7 +69,7 @@ def test_key_and_certificate_may_be_on_different_file_systems(tmp_path: Path) ->
 
 @pytest.mark.parametrize(("name", "days"), [("", 1), ("a\nb", 1), ("$ENV::HOME", 1), ("a", 0)])
 def test_names_that_openssl_would_take_for_more_are_refused(tmp_path: Path, name: str, days: int) -> None:
-    with pytest.raises(MokError, match="makes no certificate"):
+    with pytest.raises(SigningError, match="makes no certificate"):
         signing.make_key(str(tmp_path / "k"), str(tmp_path / "c"), name, days)
 
 
@@ -122,7 +122,7 @@ def test_a_request_that_is_not_taken_leaves_no_password_behind(
 ) -> None:
     efi(root)
     imitate(tmp_path, monkeypatch, status=1)
-    with pytest.raises(MokError, match="refused the request"):
+    with pytest.raises(SigningError, match="refused the request"):
         signing.enrol(read_certificate_file(str(owner.der)), str(root))
     assert not (tmp_path / "password").exists()
 
@@ -134,7 +134,7 @@ def test_a_key_that_no_module_needs_is_deleted_by_a_person(
     imitate(tmp_path, monkeypatch)
     efi(root, mok=listed)
     assert signing.unenrol(owners, str(root), check=True)["state"] == "enrolled"
-    with pytest.raises(MokError, match=r"would no longer load without it: /lib/modules/a/nvidia\.ko"):
+    with pytest.raises(SigningError, match=r"would no longer load without it: /lib/modules/a/nvidia\.ko"):
         signing.unenrol(owners, str(root), in_use=["/lib/modules/a/nvidia.ko"])
     assert not (tmp_path / "words").exists()
     answer = signing.unenrol(owners, str(root))
@@ -151,14 +151,14 @@ def test_a_key_that_is_not_enrolled_needs_no_deletion(root: Path, owner: Pair) -
     efi(root)
     assert signing.unenrol(owners, str(root))["state"] == "absent"
     efi(root, MokNew=listed)
-    with pytest.raises(MokError, match="its enrolment is pending"):
+    with pytest.raises(SigningError, match="its enrolment is pending"):
         signing.unenrol(owners, str(root))
 
 
 def test_one_request_at_a_time_has_a_password(root: Path, owner: Pair, tmp_path: Path) -> None:
     other = pair(tmp_path, "another")
     efi(root, mok=signature_list(owner.der.read_bytes()), MokNew=signature_list(other.der.read_bytes()))
-    with pytest.raises(MokError, match="a request to enrol another key is pending"):
+    with pytest.raises(SigningError, match="a request to enrol another key is pending"):
         signing.unenrol(read_certificate_file(str(owner.der)), str(root))
 
 
@@ -179,7 +179,7 @@ def test_requests_are_withdrawn(root: Path, owner: Pair, tmp_path: Path, monkeyp
 
 def test_a_key_that_the_host_has_revoked_is_not_enrolled(root: Path, owner: Pair) -> None:
     efi(root, MokListXRT=signature_list(owner.der.read_bytes()))
-    with pytest.raises(MokError, match="has revoked the key"):
+    with pytest.raises(SigningError, match="has revoked the key"):
         signing.enrol(read_certificate_file(str(owner.der)), str(root))
 
 

@@ -16,8 +16,7 @@ import pytest
 
 from gdsdeploy.host import process
 from gdsdeploy.host.__main__ import main
-from gdsdeploy.host.archive import key
-from gdsdeploy.host.archive import pack as packing
+from gdsdeploy.host.archive import key, pack as packing
 from gdsdeploy.host.archive.key import INGREDIENTS, NONE, host_ingredients, key_of, ofed_digest
 from gdsdeploy.host.archive.provenance import Builder, public_pem
 from gdsdeploy.host.audit.audit import audit

@@ -22,6 +22,7 @@ from gdsdeploy.host.model.expectation import Expectation, from_json
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, Finding
 from gdsdeploy.host.odirect import load
 from tests.loopback.host.odirect.filesystems import inside
+from tests.patience import SURELY, wait_for
 
 EXPECTED = Path(__file__).parents[3] / "evidence" / "hosts" / "lab-vm.expectation.json"
 ROOT = Path(__file__).parents[4]
@@ -37,7 +38,7 @@ for name in kinds:
     answer[name]["took"] = time.monotonic() - begin
     answer[name]["left"] = [item for item in os.listdir(name) if item != "lost+found"]
     # XFS gives the blocks of a file back some time after it is gone.
-    while before - os.statvfs(name).f_bfree > 64 and time.monotonic() < begin + 10:
+    while before - os.statvfs(name).f_bfree > 64 and time.monotonic() < begin + 300:
         time.sleep(0.05)
     answer[name]["kept"] = before - os.statvfs(name).f_bfree
 answer["tmpfs"] = load.measured(os.getcwd(), 0.4, 4 * load.MIB)
@@ -58,7 +59,7 @@ def test_a_filesystem_with_direct_io_has_a_rate(read: Any, kind: str) -> None:
     assert result["bytes"] % result["block"] == 0
     assert result["bytes"] > 0
     assert result["rate"] == pytest.approx(result["bytes"] / result["seconds"], rel=0.01)
-    assert 0.4 <= result["seconds"] < 5
+    assert 0.4 <= result["seconds"] < SURELY
     assert 0 < result["latency"]["p50"] <= result["latency"]["p99"] <= result["latency"]["max"]
     assert (result["size"], result["readers"]) == (4 * MIB, load.READERS)
 
@@ -93,16 +94,18 @@ def test_a_reader_that_fails_ends_all(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(os, "preadv", failing)
     begin = time.monotonic()
-    assert load.measured(str(tmp_path), 20.0, 8 * MIB) == {"error": "EIO"}
-    assert time.monotonic() - begin < 10
+    assert load.measured(str(tmp_path), 600.0, 8 * MIB) == {"error": "EIO"}
+    assert time.monotonic() - begin < SURELY
 
 
 def test_who_ends_it_leaves_nothing_behind(tmp_path: Path) -> None:
-    argv = [sys.executable, "-m", "gdsdeploy.host", "load", str(tmp_path), "--seconds", "30"]
+    argv = [sys.executable, "-m", "gdsdeploy.host", "load", str(tmp_path), "--seconds", "60"]
     process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    time.sleep(1.5)
+    assert wait_for(
+        lambda: subprocess.run(["pgrep", "-P", str(process.pid)], stdout=subprocess.DEVNULL).returncode == 0
+    )
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
+    process.communicate(timeout=50)
     assert process.returncode == 130
     assert list(tmp_path.iterdir()) == []
 

@@ -16,11 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host import __main__ as program
-from gdsdeploy.host import evidence
+from gdsdeploy.host import __main__ as program, evidence
+from gdsdeploy.host.cli import parsers
 from gdsdeploy.host.evidence import EvidenceRequest
 from gdsdeploy.host.odirect import scratch, trials
 from gdsdeploy.host.process import TIMED_OUT, apart
+from tests.patience import SURELY
 
 
 def test_a_file_without_a_name(tmp_path: Path) -> None:
@@ -77,7 +78,7 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)
 with scratch.scratch(sys.argv[1]) as (descriptor, kept):
     os.pwrite(descriptor, b"x", 0)
     print(kept, os.listdir(sys.argv[1])[0], flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -90,7 +91,7 @@ def test_a_file_that_keeps_its_name_is_removed_when_the_program_is_ended(tmp_pat
         assert line.startswith(scratch.NAMED + " " + scratch.PREFIX)
         assert len(list(tmp_path.iterdir())) == 1
         running.send_signal(number)
-        assert running.wait(10) == 128 + number
+        assert running.wait(SURELY) == 128 + number
     assert list(tmp_path.iterdir()) == []
 
 
@@ -129,10 +130,10 @@ def test_other_bytes_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_mount_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os.path, "isdir", lambda _path: time.sleep(60))
+    monkeypatch.setattr(os.path, "isdir", lambda _path: time.sleep(600))
     begin = time.monotonic()
     assert trials.audit(str(tmp_path), 0.3)["error"] == "it did not answer within 0.3 s"
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < SURELY
 
 
 def test_work_apart() -> None:
@@ -151,18 +152,18 @@ def test_work_apart() -> None:
 def test_work_that_ignores_its_end_is_killed() -> None:
     def stubborn() -> str:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        time.sleep(60)
+        time.sleep(600)
         return ""
 
     begin = time.monotonic()
     assert apart(stubborn, 0.2).status == TIMED_OUT
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < SURELY
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
 
 
 def test_text_says_what_was_tried_and_what_was_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert program.main(["odirect", str(tmp_path), "/nowhere"]) == program.OK
+    assert program.main(["odirect", str(tmp_path), "/nowhere"]) == parsers.OK
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"{tmp_path}  ")
     assert any(line.startswith("    overwrite, unaligned memory   ") for line in lines)
@@ -173,7 +174,7 @@ def test_text_says_what_was_tried_and_what_was_not(tmp_path: Path, capsys: pytes
 def test_json_is_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "a\nb"
     folder.mkdir()
-    assert program.main(["odirect", "--json", str(folder), "/nowhere"]) == program.OK
+    assert program.main(["odirect", "--json", str(folder), "/nowhere"]) == parsers.OK
     report = json.loads(capsys.readouterr().out)
     good, bad = report["paths"]
     assert (report["version"], good["path"], good["reason"]) == (1, str(folder), "")
@@ -181,7 +182,7 @@ def test_json_is_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert {"name", "result", "pages", "error"} == set(good["trials"][0])
     assert good["kept"]
     assert bad["result"] == "not proven"
-    assert program.main(["odirect", str(folder)]) == program.OK
+    assert program.main(["odirect", str(folder)]) == parsers.OK
     assert "a b" in capsys.readouterr().out.splitlines()[0], "what a name says is not obeyed by the terminal"
 
 
@@ -189,7 +190,7 @@ def test_json_is_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 def test_bad_input_is_told(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         program.main(words)
-    assert ended.value.code == program.UNUSABLE
+    assert ended.value.code == parsers.UNUSABLE
     assert "usage:" in capsys.readouterr().err
 
 
@@ -197,9 +198,9 @@ def test_without_a_gpu_nothing_is_proven(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
-    assert program.main(["proof", str(tmp_path)]) == program.OK
+    assert program.main(["proof", str(tmp_path)]) == parsers.OK
     assert "not proven: " in capsys.readouterr().out
-    assert program.main(["proof", "--json", str(tmp_path)]) == program.OK
+    assert program.main(["proof", "--json", str(tmp_path)]) == parsers.OK
     report = json.loads(capsys.readouterr().out)["proofs"][str(tmp_path)]
     assert "unknown" in report[0]["path"]
     assert list(tmp_path.iterdir()) == []

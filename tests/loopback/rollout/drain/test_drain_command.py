@@ -15,6 +15,7 @@ from gdsdeploy.errors import DrainFailed, Interrupted
 from gdsdeploy.model.rollout_settings import Drain
 from gdsdeploy.rollout import drain
 from gdsdeploy.rollout.drain import reason_of, rollout_of, signature
+from tests.patience import SURELY, with_time
 
 REASON = reason_of("20261121T1054-7f3a", "driver {host} 550 to 560")
 SAYS = (sys.executable, "-c", "import sys; print(sys.argv[1:]); open('said', 'a').write(repr(sys.argv[1:]))")
@@ -74,17 +75,22 @@ def test_a_command_that_fails_is_quoted(tmp_path: Path) -> None:
 
 
 def test_a_command_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
-    drainer = commands(tmp_path, out=script(tmp_path, "echo $$ >pid; echo asking; sleep 60 & wait"))
+    drainer = commands(tmp_path, out=script(tmp_path, "echo $$ >pid; echo asking; sleep 600 & wait"))
     begin = time.monotonic()
-    with pytest.raises(DrainFailed, match=r"(?s)cannot take gpu1 out of work: no end after 1 s.*\| asking"):
-        drainer.drain("gpu1", REASON, timeout=1, progress=lambda _: None)
-    # A shell's background job ignores SIGINT, and holds the output open for a minute.
-    assert time.monotonic() - begin < 30
+
+    def words(limit: int) -> str:
+        with pytest.raises(DrainFailed, match=rf"cannot take gpu1 out of work: no end after {limit} s") as caught:
+            drainer.drain("gpu1", REASON, timeout=limit, progress=lambda _: None)
+        return caught.value.message
+
+    assert "| asking" in with_time(words, lambda message: "| asking" in message)
+    # A shell's background job ignores SIGINT, and holds the output open for ten minutes.
+    assert time.monotonic() - begin < SURELY
     assert has_ended(int((tmp_path / "pid").read_text()))
 
 
 def test_a_wish_to_stop_ends_it(tmp_path: Path) -> None:
-    drainer, stop = commands(tmp_path, out=script(tmp_path, "echo $$ >pid; sleep 60 & wait")), Stop()
+    drainer, stop = commands(tmp_path, out=script(tmp_path, "echo $$ >pid; sleep 600 & wait")), Stop()
 
     def wish() -> None:
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import event, given
-from hypothesis import strategies as st
+from hypothesis import event, given, strategies as st
 
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.errors import ApplyError

@@ -7,8 +7,7 @@ from typing import Any, Dict, List, Literal, Optional  # noqa: UP035 - as on Pyt
 
 import jsonschema
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gdsdeploy.host.apply import registry
 from gdsdeploy.host.errors import DesiredError

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host.apply import restore
-from gdsdeploy.host.apply.driver_options import Desired as DriverDesired
-from gdsdeploy.host.apply.driver_options import DriverOptions
+from gdsdeploy.host.apply.driver_options import Desired as DriverDesired, DriverOptions
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.module_options import PATH, Desired, ModuleOptions
 from gdsdeploy.host.errors import DesiredError

@@ -11,8 +11,7 @@ import pytest
 from gdsdeploy.host import process
 from gdsdeploy.host.apply import registry
 from gdsdeploy.host.apply.host import ManagedHost
-from gdsdeploy.host.apply.packages import left, managers
-from gdsdeploy.host.apply.packages import state as database
+from gdsdeploy.host.apply.packages import left, managers, state as database
 from gdsdeploy.host.errors import ApplyError, DesiredError
 from gdsdeploy.host.process import Output
 from tests.unit.host import cases

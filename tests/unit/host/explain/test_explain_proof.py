@@ -24,8 +24,7 @@ from gdsdeploy.host.model.expectation import from_json
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
 from gdsdeploy.host.paths import CONTAINER_FILES
 from gdsdeploy.host.subjects.condition import BROKEN, COMPAT, NVIDIA_FS, P2PDMA
-from gdsdeploy.host.subjects.path import Path as Taken
-from gdsdeploy.host.subjects.path import path_of
+from gdsdeploy.host.subjects.path import Path as Taken, path_of
 from gdsdeploy.host.subjects.proof import Proof, proof_counters, proofs
 from tests.unit.host.explain.capable_host import MOUNT, capable, with_gpu
 

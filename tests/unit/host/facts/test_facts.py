@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gdsdeploy.host.facts import UndecidedError, Unknown, as_dict, facts_from, require
 from gdsdeploy.host.facts.document import LOGGED, Document, Ran

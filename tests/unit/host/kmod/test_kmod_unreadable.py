@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host import __main__ as program
-from gdsdeploy.host import process
+from gdsdeploy.host import __main__ as program, process
 from gdsdeploy.host.apply import modules as resource
 from gdsdeploy.host.archive import key
 from gdsdeploy.host.audit.audit import audit, is_undecided
@@ -153,7 +152,7 @@ def test_not_all_of_thousands_are_tried(root: Root, monkeypatch: pytest.MonkeyPa
     unpack = files.open_plain
     monkeypatch.setattr("gdsdeploy.host.kmod.module.open_plain", lambda path: opened.append(path) or unpack(path))
     kernel = Kernel(RELEASE, str(root.path))
-    assert kernel.own_module() is None
+    assert kernel.own_module is None
     assert len(opened) == 10
 
 
