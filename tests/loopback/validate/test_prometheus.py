@@ -99,7 +99,7 @@ class Site:
         end = time.monotonic() + 300
         while time.monotonic() < end:
             try:
-                instances = {entry["metric"]["instance"] for entry in self.ask(gate.PATH_METRIC)}
+                instances = {entry["metric"]["instance"] for entry in self.ask("gdsdeploy_mount_path")}
             except httpx.HTTPError:
                 instances = set()
             if instances == {f"{host}:9100" for host in waited_for}:
@@ -211,7 +211,7 @@ def test_series_keep_to_the_conventions(tmp_path: Path) -> None:
     text = gate.render(record) + watched()
     ended = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout + ended.stderr) == (0, "")
-    assert set(re.findall(r"^# TYPE (\S+)", gate.render(record), re.MULTILINE)) == set(gate.NAMES)
+    assert set(re.findall(r"^# TYPE (\S+)", gate.render(record), re.MULTILINE)) == set(gate.HELP)
 
 
 def page_queries() -> list[str]:
@@ -229,7 +229,7 @@ def test_rules_and_dashboard_name_only_series_that_hosts_export() -> None:
     rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
     texts = [*(rule["expr"] for rule in rules), DASHBOARD.read_text(), *page_queries()]
     names = {name for text in texts for name in re.findall(r"\b(?:gdsdeploy|node)_\w+\b|\bup\b", text)}
-    assert names - FOREIGN == {*gate.NAMES, *watch_metrics.NAMES}
+    assert names - FOREIGN == {*gate.HELP, *watch_metrics.HELP}
 
 
 @pytest.mark.parametrize(("verb", "file"), [("alerts", RULES), ("dashboard", DASHBOARD)])
