@@ -149,14 +149,6 @@ class ManagedHost:
         self.forget()
         return output
 
-    def attempt_whole(self, argv: Sequence[str], seconds: float, env: Mapping[str, str] = {}) -> Output:
-        """The same for a program that is never cut off: Ctrl-C and SIGTERM wait until it has ended.
-
-        A package manager that is killed leaves packages half-installed.
-        """
-        with process.defer_signals():
-            return self.attempt(argv, seconds, env)
-
     def forget(self) -> None:
         """Empty the cache, because something has changed."""
         self._answers.clear()

@@ -217,7 +217,7 @@ def need(kernel: Kernel, package: Package, plan: DkmsRequest) -> Tuple[str, str]
     if package.kind == "driver":
         parts = [name for name in STACK if name not in ("nvidia", "nvidia_fs")]
         names = ["nvidia", *(name for name in parts if drivers.find(kernel, name) is not None)]
-    has_ofed = ofed.find(kernel) is not None
+    has_ofed = ofed.search(kernel).tree is not None
     for result in audit(kernel, names, expected):
         for finding in result["findings"]:
             # Without OFED, nvidia-peermem stays a stub.
@@ -228,7 +228,7 @@ def need(kernel: Kernel, package: Package, plan: DkmsRequest) -> Tuple[str, str]
 
 def _inputs(kernel: Kernel, package: Package, plan: DkmsRequest) -> List[Any]:
     """What the result of a build depends on: sources, kernel, OFED, other modules and compilers."""
-    found, source = ofed.find(kernel), inside(plan.root, f"/usr/src/{package.name}-{package.version}")
+    found, source = ofed.search(kernel).tree, inside(plan.root, f"/usr/src/{package.name}-{package.version}")
     is_fs = package.kind == "nvidia-fs" and os.path.isdir(source)
     sources = [str(package), digest(plan.tree), source_digest(source) if is_fs else ""]
     programs = glob.glob(glob.escape(inside(plan.root, "/usr/bin")) + "/*")

@@ -14,7 +14,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from typing import Any, Dict, Optional
 
-from ..cli.parsers import PROGRAM, option
+from ..cli.parsers import PROGRAM, number, option
 from ..errors import UsageError
 from ..libcufile import errors as cufile_errors, probe
 from ..libcufile.probe import TIMEOUT, child, libraries
@@ -93,15 +93,8 @@ def as_document(opened: Opened) -> Dict[str, Any]:
     return {**result, "opened": error}
 
 
-def seconds(word: str) -> float:
-    """A number of seconds on a command line; raises ArgumentTypeError."""
-    try:
-        number = float(word)
-    except ValueError:
-        number = 0.0
-    if not 0 < number <= 3600:
-        raise argparse.ArgumentTypeError(f"{word!r} isn't a number of seconds above 0 and up to 3600")
-    return number
+#: The type of options.
+seconds = number(lambda value: 0 < value <= 3600, "a number of seconds above 0 and up to 3600")
 
 
 @PROGRAM.command(

@@ -65,13 +65,8 @@ class Search(NamedTuple):
         return f"{message}: {self.why_not()}"
 
 
-def find(kernel: Kernel) -> Optional[OfedTree]:
-    """The OFED tree of ``kernel`` inside its root, or None; unusable trees raise nothing."""
-    return search(kernel).tree
-
-
 def search(kernel: Kernel) -> Search:
-    """Like :func:`find`, with the reasons."""
+    """The OFED tree of ``kernel`` inside its root, or why there is none; unusable trees raise nothing."""
     refused: List[str] = []
     visited = set()
     for path, release, own in _candidates(kernel):

@@ -102,13 +102,6 @@ def _search(pieces: Iterator[bytes]) -> List[Certificate]:
     return list(certificates.values())
 
 
-def path_of(folder: str, boot: str, release: str) -> str:
-    """The image of ``release``: beside its modules (``folder``) or in ``boot``; empty without a readable one."""
-    places = [os.path.join(folder, "vmlinuz")]
-    places += [os.path.join(boot, name + release) for name in ("vmlinuz-", "Image-", "vmlinux-")]
-    return next((place for place in places if os.access(place, os.R_OK)), "")
-
-
 _LOCKS = ("integrity", "confidentiality")
 #: Bytes for the headers of such an image, and for its arguments.
 _HEAD = 16 << 10
@@ -213,7 +206,9 @@ def built_in(kernel: Kernel) -> Optional[List[Certificate]]:
     own = inside(kernel.root, f"/lib/modules/{kernel.release}/build/certs/signing_key.x509")
     with contextlib.suppress(ValueError, OSError), open(own, "rb") as file:
         keys.append(read_certificate(file.read()))
-    image = path_of(kernel.folder, inside(kernel.root, "/boot"), kernel.release)
+    boot, names = inside(kernel.root, "/boot"), ("vmlinuz-", "Image-", "vmlinux-")
+    places = [f"{kernel.folder}/vmlinuz", *(f"{boot}/{name}{kernel.release}" for name in names)]
+    image = next((place for place in places if os.access(place, os.R_OK)), "")
     try:
         return keys + certificates(image) if image else keys or None
     except (OSError, HostError):

@@ -283,11 +283,6 @@ def revert(host: ManagedHost, purged: Sequence[str]) -> List[Change]:
     return changes
 
 
-def stays(host: ManagedHost) -> bool:
-    """Whether the record is kept after :func:`revert`, because something can't come back; a check doesn't know that."""
-    return not host.check and bool(read(host))
-
-
 def _is_back(one: Left, installed: Mapping[str, Installed]) -> bool:
     return one.version in installed[one.name].versions
 
