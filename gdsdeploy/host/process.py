@@ -285,7 +285,7 @@ def of_root(folder: str, *, for_all: bool = False) -> str:
     for_all: allow a folder with the sticky bit, such as /tmp.
     """
     real = place = os.path.realpath(folder) if os.path.isabs(folder) else ""
-    try:
+    with contextlib.suppress(OSError):
         while place:
             state = os.stat(place)
             sticky = state.st_mode & stat.S_ISVTX and (for_all or place != real)
@@ -294,8 +294,6 @@ def of_root(folder: str, *, for_all: bool = False) -> str:
             if place == "/":
                 return real
             place = os.path.dirname(place)
-    except OSError:
-        pass
     return ""
 
 

@@ -59,13 +59,9 @@ def observe(host: ManagedHost) -> Optional[Group]:
         return None
     end = lines.index("", 2) if "" in lines[2:] else len(lines)
     # Slaves have a name and a link each, and in each choice a path.
-    rows = lines[end + 1 :]
     step = 2 + (end - 2) // 2
-    choices = {}
-    for number in range(0, len(rows) - 1, step):
-        priority = _PRIORITY.fullmatch(rows[number + 1])
-        if rows[number].startswith("/") and priority:
-            choices[rows[number]] = int(priority[1])
+    rows = zip(lines[end + 1 :: step], map(_PRIORITY.fullmatch, lines[end + 2 :: step]))
+    choices = {path: int(priority[1]) for path, priority in rows if path.startswith("/") and priority}
     return Group(lines[0] == "auto", choices, _readlink(host, _CHOICE), _readlink(host, LINK) == _CHOICE)
 
 

@@ -241,11 +241,11 @@ def _inputs(kernel: Kernel, package: Package, plan: DkmsRequest) -> List[Any]:
 def is_installed(kernel: Kernel, package: Package) -> bool:
     """Whether DKMS has built the package, and its link for this kernel leads to that build."""
     built = f"{DKMS}/{package.name}/{package.version}/{kernel.release}"
-    for arch in list_folder(kernel.root, built):
-        files = [name for name in list_folder(kernel.root, f"{built}/{arch}/module") if ".ko" in name]
-        if files and is_linked(kernel.root, package.name, package.version, kernel.release, arch):
-            return True
-    return False
+    return any(
+        is_linked(kernel.root, package.name, package.version, kernel.release, arch)
+        for arch in list_folder(kernel.root, built)
+        if any(".ko" in name for name in list_folder(kernel.root, f"{built}/{arch}/module"))
+    )
 
 
 def _run(kernel: Kernel, package: Package, action: str) -> None:

@@ -232,12 +232,10 @@ def _distrust(kernel: Kernel, tree: Tree, folder: str, exports: Dict[str, Export
 def _nvidia_in(folder: str) -> Optional[Module]:
     for suffix in SUFFIXES:
         for path in sorted(glob.glob(os.path.join(glob.escape(folder), "nvidia*.ko" + suffix))):
-            try:
+            with contextlib.suppress(ElfError):
                 module = read_module(path)
-            except ElfError:
-                continue
-            if module.name == EXPORTER:
-                return module
+                if module.name == EXPORTER:
+                    return module
     return None
 
 

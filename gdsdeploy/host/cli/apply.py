@@ -133,11 +133,11 @@ def check_variants(document: Dict[str, Any], only: Sequence[str] = ()) -> Dict[s
     if not isinstance(variants, dict):
         raise DesiredError("variants: an object is needed")
     host = ManagedHost(check=True)
-    results: Dict[str, Any] = {}
-    for name, listed in sorted(variants.items()):
-        resources = engine.read_resources({"version": document.get("version"), "resources": listed}, only)
-        results[name] = [result.to_json() for result in engine.run(host, resources)]
-    return results
+    targets = {
+        name: engine.read_resources({"version": document.get("version"), "resources": listed}, only)
+        for name, listed in sorted(variants.items())
+    }
+    return {name: [result.to_json() for result in engine.run(host, resources)] for name, resources in targets.items()}
 
 
 def read(path: str) -> Any:

@@ -25,10 +25,6 @@ from .reader import REFUSED
 HUNG = "cuFileDriverOpen did not return; releases from 1.16 never return without /proc/modules"
 
 
-class NoLibraryError(UsageError):
-    """No libcufile could be opened; the message says why, and what to do."""
-
-
 @dataclass(frozen=True)
 class Opened:
     """The result of opening a library; ``hung``: the child was killed at its time limit."""
@@ -41,7 +37,7 @@ class Opened:
 def open_library(library: Optional[str] = None, timeout: float = TIMEOUT) -> Opened:
     """Open libcufile (at the path ``library``, else the one that the loader finds) for at most ``timeout`` seconds.
 
-    Raises NoLibraryError.
+    Raises UsageError where no libcufile could be opened.
     """
     names = [library] if library else libraries()
     with tempfile.TemporaryDirectory(prefix="gdscheck-") as folder:
@@ -58,7 +54,7 @@ def _result(result: Output, log: bytes) -> Opened:
     said = probe.said(result.stdout)
     if not said.loaded:
         why = said.problem.removeprefix("not loaded: ") if said.problem else result.stderr.strip()
-        raise NoLibraryError(
+        raise UsageError(
             f"libcufile can't be opened: {why or 'the child process printed nothing'}; install it (Debian: libcufile0)"
         )
     recording = reader.read_recording(log)
@@ -106,7 +102,7 @@ seconds = number(lambda value: 0 < value <= 3600, "a number of seconds above 0 a
     ),
 )
 def command(arguments: argparse.Namespace) -> int:
-    """Print the report.  Raises NoLibraryError."""
+    """Print the report.  Raises UsageError where no libcufile could be opened."""
     opened = open_library(arguments.library, arguments.timeout)
     if arguments.json:
         print(json.dumps(as_document(opened), indent=2))

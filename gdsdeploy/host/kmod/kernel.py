@@ -234,10 +234,9 @@ class Order:
         stem = stem_of(file)
         if stem in self.overrides:
             return -1 - self.overrides[stem]
-        for place, folder in enumerate(self.search):
-            if folder != "built-in" and file.startswith(folder + "/"):
-                return place
-        return self.search.index("built-in") if "built-in" in self.search else len(self.search)
+        built_in = self.search.index("built-in") if "built-in" in self.search else len(self.search)
+        named = ((place, folder) for place, folder in enumerate(self.search) if folder != "built-in")
+        return next((place for place, folder in named if file.startswith(folder + "/")), built_in)
 
     def choose(self, files: Sequence[str], present: str = "") -> Choice:
         """The file that depmod takes from ``files`` of one module name; ``present`` is modules.dep's, if any."""
@@ -568,9 +567,9 @@ class Kernel:
                 yield module
 
     def _symvers_path(self) -> str:
+        packed = (f"/lib/modules/{self.release}/symvers", f"/boot/symvers-{self.release}")
         places = [f"/lib/modules/{self.release}/build/Module.symvers"]
-        for suffix in SUFFIXES:
-            places += [f"/lib/modules/{self.release}/symvers{suffix}", f"/boot/symvers-{self.release}{suffix}"]
+        places += [place + suffix for suffix in SUFFIXES for place in packed]
         paths = (inside(self.root, place) for place in places)
         return next((path for path in paths if os.path.exists(path)), "")
 

@@ -404,10 +404,8 @@ def enrolment(certificate: Certificate, state: Firmware, *, where_needed: bool =
         "firmware": state.db,
         "pending": state.requested,
     }
-    for name, keys in lists.items():
-        if certificate.raw in [key.raw for key in keys]:
-            return name
-    return "not-needed" if where_needed and state.secure_boot is False else "absent"
+    absent = "not-needed" if where_needed and state.secure_boot is False else "absent"
+    return next((name for name, keys in lists.items() if certificate.raw in [key.raw for key in keys]), absent)
 
 
 def _answer(state: str, owners: Certificate, host: Firmware, changed: bool, steps: List[str]) -> Dict[str, Any]:

@@ -141,7 +141,7 @@ class Packages(Resource[Desired]):
         unload.before(host, [*names, *(change.subject for change in changes if change.kind in (*INSTALLS, "remove"))])
         obsolete = [change.subject for change in changes if change.kind == "unhold"]
         if obsolete:
-            chosen.unhold(host, obsolete)
+            chosen.hold(host, obsolete, held=False)
             write_names(host, HOLDS, [name for name in read_names(host, HOLDS) if name not in obsolete])
         if plan.missing:
             leaving = [change.subject for change in changes if change.kind == "remove"]
@@ -217,7 +217,7 @@ class Packages(Resource[Desired]):
         changes = [*unheld, *_purge_changes(chosen, host, installed, going)]
         if not host.check:
             if free:
-                chosen.unhold(host, free)
+                chosen.hold(host, free, held=False)
             write_names(host, HOLDS, [])
             if going:
                 unload.before(host, going)

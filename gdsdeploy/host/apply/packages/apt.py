@@ -221,11 +221,8 @@ release=$1
         """Packages of a kernel have its release in their names; those with modules need the userland, which leaves."""
         return running in name and not name.startswith(PREFIX)
 
-    def hold(self, host: ManagedHost, names: Sequence[str]) -> None:
-        run(host, ["apt-mark", "hold", *names], REFRESH_SECONDS, ENVIRONMENT)
-
-    def unhold(self, host: ManagedHost, names: Sequence[str]) -> None:
-        run(host, ["apt-mark", "unhold", *names], REFRESH_SECONDS, ENVIRONMENT)
+    def hold(self, host: ManagedHost, names: Sequence[str], *, held: bool = True) -> None:
+        run(host, ["apt-mark", "hold" if held else "unhold", *names], REFRESH_SECONDS, ENVIRONMENT)
 
     # What was interrupted
 

@@ -250,11 +250,8 @@ class Manager(ABC):
     def stays(self, name: str, running: str) -> bool:
         """Whether a package belongs to the running kernel and can't be taken away under it."""
 
-    def hold(self, host: ManagedHost, names: Sequence[str]) -> None:
-        """Hold packages."""
-
-    def unhold(self, host: ManagedHost, names: Sequence[str]) -> None:
-        """Release the holds of packages."""
+    def hold(self, host: ManagedHost, names: Sequence[str], *, held: bool = True) -> None:
+        """Hold packages, or release their holds."""
 
     # What was interrupted
 
