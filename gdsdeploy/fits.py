@@ -13,20 +13,19 @@ from importlib import resources
 from itertools import combinations, islice, pairwise, product
 from math import prod
 from os import uname
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gdsdeploy import lock
 from gdsdeploy.errors import NameUnknown, did_you_mean
 from gdsdeploy.files import yamlfile
-from gdsdeploy.fleetfile.rules import WORDS
-from gdsdeploy.host.facts import HostFacts, Unknown
-from gdsdeploy.host.facts.unknown import if_known, known
 from gdsdeploy.host.io.wording import aligned, joined, wrapped
 from gdsdeploy.host.kmod.flavour import flavour_of, has_nvme_hooks
 from gdsdeploy.host.model import compat
 from gdsdeploy.host.model.compat import FITS, KINDS, REFUSED, UNKNOWN, WARNED, Rule, Value, Verdict, version_order
-from gdsdeploy.host.subjects import stack
 from gdsdeploy.preflight.record import kept, with_records
+
+if TYPE_CHECKING:
+    from gdsdeploy.host.facts import HostFacts
 
 VERSION: Final = 1
 #: Most sets that are judged at once.
@@ -44,9 +43,6 @@ _FEW: Final = 16
 _CHANGED: Final = ("driver", "nvidia_fs", "libcufile", "kernel")
 #: Pairs of which one is compiled against the other.
 _BUILT: Final = (("driver", "kernel"), ("nvidia_fs", "kernel"), ("nvidia_fs", "driver"))
-_LIBRARY: Final = ("libcufile", "driver")
-#: Pairs that may be unknown, in the order of the output: a libcufile of which no release of CUDA is known is one, too.
-_PAIRS: Final = (*compat.PAIRS, _LIBRARY)
 #: What else is known of a part, and goes when another version takes its place.
 _OF: Final = {
     "driver": ("driver_package",),
@@ -90,10 +86,13 @@ def known_versions(subject: str) -> tuple[str, ...]:
 
     Of kernels, two that follow each other have no other between them about which a rule says something else.
     """
-    named = set[str]()
-    for rule in compat.rules_with(()):
-        for effect in (rule.when, rule.needs, rule.refuses, rule.warns, rule.doubts):
-            named |= {version for text in effect.get(subject, ()) for version in _UPSTREAM.findall(text)}
+    named = {
+        version
+        for rule in compat.rules_with(())
+        for conditions in (rule.when, rule.needs, rule.refuses, rule.warns, rule.doubts)
+        for text in conditions.get(subject, ())
+        for version in _UPSTREAM.findall(text)
+    }
     if subject == "kernel":
         named |= {_series(version) for version in named}
     elif subject in _BRANCHES:
@@ -171,6 +170,8 @@ def _values(subject: str, text: str) -> dict[str, str]:
 
 def _words(subject: str, text: str) -> Sequence[str]:
     if subject not in compat.VERSIONS:
+        from gdsdeploy.fleetfile.rules import WORDS  # imports every platform
+
         word = text.lower()
         words = WORDS.get(subject, (word,))
         if word == ALL and subject in WORDS:
@@ -217,6 +218,9 @@ class Host:
 
 def host_of(facts: HostFacts) -> Host:
     """What the rules can judge of a host."""
+    from gdsdeploy.host.facts.unknown import Unknown, if_known, known
+    from gdsdeploy.host.subjects import stack
+
     values = {name: known(value) for name, value in stack.combination(facts, stack.mode(facts), "none").items()}
     there = {name: value for name, value in values.items() if not isinstance(value, Unknown)}
     unknown = {name: value.reason for name, value in values.items() if isinstance(value, Unknown)}
@@ -232,12 +236,16 @@ class Judged:
     combination: compat.Combination
     #: subject → value that was not given
     assumed: Mapping[str, str]
-    #: those of rules and records, then one for each of ``unjudged``
+    #: those of rules and records, and one for each pair that no rule speaks about
     verdicts: tuple[Verdict, ...]
-    #: pairs that no rule speaks about
-    unjudged: tuple[tuple[str, str], ...]
     #: pairs that run on the host
     runs: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def unjudged(self) -> list[tuple[str, str]]:
+        """The pairs that no rule speaks about."""
+        ids = {verdict.rule for verdict in self.verdicts}
+        return [pair for pair, rule in compat.PAIRS.items() if rule.id in ids]
 
     @cached_property
     def kind(self) -> str:
@@ -261,12 +269,12 @@ class Judge:
 
     def __init__(self, host: Host | None = None) -> None:
         self.host = host
-        self.rules = {rule.id: rule for rule in compat.rules_with(host.rules if host else ())}
-        self._rules_about = cache(self._asking_about)
+        rules = compat.rules_with(host.rules if host else ())
+        self.rules = {rule.id: rule for rule in (*rules, *compat.PAIRS.values())}
+        self._rules_about = cache(lambda subjects: [rule for rule in rules if rule.looks_at <= subjects])
+        #: GPU → verdicts on the open modules
+        self._open = cache(lambda gpu: compat.judge({"gpu": gpu, "flavour": "open"}, rules))
         self._records = kept()
-
-    def _asking_about(self, subjects: frozenset[str]) -> tuple[Rule, ...]:
-        return tuple(rule for rule in self.rules.values() if rule.looks_at <= subjects)
 
     def judge(self, given: Mapping[str, str], dropped: Iterable[str] = ()) -> Judged:
         """given: subject → one value each.  dropped: what doesn't count of the host."""
@@ -276,6 +284,10 @@ class Judge:
         follows = {follows for part, follows in _FOLLOWS.items() if part in given and of_host.get(part) is None}
         parts = {name: value for name, value in of_host.items() if name not in replaced | follows}
         combination, assumed = _completed(given, parts)
+        if combination.get("driver") is not None and "flavour" not in combination:
+            # The usual one, unless rules say that the GPU can't have it.
+            usual = all(verdict.allowed for verdict in self._open(combination.get("gpu")))
+            assumed["flavour"] = combination["flavour"] = "open" if usual else "proprietary"
         runs = tuple(pair for pair in _BUILT if all(parts.get(part) is not None for part in pair))
         rules = [
             rule
@@ -284,21 +296,14 @@ class Judge:
             if rule.warns or not any(set(pair) <= rule.looks_at for pair in runs)
         ]
         verdicts = with_records(combination, compat.judge(combination, rules), self._records)
-        doubts = [verdict.subjects for verdict in compat.unknown_pairs(combination, verdicts)]
-        unjudged = [pair for pair in compat.PAIRS if set(pair) in doubts and pair not in runs]
-        if combination.get("libcufile") and combination.get("driver") and not combination.get("cuda"):
-            unjudged.append(_LIBRARY)
-        for pair in unjudged:
-            words = f"No source tells whether this {shown(pair[0])} and this {shown(pair[1])} go together."
-            verdicts.append(Verdict(_pair(pair), UNKNOWN, words, frozenset(pair)))
+        ran = {frozenset(pair) for pair in runs}
+        verdicts += [each for each in compat.unknown_pairs(combination, verdicts) if each.subjects not in ran]
         values = {name: str(value) for name, value in combination.items() if value is not None and name not in assumed}
         values |= {"kernel": self.host.release} if self.host else {}
-        return Judged({**values, **given}, combination, assumed, tuple(verdicts), tuple(unjudged), runs)
+        return Judged({**values, **given}, combination, assumed, tuple(verdicts), runs)
 
     def rule(self, verdict: Verdict) -> Rule:
         """The rule behind a verdict.  That of a pair that no rule speaks about has no source."""
-        if verdict.rule in map(_pair, _PAIRS):
-            return Rule(verdict.rule, verdict.words, "", "")
         source = "records of gdsdeploy kmod preflight on this machine"
         return self.rules.get(verdict.rule) or Rule(verdict.rule, verdict.words, "measured", source)
 
@@ -342,11 +347,6 @@ def _completed(
     arch = machine.group(1) if machine else own_arch
     assumed["arch"] = {"amd64": "x86_64", "arm64": "aarch64"}.get(arch, arch)
     assumed = {subject: value for subject, value in assumed.items() if subject not in combination}
-    if combination.get("driver") is not None and "flavour" not in combination:
-        # The usual one, unless rules say that the GPU can't have it.
-        about = {"gpu": combination.get("gpu"), "flavour": "open"}
-        refused = any(not verdict.allowed for verdict in compat.judge(about, compat.rules_with(())))
-        assumed["flavour"] = "proprietary" if refused else "open"
     return {**combination, **assumed}, assumed
 
 
@@ -460,10 +460,8 @@ def _changes_of(judge: Judge, judged: Judged, given: Given, subjects: Sequence[s
     """Changes of all these parts with which the set fits."""
     first, *later = subjects
     for version, value in _nearest(judge, judged, given, first, later):
-        if not later:
-            yield {first: version}
-            continue
-        for answer in islice(_changes_of(judge, judged, [{**each, first: value} for each in given], later), 1):
+        changed = [{**each, first: value} for each in given]
+        for answer in islice(_changes_of(judge, judged, changed, later), 1) if later else [{}]:
             yield {first: version, **answer}
 
 
@@ -534,14 +532,14 @@ def _one(row: Row, choices: Choices, judge: Judge, width: int, verbose: bool) ->
     judged = row.first
     names = _names(row.shown(choices), judge)
     yield from wrapped(f"{judged.kind}: {names or 'nothing'}", "", width)
-    topics: dict[str, list[Verdict]] = {_pair(pair): [] for pair in _PAIRS}
+    topics: dict[str, list[Verdict]] = {_pair(pair): [] for pair in compat.PAIRS}
     worst_first = sorted(judged.verdicts, key=lambda verdict: KINDS.index(verdict.kind))
     for verdict in worst_first:
         topics.setdefault(_topic(verdict), []).append(verdict)
     table = list[tuple[str, str, str]]()
     for topic, verdicts in topics.items():
         kind = verdicts[0].kind if verdicts else "runs" if topic in map(_pair, judged.runs) else ""
-        if kind and (verbose or topic in map(_pair, _PAIRS) or kind != FITS):
+        if kind and (verbose or topic in map(_pair, compat.PAIRS) or kind != FITS):
             table.append((topic, kind, _decisive([judge.rule(each) for each in verdicts if each.kind == kind], kind)))
     if table:
         yield ""
@@ -615,7 +613,7 @@ def _reason(rule: Rule, kind: str, width: int) -> Iterator[str]:
 
 def _topic(verdict: Verdict) -> str:
     """The pair that a verdict is about, or all of its subjects."""
-    pairs = [pair for pair in _PAIRS if set(pair) <= verdict.subjects]
+    pairs = [pair for pair in compat.PAIRS if set(pair) <= verdict.subjects]
     # The build of nvidia-fs is about the driver, too.
     pairs.sort(key=lambda pair: "nvidia_fs" not in pair)
     subjects = [name for name in compat.SUBJECTS if name in verdict.subjects and not name.endswith("_origin")]

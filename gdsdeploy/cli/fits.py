@@ -5,26 +5,21 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from gdsdeploy import console
+from gdsdeploy import console, fits
 from gdsdeploy.cli import options
 from gdsdeploy.errors import ChecksFailed, ChecksUnknown
 from gdsdeploy.host.model import compat
 
-if TYPE_CHECKING:
-    from gdsdeploy import fits
-
-#: Parts of which a list is often given: each has an option.
-_PARTS = ("driver", "kernel", "nvidia_fs", "libcufile", "cuda")
 #: Columns of the text, at most.
 WIDTH, NARROW = 100, 40
 
 
 def _parts(command: Callable[..., Any]) -> Callable[..., Any]:
-    for name in (part.replace("_", "-") for part in reversed(_PARTS)):
+    for name in map(fits.shown, reversed(fits.PARTS)):
         command = options.listed(f"--{name}", f"As {name}=…; a branch stands for its versions.", "VERSION[,…]")(command)
     return command
 
@@ -67,11 +62,9 @@ def command(
       gdsdeploy fits --evidence gpu1.json --driver all
       gdsdeploy fits driver=580.126.09 kernel=6.19.2 --json | jq -r '.sets[].verdict'
     """
-    from gdsdeploy import fits
-
     options.require(not (here and evidence), "--here does not go with --evidence")
     host = here or evidence is not None
-    asked = [*words, *(f"{name}={lists[name]}" for name in _PARTS if lists[name] is not None)]
+    asked = [*words, *(f"{name}={lists[name]}" for name in fits.PARTS if lists[name] is not None)]
     options.require(host or bool(asked), f"name what should go together, or --here.\n{fits.EXAMPLES}")
     choices = fits.read(asked, alone=not host)
     judge = fits.Judge(_host(evidence) if host else None)
@@ -88,7 +81,6 @@ def command(
 
 
 def _host(evidence: Path | None) -> fits.Host:
-    from gdsdeploy import fits
     from gdsdeploy.ssh import reply_schema
     from gdsdeploy.validate.facts import facts_of_this_machine
 

@@ -16,7 +16,9 @@ from gdsdeploy.fleetfile.load import TRUSTED, load_fleet
 from gdsdeploy.host.io.wording import aligned, joined
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.preflight import Answer, Cell, PreflightRecord, StackChoices, preflight
+from gdsdeploy.preflight.record import Answer, PreflightRecord
+from gdsdeploy.preflight.table import Cell, preflight
+from gdsdeploy.preflight.trial import StackChoices
 from gdsdeploy.repo import credentials
 from gdsdeploy.repo.fetch import Fetcher
 

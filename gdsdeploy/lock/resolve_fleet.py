@@ -37,11 +37,17 @@ _ASKED_AT_ONCE: Final = 8
 
 @dataclass(frozen=True)
 class Resolved:
-    """A lock, and what the user has to know about it: (profile, verdict)."""
+    """A lock, and what was found about it: (profile, verdict)."""
 
     lock: Lock
-    warnings: tuple[tuple[str, Verdict], ...]
+    found: tuple[tuple[str, Verdict], ...]
     left_out: tuple[NotAdopted, ...] = ()
+
+    @property
+    def warnings(self) -> list[tuple[str, Verdict]]:
+        """Those of ``found`` that the user has to know: a proof decides whether modules build."""
+        proven = {name for name, target in self.lock.targets.items() if compat.is_proven(target)}
+        return [(name, each) for name, each in self.found if name not in proven or without_builds([each])]
 
 
 #: Profile → package → its versions on hosts.
@@ -155,7 +161,7 @@ def resolve_fleet(
     reader = _Reader(fleet, fetcher, now, step)
     platforms = {name: stack_platform_for(profile.os) for name, profile in fleet.profiles.items()}
     targets: dict[str, Target] = {}
-    warnings: list[tuple[str, Verdict]] = []
+    found: list[tuple[str, Verdict]] = []
     failures: list[NoSolution] = []
     left_out: list[NotAdopted] = []
     # Profiles of one system after another, so that its lists are read once.
@@ -164,7 +170,7 @@ def resolve_fleet(
         before = _before(fleet, old, name)
         _refuse_replay(name, before, indices)
         entries = _entries(fleet, name, platforms[name])
-        warnings += [(name, verdict) for verdict in compat.judge_ages(indices, entries, now)]
+        found += [(name, verdict) for verdict in compat.judge_ages(indices, entries, now)]
         keep = Keep(before, upgrade.what | _loose(before, fleet.profiles[name])) if before else None
         packages = PackageReader(fetcher, indices, step)
         try:
@@ -189,19 +195,17 @@ def resolve_fleet(
         reader.check_packages(name, platforms[name], resolution.target)
         resolution = replace(resolution, target=compat.keep_proof(resolution.target, before))
         targets[name] = resolution.target
-        if compat.is_proven(resolution.target):
-            resolution = replace(resolution, warnings=tuple(without_builds(resolution.warnings)))
         if name in installed:
             left_out += _not_adopted(name, platforms[name], universe, resolution, installed[name])
         elif resolution.left_out:
             # A later driver may have those packages again.
             names = {*resolution.target.adopted, *(one.name for one in resolution.left_out)}
             targets[name] = resolution.target.model_copy(update={"adopted": tuple(sorted(names))})
-            warnings += [(name, Verdict("adopted", WARNED, _lost_words(one))) for one in resolution.left_out]
-        warnings += [(name, verdict) for verdict in resolution.warnings]
+            found += [(name, Verdict("adopted", WARNED, _lost_words(one))) for one in resolution.left_out]
+        found += [(name, verdict) for verdict in resolution.warnings]
     if failures:
         raise NoSolution("\n".join(failure.message for failure in failures), hint=failures[0].hint)
-    return Resolved(lockfile.build(targets), tuple(warnings), tuple(left_out))
+    return Resolved(lockfile.build(targets), tuple(found), tuple(left_out))
 
 
 def _not_adopted(

@@ -11,13 +11,13 @@ from gdsdeploy import console
 from gdsdeploy.errors import ChecksUnknown, ModuleBuildFailed
 from gdsdeploy.fleetfile.load import own_blocks, with_own_rules
 from gdsdeploy.fleetfile.rules import Block, own_rules_of, write_own
-from gdsdeploy.host.model.compat import without_builds
 from gdsdeploy.lock import lockfile
 from gdsdeploy.lock.resolve_fleet import Resolved
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.platform import stack_platform_for
-from gdsdeploy.preflight import Answer, Cell, StackChoices, preflight
-from gdsdeploy.preflight.record import NVIDIA_FS, PreflightRecord, path_of
+from gdsdeploy.preflight.record import NVIDIA_FS, Answer, PreflightRecord, path_of
+from gdsdeploy.preflight.table import Cell, preflight
+from gdsdeploy.preflight.trial import StackChoices
 from gdsdeploy.repo.fetch import Fetcher
 
 
@@ -94,13 +94,7 @@ def prove(
                 name: target.model_copy(update={"proof": proofs.get(name, "")})
                 for name, target in resolved.lock.targets.items()
             }
-            warnings = [
-                (name, verdict)
-                for name, verdict in resolved.warnings
-                if name not in proofs or without_builds([verdict])
-            ]
-            resolved = replace(resolved, lock=lockfile.build(targets), warnings=tuple(warnings))
-            return Proven(resolved, (*attempts, *passed))
+            return Proven(replace(resolved, lock=lockfile.build(targets)), (*attempts, *passed))
 
 
 def rule(fleet: Fleet, cell: Cell, record: PreflightRecord) -> Block:

@@ -6,18 +6,19 @@ import enum
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Final
-
-from pydantic import TypeAdapter, ValidationError
+from typing import TYPE_CHECKING, Final
 
 from gdsdeploy import atomic, paths
 from gdsdeploy.host.kmod.module import ERROR, UNKNOWN, outcome_of
 from gdsdeploy.host.model import compat as rules
 from gdsdeploy.host.model.compat import Combination, Rule, Verdict
-from gdsdeploy.lock.compat import ingredients, is_proven
-from gdsdeploy.lock.lockfile import combination as combination_of
-from gdsdeploy.model.lock import Target
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+    from gdsdeploy.model.lock import Target
 
 NVIDIA_FS: Final = "nvidia_fs"
 PEERMEM: Final = "nvidia_peermem"
@@ -134,11 +135,18 @@ class PreflightRecord:
         return errors[0] if errors else ""
 
 
-_RECORD = TypeAdapter(PreflightRecord)
+@cache
+def _reader() -> TypeAdapter[PreflightRecord]:
+    from pydantic import TypeAdapter  # dear to import, and often nothing is kept
+
+    return TypeAdapter(PreflightRecord)
 
 
 def find(target: Target) -> PreflightRecord | None:
     """The record for exactly the packages of ``target``; None without a readable one."""
+    # `fits` reads records without any lock.
+    from gdsdeploy.lock.compat import ingredients
+
     digest = ingredients(target)
     record = _read(path_of(digest))
     return record if record and record.ingredients == digest else None
@@ -152,8 +160,8 @@ def kept() -> list[PreflightRecord]:
 
 def _read(path: Path) -> PreflightRecord | None:
     try:
-        record = _RECORD.validate_json(path.read_bytes())
-    except (OSError, ValidationError):
+        record = _reader().validate_json(path.read_bytes())
+    except (OSError, ValueError):
         return None
     return record if record.format == FORMAT else None
 
@@ -199,9 +207,11 @@ def cautions(target: Target, fleet_rules: Sequence[Rule]) -> list[Verdict]:
 
     One that failed is the first.  fleet_rules: by which its fleet is judged; none of them refuses it.
     """
-    combination, tried = combination_of(target), find(target)
+    from gdsdeploy.lock import compat, lockfile
+
+    combination, tried = lockfile.combination(target), find(target)
     verdicts = with_records(combination, rules.judge(combination, fleet_rules), [tried] if tried else [])
-    built = bool(target.packaged) or is_proven(target)
+    built = bool(target.packaged) or compat.is_proven(target)
     failed = [verdict for verdict in verdicts if not verdict.allowed]
     return failed + rules.cautions(combination, verdicts, built=built and not failed)
 

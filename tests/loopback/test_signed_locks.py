@@ -16,8 +16,8 @@ from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile, releases, signatures
 from gdsdeploy.lock.resolve_fleet import Resolved
 from gdsdeploy.model.rollout import Plan
-from gdsdeploy.preflight import Answer, PreflightRecord
 from gdsdeploy.preflight.prove import Attempt, Proven
+from gdsdeploy.preflight.record import Answer, PreflightRecord
 from gdsdeploy.rollout.session import RealEffects
 from tests import commandline
 from tests.loopback.loopback_fleet import LoopbackFleet

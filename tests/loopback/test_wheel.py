@@ -132,8 +132,9 @@ def test_the_suite_runs_from_it(installed: Path, tmp_path: Path) -> None:
     assert "this host could not be asked" in output
 
 
-def test_the_schema_of_reports_comes_along(installed: Path, tmp_path: Path) -> None:
-    script = "from importlib import resources; print(resources.files('gdsdeploy.report') / 'report.schema.json')"
+@pytest.mark.parametrize("name", ["report/report.schema.json", "fits.schema.json"])
+def test_the_schemas_of_outputs_come_along(name: str, installed: Path, tmp_path: Path) -> None:
+    script = f"from importlib import resources; print(resources.files('gdsdeploy') / '{name}')"
     assert Path(run([installed / "python", "-c", script], tmp_path).strip()).is_file()
 
 

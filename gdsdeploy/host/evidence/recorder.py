@@ -17,7 +17,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import IO, Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from .. import process
 from ..errors import HostError
@@ -149,9 +149,10 @@ class Recorder:
         text = self.document["files"][path]
         return text if isinstance(text, str) else None
 
-    def texts(self, folder: str, names: Sequence[str]) -> None:
-        for name in names:
-            self.text(folder + "/" + name)
+    def texts(self, paths: Iterable[str], folder: str = "") -> None:
+        """Record files; with a folder, those of these names in it."""
+        for path in paths:
+            self.text(f"{folder}/{path}" if folder else path)
 
     def mounts(self, again: bool = False) -> Mounts:
         """Record the mounts of this program once, or ``again``; returns them."""
@@ -186,6 +187,10 @@ class Recorder:
         self.document["listings"][key] = too_many if len(names) > NAMES_LIMIT else names
         return names[:NAMES_LIMIT]
 
+    def paths(self, *folders: str, pattern: str = "") -> List[str]:
+        """Record the names in each folder, likewise; returns their paths."""
+        return [f"{folder}/{name}" for folder in folders for name in self.names(folder, pattern)]
+
     def excerpt(self, path: str, pattern: str, inputs: Sequence[str] = ()) -> None:
         """Record the lines of ``path`` (plain or .gz) in which the regular expression ``pattern`` is found.
 
@@ -205,6 +210,10 @@ class Recorder:
             return {"pattern": pattern, "lines": lines}
 
         self.value("excerpts", path, read)
+
+    def excerpts(self, paths: Iterable[str], pattern: str) -> None:
+        for path in paths:
+            self.excerpt(path, pattern)
 
     def space(self, path: str) -> None:
         self.value("space", path, _space)

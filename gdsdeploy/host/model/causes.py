@@ -70,6 +70,6 @@ def filled(text: str, values: Mapping[str, str]) -> str:
 
 
 def row(ident: str, values: Mapping[str, str] = MappingProxyType({})) -> KnownCause:
-    """The cause with this id, its fix filled with ``values``; raises KeyError."""
+    """The cause with this id, its title and fix filled with ``values``; raises KeyError."""
     found = _rows()[ident]
-    return replace(found, fix=filled(found.fix, values))
+    return replace(found, title=filled(found.title, values), fix=filled(found.fix, values))

@@ -366,38 +366,52 @@ def judge(combination: Combination, rules: Iterable[Rule]) -> List[Verdict]:
         if meets is None or (rule.doubts and not meets):
             continue
         broken = REFUSED if rule.needs or rule.refuses else WARNED if rule.warns else UNKNOWN
-        stack = ", ".join(f"{_name(s)} {combination[s]}" for s in (*rule.when, *effect) if s not in _UNSAID)
         kind = FITS if meets is bool(rule.needs) else broken
-        verdicts.append(Verdict(rule.id, kind, f"{rule.says.strip()} Here: {stack}.", rule.looks_at))
+        verdicts.append(_verdict(rule, kind, combination, (*rule.when, *effect)))
     return verdicts
 
 
-#: Subjects that a rule has to be about where a combination has both.  cuda: the release that libcufile belongs to.
-PAIRS = (
-    ("driver", "kernel"),
-    ("nvidia_fs", "kernel"),
-    ("nvidia_fs", "driver"),
-    ("cuda", "driver"),
-    ("libcufile", "nvidia_fs"),
-)
+def _verdict(rule: Rule, kind: str, combination: Combination, subjects: Iterable[str]) -> Verdict:
+    stack = ", ".join(f"{_name(s)} {combination[s]}" for s in subjects if s not in _UNSAID)
+    return Verdict(rule.id, kind, f"{rule.says.strip()} Here: {stack}.", rule.looks_at)
+
+
+def _name(subject: str) -> str:
+    return subject.replace("nvidia_fs", "nvidia-fs").replace("_", " ")
+
+
+def _doubt(one: str, other: str) -> Rule:
+    says = f"No source tells whether this {_name(one)} and this {_name(other)} go together."
+    return Rule(f"{one}-{other}-unknown".replace("_", "-"), says, "", "", doubts={one: (), other: ()})
+
+
+#: The release of CUDA tells which drivers a libcufile goes with, whatever other rules say: unknown where that is.
+_LIBRARY = ("libcufile", "driver")
+#: Subjects that a rule has to be about where a combination has both → what is said where none is; it has no source.
+#: cuda: the release that libcufile belongs to.
+PAIRS: Mapping[Tuple[str, str], Rule] = {
+    pair: _doubt(*pair)
+    for pair in (
+        ("driver", "kernel"),
+        ("nvidia_fs", "kernel"),
+        ("nvidia_fs", "driver"),
+        ("cuda", "driver"),
+        ("libcufile", "nvidia_fs"),
+        _LIBRARY,
+    )
+}
 
 
 def unknown_pairs(combination: Combination, verdicts: Sequence[Verdict]) -> List[Verdict]:
     """One verdict for each of PAIRS that the combination has and none of ``verdicts``, those of judge(), is about."""
-    open_pairs = [
-        pair
-        for pair in PAIRS
-        if all(combination.get(subject) is not None for subject in pair)
-        and not any(verdict.subjects >= set(pair) for verdict in verdicts)
-    ]
+    present = {subject for subject, value in combination.items() if value is not None}
     return [
-        Verdict(
-            f"{one}-{other}-unknown".replace("_", "-"),
-            UNKNOWN,
-            f"No source tells whether {_name(one)} {combination[one]} fits {_name(other)} {combination[other]}.",
-            frozenset((one, other)),
+        _verdict(rule, UNKNOWN, combination, pair)
+        for pair, rule in PAIRS.items()
+        if rule.looks_at <= present
+        and not (
+            "cuda" in present if pair == _LIBRARY else any(verdict.subjects >= rule.looks_at for verdict in verdicts)
         )
-        for one, other in open_pairs
     ]
 
 
@@ -445,7 +459,3 @@ def _all(conditions: Conditions, combination: Combination) -> Optional[bool]:
     """Whether each condition holds; of a part that the combination does not have, none does.  None: as for holds."""
     values = ((subject, texts, combination[subject]) for subject, texts in conditions.items())
     return _all_of(False if value is None else holds(subject, texts, value) for subject, texts, value in values)
-
-
-def _name(subject: str) -> str:
-    return subject.replace("nvidia_fs", "nvidia-fs").replace("_", " ")

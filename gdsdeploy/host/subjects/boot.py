@@ -46,28 +46,18 @@ PROPERTIES = "Id,LoadState,ActiveState,SubState,Result,UnitFileState,ExecMainSta
 
 @collector("boot")
 def collect_boot(recorder: Recorder, _request: EvidenceRequest) -> None:
-    for folder in LOAD_FOLDERS + PROBE_FOLDERS:
-        recorder.texts(folder, [name for name in recorder.names(folder) if name.endswith(".conf")])
-    recorder.text("/etc/modules")
-    recorder.text(IMEX_NODES)
+    fragments = recorder.paths(*LOAD_FOLDERS, *PROBE_FOLDERS)
+    recorder.texts((*(path for path in fragments if path.endswith(".conf")), "/etc/modules", IMEX_NODES))
     from ..boot.sdboot import VARIABLES, variable
 
-    for path in dict.fromkeys((*GRUB_FILES, *GRUB2_FILES)):
-        recorder.excerpt(path, GRUB)
+    recorder.excerpts(dict.fromkeys((*GRUB_FILES, *GRUB2_FILES)), GRUB)
     for name in VARIABLES:
         recorder.binary(variable(name))
-    for partition in PARTITIONS:
-        recorder.text(f"{partition}/loader/loader.conf")
-    for path in (*GRUB_ENVIRONMENTS, "/etc/default/grub"):
-        recorder.text(path)
-    recorder.texts("/etc/default/grub.d", recorder.names("/etc/default/grub.d"))
-    for folder in ENTRY_FOLDERS:
-        for name in recorder.names(folder):
-            recorder.excerpt(f"{folder}/{name}", ENTRY_LINES)
-    for folder in LOADER_FOLDERS[len(ENTRY_FOLDERS) :]:
-        recorder.names(folder)
-    recorder.names("/boot", "vmlinuz-*")
-    for pattern in ("initrd.img-*", "initramfs-*.img"):
+    recorder.texts(f"{partition}/loader/loader.conf" for partition in PARTITIONS)
+    recorder.texts((*GRUB_ENVIRONMENTS, "/etc/default/grub", *recorder.paths("/etc/default/grub.d")))
+    recorder.excerpts(recorder.paths(*ENTRY_FOLDERS), ENTRY_LINES)
+    recorder.paths(*LOADER_FOLDERS[len(ENTRY_FOLDERS) :])
+    for pattern in ("vmlinuz-*", "initrd.img-*", "initramfs-*.img"):
         recorder.names("/boot", pattern)
     recorder.link("/vmlinuz")
     if recorder.exists("/run/systemd/system"):

@@ -137,7 +137,7 @@ def is_since(version: Optional[str], first: Tuple[int, ...], part: str) -> bool:
 def listed_cause(ident: str, evidence: Tuple[str, ...] = (), what: str = "", fix: str = "", **values: str) -> Cause:
     """The cause with this id; ``what`` and ``fix``: what fits this host better than the row's title and fix.
 
-    values: what the row's fix names in braces.
+    values: what the row names in braces.
     """
     row = causes.row(ident, values)
     return Cause(ident, what or row.title, fix or row.fix, evidence, row.reference)

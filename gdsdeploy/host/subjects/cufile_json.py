@@ -368,8 +368,7 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     )
     for mode in ("vanilla_posix_io_mode", "posix_io_mode"):
         if if_known(partial(facts.cufile.setting, "properties", mode, False), None) is True:
-            what = f"cufile.json sets properties.{mode}; its effect on the direct path is unknown"
-            yield suspicion(_by_setting(facts, "cufile.posix-io", mode, what))
+            yield suspicion(_by_setting(facts, "cufile.posix-io", mode))
     if mount is not None:
         devices = mount.devices
         yield _not_denied(facts, "filesystems", [mount.filesystem])
@@ -407,14 +406,13 @@ def notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     """Settings that exclude some I/O from a direct path, or have no effect."""
     over = facts.cufile.overlay
     if over and not over.exists:
-        what = f"{VARIABLE} names {over.path}, which doesn't exist: libcufile ignores it"
-        yield listed_cause("cufile.overlay-missing", quote.variable(over.variable), what, place=over.variable.place)
+        values = {"file": over.path, "place": over.variable.place}
+        yield listed_cause("cufile.overlay-missing", quote.variable(over.variable), **values)
     section = facts.cufile.setting("fs", mount.filesystem, {})
     least = section.get(MINIMUM) if isinstance(section, dict) else None
     if isinstance(least, int) and least > 0:
         key = f"fs.{mount.filesystem}.{MINIMUM}"
-        what = f"I/O of less than {least} KiB takes compat mode: {key}"
-        yield listed_cause("cufile.small-io", quote.setting(facts, "fs", MINIMUM), what, key=key)
+        yield listed_cause("cufile.small-io", quote.setting(facts, "fs", MINIMUM), least=str(least), key=key)
     key = "gds_rdma_write_support"
     if facts.cufile.setting("properties", key, True) is False:
         yield _by_setting(facts, "cufile.no-rdma-writes", key)
@@ -425,10 +423,9 @@ def overlay_usable(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator
     """If libcufile refuses the second file, every cuFile call fails as well."""
     over = if_known(lambda: facts.cufile.overlay, None)
     if over and over.broken:
-        what = f"libcufile refuses the configuration that {VARIABLE} names: {over.broken}"
         evidence = (*quote.with_source(over.path, [over.broken]), *quote.variable(over.variable))
-        values = {"place": over.variable.place, "file": over.path}
-        yield Condition(False, listed_cause("cufile.overlay-refused", evidence, what, **values))
+        values = {"why": over.broken, "file": over.path, "place": over.variable.place}
+        yield Condition(False, listed_cause("cufile.overlay-refused", evidence, **values))
 
 
 @rule(DIRECT_PATH, 21)

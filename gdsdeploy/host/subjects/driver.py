@@ -50,19 +50,17 @@ _MODULES = (
 def collect_gpu(recorder: Recorder, _request: EvidenceRequest) -> None:
     for name in _MODULES:
         folder = "/sys/module/" + name
-        recorder.texts(folder, ("version", "srcversion", "taint", "initstate", "refcnt"))
+        recorder.texts(("version", "srcversion", "taint", "initstate", "refcnt"), folder)
         recorder.binary(folder + BUILD_ID)
-    recorder.texts(NVIDIA, ("version", "params"))
-    recorder.texts(NVIDIA + "/gpus", [name + "/information" for name in recorder.names(NVIDIA + "/gpus")])
+    recorder.texts(("version", "params"), NVIDIA)
+    recorder.texts(f"{gpu}/information" for gpu in recorder.paths(NVIDIA + "/gpus"))
     recorder.names("/dev", "nvidia*")
-    recorder.texts(NVFS, ("version", "stats", "devcount", "bridges", "peer_distance", "peer_affinity"))
+    recorder.texts(("version", "stats", "devcount", "bridges", "peer_distance", "peer_affinity"), NVFS)
     _collect_registrations(recorder)
     recorder.names("/sys/class/infiniband")
-    recorder.texts(PEERS, [name + "/version" for name in recorder.names(PEERS)])
-    for folder in HOLDERS:
-        recorder.names(folder)
-    for folder in SERVICE_FOLDERS:
-        recorder.names(folder, LEGACY_SERVICE)
+    recorder.texts(f"{peer}/version" for peer in recorder.paths(PEERS))
+    recorder.paths(*HOLDERS)
+    recorder.paths(*SERVICE_FOLDERS, pattern=LEGACY_SERVICE)
 
 
 def _collect_registrations(recorder: Recorder) -> None:
@@ -92,10 +90,9 @@ def collect_userland(recorder: Recorder, _request: EvidenceRequest) -> None:
         for path in listed(output.stdout, name)[:1]:
             # Debian's alternatives make a chain; the name at its end has the version.
             recorder.value("links", path, os.path.realpath)
-    firmware_path = recorder.text(FIRMWARE_PATH)
-    for folder in filter(None, ((firmware_path or "").strip(), FIRMWARE)):
-        for version in recorder.names(folder + "/nvidia", "[0-9]*"):
-            recorder.names(folder + "/nvidia/" + version, "gsp*.bin*")
+    folders = filter(None, ((recorder.text(FIRMWARE_PATH) or "").strip(), FIRMWARE))
+    versions = recorder.paths(*(folder + "/nvidia" for folder in folders), pattern="[0-9]*")
+    recorder.paths(*versions, pattern="gsp*.bin*")
     # It opens every GPU, which nothing needs where none has reported an error.
     if any("NVRM: Xid" in Document(recorder.document).printed(log) for log in LOGS):
         query = "--query-gpu=pci.bus_id,gpu_recovery_action"
@@ -150,9 +147,7 @@ _FABRIC_ROW = re.compile(r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]{5,8}), *([A-Za-z/ \[\
 class DriverFacts(Facts):
     """The NVIDIA driver.  What is the running one's is None while none runs."""
 
-    def __init__(self, document: Document) -> None:
-        super().__init__(document)
-        self.module = ModuleFacts(document, "nvidia")
+    module = given(lambda document: ModuleFacts(document, "nvidia"))
 
     @fact
     def version(self) -> Optional[str]:

@@ -38,24 +38,16 @@ VARIABLES = r"CUFILE_[A-Z]"
 
 @collector("environment")
 def collect_environment(recorder: Recorder, _request: EvidenceRequest) -> None:
-    for path in CONTAINER_FILES:
-        recorder.text(path)
+    recorder.texts(CONTAINER_FILES)
     recorder.value("processes", FIRST, lambda _: _is_with_the_first(recorder.at))
     recorder.excerpt(CGROUP, MANAGERS)
     names = [name for name in os.environ if name.startswith(ENROOT) or name in VARIABLE_NAMES]
     own = {name: os.environ[name] for name in sorted(names)}
     recorder.document["environment"] = {**own, **relevant(os.environ)}
-    for path in VARIABLE_FILES:
-        recorder.excerpt(path, VARIABLES)
-    for folder in VARIABLE_FOLDERS:
-        for name in recorder.names(folder):
-            if sets_variables(name):
-                recorder.excerpt(folder + "/" + name, VARIABLES)
-    for folder in OWN_PARENTS:
-        recorder.names(folder, OWN_NAME)
+    recorder.excerpts((*VARIABLE_FILES, *filter(sets_variables, recorder.paths(*VARIABLE_FOLDERS))), VARIABLES)
+    recorder.paths(*OWN_PARENTS, pattern=OWN_NAME)
     # A container may not have these of its host.
-    recorder.names("/run/udev")
-    recorder.names("/dev/infiniband")
+    recorder.paths("/run/udev", "/dev/infiniband")
     from .cufile_json import VARIABLE, record_configuration
 
     named = EnvironmentFacts(Document(recorder.document)).variables.get(VARIABLE)

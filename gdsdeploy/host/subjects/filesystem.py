@@ -429,9 +429,8 @@ def _of_device(device: Device) -> Iterator[Condition]:
     size = if_known(lambda: device.block_size, 0)
     # A device over others has the blocks of its disks.
     if size > PAGE and not device.below:
-        what = f"{device.name} has blocks of {size} bytes, more than the {PAGE}-byte page that cuFile aligns to"
         evidence = (f"{device.place}/queue/logical_block_size: {size}",)
-        yield suspicion(listed_cause("storage.block-size", evidence, what))
+        yield suspicion(listed_cause("storage.block-size", evidence, device=device.name, size=str(size)))
 
 
 def _protection(device: Device) -> Condition:
@@ -453,9 +452,8 @@ def transport(device: Device) -> Condition:
     name = device.transport
     if device.kind == storage.NVME:
         return Condition(name == "pcie")
-    what = f"{device.name} is NVMe over {name}"
     evidence = (f"/sys/class/nvme: {device.name} by {name}",)
-    return Condition(name == "rdma", listed_cause("nvmeof.not-rdma", evidence, what))
+    return Condition(name == "rdma", listed_cause("nvmeof.not-rdma", evidence, device=device.name, transport=name))
 
 
 def names(mount: Mount) -> str:
@@ -541,9 +539,9 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
 def _nfs(mount: Mount) -> Iterator[Condition]:
     what = f"{mount.mount_point} is mounted with proto={mount.option('proto') or 'nothing'}"
     yield Condition(over_rdma(mount), listed_cause("nfs.not-rdma", quote.mount(mount), what))
-    flavour = mount.option("sec")
-    what = f"{mount.mount_point} is mounted with sec={flavour}, for which the CPU touches all data"
-    yield Condition(flavour not in TOUCHING, listed_cause("nfs.touched-by-cpu", quote.mount(mount), what))
+    values = {"mount": mount.mount_point, "flavour": mount.option("sec") or ""}
+    cause = listed_cause("nfs.touched-by-cpu", quote.mount(mount), **values)
+    yield Condition(values["flavour"] not in TOUCHING, cause)
 
 
 @condition
@@ -577,9 +575,8 @@ def without_direct_path(name: str) -> Filesystem:
 @condition
 def _has_path(facts: HostFacts, name: str) -> Condition:
     release, first = libcufile.release(facts), SINCE[name]
-    since = ".".join(map(str, first))
-    what = f"libcufile {release} has no direct path for {name}: {since} is the first release with one"
-    cause = listed_cause("filesystem.newer-library", (f"libcufile: {release}",), what, since=since)
+    values = {"release": release or "", "filesystem": name, "since": ".".join(map(str, first))}
+    cause = listed_cause("filesystem.newer-library", (f"libcufile: {release}",), **values)
     return Condition(is_since(release, first, "libcufile"), cause)
 
 

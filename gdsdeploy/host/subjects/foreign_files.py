@@ -195,15 +195,11 @@ def _dkms_trees(recorder: Recorder) -> Iterator[str]:
 
 def _programs(recorder: Recorder) -> Iterator[str]:
     folder, pattern = RUNFILE_PROGRAM
-    for name in recorder.names(folder, pattern):
-        yield f"{folder}/{name}"
+    yield from recorder.paths(folder, pattern=pattern)
     recorder.excerpt(INSTALLER_LOG, r"^(?:installer version|creation time): ")
-    for folder in recorder.names("/usr/local", "cuda-*"):
-        for name in recorder.names(f"/usr/local/{folder}/bin", "cuda-uninstaller"):
-            yield f"/usr/local/{folder}/bin/{name}"
-    for folder in LOADER_UNITS:
-        for name in recorder.names(folder, MODULE_LOADER):
-            yield f"{folder}/{name}"
+    programs = (f"{toolkit}/bin" for toolkit in recorder.paths("/usr/local", pattern="cuda-*"))
+    yield from recorder.paths(*programs, pattern="cuda-uninstaller")
+    yield from recorder.paths(*LOADER_UNITS, pattern=MODULE_LOADER)
 
 
 def _libraries(recorder: Recorder) -> Iterator[str]:
@@ -229,8 +225,7 @@ def _configuration(recorder: Recorder) -> Iterator[str]:
         return
     if reading.package_manager(recorder.root) == reading.DPKG:
         recorder.excerpt("/var/lib/dpkg/status", r"^ /\S*cufile\.json [0-9a-f]{32}")
-        for name in recorder.names(_DPKG_INFO, "libcufile*.md5sums"):
-            recorder.excerpt(f"{_DPKG_INFO}/{name}", r"cufile\.json$")
+        recorder.excerpts(recorder.paths(_DPKG_INFO, pattern="libcufile*.md5sums"), r"cufile\.json$")
     elif reading.package_manager(recorder.root) == reading.RPM:
         argv = ["rpm", "-qf", "--qf", "[%{FILENAMES}\\t%{FILEDIGESTS}\\n]", place]
         recorder.command(CUFILE_RECORDS, argv, pattern=r"cufile\.json\t")
@@ -242,20 +237,14 @@ def _package_manager(recorder: Recorder) -> None:
     pattern = f"{DRIVER_REPOSITORIES}|{_STANZA}"
     kind = reading.package_manager(recorder.root)
     if kind == reading.DPKG:
-        recorder.text(HOLDS_RECORD)
-        recorder.text(APT_PREFERENCES)
-        names = recorder.names(PREFERENCE_PARTS)
-        recorder.texts(PREFERENCE_PARTS, [name for name in names if os.path.splitext(name)[1] in ("", ".pref")])
-        recorder.excerpt(APT_SOURCES, pattern)
-        for name in recorder.names(APT_PARTS):
-            if name.endswith((".list", ".sources")):
-                recorder.excerpt(f"{APT_PARTS}/{name}", pattern)
+        parts = [path for path in recorder.paths(PREFERENCE_PARTS) if os.path.splitext(path)[1] in ("", ".pref")]
+        recorder.texts((HOLDS_RECORD, APT_PREFERENCES, *parts))
+        lists = [path for path in recorder.paths(APT_PARTS) if path.endswith((".list", ".sources"))]
+        recorder.excerpts((APT_SOURCES, *lists), pattern)
     elif kind == reading.RPM:
-        for path in VERSIONLOCKS:
-            recorder.text(path)
-        paths = [f"{DNF_PARTS}/{name}" for name in recorder.names(DNF_PARTS, "*.repo")]
-        for path in paths:
-            recorder.excerpt(path, pattern)
+        recorder.texts(VERSIONLOCKS)
+        paths = recorder.paths(DNF_PARTS, pattern="*.repo")
+        recorder.excerpts(paths, pattern)
         for path in (DNF_CONF, *paths):
             recorder.value("excludes", path, _kept_out)
 

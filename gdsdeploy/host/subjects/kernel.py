@@ -86,11 +86,8 @@ _LOADED = re.compile(r"^(\S+ \d+) \d+ \S+ (\w+ 0x\w+)", re.MULTILINE)
 
 @collector("kernel")
 def collect_kernel(recorder: Recorder, request: EvidenceRequest) -> None:
-    for path in _FILES:
-        recorder.text(path)
     expected = request.expectation.module_parameters if request.expectation is not None else {}
-    for path in filter(None, map(parameter_path, sorted(expected))):
-        recorder.text(path)
+    recorder.texts((*_FILES, *filter(None, map(parameter_path, sorted(expected)))))
     from ..boot.present import machine_digest
 
     recorder.document["host"]["machine_id"] = machine_digest(recorder.root)
@@ -110,8 +107,7 @@ def collect_kernel(recorder: Recorder, request: EvidenceRequest) -> None:
 def configuration(recorder: Recorder) -> None:
     """Record the options of the kernel's build: those in files, and those that the running kernel itself gives."""
     release = recorder.document["host"]["uname"]["release"]
-    for path in ("/boot/config-" + release, "/lib/modules/" + release + "/config"):
-        recorder.excerpt(path, CONFIG)
+    recorder.excerpts(("/boot/config-" + release, "/lib/modules/" + release + "/config"), CONFIG)
     # A part of the kernel: no other comes before the next boot.
     recorder.excerpt("/proc/config.gz", CONFIG, tuple(filter(None, [recorder.text(BOOT_ID)])))
 
@@ -209,9 +205,7 @@ def _merged(lines: Tuple[str, ...]) -> List[str]:
 class KernelFacts(Facts):
     """The running kernel."""
 
-    def __init__(self, document: Document) -> None:
-        super().__init__(document)
-        self.log = KernelLog(document)
+    log = given(KernelLog)
 
     #: as ``uname -r``
     release = given(lambda document: document.host("uname", "release"))

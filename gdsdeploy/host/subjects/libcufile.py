@@ -24,9 +24,8 @@ from .types import HostFacts, Mount, Recorder
 
 def ask(recorder: Recorder, path: str) -> None:
     """Record which libraries there are, and what the one that programs load says to the configuration at ``path``."""
-    for folder in LIBRARY_FOLDERS:
-        for name in recorder.names(folder, LIBRARY_PATTERN):
-            recorder.link(folder + "/" + name)
+    for library in recorder.paths(*LIBRARY_FOLDERS, pattern=LIBRARY_PATTERN):
+        recorder.link(library)
     for unsafe in probe.unsafe_libraries():
         recorder.gap(CUFILE_OPEN, f"{unsafe}: users other than root can replace it, so root doesn't load it")
     ldconfig = recorder.document["commands"].get("ldconfig", {})

@@ -230,14 +230,11 @@ def memory(facts: HostFacts) -> Iterator[Condition]:
     other = next(name for name in by_type if name != chosen)
     conditions = list(by_type[chosen](facts))
     if weigh(conditions).holds is False and weigh(by_type[other](facts)).holds is True:
-        what = f"libcufile uses {chosen}, which this host can't use, though it can use {other}"
-        fix = f"set properties.{PEER_TYPE} to {other}"
-        evidence = quote.setting(facts, "properties", PEER_TYPE) or (f"{CUFILE}: there is no such file",)
+        also, evidence = "", quote.setting(facts, "properties", PEER_TYPE) or (f"{CUFILE}: there is no such file",)
         if by_variable(facts) is not None:
             variable = facts.environment.variables[VARIABLE]
-            fix += f", and remove {VARIABLE} from {variable.place}"
-            evidence = quote.variable(variable)
-        yield Condition(False, listed_cause("rdma.other-peer-type", evidence, what, fix))
+            also, evidence = f", and remove {VARIABLE} from {variable.place}", quote.variable(variable)
+        yield Condition(False, listed_cause("rdma.other-peer-type", evidence, chosen=chosen, other=other, also=also))
     yield from conditions
 
 

@@ -374,8 +374,7 @@ def in_container(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
     container = facts.environment.container
     if container is None:
         return None
-    what = f"this is {container}, and its host's kernel hasn't loaded the module"
-    return listed_cause("module.not-on-container-host", _absent(module), what, module=module.asked)
+    return listed_cause("module.not-on-container-host", _absent(module), container=container, module=module.asked)
 
 
 def no_modules(facts: HostFacts, _module: ModuleFacts) -> Optional[Cause]:
@@ -628,12 +627,11 @@ def _same_file(facts: HostFacts, module: ModuleFacts) -> Steps:
 
 @condition
 def _loaded_is(module: ModuleFacts, file: ModuleFile) -> Condition:
-    what = f"{file.path} is another build than the loaded one"
     evidence = (
         f"loaded: version {module.version} build id {module.build_id}",
         f"file:   version {file.version} build id {file.build_id}",
     )
-    return Condition(module.is_its_file(), listed_cause("module.other-file", evidence, what))
+    return Condition(module.is_its_file(), listed_cause("module.other-file", evidence, file=file.path))
 
 
 def _same_kernel(facts: HostFacts, module: ModuleFacts) -> Steps:

@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 from typing import Iterator, Optional, Tuple
 
-from ..facts.document import Document
 from ..facts.unknown import Facts, UndecidedError, fact, given, if_known
 from ..kmod.flavour import has_nvme_hooks
 from ..model.expectation import Expectation
@@ -25,9 +24,7 @@ from .types import HostFacts, Mount
 class NvidiaFsFacts(Facts):
     """nvidia-fs; the facts that it shows are None while it isn't loaded."""
 
-    def __init__(self, document: Document) -> None:
-        super().__init__(document)
-        self.module = ModuleFacts(document, "nvidia-fs")
+    module = given(lambda document: ModuleFacts(document, "nvidia-fs"))
 
     @fact
     def devices(self) -> Tuple[int, ...]:
@@ -177,9 +174,8 @@ _CONTAINED = f"start the container with the host's devices: --device {NVFS_DEVIC
 
 def _present(facts: HostFacts) -> Condition:
     container = if_known(lambda: facts.environment.container, None)
-    what = "there are no /dev/nvidia-fs* devices" + (f" (this is {container})" if container else "")
-    fix = _CONTAINED if container else ""
-    cause = listed_cause("nvidia-fs.no-devices", ("/dev: no nvidia-fs*",), what, fix)
+    shown, fix = (f" (this is {container})", _CONTAINED) if container else ("", "")
+    cause = listed_cause("nvidia-fs.no-devices", ("/dev: no nvidia-fs*",), fix=fix, container=shown)
     return Condition(lambda: bool(facts.nvidia_fs.devices), cause)
 
 
@@ -307,9 +303,8 @@ def _registered(facts: HostFacts, stack_name: str) -> Condition:
     registered = facts.nvidia_fs.registered if if_known(lambda: facts.nvidia_fs.opens, "") == "ok" else None
     if registered is None:
         return Condition(True)
-    what = f"nvidia-fs doesn't use the hooks that {stack_name} offers"
     evidence = quote.file(facts, NVFS + "/modules", r".")
-    cause = listed_cause("storage.hooks-not-registered", evidence, what, driver=stack_name)
+    cause = listed_cause("storage.hooks-not-registered", evidence, driver=stack_name)
     return Condition(stack_name in registered, replace(cause, id=stack_name + ".not-registered"))
 
 

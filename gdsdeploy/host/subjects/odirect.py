@@ -52,8 +52,7 @@ def inside(recorder: Recorder, path: str) -> None:
     if "fsid" in record:
         folder = "{}/{}".format(BTRFS, record["fsid"])
         recorder.text(folder + "/checksum")
-        recorder.names(folder + "/allocation/data")
-        recorder.names(folder + "/devices")
+        recorder.paths(folder + "/allocation/data", folder + "/devices")
 
 
 def btrfs_inside(path: str) -> Dict[str, Any]:

@@ -72,10 +72,9 @@ def of_host(facts: HostFacts, mount: Optional[Mount] = None) -> Iterator[Conditi
             yield confirmed(best)
     elif facts.os.machine not in X86:
         machine, core = facts.os.machine, if_known(lambda: facts.os.core, None)
-        what = f"NVIDIA's guide has this mode for x86 and for Grace, and this machine is another ({machine})"
         words = f"implementer {core[0]:#x}, part {core[1]:#x}" if core else "no implementer and part"
         evidence = (f"uname -m: {machine}", f"/proc/cpuinfo: {words}")
-        yield suspicion(listed_cause("platform.not-grace", evidence, what))
+        yield suspicion(listed_cause("platform.not-grace", evidence, machine=machine))
     else:
         yield from _registry(facts)
         yield from of_all(bar1(gpu, STATIC_BYTES, WHOLE) for gpu in with_bar1(facts))
@@ -91,8 +90,7 @@ def _kernel(facts: HostFacts) -> Iterator[Condition]:
     yield Condition(lambda: SYMBOL in facts.kernel.symbols, cause)
     yield _new_enough(facts)
     library = if_known(lambda: libcufile.release(facts), None)
-    what = f"libcufile {library} is older than 1.13, the first release with this mode"
-    cause = listed_cause("cufile.no-p2pdma", (f"libcufile: {library}",), what)
+    cause = listed_cause("cufile.no-p2pdma", (f"libcufile: {library}",), release=library or "")
     yield Condition(lambda: is_since(libcufile.release(facts), LIBRARY, "libcufile"), cause)
 
 
@@ -106,12 +104,10 @@ def _option(facts: HostFacts, name: str, ident: str) -> Condition:
 def _new_enough(facts: HostFacts) -> Condition:
     """Kernels from 4.20 on have P2PDMA memory, but programs can use it from 6.2 on, or with a backport."""
     release = facts.kernel.release
-    what = f"kernel {release} is older than 6.2, and has no backport of what this mode needs ({PAGES})"
     excluded = RHEL_9_5.search(release) is not None and if_known(lambda: facts.os.machine, "") != ARM
-    if excluded:
-        what = f"NVIDIA's guide excludes the kernel of RHEL 9.5 ({release})"
+    what = f"NVIDIA's guide excludes the kernel of RHEL 9.5 ({release})" if excluded else ""
     evidence = (f"uname -r: {release}", *quote.symbols(facts, (PAGES,)))
-    cause = listed_cause("kernel.old-p2pdma", evidence, what)
+    cause = listed_cause("kernel.old-p2pdma", evidence, what, release=release)
     return Condition(not excluded and (numbers(release) >= KERNEL or PAGES in facts.kernel.symbols), cause)
 
 
@@ -120,7 +116,7 @@ def _driver(facts: HostFacts) -> Iterator[Condition]:
     evidence = quote.file(facts, NVIDIA + "/version")
     cause = listed_cause("driver.proprietary", evidence)
     yield Condition(lambda: collected(facts.driver.flavour, "no driver is loaded") == OPEN, cause)
-    cause = listed_cause("driver.no-p2pdma", evidence, f"driver {version} is older than 565.47")
+    cause = listed_cause("driver.no-p2pdma", evidence, version=version or "")
     yield Condition(lambda: is_since(facts.driver.version, DRIVER, "loaded driver"), cause)
     # See the rule p2pdma-driver-590 of compat.yml.
     if version is not None and numbers(version)[:1] == (UNCOUNTED,) and numbers(release) >= COUNTING_KERNEL:
@@ -131,9 +127,8 @@ def _driver(facts: HostFacts) -> Iterator[Condition]:
         if isinstance(model, Unknown):
             yield Condition(model)
         elif not GPUS.search(model):
-            what = f"NVIDIA's guide doesn't list {model} among the GPUs for this mode"
             evidence = quote.file(facts, f"{NVIDIA}/gpus/{name}/information", "^Model:")
-            yield suspicion(listed_cause("gpu.no-p2pdma", evidence, what))
+            yield suspicion(listed_cause("gpu.no-p2pdma", evidence, model=model))
 
 
 def _registry(facts: HostFacts) -> Iterator[Condition]:
@@ -176,9 +171,8 @@ def _before_hopper(facts: HostFacts) -> bool:
 
 def _memory_mode(facts: HostFacts) -> Condition:
     mode = (if_known(lambda: facts.driver.params, None) or {}).get(COHERENT_MODE, "")
-    what = f"the driver's {COHERENT_MODE} is {mode}, which is neither driver nor numa"
     evidence = quote.file(facts, NVIDIA + "/params", f"^{COHERENT_MODE}:")
-    return Condition(True) if mode in MODES else suspicion(listed_cause("gpu.memory-mode", evidence, what))
+    return Condition(True) if mode in MODES else suspicion(listed_cause("gpu.memory-mode", evidence, mode=mode))
 
 
 def confirmed(row: Optional[Row]) -> Condition:
@@ -210,8 +204,7 @@ def notes(facts: HostFacts, _mount: Optional[Mount]) -> Iterator[Cause]:
     """What P2PDMA mode costs with some drivers."""
     version = facts.driver.version
     if version is not None and LEAKING[0] <= numbers(version) < LEAKING[1] and _word(facts, STATIC_BAR1) == 1:
-        what = f"with static BAR1, driver {version} keeps 4 MiB of kernel memory per GPU for each process that uses it"
-        yield listed_cause("driver.static-bar1-leak", quote.file(facts, NVIDIA + "/version"), what)
+        yield listed_cause("driver.static-bar1-leak", quote.file(facts, NVIDIA + "/version"), version=version)
 
 
 #: Level of md → first kernel that passes P2PDMA memory through it.  On Grace RAID 0 needs none.
@@ -269,10 +262,9 @@ def _raid(facts: HostFacts, device: Device, level: str) -> Condition:
     if is_striped and if_known(lambda: grace(facts), False):
         return Condition(True)
     release, since = facts.kernel.release, "{}.{}".format(*least)
-    what = f"{device.name} is md {level}, which passes P2PDMA from kernel {since} on"
-    what += ", or on Grace" if is_striped else ""
+    also = ", or on Grace" if is_striped else ""
     evidence = (f"/sys/dev/block/{device.number}/md/level: {level}", f"uname -r: {release}")
-    cause = listed_cause("storage.raid-kernel", evidence, what, kernel=since)
+    cause = listed_cause("storage.raid-kernel", evidence, device=device.name, level=level, kernel=since, also=also)
     return Condition(numbers(release) >= least or (grace(facts) and is_striped), cause)
 
 
@@ -307,11 +299,10 @@ def _reaches(facts: HostFacts, peer: Function) -> bool:
 
 
 def _no_way(facts: HostFacts, peer: Function) -> Cause:
-    what = f"the kernel doesn't let {peer.address} reach a GPU through its host bridge"
     root, cpu = _root(facts, peer), if_known(lambda: facts.pci.cpu, None)
     processor = f"{cpu[0]} family {cpu[1]}" if cpu else "unknown processor"
     evidence = (f"{PCI}/{root.address}: {root.vendor:04x}:{root.device:04x}, {processor}",)
-    return listed_cause("platform.host-bridge", evidence, what)
+    return listed_cause("platform.host-bridge", evidence, peer=peer.address)
 
 
 def _pair(facts: HostFacts, disk: Function, gpu: Function) -> bool:

@@ -58,10 +58,9 @@ def collect_packages(recorder: Recorder, request: EvidenceRequest) -> None:
 
         recorder.value("dkms", DKMS, lambda _place: dkms_status(recorder.root))
         folder, _, pattern = DKMS_RECIPES.rpartition("/")
-        recorder.texts(folder, recorder.names(folder, pattern))
-        recorder.text(DKMS_SETTINGS)
-        recorder.texts(DKMS_FRAGMENTS, recorder.names(DKMS_FRAGMENTS, "*.conf"))
-    recorder.texts("/etc/apt/preferences.d", recorder.names("/etc/apt/preferences.d", "*gdsdeploy*"))
+        recorder.texts(recorder.paths(folder, pattern=pattern))
+        recorder.texts((DKMS_SETTINGS, *recorder.paths(DKMS_FRAGMENTS, pattern="*.conf")))
+    recorder.texts(recorder.paths("/etc/apt/preferences.d", pattern="*gdsdeploy*"))
 
 
 #: Keyrings that apt's entries and dnf's sections name.  dnf replaces variables in the names.
@@ -74,11 +73,9 @@ _LIMIT = 256 * 1024
 def collect_sources(recorder: Recorder, request: EvidenceRequest) -> None:
     if not request.sources:
         return
-    recorder.text(APT_SOURCES)
     for pattern in ("*.list", "*.sources"):
-        recorder.texts(APT_PARTS, recorder.names(APT_PARTS, pattern))
-    recorder.texts(DNF_PARTS, recorder.names(DNF_PARTS, "*.repo"))
-    recorder.texts(DNF_VARIABLES, recorder.names(DNF_VARIABLES))
+        recorder.texts((APT_SOURCES, *recorder.paths(APT_PARTS, pattern=pattern)))
+    recorder.texts((*recorder.paths(DNF_PARTS, pattern="*.repo"), *recorder.paths(DNF_VARIABLES)))
     release = major_version(recorder.text("/etc/os-release") or "")
     places = [path for path in recorder.document["files"] if path.startswith((APT_SOURCES, APT_PARTS, DNF_PARTS))]
     for path in places:
@@ -120,8 +117,7 @@ def collect_drift(recorder: Recorder, request: EvidenceRequest) -> None:
         pattern = rf"^(?:Start-Date|Commandline|Requested-By|End-Date): |^[A-Z][a-z]+: (?:.*[ ,])?{names}:"
         _record_logs(recorder, "/var/log/apt", APT_HISTORY, pattern)
         return
-    for path in VERSIONLOCKS:
-        recorder.text(path)
+    recorder.texts(VERSIONLOCKS)
     _record_logs(recorder, "/var/log", DNF_LOG, rf"[A-Z][a-z]+: {names}-[0-9]")
     _record_logs(recorder, "/var/log", DNF_COMMANDS, r" Command: ")
 
@@ -143,8 +139,7 @@ def apt_inputs(recorder: Recorder) -> Optional[cache.Inputs]:
 
 
 def _record_logs(recorder: Recorder, folder: str, begin: str, pattern: str) -> None:
-    for name in recorder.names(folder, begin + "*")[:ROTATIONS]:
-        recorder.excerpt(folder + "/" + name, pattern)
+    recorder.excerpts(recorder.paths(folder, pattern=begin + "*")[:ROTATIONS], pattern)
 
 
 #: No kernel's release is empty: gdsdeploy writes it where the modules are received.

@@ -53,7 +53,7 @@ def collect_pci(recorder: Recorder, _request: EvidenceRequest) -> None:
         recorder.link(folder)
         if not kind.startswith(CLASSES):
             continue
-        recorder.texts(folder, FILES)
+        recorder.texts(FILES, folder)
         recorder.link(folder + "/driver")
         if recorder.link(folder + "/iommu_group") is not None:
             recorder.text(folder + "/iommu_group/type")
@@ -63,24 +63,23 @@ def collect_pci(recorder: Recorder, _request: EvidenceRequest) -> None:
         if kind.startswith(("0x03", "0x01", "0x12")):
             recorder.text(folder + "/resource")
         if not kind.startswith("0x06"):
-            recorder.texts(folder, PART)
+            recorder.texts(PART, folder)
             recorder.link(folder + "/physfn")
         for beginning, device_folder in DEVICE_FOLDERS.items():
             if kind.startswith(beginning):
                 recorder.names(folder + "/" + device_folder)
     recorder.names(NODES, "node*")
     # An interface may lie deeper than its function: with virtio, below a device of that bus.
-    for name in recorder.names(INTERFACES)[:LIMIT]:
-        recorder.link(INTERFACES + "/" + name)
-    recorder.names("/sys/class/iommu")
-    recorder.names("/sys/kernel/iommu_groups")
+    for interface in recorder.paths(INTERFACES)[:LIMIT]:
+        recorder.link(interface)
+    recorder.paths("/sys/class/iommu", "/sys/kernel/iommu_groups")
 
 
 def identify(recorder: Recorder, name: str) -> str:
     """Record what a function is; returns its class as sysfs shows it."""
     folder = PCI + "/" + name
     kind = recorder.text(folder + "/class") or ""
-    recorder.texts(folder, ("vendor", "device"))
+    recorder.texts(("vendor", "device"), folder)
     if kind.startswith("0x0207") and recorder.document["files"][folder + "/vendor"] == "0x15b3\n":
         recorder.value("vpd", name, switch_mark, folder + "/vpd")
     return kind

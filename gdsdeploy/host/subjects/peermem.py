@@ -95,9 +95,7 @@ def _symbols(document: Document, word: str) -> Tuple[Tuple[str, str], ...]:
 class PeermemFacts(Facts):
     """nvidia-peermem and the kernel's other end of PeerDirect."""
 
-    def __init__(self, document: Document) -> None:
-        super().__init__(document)
-        self.module = ModuleFacts(document, "nvidia-peermem")
+    module = given(lambda document: ModuleFacts(document, "nvidia-peermem"))
 
     @fact
     def stub(self) -> Optional[bool]:

@@ -211,8 +211,7 @@ def _own(facts: HostFacts, program: Program, way: Route) -> Iterator[Cause]:
     if release is not None:
         yield from _other_libraries(program, release, "the host's")
     if way.unaligned:
-        what = f"{way.unaligned} of its operations had an offset, a size or memory that wasn't aligned to 4 KiB"
-        yield listed_cause("process.unaligned", (f"{label}: statistics of libcufile",), what)
+        yield listed_cause("process.unaligned", (f"{label}: statistics of libcufile",), number=str(way.unaligned))
     if way.path == NOT_COUNTED:
         why, fix = REASONS[way.reason]
         evidence = (f"{label}: {way.reason}",)
@@ -257,8 +256,8 @@ def _other_libraries(program: Program, release: str, whose: str) -> Iterator[Cau
     """Copies of its own that aren't this release; versions of three or four numbers are compared by what both have."""
     for path, version in program.libraries.items():
         if not isinstance(version, Unknown) and not _is_same(version + ".", release + "."):
-            what = f"it runs a libcufile of its own: {version}, and {whose} is {release}"
-            yield listed_cause("process.own-libcufile", (f"/proc/{program.pid}/maps: {path}",), what)
+            values = {"version": version, "whose": whose, "release": release}
+            yield listed_cause("process.own-libcufile", (f"/proc/{program.pid}/maps: {path}",), **values)
 
 
 def _is_same(version: str, other: str) -> bool:

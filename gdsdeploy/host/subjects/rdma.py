@@ -36,15 +36,12 @@ NDEVS = "gid_attrs/ndevs"
 @collector("fit")
 def collect_fit(recorder: Recorder, _request: EvidenceRequest) -> None:
     recorder.excerpt("/proc/meminfo", "^MemTotal:")
-    for name in recorder.names(INFINIBAND):
-        device = INFINIBAND + "/" + name
+    for device in recorder.paths(INFINIBAND):
         recorder.link(device + "/device")
-        for interface in recorder.names(device + "/device/net"):
-            recorder.text(f"{INTERFACES}/{interface}/dev_port")
-        for port in recorder.names(device + "/ports"):
-            folder = device + "/ports/" + port
-            recorder.texts(folder, ("state", "rate", "link_layer"))
-            recorder.value("excerpts", f"{folder}/{NDEVS}", _lines_of_files)
+        recorder.texts(f"{INTERFACES}/{interface}/dev_port" for interface in recorder.names(device + "/device/net"))
+        for port in recorder.paths(device + "/ports"):
+            recorder.texts(("state", "rate", "link_layer"), port)
+            recorder.value("excerpts", f"{port}/{NDEVS}", _lines_of_files)
     recorder.command("ip-address", ["ip", "-json", "address", "show"])
 
 
@@ -279,8 +276,7 @@ def links(facts: HostFacts) -> Condition:
     """Every RDMA adapter has an active port."""
     every = ports(facts)
     down = [each.device for each in devices(every) if not each.active]
-    what = "no port of {} is active".format(", ".join(down))
-    return Condition(not down, lambda: listed_cause("rdma.link-down", _shown(every), what))
+    return Condition(not down, lambda: listed_cause("rdma.link-down", _shown(every), names=", ".join(down)))
 
 
 def _shown(every: Iterable[RdmaPort]) -> Tuple[str, ...]:
@@ -372,9 +368,8 @@ def usable_addresses(facts: HostFacts, client: Optional[Client], mount: Optional
     yield Condition(lambda: bool(require(adapters)), foreign)
     if not isinstance(adapters, Unknown) and adapters:
         names = list(dict.fromkeys(each.device for each in adapters.values()))
-        what = "no port is active on the adapters that cufile.json lists: {}".format(", ".join(names))
         lines = _shown(port for port in facts.network.ports if port.device in names)
-        cause = listed_cause("rdma.no-link", lines[: quote.LINES], what)
+        cause = listed_cause("rdma.no-link", lines[: quote.LINES], names=", ".join(names))
         yield Condition(any(each.active for each in adapters.values()), cause)
 
 
@@ -394,9 +389,8 @@ def adapter_notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
         return
     policy = if_known(lambda: facts.cufile.setting("properties", POLICY, "RoundRobin"), SPREADING[0])
     if policy not in SPREADING:
-        host = f"a host with {len(gpus)} GPUs and {len(adapters)} network adapters"
-        what = f"properties.{POLICY} is {policy} on {host}"
-        yield listed_cause("rdma.policy", quote.setting(facts, "properties", POLICY), what)
+        values = {"policy": str(policy), "gpus": str(len(gpus)), "adapters": str(len(adapters))}
+        yield listed_cause("rdma.policy", quote.setting(facts, "properties", POLICY), **values)
     distances = {topology.nearest(gpu.label, NIC)[0] for gpu in gpus}
     routing = if_known(lambda: facts.cufile.setting("properties", "rdma_dynamic_routing", False), False)
     if len(distances) > 1 and routing is not True:

@@ -60,9 +60,9 @@ def collect_storage(recorder: Recorder, request: EvidenceRequest) -> None:
         if mounts.at(place) in local:
             recorder.value("inodes", path, inode_flags)
     _collect_layers(recorder, wanted, mounts)
-    for name in recorder.names(CONTROLLERS):
-        recorder.link(f"{CONTROLLERS}/{name}")
-        recorder.texts(f"{CONTROLLERS}/{name}", CONTROLLER_FILES)
+    for controller in recorder.paths(CONTROLLERS):
+        recorder.link(controller)
+        recorder.texts(CONTROLLER_FILES, controller)
 
 
 def _collect_place(recorder: Recorder, path: str) -> str:
@@ -117,8 +117,8 @@ def _collect_layers(recorder: Recorder, wanted: Sequence[Row], mounts: Mounts) -
         recorder.command(DMSETUP, ["dmsetup", "table"])
     kinds = {row.filesystem for row in mounts.visible.values()}
     if "lustre" in kinds:
-        for name in recorder.names(LUSTRE_OSC):
-            recorder.texts(f"{LUSTRE_OSC}/{name}", OSC_FILES)
+        for client in recorder.paths(LUSTRE_OSC):
+            recorder.texts(OSC_FILES, client)
     if "zfs" in kinds:
         recorder.text(ZFS_VERSION)
     for point in sorted({row.point for row in wanted if row.filesystem == "lustre"}):
@@ -135,11 +135,11 @@ def _collect_device(recorder: Recorder, number: str, visited: List[str]) -> None
     recorder.text("/run/udev/data/b" + number)
     folder = recorder.real(link)
     name = folder.rpartition("/")[2]
-    recorder.texts(link, FILES)
+    recorder.texts(FILES, link)
     if recorder.text("/proc/fs/ext4/" + name + "/options") is not None:
         recorder.value("features", name, ext4_features, "/dev/" + name)
     disk = [folder.rpartition("/")[0]] if recorder.exists(link + "/partition") else []
-    for device in [*disk, *(f"{link}/slaves/{slave}" for slave in recorder.names(link + "/slaves"))]:
+    for device in [*disk, *recorder.paths(link + "/slaves")]:
         below = recorder.text(device + "/dev")
         if below:
             _collect_device(recorder, below.strip(), visited)

@@ -435,10 +435,9 @@ def queue_notes(_facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     shallow = [(name, size) for name, size in sizes.items() if size < REQUESTS]
     if shallow:
         name, size = shallow[0]
-        what = f"the queue of {name} holds {size} requests"
         path = f"/sys/block/{name}/queue/nr_requests"
         evidence = quote.with_source(path, [f"{name}: {size}" for name, size in shallow])
-        yield listed_cause("storage.queue-depth", evidence, what, path=path)
+        yield listed_cause("storage.queue-depth", evidence, disk=name, size=str(size))
 
 
 SEAT_HINT = (

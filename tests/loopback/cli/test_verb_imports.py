@@ -11,10 +11,10 @@ import pytest
 HEAVY = {
     *("httpx", "paramiko", "jinja2", "debian", "pydantic", "yaml", "cryptography"),
     *("gdsdeploy.host.facts", "gdsdeploy.host.checks", "gdsdeploy.host.apply", "gdsdeploy.platform"),
-    *("gdslab", "gdsdeploy.preflight"),
+    *("gdslab", "gdsdeploy.preflight.trial"),
 }
 #: Of those, what asking hosts and judging their answers needs.
-ASKS = HEAVY - {"httpx", "gdslab", "gdsdeploy.preflight"}
+ASKS = HEAVY - {"httpx", "gdslab", "gdsdeploy.preflight.trial"}
 #: What resolving a lock needs, without hosts to ask and stacks to build.
 RESOLVES = {"httpx", "debian", "pydantic", "yaml"}
 RESOLVES |= {"gdsdeploy.host.facts", "gdsdeploy.host.apply", "gdsdeploy.platform"}
@@ -71,7 +71,12 @@ def test_a_lock_is_resolved_without_what_asks_and_builds() -> None:
     asks, builds = "lock.adopt_hosts", "preflight.prove"
     later = {module: loaded(f"import gdsdeploy.{module}") - RESOLVES for module in (asks, builds)}
     assert "paramiko" in later[asks]
-    assert "gdsdeploy.preflight" in later[builds]
+    assert "gdsdeploy.preflight.trial" in later[builds]
+
+
+@pytest.mark.usefixtures("own_folders")
+def test_versions_are_judged_without_fleets_and_hosts() -> None:
+    assert of_verb("fits", "driver=580.126.09", "kernel=6.17.4", "nvidia-fs=2.28.4") == {"yaml"}
 
 
 def test_a_rollout_is_shown_and_paused_without_what_its_steps_need() -> None:

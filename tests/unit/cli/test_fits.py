@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from gdsdeploy import fits
@@ -14,6 +16,7 @@ from gdsdeploy.preflight.record import Answer, ModuleResult, PreflightRecord
 from tests import commandline
 from tests.commandline import Run
 
+SCHEMA = json.loads(resources.files("gdsdeploy").joinpath("fits.schema.json").read_text())
 HOSTS = Path(__file__).parents[2] / "evidence" / "hosts"
 
 pytestmark = pytest.mark.usefixtures("own_folders")
@@ -33,7 +36,7 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> R
 
 def sets(run: Run, *words: str) -> list[dict[str, Any]]:
     document = json.loads(run(*words, "--json")[1])
-    assert document["version"] == fits.VERSION
+    jsonschema.validate(document, SCHEMA)
     return document["sets"]  # type: ignore[no-any-return]
 
 
@@ -92,6 +95,23 @@ def test_a_series_that_is_refused_as_a_whole_has_one_answer_with_what_fits(run: 
     first, later = sets(run, "driver=580.105.08", "kernel=6.18")
     assert {"driver": "580.119.02"} in first["nearest"]
     assert {"driver": "580.126.09"} in later["nearest"]
+
+
+def test_the_schema_is_one_and_refuses_what_it_does_not_know() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    choices = fits.read(["driver=580.126.09", "kernel=6.19.2"], alone=True)
+    judge = fits.Judge()
+    document = json.loads(json.dumps(fits.document(judge.all(choices), choices, judge)))
+    (judged,) = document["sets"]
+    for change in (
+        {"verdict": "runs"},
+        {"rules": [{}]},
+        {"nearest": [{}]},
+        {"unknown": [["driver"]]},
+        {"kernel": None},
+    ):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**document, "sets": [{**judged, **change}]}, SCHEMA)
 
 
 def test_json_has_the_same_verdicts_and_each_rule_with_its_source(run: Run) -> None:
@@ -255,6 +275,8 @@ def test_what_was_built_on_this_machine_decides(run: Run, answer: Answer, kind: 
             packages=packages,
         )
     )
+    (judged,) = sets(run, *words)
+    assert [rule["verdict"] for rule in judged["rules"] if rule["id"].startswith("local-")] == [kind]
     code, out, _ = run(*words)
     assert (code, out.split(":")[0]) == (30 if kind == "refused" else 0, kind)
     assert "on this machine on 2026-11-21" in " ".join(out.split())

@@ -205,7 +205,8 @@ def test_a_pair_that_no_rule_is_about_is_unknown() -> None:
     assert [(v.rule, v.kind) for v in verdicts] == [("x-1", compat.FITS)]
     pairs = compat.unknown_pairs(combination, verdicts)
     assert [v.rule for v in pairs] == ["nvidia-fs-kernel-unknown", "nvidia-fs-driver-unknown"]
-    assert pairs[0].words == "No source tells whether nvidia-fs 2.26.6 fits kernel 6.8.0."
+    here = "Here: nvidia-fs 2.26.6, kernel 6.8.0."
+    assert pairs[0].words == f"No source tells whether this nvidia-fs and this kernel go together. {here}"
     assert compat.without_builds(pairs) == [pairs[1]]
     newer = judge({**combination, "kernel": "7.0"}, rules)
     assert {v.rule: v.kind for v in newer} == {"x-1": compat.FITS, "x-2": compat.UNKNOWN}

@@ -19,6 +19,7 @@ from gdsdeploy.host.model.compat import (
     Version,
     unknown_pairs,
 )
+from gdsdeploy.lock import compat
 from gdsdeploy.model.lock import Target
 from gdsdeploy.preflight import record
 from gdsdeploy.preflight.record import Answer, ModuleResult, PreflightRecord
@@ -38,7 +39,7 @@ def make_record(target: Target, **changes: object) -> PreflightRecord:
         driver=target.driver.version,
         flavour=target.driver.flavour,
         nvidia_fs="2.19.7",
-        ingredients=record.ingredients(target),
+        ingredients=compat.ingredients(target),
         builds=Answer.NOT_TRIED,
         loads=Answer.NOT_TRIED,
         modules=(
@@ -217,7 +218,7 @@ def test_a_plan_warns_as_the_lock_does_until_a_proof_or_a_record_decides(target:
     doubts = {"driver-kernel-unknown": UNKNOWN, "nvidia-fs-kernel-unknown": UNKNOWN}
     elsewhere = {"w": WARNED, "nvidia-fs-driver-unknown": UNKNOWN}
     assert kinds(record.cautions(locked, rules)) == {**doubts, **elsewhere}
-    proven = locked.model_copy(update={"proof": record.ingredients(locked)})
+    proven = locked.model_copy(update={"proof": compat.ingredients(locked)})
     assert kinds(record.cautions(proven, rules)) == elsewhere
     record.keep(tried(locked, Answer.YES, Answer.YES))
     assert kinds(record.cautions(locked, rules)) == {"w": WARNED}

@@ -13,14 +13,16 @@ import yaml
 from gdsdeploy.errors import ChecksUnknown, FleetInvalid, GdsError, ModuleBuildFailed, NoSolution
 from gdsdeploy.fleetfile.load import own_blocks
 from gdsdeploy.fleetfile.rules import own_rules_of, rules_of, write_own
-from gdsdeploy.host.model.compat import rules_with
+from gdsdeploy.host.model.compat import UNKNOWN, Verdict, rules_with
 from gdsdeploy.lock import compat, lockfile
 from gdsdeploy.lock.resolve import resolve
 from gdsdeploy.lock.resolve_fleet import Resolved
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import Lock, Target
-from gdsdeploy.preflight import Answer, Cell, StackCandidate, StackChoices, _cell, candidates, prove, record, trial
-from gdsdeploy.preflight.record import ModuleResult
+from gdsdeploy.preflight import prove, record, trial
+from gdsdeploy.preflight.record import Answer, ModuleResult
+from gdsdeploy.preflight.table import Cell, _cell
+from gdsdeploy.preflight.trial import StackCandidate, StackChoices, candidates
 from gdsdeploy.repo.fetch import Fetcher
 from tests.repos.dkmspackages import sources
 from tests.repos.stack import TRIXIE, Stanza, gds, kernel, package, without
@@ -137,7 +139,10 @@ def solve(fleet: Fleet = FLEET) -> Resolved:
     wish = FLEET.profiles["gds"]
     offered = universe(OFFERED)
     result = resolve("gds", wish, DEBIAN, offered, [], sources, rules=rules_of(fleet))
-    return Resolved(lockfile.build({"gds": result.target}), ())
+    doubts = [
+        Verdict(f"{part}-unknown", UNKNOWN, "Unknown.", frozenset(("driver", part))) for part in ("kernel", "cuda")
+    ]
+    return Resolved(lockfile.build({"gds": result.target}), tuple(("gds", doubt) for doubt in doubts))
 
 
 def run(
@@ -185,6 +190,7 @@ def test_the_newest_stack_that_builds_is_proven(path: Path, monkeypatch: pytest.
     target = proven.resolved.lock.targets["gds"]
     assert target.proof == compat.ingredients(target)
     assert compat.is_proven(target)
+    assert [verdict.rule for _, verdict in proven.resolved.warnings] == ["cuda-unknown"]
     assert not own_rules_of(path).exists()
 
 
@@ -225,6 +231,7 @@ def test_it_gives_up_after_some_and_goes_on_there(path: Path, monkeypatch: pytes
 def test_what_no_build_decides_gets_no_proof(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     proven, _ = run(path, monkeypatch, lambda *_: "", loads=Answer.UNKNOWN)
     assert proven.resolved.lock.targets["gds"].proof == ""
+    assert [verdict.rule for _, verdict in proven.resolved.warnings] == ["kernel-unknown", "cuda-unknown"]
     assert [each.profile for each in proven.undecided] == ["gds"]
 
 

@@ -16,7 +16,7 @@ from gdsdeploy.converge.plan_fleet import FleetPlan
 from gdsdeploy.errors import GdsError
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply.model import Change
-from gdsdeploy.lock import lockfile, releases
+from gdsdeploy.lock import compat, lockfile, releases
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock, Package
 from gdsdeploy.model.rollout import Standing
@@ -135,7 +135,7 @@ def trial(fleet_lock: Lock, **changed: Any) -> PreflightRecord:
     (stack,) = {entry.kernel.release: entry for entry in fleet_lock.targets.values()}.values()
     values: dict[str, Any] = {
         "kernel": stack.kernel.release, "driver": stack.driver.version, "flavour": "open", "nvidia_fs": "2.19.7",
-        "ingredients": record.ingredients(stack), "builds": Answer.YES, "loads": Answer.YES,
+        "ingredients": compat.ingredients(stack), "builds": Answer.YES, "loads": Answer.YES,
         "modules": (ModuleResult("nvidia", Answer.YES, Answer.YES),), "seconds": 90.0,
         "time": "2026-11-20T10:00:00Z", "gdsdeploy": "1",
     }  # fmt: skip

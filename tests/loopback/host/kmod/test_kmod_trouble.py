@@ -14,7 +14,8 @@ import pytest
 from gdsdeploy.host.build import kbuild, run
 from gdsdeploy.host.build.kbuild import BuildContext, Log, failure_in, make_modules
 from gdsdeploy.host.errors import BuildError, UnbuildableError
-from gdsdeploy.preflight import Answer, trial
+from gdsdeploy.preflight import trial
+from gdsdeploy.preflight.record import Answer
 
 C_ERROR = "nv.c:3:5: error: too few arguments to function"
 #: What make runs → what the failure names, and whether the sources are refused.
