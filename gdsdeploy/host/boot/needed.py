@@ -100,7 +100,7 @@ def _parameter(key: str, root: str) -> Optional[str]:
 
 def _module(name: str) -> Optional[Cause]:
     """Why the loaded module isn't the installed one; None if it is."""
-    loaded = Path("/sys/module", in_kernel(name))
+    loaded = _folder_of(name)
     if not loaded.is_dir():
         return Cause(UNLOADED, name, f"the module {name} is not loaded")
     file = file_of(name)
@@ -111,6 +111,10 @@ def _module(name: str) -> Optional[Cause]:
     if note.exists() and build_id_of(note.read_bytes().hex()) != read_module(file).build_id:
         return Cause(MODULE, name, f"the loaded module {name} is not the one in {file}")
     return None
+
+
+def _folder_of(name: str) -> Path:
+    return Path("/sys/module", in_kernel(name))
 
 
 def file_of(name: str) -> str:
