@@ -137,11 +137,6 @@ def _readlink(host: ManagedHost, path: str) -> str:
     return os.readlink(place) if os.path.islink(place) else ""
 
 
-def is_there(host: ManagedHost) -> bool:
-    """Whether this host has the tool."""
-    return any(host.exists(f"{folder}/update-alternatives") for folder in ("/usr/sbin", "/usr/bin"))
-
-
 def _argv(host: ManagedHost, *words: str) -> List[str]:
     root = [] if host.root == "/" else ["--root", inside(host.root, "/")]
     return ["update-alternatives", *root, *words]

@@ -110,6 +110,10 @@ class ManagedHost:
         """Whether there is anything at ``path``, links followed."""
         return os.path.exists(inside(self.root, path))
 
+    def has_program(self, name: str) -> bool:
+        """Whether an administrator's program is there."""
+        return any(self.exists(f"{folder}/{name}") for folder in ("/usr/sbin", "/sbin", "/usr/bin", "/bin"))
+
     def target(self, path: str) -> str:
         """Where a link to a folder leads, as a path of this host; anything else is its own."""
         try:

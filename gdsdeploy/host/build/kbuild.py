@@ -165,11 +165,6 @@ def first_error(done: process.Output) -> str:
     return next((line for pattern in _ERRORS for line in lines if pattern.match(line)), last)
 
 
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def _missing_hint(kernel: Kernel, done: process.Output) -> str:
     missing = _MISSING.search(done.stderr + done.stdout)
     if missing:

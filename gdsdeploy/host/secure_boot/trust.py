@@ -185,18 +185,11 @@ def trust_of(kernel: Kernel) -> Trust:
     enforced = None if not why and (unread or host.secure_boot is None) else bool(why)
     # Without this option, as in Debian's kernels, a revoked certificate counts: it was seen to.
     revoked = host.revoked if not kernel.config or "CONFIG_SYSTEM_REVOCATION_LIST" in kernel.config else []
-    return Trust(kernel, checks, enforced, why, host, _takes_db(kernel), revoked, unread)
-
-
-def _takes_db(kernel: Kernel) -> bool:
-    """Whether the kernel takes keys of the firmware's db for modules.
-
-    The distributions' patch for that ("KEYS: Make use of platform keyring for module signature verify", in the kernels
-    of Debian, Ubuntu, Fedora and the RHEL family) has no option of its own.  It comes with their patch for the lockdown
-    under Secure Boot, which has one.  Debian's kernel was seen to do it.
-    """
-    config = kernel.config
-    return "CONFIG_LOCK_DOWN_IN_EFI_SECURE_BOOT" in config and "CONFIG_INTEGRITY_PLATFORM_KEYRING" in config
+    # The distributions' patch for that ("KEYS: Make use of platform keyring for module signature verify", in the
+    # kernels of Debian, Ubuntu, Fedora and the RHEL family) has no option of its own.  It comes with their patch for
+    # the lockdown under Secure Boot, which has one.  Debian's kernel was seen to do it.
+    takes_db = {"CONFIG_LOCK_DOWN_IN_EFI_SECURE_BOOT", "CONFIG_INTEGRITY_PLATFORM_KEYRING"} <= kernel.config.keys()
+    return Trust(kernel, checks, enforced, why, host, takes_db, revoked, unread)
 
 
 @lru_cache(maxsize=4)

@@ -12,7 +12,7 @@ from ..model import INSTALLS, Change
 from . import removals
 from .managers import Installed, Manager, Package
 
-#: Kernels keep their holds when the lock moves: one of them runs.
+#: Packages of kernels.
 _KERNELS = "linux-"
 
 Simulate = Callable[[Sequence[Package], Sequence[str]], Optional[List[Change]]]
@@ -131,13 +131,10 @@ def plan(
         package for package in desired.superseded if package.package in present and package.package not in packages
     ]
     going = [package.package for package in others if not is_installed(chosen, present, package)]
-    stale = [name for name in ours if desired.locked and name not in desired.locked and not _stays(name)]
+    # Kernels keep their holds when the lock moves: one of them runs.  Their modules in packages need the userland.
+    kernels = [name for name in ours if name.startswith(_KERNELS) and not name.startswith(PREFIX)]
+    stale = [name for name in ours if desired.locked and name not in (*desired.locked, *kernels)]
     return Plan(missing, going, [name for name in stale if name in installed and installed[name].is_held])
-
-
-def _stays(name: str) -> bool:
-    """Whether a package keeps its hold; modules in packages need the driver's userland, which moves."""
-    return name.startswith(_KERNELS) and not name.startswith(PREFIX)
 
 
 def is_installed(chosen: Manager, installed: Mapping[str, Installed], package: Package) -> bool:
