@@ -392,9 +392,11 @@ def become(argv: Sequence[str | Path], *, doing: str) -> NoReturn:
 
 
 def _failure(doing: str, done: Completed, output: str, log: Path | None) -> str:
-    tail = output.rstrip().splitlines()[-TAIL_LINES:]
-    lines = [f"cannot {doing}: {done.argv[0]} ended with status {done.status}", f"  $ {shlex.join(done.argv)}"]
-    lines += [f"  | {text}" for text in tail]
-    if log:
-        lines.append(f"  (whole output: {log})")
-    return "\n".join(lines)
+    return "\n".join(
+        [
+            f"cannot {doing}: {done.argv[0]} ended with status {done.status}",
+            f"  $ {shlex.join(done.argv)}",
+            *(f"  | {text}" for text in output.rstrip().splitlines()[-TAIL_LINES:]),
+            *([f"  (whole output: {log})"] if log else []),
+        ]
+    )

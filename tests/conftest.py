@@ -114,6 +114,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """Remove the run's folder, and labs that a process didn't take down."""
     if worker(config) is not None:
         return
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # It is about to end.
     with contextlib.suppress(OSError):  # It has none, or a process is still in it.
         _others().rmdir()
     timing.forget()

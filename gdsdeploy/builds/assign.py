@@ -114,12 +114,13 @@ def supplies(fleet: Fleet, lock: Lock, facts: Mapping[str, BuildFacts], cached: 
     allowed = {name: fleet.suppliers(name) for name in facts}
     chosen: dict[str, Supply] = {}
     for name in facts:
-        if fleet.modules(name) == "packaged":
-            chosen[name] = _packaged(lock.targets[fleet.machine(name).profile], wants[name])
-        elif fleet.modules(name) == "build":
-            chosen[name] = Supply("build", _own(fleet, name), wants[name], origin=name)
-        elif fleet.modules(name) == "auto" and facts[name].built:
-            chosen[name] = Supply("build", "it has built them itself", wants[name], origin=name)
+        match fleet.modules(name):
+            case "packaged":
+                chosen[name] = _packaged(lock.targets[fleet.machine(name).profile], wants[name])
+            case "build":
+                chosen[name] = Supply("build", _own(fleet, name), wants[name], origin=name)
+            case "auto" if facts[name].built:
+                chosen[name] = Supply("build", "it has built them itself", wants[name], origin=name)
     # Suppliers first: the others may receive what they build.
     rest = [name for name in facts if name not in chosen]
     for name in sorted(rest, key=lambda name: name not in allowed[name]):

@@ -49,9 +49,9 @@ _MODULES = {
     "mirror": "lock",
     "gdscheck": "explain",
     "doctor": "explain",
+    **dict.fromkeys(("plan", "remove", "inventory"), "provision"),
+    **dict.fromkeys(("topology", "prometheus"), "watch"),
 }
-_MODULES |= dict.fromkeys(("plan", "remove", "inventory"), "provision")
-_MODULES |= dict.fromkeys(("topology", "prometheus"), "watch")
 #: Heading of the help → verbs.
 SECTIONS = {
     "Everyday": ("init", "lock", "plan", "provision", "validate", "remove"),

@@ -114,9 +114,8 @@ def explain(
     def facts(of: str) -> HostFacts:
         return _facts(host, of, fleet, evidence, timeout, run_inventory=run_inventory)
 
-    pid = int(mount[:10]) if mount and mount.isdecimal() else None
-    if pid is not None:
-        _print(as_json, *_process(facts(""), host or "this host", pid))
+    if mount and mount.isdecimal():
+        _print(as_json, *_answer(facts(""), host or "this host", "", pid=int(mount[:10])))
         return
     options.require(mount is None or mount.startswith("/"), f"MOUNT is an absolute path, and {mount!r} isn't")
     path = os.path.normpath(mount) if mount else ""
@@ -163,24 +162,17 @@ def doctor(evidence: Path | None, as_json: bool) -> None:
         raise error(diagnosis.why, hint=diagnosis.advice)
 
 
-def _answer(facts: HostFacts, host: str, path: str) -> tuple[Any, str]:
-    """The document and the text."""
-    from gdsdeploy.host.explain import as_document, render
+def _answer(facts: HostFacts, host: str, path: str, pid: int | None = None) -> tuple[Any, str]:
+    """The document and the text, about a mount, every mount, or one process."""
+    from gdsdeploy.host.explain import as_document, render, render_process
+    from gdsdeploy.host.subjects import programs
     from gdsdeploy.ssh import reply_schema
     from gdsdeploy.validate.facts import explain_facts
 
     with reply_schema.unexpected_errors(host):
-        explanation = explain_facts(facts, path)
-        return as_document(explanation), render(explanation)
-
-
-def _process(facts: HostFacts, host: str, pid: int) -> tuple[Any, str]:
-    """The document and the text about one process."""
-    from gdsdeploy.host.explain import render_process
-    from gdsdeploy.host.subjects import programs
-    from gdsdeploy.ssh import reply_schema
-
-    with reply_schema.unexpected_errors(host):
+        if pid is None:
+            explanation = explain_facts(facts, path)
+            return as_document(explanation), render(explanation)
         try:
             explained = programs.explain_process(facts, pid)
         except programs.NoSuchProcessError as reason:

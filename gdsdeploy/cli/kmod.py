@@ -293,5 +293,8 @@ def _metavar(action: argparse.Action) -> str | None:
 
 
 _PARSERS = _choices(_choices(_parser())["kmod"])
-commands = {"cache": cache_group, "builders": builders}
-commands |= {name: _mirrored(name, _PARSERS[name]) for name in VERBS if name in _PARSERS}
+commands = {
+    "cache": cache_group,
+    "builders": builders,
+    **{name: _mirrored(name, _PARSERS[name]) for name in VERBS if name in _PARSERS},
+}

@@ -351,10 +351,10 @@ def _words(explanation: Explanation, fleet: Path) -> list[str]:
         f"  sha256     {package.sha256}",
         f"  signed by  {signer}, index of {index.date}",
         f"  needed by  {', '.join(explanation.needed_by) or 'the profile itself'}",
+        *([f"  gone       {explanation.gone}"] if explanation.gone else []),
+        *(f"  admitted   [{rule}] {says}" for rule, says in explanation.rules),
+        *(f"  warned     [{rule}] {says}" for rule, says in explanation.warned),
     ]
-    lines += [f"  gone       {explanation.gone}"] if explanation.gone else []
-    lines += [f"  admitted   [{rule}] {says}" for rule, says in explanation.rules]
-    lines += [f"  warned     [{rule}] {says}" for rule, says in explanation.warned]
     if not explanation.newer and not explanation.gone:
         lines.append("  newer      nothing on offer")
     for newer in explanation.newer:

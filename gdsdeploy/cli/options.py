@@ -79,12 +79,10 @@ def _default_fleet() -> Path:
 def _shift(options: dict[str, Any], name: str) -> None:
     """Move what stands in FLEET's place and isn't a fleet to the argument ``name`` behind it."""
     word, behind = options["fleet"], options[name]
-    if word is None:
-        return
-    if isinstance(behind, tuple) and str(word).startswith("-"):
-        options["fleet"], options[name] = None, (str(word), *behind)
-    elif behind is None:
+    if behind is None:
         options["fleet"], options[name] = None, word
+    elif isinstance(behind, tuple) and str(word or "").startswith("-"):
+        options["fleet"], options[name] = None, (str(word), *behind)
 
 
 def complete_hosts(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:

@@ -123,9 +123,7 @@ def plan(fleet: Path, limit: str | None, root: Path | None, timeout: float, verb
     for line in compat.lines(warnings):
         console.warn(line)
     console.data(text)
-    error = plan_outcome(result)
-    if error is not None:
-        raise error
+    options.end_with([plan_outcome(result)])
 
 
 def say_plans(number: int) -> Callable[[HostPlan | GdsError, str, float], None]:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from gdsdeploy.model.fleet import Fleet
     from gdsdeploy.model.lock import Lock
     from gdsdeploy.report.model import Report
-    from gdsdeploy.validate.fleet_validation import ValidateOptions
 
 
 #: Of its options, those that say what is judged and what is printed.
@@ -136,7 +135,12 @@ def validate(
             report = judge(saved, request, fleet=str(source), progress=console.say_each(len(saved.hosts)))
     else:
         assert fleet is not None
-        report = _validate_hosts(fleet, limit, request, timeout=timeout, since_boot=since_boot)
+        intent, lock, names = _locked(fleet, limit)
+        say = console.say_each(len(names))
+        with console.step(f"Validating {words(names)}"):
+            report = fleet_validation.validate(
+                *(intent, lock, fleet, names), timeout=timeout, options=request, since_boot=since_boot, progress=say
+            )
     # First, because a reader of the words may go before their end.
     unwritten = write_each(
         [
@@ -149,24 +153,13 @@ def validate(
     options.end_with([*unwritten, fleet_validation.outcome(report)])
 
 
-def _validate_hosts(fleet: Path, limit: str | None, request: ValidateOptions, **settings: Any) -> Report:
-    """settings: of fleet_validation.validate."""
-    from gdsdeploy.validate.fleet_validation import validate
-
-    intent, lock, names = _locked(fleet, limit)
-    say = console.say_each(len(names))
-    with console.step(f"Validating {words(names)}"):
-        return validate(intent, lock, fleet, names, options=request, progress=say, **settings)
-
-
 def _show(report: Report, *, as_json: bool, verbose: bool) -> None:
-    from gdsdeploy.report import formats
-    from gdsdeploy.report.model import sentence
+    from gdsdeploy.report import formats, model
 
     if as_json:
         console.stream(formats.json_pieces(report))
         return
-    console.data(f"{sentence(report)}\n")
+    console.data(f"{model.sentence(report)}\n")
     console.table(formats.fleet_table(report, verbose=verbose))
     if details := formats.details(report, verbose=verbose):
         console.data(f"\n{details}")

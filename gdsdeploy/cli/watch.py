@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +109,7 @@ def watch_hosts(
         if failed:
             raise failed[0]
         return
-    _Rounds(round_of, as_json).run()
+    _watch_on(round_of, as_json)
 
 
 def _selected(targets: Sequence[str], fleet: Path, limit: str | None) -> tuple[Path, list[str], Any]:
@@ -131,35 +131,29 @@ def _print_round(answers: dict[str, dict[str, Any] | GdsError], as_json: bool) -
         console.data(json.dumps({"host": name, **outcome}, sort_keys=True, ensure_ascii=False))
 
 
-class _Rounds:
-    """Rounds without an end: the last one stays on a terminal, each one is printed elsewhere."""
+def _watch_on(round_of: Callable[[], dict[str, dict[str, Any] | GdsError]], as_json: bool) -> None:
+    """Rounds until Ctrl-C, or until nothing reads them: the last one stays on a terminal, each is printed elsewhere."""
+    answers: dict[str, dict[str, Any] | GdsError] = {}
+    redraw = console.is_live() and not as_json
 
-    def __init__(self, ask: Any, as_json: bool) -> None:
-        self._ask, self._as_json = ask, as_json
-        self._answers: dict[str, dict[str, Any] | GdsError] = {}
-
-    def run(self) -> None:
-        """Until Ctrl-C, or until nothing reads them."""
-        redraw = console.is_live() and not self._as_json
-        try:
-            with console.live(self._lines, lambda: "", redraw=redraw, transient=True):
-                while not streams.lost():
-                    begin = time.monotonic()
-                    self._answers = self._ask()
-                    if not redraw:
-                        _print_round(self._answers, self._as_json)
-                    # Hosts that fail at once aren't asked in a busy loop.
-                    time.sleep(max(0.0, 1.0 - (time.monotonic() - begin)))
-        except (Interrupted, KeyboardInterrupt):
-            if redraw and self._answers:
-                _print_round(self._answers, as_json=False)
-
-    def _lines(self, columns: int, rows: int) -> Sequence[str]:
-        answers = self._answers
+    def lines(columns: int, rows: int) -> Sequence[str]:
         if not answers:
             return ["waiting for the first answers; Ctrl-C ends it"]
         text = watch.text(answers, most=max(1, rows - 8))
         return [line(words)[:columns] for words in text[: max(1, rows - 2)]]
+
+    try:
+        with console.live(lines, lambda: "", redraw=redraw, transient=True):
+            while not streams.lost():
+                begin = time.monotonic()
+                answers = round_of()
+                if not redraw:
+                    _print_round(answers, as_json)
+                # Hosts that fail at once aren't asked in a busy loop.
+                time.sleep(max(0.0, 1.0 - (time.monotonic() - begin)))
+    except (Interrupted, KeyboardInterrupt):
+        if redraw and answers:
+            _print_round(answers, as_json=False)
 
 
 @click.command()

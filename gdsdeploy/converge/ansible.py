@@ -307,17 +307,18 @@ def _event(text: str, mark: str, outcome: Outcome, says: tuple[Say, Say], log: P
     except ValueError:
         return False
     place = f"  {event.host}: {event.role}: {event.task}"
-    if event.event == "play":
-        says[0](f"▸ {event.name}")
-    elif event.event == "long":
-        console.board.begin(event.host, f"{event.role}: {event.task}", ago=LONG)
-        says[1](f"{place} …")
-    elif event.event == "recap":
-        for name in outcome.hosts.keys() & event.hosts:
-            outcome.hosts[name].ended = True
-    else:
-        console.board.end(event.host, done=event.status == "ok")
-        _take(event, place, outcome.hosts.setdefault(event.host, HostResult()), says[1], log)
+    match event.event:
+        case "play":
+            says[0](f"▸ {event.name}")
+        case "long":
+            console.board.begin(event.host, f"{event.role}: {event.task}", ago=LONG)
+            says[1](f"{place} …")
+        case "recap":
+            for name in outcome.hosts.keys() & event.hosts:
+                outcome.hosts[name].ended = True
+        case "result":
+            console.board.end(event.host, done=event.status == "ok")
+            _take(event, place, outcome.hosts.setdefault(event.host, HostResult()), says[1], log)
     return True
 
 

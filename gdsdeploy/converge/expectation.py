@@ -11,7 +11,7 @@ from gdsdeploy.converge.machine import Machine, addresses, packaged_files, packa
 from gdsdeploy.cufile.render import PATH
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.host.model.expectation import Expectation
-from gdsdeploy.model.fleet import Mount, Profile, TopologySettings
+from gdsdeploy.model.fleet import Mount, TopologySettings
 
 
 def expectation(machine: Machine) -> Expectation:
@@ -20,6 +20,8 @@ def expectation(machine: Machine) -> Expectation:
     Raises LockStale for a profile that the lock doesn't have, FleetInvalid and HostUnfit for that file.
     """
     fleet, lock, name, profile, target = machine.fleet, machine.lock, machine.name, machine.profile, machine.target
+    devices = {"gpus": profile.gpus, "nics": profile.nics, "nvme": profile.nvme}
+    wish, golden = profile.topology, golden_document(machine.profile_name, profile.topology)
     nvidia_fs = target.nvidia_fs if profile.mode == "nvidia-fs" else None
     return Expectation(
         host=name,
@@ -43,8 +45,8 @@ def expectation(machine: Machine) -> Expectation:
         },
         repositories=addresses(target),
         storage=[_storage(mount) for mount in profile.storage],
-        topology=_topology(machine.profile_name, profile.topology),
-        hardware=_hardware(profile),
+        topology={key: value for key, value in (("nvme", wish.nvme), ("nic", wish.nic), ("golden", golden)) if value},
+        hardware={kind: expected.expected() for kind, expected in devices.items() if expected is not None},
         lock_digest=lock.digest,
         fleet_id=lock.fleet_id or "",
         lock_serial=lock.serial,
@@ -56,16 +58,6 @@ def expectation(machine: Machine) -> Expectation:
         # Hosts don't need to know which file of the controller has the rule.
         rules=[replace(rule, place="") for rule in fleet._own_rules],
     )
-
-
-def _hardware(profile: Profile) -> dict[str, dict[str, Any]]:
-    devices = {"gpus": profile.gpus, "nics": profile.nics, "nvme": profile.nvme}
-    return {kind: expected.expected() for kind, expected in devices.items() if expected is not None}
-
-
-def _topology(profile: str, settings: TopologySettings) -> dict[str, Any]:
-    expected = {"nvme": settings.nvme, "nic": settings.nic, "golden": golden_document(profile, settings)}
-    return {key: value for key, value in expected.items() if value}
 
 
 def golden_document(profile: str, settings: TopologySettings) -> dict[str, Any] | None:

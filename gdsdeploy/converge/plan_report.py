@@ -94,9 +94,14 @@ def to_json(
         name: {"state": state(plan), "seconds": round(seconds.get(name, 0.0), 3), **_host_json(plan)}
         for name, plan in plans.items()
     }
-    value = {"fleet": fleet, "lock": lock_digest, "hosts": hosts, "code_built_on": built_on(_supplies(plans))}
-    value |= {"warnings": compat.to_json(warnings)}
-    value |= {} if image is None else {"image": image}
+    value = {
+        "fleet": fleet,
+        "lock": lock_digest,
+        "hosts": hosts,
+        "code_built_on": built_on(_supplies(plans)),
+        "warnings": compat.to_json(warnings),
+        **({} if image is None else {"image": image}),
+    }
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
@@ -147,8 +152,7 @@ def _foreign(plan: HostPlan) -> Iterator[str]:
     for install in (install for install in plan.foreign if not install.breaks):
         yield f"  {foreign.ANSWER_WORDS[install.answer]}: {foreign.sentence(install)}"
         yield f"      {foreign.way_out(install, '')}"
-    for reason in plan.foreign_unknown:
-        yield f"  ? it is unknown what others have installed: {reason}"
+    yield from (f"  ? it is unknown what others have installed: {reason}" for reason in plan.foreign_unknown)
 
 
 def _table(plans: Plans, whole: bool) -> list[str]:
@@ -194,8 +198,7 @@ def _words(plan: HostPlan, masked: bool) -> Iterator[str]:
         yield f"  - {diff.sentence(group)}{leave}: {states}{suffix}"
         for user in (user for change in group for user in change.users):
             yield f"      in use: {_NUMBER.sub('…', user) if masked else user}"
-    for reason in plan.unknown:
-        yield f"  ? unknown: {reason}"
+    yield from (f"  ? unknown: {reason}" for reason in plan.unknown)
     for reason in (text for text in plan.removals_unknown if text not in plan.unknown):
         yield f"  ? it is unknown which packages would leave: {reason}"
     if plan.removals_unknown and any(change.resource in DECIDING for change in plan.changes):

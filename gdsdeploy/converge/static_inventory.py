@@ -132,9 +132,10 @@ def _supplies(fleet: Fleet, lock: Lock, look: FindBuild) -> dict[str, Supply]:
 
 def _connection(fleet: Fleet, end: Endpoint) -> dict[str, Any]:
     """Ansible's connection variables, with what this machine's ssh configuration adds; host keys are always checked."""
-    options = ["StrictHostKeyChecking=yes", f'UserKnownHostsFile="{FOLDER}/files/known_hosts"']
-    options += ["GlobalKnownHostsFile=/dev/null"]
-    options += [f"HostKeyAlias={end.host_key_alias}"] if end.host_key_alias else []
+    options = [
+        *("StrictHostKeyChecking=yes", f'UserKnownHostsFile="{FOLDER}/files/known_hosts"'),
+        *("GlobalKnownHostsFile=/dev/null", *([f"HostKeyAlias={end.host_key_alias}"] if end.host_key_alias else [])),
+    ]
     # ssh's default is the name of this machine's user, who doesn't count elsewhere.
     user = fleet.connection(end.host).user or (end.user if end.user != getpass.getuser() else None)
     return {

@@ -177,17 +177,18 @@ class _Reader:
             raise _Refused(f"more than {DEEPEST} objects and lists lie in one another", self.offset, True)
         token = self.past_comments()
         node = Node("null", token.start)
-        if token.kind in {"{", "["}:
-            node.kind = "object" if token.kind == "{" else "array"
-            self.open.append(node)
-        elif token.kind == "text":
-            node.kind, node.value = "text", self._unescaped(token)
-        elif token.kind == "number":
-            node.kind, node.value = self._number(token)
-        elif token.kind == "word":
-            node.kind, node.value = _WORDS[self.text[token.start : token.end]]
-        else:
-            raise _Refused(self._unexpected(token, "a value"), token.start, False)
+        match token.kind:
+            case "{" | "[":
+                node.kind = "object" if token.kind == "{" else "array"
+                self.open.append(node)
+            case "text":
+                node.kind, node.value = "text", self._unescaped(token)
+            case "number":
+                node.kind, node.value = self._number(token)
+            case "word":
+                node.kind, node.value = _WORDS[self.text[token.start : token.end]]
+            case _:
+                raise _Refused(self._unexpected(token, "a value"), token.start, False)
         return node
 
     def _member(self, node: Node) -> None:

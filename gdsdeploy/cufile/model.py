@@ -412,8 +412,7 @@ def half_set_p2pdma(values: Mapping[str, Any], release: Release) -> Iterator[Pro
         message = f"does nothing from {since} on without the key of some storage, such as {NVME_P2PDMA}: true"
         yield Problem(P2PDMA, message, "p2pdma-half-set")
     elif values.get(P2PDMA) is not True:
-        for name in own:
-            yield Problem(name, f"does nothing without {P2PDMA}: true", "p2pdma-half-set")
+        yield from (Problem(name, f"does nothing without {P2PDMA}: true", "p2pdma-half-set") for name in own)
 
 
 def shown(value: object) -> str:

@@ -353,8 +353,8 @@ def usage(profile: Profile, variant: Variant) -> list[str]:
     lines = ["libcufile reads /etc/cufile.json first, and lays the file of this variable over it, key by key:"]
     if variant == "user":
         return [*lines, "    export CUFILE_ENV_PATH_JSON=$HOME/.config/cufile.json"]
-    options = ["--volume ./cufile.json:/etc/gdsdeploy/cufile.json:ro"]
-    options += ["--env CUFILE_ENV_PATH_JSON=/etc/gdsdeploy/cufile.json", "--gpus all"]
+    place = "/etc/gdsdeploy/cufile.json"
+    options = [f"--volume ./cufile.json:{place}:ro", f"--env CUFILE_ENV_PATH_JSON={place}", "--gpus all"]
     if profile.mode == "nvidia-fs":
         # The module and its devices are the host's; a container sees /proc/driver/nvidia-fs by itself.
         options += [f"--device /dev/nvidia-fs{number}" for number in range(16)]

@@ -379,17 +379,18 @@ def _locate(root: yaml.Node, location: Sequence[object], *, key: bool = False) -
     """
     node, mark, keys = root, root.start_mark, list[str]()
     for part in location:
-        if isinstance(node, yaml.MappingNode):
-            # The last one counts: those before it come from a merge, or are repeated.
-            for name, value in reversed(node.value):
-                if name.value == str(part):
-                    node, mark = value, name.start_mark if key else value.start_mark
-                    keys.append(str(part))
-                    break
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-            node = node.value[part]
-            mark = node.start_mark
-            keys.append(str(part))
+        match node:
+            case yaml.MappingNode():
+                # The last one counts: those before it come from a merge, or are repeated.
+                for name, value in reversed(node.value):
+                    if name.value == str(part):
+                        node, mark = value, name.start_mark if key else value.start_mark
+                        keys.append(str(part))
+                        break
+            case yaml.SequenceNode() if isinstance(part, int) and part < len(node.value):
+                node = node.value[part]
+                mark = node.start_mark
+                keys.append(str(part))
     return keys, mark
 
 

@@ -10,6 +10,8 @@ OWN_NAME, OWN_PARENTS = "gdsdeploy", ("/etc", "/usr/lib", "/var/lib")
 EXPECTATION = "/etc/gdsdeploy/expectation.json"
 #: This program, where provision and the packages put it.
 PROGRAM = "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"
+#: Most seconds that an answer of its verb serve takes.
+SERVE_SECONDS = 7200
 #: The audit trail: a line for each run of the host program as root.
 TRAIL = "/var/log/gdsdeploy/audit.jsonl"
 #: There while the controller works in the root of an image: the kernel that runs isn't the image's.

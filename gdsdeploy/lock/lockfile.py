@@ -28,7 +28,8 @@ from gdsdeploy.host.subjects.condition import numbers
 from gdsdeploy.host.subjects.libcufile import SILENT
 from gdsdeploy.lock import repo_settings, signatures
 from gdsdeploy.model.fleet import Fleet, Profile
-from gdsdeploy.model.lock import LOCK_VERSION, Index, Lock, Target
+from gdsdeploy.model.hostnames import grouped
+from gdsdeploy.model.lock import LOCK_VERSION, Lock, Target
 from gdsdeploy.platform import stack_platform_for, version_order
 
 
@@ -73,10 +74,12 @@ def beside(fleet: Path) -> Path:
 
 def build(targets: dict[str, Target], *, fleet_id: str | None = None, serial: int = 0) -> Lock:
     """A lock of these targets, with its digest."""
-    content: dict[str, Any] = {"lock_version": LOCK_VERSION}
-    content |= {"targets": {name: targets[name].model_dump() for name in sorted(targets)}}
-    content |= {key: value for key, value in (("fleet_id", fleet_id), ("serial", serial)) if value}
     ordered = dict(sorted(targets.items()))
+    content = {
+        "lock_version": LOCK_VERSION,
+        "targets": {name: target.model_dump() for name, target in ordered.items()},
+        **{key: value for key, value in (("fleet_id", fleet_id), ("serial", serial)) if value},
+    }
     return Lock(lock_version=LOCK_VERSION, digest=_digest(content), fleet_id=fleet_id, serial=serial, targets=ordered)
 
 
@@ -232,10 +235,6 @@ class Difference(enum.Enum):
     INDEX_OLDER = "index older than the one that was locked"
 
 
-#: Of these, what was found says it all.
-_FOUND_SAYS = (Difference.INDEX_REFUSED, Difference.REPOSITORY_GONE, Difference.STREAM_GONE, Difference.FILE_GONE)
-
-
 @dataclass(frozen=True)
 class Reason:
     """One difference: the expected and the found value."""
@@ -248,28 +247,28 @@ class Reason:
     found: str
 
     def __str__(self) -> str:
-        what = f"{self.difference.value} {self.subject}".strip()
-        if not self.expected and not self.found:
-            return f"profile {self.profile}: {what}"
-        if self.difference is Difference.RULE_REFUSES:
-            return f"profile {self.profile}: [{self.subject}] {self.found} The rule is in {self.expected}"
-        if self.difference in _FOUND_SAYS:
-            return f"profile {self.profile}: {what}: {self.found}"
-        if self.difference in (Difference.PACKAGE_GONE, Difference.PACKAGE_REPLACED, Difference.INDEX_OLDER):
-            return f"profile {self.profile}: {what}: the lock has {self.expected}, the repository {self.found}"
-        return f"profile {self.profile}: {what}: the fleet file says {self.expected}, the lock has {self.found}"
+        what = f"profile {self.profile}: {f'{self.difference.value} {self.subject}'.strip()}"
+        match self.difference:
+            case _ if not self.expected and not self.found:
+                return what
+            case Difference.RULE_REFUSES:
+                return f"profile {self.profile}: [{self.subject}] {self.found} The rule is in {self.expected}"
+            case Difference.INDEX_REFUSED | Difference.REPOSITORY_GONE | Difference.STREAM_GONE | Difference.FILE_GONE:
+                return f"{what}: {self.found}"
+            case Difference.PACKAGE_GONE | Difference.PACKAGE_REPLACED | Difference.INDEX_OLDER:
+                return f"{what}: the lock has {self.expected}, the repository {self.found}"
+        return f"{what}: the fleet file says {self.expected}, the lock has {self.found}"
 
 
 def status(fleet: Fleet, lock: Lock) -> list[Reason]:
     """Every reason why ``lock`` does not fit ``fleet``; empty: it fits."""
     missing, surplus = fleet.profiles.keys() - lock.targets.keys(), lock.targets.keys() - fleet.profiles.keys()
-    reasons = [Reason(Difference.PROFILE_MISSING, name, "", "", "") for name in sorted(missing)]
-    reasons += [Reason(Difference.PROFILE_GONE, name, "", "", "") for name in sorted(surplus)]
-    for name in sorted(fleet.profiles.keys() & lock.targets.keys()):
-        reasons += _profile(name, fleet.profiles[name], lock.targets[name])
-        reasons += _repositories(fleet, name, lock.targets[name])
-        reasons += _refused(fleet, name, lock.targets[name])
-    return reasons
+    both = [(name, lock.targets[name]) for name in sorted(fleet.profiles.keys() & lock.targets.keys())]
+    return [
+        *(Reason(Difference.PROFILE_MISSING, name, "", "", "") for name in sorted(missing)),
+        *(Reason(Difference.PROFILE_GONE, name, "", "", "") for name in sorted(surplus)),
+        *(reason for each in both for part in (_profile, _repositories, _refused) for reason in part(fleet, *each)),
+    ]
 
 
 def combination(target: Target) -> Combination:
@@ -290,7 +289,8 @@ def _refused(fleet: Fleet, name: str, target: Target) -> Iterator[Reason]:
 _NAMED = {"flavour": Difference.FLAVOUR_CHANGED, "mode": Difference.MODE_CHANGED}
 
 
-def _profile(name: str, profile: Profile, target: Target) -> Iterator[Reason]:
+def _profile(fleet: Fleet, name: str, target: Target) -> Iterator[Reason]:
+    profile = fleet.profiles[name]
     if profile.os != target.os:
         yield Reason(Difference.OS_CHANGED, name, "", profile.os, target.os)
     if profile.arch != target.arch:
@@ -306,9 +306,7 @@ def _repositories(fleet: Fleet, name: str, target: Target) -> Iterator[Reason]:
     """Differences in what the fleet file fixes; an address that it leaves open may differ between controllers."""
     platform = stack_platform_for(target.os)
     names = sorted(repo_settings.names(fleet, name, platform))
-    locked: dict[str, list[Index]] = {}
-    for index in target.indices:
-        locked.setdefault(index.repository, []).append(index)
+    locked = grouped((index, index.repository) for index in target.indices)
     if names != sorted(locked):
         yield Reason(Difference.REPOSITORIES_CHANGED, name, "", ", ".join(names), ", ".join(sorted(locked)))
     for repository in sorted(set(names) & locked.keys()):

@@ -192,9 +192,7 @@ def _of(path: Path) -> Path:
 
 
 def _all(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    for folder in sorted(_of(path).glob("*-*")):
-        if about := _about(folder):
-            yield folder, about
+    yield from ((folder, about) for folder in sorted(_of(path).glob("*-*")) if (about := _about(folder)))
 
 
 def _about(folder: Path) -> dict[str, Any]:

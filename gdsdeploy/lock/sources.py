@@ -192,8 +192,7 @@ _HINT: Final = "Lock another version of this driver or nvidia-fs, or use another
 
 
 def _unusable(package: Package, reason: str) -> RepositoryUnusable:
-    where = f"{package.package} {package.version} ({package.repository})"
-    return RepositoryUnusable(f"{where}: its source tree can't be told: {reason}", hint=_HINT)
+    return unusable_modules(package, f"its source tree can't be told: {reason}", _HINT)
 
 
 #: Parts of a lock whose packages bring modules.
@@ -250,8 +249,9 @@ def describe_module(package: str, path: str, content: bytes) -> ModuleInPackage:
     )
 
 
-def unusable_modules(package: Package, reason: str) -> RepositoryUnusable:
+_BUILD: Final = "Lock another version of the kernel or the driver, or have a host build the modules: `modules: build`"
+
+
+def unusable_modules(package: Package, reason: str, hint: str = _BUILD) -> RepositoryUnusable:
     """The error about a package that can't be locked."""
-    where = f"{package.package} {package.version} ({package.repository})"
-    hint = "Lock another version of the kernel or the driver, or have a host build the modules: `modules: build`"
-    return RepositoryUnusable(f"{where}: {reason}", hint=hint)
+    return RepositoryUnusable(f"{package.package} {package.version} ({package.repository}): {reason}", hint=hint)

@@ -32,6 +32,7 @@ from gdsdeploy.host.io import reading
 from gdsdeploy.mirror import host_sources, writing
 from gdsdeploy.mirror.host_sources import STACK, SYSTEM
 from gdsdeploy.mirror.writing import Folder, MirroredPackage
+from gdsdeploy.model.hostnames import grouped
 from gdsdeploy.model.lock import Index, Lock, Package, Target
 from gdsdeploy.platform import StackPlatform, stack_platform_for
 from gdsdeploy.repo import apt, rpm
@@ -294,7 +295,8 @@ def rpm_content(
         modular = ModularUniverse(lists, modules).with_streams(_streams(target))
         own = locked_packages(target.packages, lists)
         _visible(own, modular, target)
-        tools = _tools(modular, platform) if dependencies else []
+        offered = filter(None, map(modular.named, _TOOLS if dependencies else ()))
+        tools = [max(each, key=lambda candidate: platform.order.key(candidate.version)) for each in offered]
         needed = [*tools, *needed_packages([*own, *tools], modular, platform, name)] if dependencies else []
         stack |= {c.key: c for c in own}
         system |= {c.key: c for c in needed}
@@ -314,12 +316,6 @@ def rpm_content(
 def _streams(target: Target) -> dict[str, str]:
     """Module → stream that a host of this profile enables."""
     return dict(stream.split(":", 1) for stream in target.modules)
-
-
-def _tools(modular: ModularUniverse, platform: StackPlatform) -> list[Candidate]:
-    """The newest of each that is on offer."""
-    offered = filter(None, map(modular.named, _TOOLS))
-    return [max(each, key=lambda candidate: platform.order.key(candidate.version)) for each in offered]
 
 
 def _visible(stack: Iterable[Candidate], modular: ModularUniverse, target: Target) -> None:
@@ -444,9 +440,7 @@ def mirror(
     longer lists a locked file, RepositoryUntrusted, RepositoryUnusable, and GdsError for the key, or for what is in the
     way; then nothing was changed.
     """
-    groups: dict[str, list[Target]] = {}
-    for target in lock.targets.values():
-        groups.setdefault(host_sources.folder(target), []).append(target)
+    groups = grouped((target, host_sources.folder(target)) for target in lock.targets.values())
     contents: list[AptContent | RpmContent] = []
     for place, targets in sorted(groups.items()):
         _require_one_file_each(targets)
@@ -456,10 +450,13 @@ def mirror(
             contents.append(read(place, targets, indices, keyrings, dependencies=dependencies))
     files_by_place = _by_place(file for content in contents for file in content.files)
     keys = {KEYRING: writing.export(fingerprint), KEYRING_ARMOURED: writing.export(fingerprint, armour=True)}
-    places: dict[str, str | None] = {place: hashlib.sha256(key).hexdigest() for place, key in keys.items()}
-    for content in contents:
-        places |= content.places()
-    folder.require({**places, **{place: file.sha256 for place, file in files_by_place.items()}})
+    folder.require(
+        {
+            **{place: hashlib.sha256(key).hexdigest() for place, key in keys.items()},
+            **{place: sha256 for content in contents for place, sha256 in content.places().items()},
+            **{place: file.sha256 for place, file in files_by_place.items()},
+        }
+    )
     downloaded, size = _download(list(files_by_place.values()), folder, files, jobs, progress)
     for place, key in keys.items():
         folder.write(place, key)

@@ -300,13 +300,14 @@ def secret_keys(*, home: Path | None = None) -> dict[str, str]:
     fingerprint, primary = "", False
     for line in run(argv, doing="list your secret keys", timeout=60).stdout.splitlines():
         fields = line.split(":")
-        if fields[0] in ("sec", "ssb"):
-            primary, fingerprint = fields[0] == "sec", ""
-        elif fields[0] == "fpr" and primary and not fingerprint:
-            fingerprint = fields[9]
-            names[fingerprint] = ""
-        elif fields[0] == "uid" and fingerprint and not names[fingerprint]:
-            names[fingerprint] = fields[9]
+        match fields[0]:
+            case "sec" | "ssb":
+                primary, fingerprint = fields[0] == "sec", ""
+            case "fpr" if primary and not fingerprint:
+                fingerprint = fields[9]
+                names[fingerprint] = ""
+            case "uid" if fingerprint and not names[fingerprint]:
+                names[fingerprint] = fields[9]
     return names
 
 

@@ -172,16 +172,17 @@ class Mount(Model):
 
 def _check_cufile(value: object, where: str = "") -> object:
     """cufile.json knows booleans, whole numbers, text, lists of those, and objects; it has no null and no fractions."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if not isinstance(key, str):
-                raise ValueError(f"{where}{key!r}: a key is text")
-            _check_cufile(inner, f"{where}{key}.")
-    elif isinstance(value, list):
-        for inner in value:
-            _check_cufile(inner, where)
-    elif not isinstance(value, (bool, int, str)):
-        raise ValueError(f"{where.rstrip('.')}: cufile.json has no value like {value!r}")
+    match value:
+        case dict():
+            for key, inner in value.items():
+                if not isinstance(key, str):
+                    raise ValueError(f"{where}{key!r}: a key is text")
+                _check_cufile(inner, f"{where}{key}.")
+        case list():
+            for inner in value:
+                _check_cufile(inner, where)
+        case _ if not isinstance(value, (bool, int, str)):
+            raise ValueError(f"{where.rstrip('.')}: cufile.json has no value like {value!r}")
     return value
 
 

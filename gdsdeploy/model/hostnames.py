@@ -15,6 +15,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import Final, TypeVar
 
 K = TypeVar("K", bound=Hashable)
+N = TypeVar("N")
 #: Columns for the names of a group of hosts.
 WIDTH: Final = 100
 #: Names that one text may expand to.
@@ -113,9 +114,9 @@ def words(names: Iterable[str], width: int = WIDTH) -> str:
     return f"{fold(ordered[:fitting])} and {len(ordered) - fitting} more"
 
 
-def grouped(values: Iterable[tuple[str, K]]) -> dict[K, list[str]]:
-    """Value → the names that have it; the most names first, otherwise in the order in which the values came."""
-    groups: dict[K, list[str]] = {}
+def grouped(values: Iterable[tuple[N, K]]) -> dict[K, list[N]]:
+    """Value → the names, or other things, that have it; the most of them first, otherwise in the values' order."""
+    groups: dict[K, list[N]] = {}
     for name, value in values:
         groups.setdefault(value, []).append(name)
     return dict(sorted(groups.items(), key=lambda group: -len(group[1])))

@@ -36,5 +36,4 @@ def stack_platform_for(os: str) -> StackPlatform:
 
 def version_order(os: str) -> Order:
     """How the packages of ``os`` are ordered by version; dpkg's order for a system that is not known."""
-    platform = _PLATFORMS.get(os)
-    return platform.order if platform is not None else DEB
+    return _PLATFORMS[os].order if os in _PLATFORMS else DEB

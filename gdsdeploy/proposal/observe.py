@@ -477,7 +477,8 @@ class _Reader:
     def kind(self, mode: str, rdma: str) -> Kind:
         release = if_known(lambda: self.facts.kernel.release, "")
         container = self.value(lambda: self.facts.environment.container, "whether it is a container") is not None
-        kernel = "" if container or not release else _kernel(self.platform, self.arch, release)
+        own = flavour_of(release) if release and not container else None
+        kernel = own.name if own and own.name in self.platform.kernel_flavours(self.arch) else ""
         if not (kernel or container):
             self.notes.append(f"its kernel {release or '(not known)'} has no flavour that {self.platform.os} offers")
         return Kind(
@@ -574,11 +575,6 @@ def _modes(facts: HostFacts, value: Callable[..., object]) -> tuple[str, str, tu
     mode, rdma = value(lambda: choice.mode, "mode"), value(lambda: choice.rdma, "rdma")
     reasons = (first_few(choice.mode_why, _REASONS, "; "), first_few(choice.rdma_why, _REASONS, "; "))
     return str(mode or ""), str(rdma or ""), reasons
-
-
-def _kernel(platform: StackPlatform, arch: str, release: str) -> str:
-    own = flavour_of(release)
-    return own.name if own and own.name in platform.kernel_flavours(arch) else ""
 
 
 def _adapters(parts: tuple[Part, ...]) -> tuple[int | None, str]:

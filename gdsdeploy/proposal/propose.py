@@ -368,9 +368,11 @@ def _checks(observations: Iterable[Observation]) -> list[str]:
     boots = hostnames.grouped((each.name, each.boot) for each in hosts if each.boot)
     twins = [names for names in boots.values() if len(names) > 1]
     notes = hostnames.grouped((each.name, note) for each in hosts for note in each.notes)
-    checks = [f"{names}: {words}" for names, words in rows if names]
-    checks += [f"{hostnames.words(names)}: the same boot of a kernel: list one name of each machine" for names in twins]
-    return [*checks, *(f"{hostnames.words(names)}: {note}" for note, names in notes.items())]
+    return [
+        *(f"{names}: {words}" for names, words in rows if names),
+        *(f"{hostnames.words(names)}: the same boot of a kernel: list one name of each machine" for names in twins),
+        *(f"{hostnames.words(names)}: {note}" for note, names in notes.items()),
+    ]
 
 
 #: Characters of a comment, and of a line with one at its end.

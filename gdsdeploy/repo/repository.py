@@ -237,25 +237,24 @@ def _judge(status: str, pinned: Sequence[str]) -> tuple[set[str], list[str]]:
     sound = False
     for line in status.splitlines():
         word, *rest = line.removeprefix("[GNUPG:] ").split()
-        if word == "NEWSIG":
-            sound = False
-        elif word == "GOODSIG":
-            sound = True
-        elif word == "BADSIG":
-            bad.append(f"the text was changed after key {rest[0]} signed it")
-        elif word in ("EXPSIG", "EXPKEYSIG", "REVKEYSIG"):
-            what = {"EXPSIG": "the signature has expired", "EXPKEYSIG": "the key has expired"}
-            unusable.append(f"signed by {rest[0]}, but {what.get(word, 'the key was revoked')}")
-        elif word == "ERRSIG":
-            unusable.append(f"signed by {rest[0]}, which is not in the keyring or cannot be checked")
-        elif word == "VALIDSIG" and sound:
-            primary, algorithm = rest[9], rest[7]
-            if algorithm not in _HASHES:
-                unusable.append(f"signed by {primary} with a hash that is too weak")
-            elif primary not in pinned:
-                unusable.append(f"signed by {primary}, which is not one of the pinned fingerprints")
-            else:
-                good.add(primary)
+        match word:
+            case "NEWSIG" | "GOODSIG":
+                sound = word == "GOODSIG"
+            case "BADSIG":
+                bad.append(f"the text was changed after key {rest[0]} signed it")
+            case "EXPSIG" | "EXPKEYSIG" | "REVKEYSIG":
+                what = {"EXPSIG": "the signature has expired", "EXPKEYSIG": "the key has expired"}
+                unusable.append(f"signed by {rest[0]}, but {what.get(word, 'the key was revoked')}")
+            case "ERRSIG":
+                unusable.append(f"signed by {rest[0]}, which is not in the keyring or cannot be checked")
+            case "VALIDSIG" if sound:
+                primary, algorithm = rest[9], rest[7]
+                if algorithm not in _HASHES:
+                    unusable.append(f"signed by {primary} with a hash that is too weak")
+                elif primary not in pinned:
+                    unusable.append(f"signed by {primary}, which is not one of the pinned fingerprints")
+                else:
+                    good.add(primary)
     return good, bad or ([] if good else unusable)
 
 

@@ -280,10 +280,8 @@ class Primary(IndexedList):
         for start in places_of(b"<rpm:provides>", text):
             # One that never ends ends the search, too.
             end = text.find(b"</rpm:provides>", start) if start >= end >= 0 else end
-            for match in _ENTRY.finditer(text, start, max(end, 0)):
-                yield match[1], start
-        for match in _FILE.finditer(text):
-            yield match[1], match.start()
+            yield from ((match[1], start) for match in _ENTRY.finditer(text, start, max(end, 0)))
+        yield from ((match[1], match.start()) for match in _FILE.finditer(text))
 
     @cached_property
     def _filelists(self) -> bytes:
@@ -304,8 +302,7 @@ class Primary(IndexedList):
             match = _PKGID.search(text, start, at) if start >= 0 else None
             # No other package is read: one that can't be would be an error of this one.
             own = places_of(b">" + match[1] + b"</checksum>", self._text) if match else ()
-            for owner in self._at(own):
-                yield replace(owner, provides=(*owner.provides, rpm_relation(path)))
+            yield from (replace(owner, provides=(*owner.provides, rpm_relation(path))) for owner in self._at(own))
             begin = at
 
     def _parse(self, start: int, offset: int) -> Candidate:
@@ -333,6 +330,7 @@ def _read(package: Element, name: str, where: Origin) -> Candidate:
     if version.count("-") > 1:
         raise ValueError(f"not a version: {version!r}")
     source = _SOURCE.match(form.findtext(f"{_R}sourcerpm") or "")
+    files = [rpm_relation(file.text) for file in form.iter(f"{_C}file") if file.text]
     return Candidate(
         package=name,
         version=version,
@@ -341,7 +339,7 @@ def _read(package: Element, name: str, where: Origin) -> Candidate:
         source_version=names.version(source["version"], "rpm") if source else version,
         depends=_needs(form),
         pre_depends=(),
-        provides=_provides(form),
+        provides=(*_plain(form, "provides"), *files),
         conflicts=tuple(_plain(form, "conflicts")),
         obsoletes=tuple(_plain(form, "obsoletes")),
         filename=_path(_child(package, f"{_C}location")),
@@ -406,14 +404,7 @@ def _needs(form: Element) -> tuple[Group, ...]:
 
 
 def _plain(form: Element, section: str) -> Iterator[Relation]:
-    for name, sign, version in _entries(form, section):
-        if not name.startswith("("):
-            yield rpm_relation(name, sign, version)
-
-
-def _provides(form: Element) -> tuple[Relation, ...]:
-    files = [rpm_relation(file.text) for file in form.iter(f"{_C}file") if file.text]
-    return (*_plain(form, "provides"), *files)
+    yield from (rpm_relation(*entry) for entry in _entries(form, section) if not entry[0].startswith("("))
 
 
 @dataclass

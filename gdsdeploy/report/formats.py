@@ -82,8 +82,7 @@ def fleet_table(report: Report, *, verbose: bool = False) -> Table:
 
 def _cells(host: HostReport) -> Iterator[str]:
     """What the row of a host has behind its verdict."""
-    for verdict in COLUMNS:
-        yield "-" if host.trouble else str(host.count(verdict))
+    yield from ("-" if host.trouble else str(host.count(verdict)) for verdict in COLUMNS)
     yield "\n".join(f"{name} {value}" for name, value in host.stack) or "-"
     # Each mount with its verdict and its path, if that is known; the reason follows in the details.
     parts = [(SYMBOLS[mount.verdict], subject(mount), PATHS.get(mount.path, mount.path)) for mount in host.mounts()]
@@ -107,28 +106,26 @@ def _causes(report: Report, verdict: str, verbose: bool) -> Iterator[list[str]]:
         until = " until {until}: {reason}".format(**cause.waiver) if verdict == WAIVED and cause.waiver else ""
         has_evidence = verdict != UNREACHABLE
         words = f" ({WORDS[verdict]}{until})" if has_evidence else ""
-        block = [f"{SYMBOLS[verdict]} {cause.name}{words} on {model.on(cause.hosts, whole=verbose)}"]
-        block += [f"    {cause.title}"] if has_evidence else []
-        for name, value in cause.fields:
-            block += _field(name if has_evidence else "", value, verbose)
-        if verdict != WAIVED:
-            block += [*_field("what to do", cause.hint, verbose), *_evidence(cause, verbose)]
-        yield block
+        yield [
+            f"{SYMBOLS[verdict]} {cause.name}{words} on {model.on(cause.hosts, whole=verbose)}",
+            *([f"    {cause.title}"] if has_evidence else []),
+            *(line for name, value in cause.fields for line in _field(name if has_evidence else "", value, verbose)),
+            *(_field("what to do", cause.hint, verbose) if verdict != WAIVED else []),
+            *(_evidence(cause, verbose) if verdict != WAIVED else []),
+        ]
 
 
 def _evidence(cause: Cause, verbose: bool) -> list[str]:
     """The first host's, named where others have other evidence."""
-    lines = [f"    | {line}" for line in ([] if cause.alike else [f"on {cause.hosts[0]}:"])]
-    lines += [f"    | {line}" for line in cause.evidence]
-    return model.cut(lines, EVIDENCE_LINES, whole=verbose, indent="    | ")
+    lines = [*([] if cause.alike else [f"on {cause.hosts[0]}:"]), *cause.evidence]
+    return model.cut([f"    | {line}" for line in lines], EVIDENCE_LINES, whole=verbose, indent="    | ")
 
 
 def _notes(report: Report, verbose: bool) -> Iterator[str]:
     """What is accepted, and still shown: mounts that bounce through CPU memory, gaps, waivers that have ended."""
 
     def together(notes: Iterator[tuple[str, str]]) -> Iterator[str]:
-        for note, hosts in grouped(notes).items():
-            yield f"  {note}, on {model.on(hosts, whole=verbose)}"
+        yield from (f"  {note}, on {model.on(hosts, whole=verbose)}" for note, hosts in grouped(notes).items())
 
     each = [(host.host, finding) for host in report.hosts for finding in host.findings]
     mounts = ((name, one) for name, one in each if one.verdict == PASS and one.path == COMPAT)
@@ -140,9 +137,8 @@ def _notes(report: Report, verbose: bool) -> Iterator[str]:
             (name, f"{head}{one.check} ({WORDS[NOT_APPLICABLE]}): {one.found}") for name, one in skipped
         )
     yield from together((host.host, f"evidence is incomplete: {gap}") for host in report.hosts for gap in host.gaps)
-    for waiver in report.waivers:
-        if waiver.expired:
-            yield f"the waiver of {waiver.check} ended on {waiver.until}: {waiver.reason}"
+    ended = (waiver for waiver in report.waivers if waiver.expired)
+    yield from (f"the waiver of {waiver.check} ended on {waiver.until}: {waiver.reason}" for waiver in ended)
 
 
 def _field(name: str, text: str, verbose: bool) -> list[str]:
@@ -200,8 +196,7 @@ _NO_CHARACTER = re.compile("[\ufffe\uffff]")
 def junit_xml(report: Report) -> str:
     """One ``testsuites`` document."""
     root = ET.Element("testsuites", name=_fit(f"gdsdeploy validate {report.fleet}"))
-    for host in report.hosts:
-        root.append(_suite(report, host))
+    root.extend(_suite(report, host) for host in report.hosts)
     for key in ("tests", "failures", "errors", "skipped"):
         root.set(key, str(sum(int(suite.get(key, "0")) for suite in root)))
     ET.indent(root)
@@ -224,8 +219,7 @@ def _suite(report: Report, host: HostReport) -> ET.Element:
     properties = ET.SubElement(suite, "properties")
     for name, value in (("lock", report.lock_digest), ("boot_id", host.boot_id), *host.stack):
         ET.SubElement(properties, "property", name=_fit(name), value=_fit(value))
-    for finding in host.findings:
-        suite.append(_case(host, finding))
+    suite.extend(_case(host, finding) for finding in host.findings)
     if host.trouble:
         case = ET.SubElement(suite, "testcase", classname=_fit(host.host), name="reachable", time="0")
         error = ET.SubElement(case, "error", type=host.trouble.kind, message=_fit(host.trouble.message))

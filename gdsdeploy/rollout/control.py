@@ -34,14 +34,15 @@ _WORDS: Final = {
 
 def objection(kind: Kind, rollout: Fold) -> str | None:
     """Why ``rollout`` can't become ``kind``; None: it can."""
-    if kind is Kind.RESUMED:
-        return None  # also when finished or under way: it asks lost hosts again
-    if kind is Kind.ROLLBACK:
-        return "it is being rolled back already" if rollout.rolling_back and not rollout.finished else None
-    if rollout.finished:
-        return "it is finished"
-    if kind is Kind.PAUSED:
-        return "it is paused already" if rollout.paused else None
+    match kind:
+        case Kind.RESUMED:
+            return None  # also when finished or under way: it asks lost hosts again
+        case Kind.ROLLBACK:
+            return "it is being rolled back already" if rollout.rolling_back and not rollout.finished else None
+        case _ if rollout.finished:
+            return "it is finished"
+        case Kind.PAUSED:
+            return "it is paused already" if rollout.paused else None
     return "it is being rolled back" if rollout.rolling_back else "it is aborted already" if rollout.aborted else None
 
 

@@ -143,11 +143,9 @@ class Effects(Protocol):
         An earlier attempt may have done it, wholly or in part: the end must be the same.
         progress: gets one line of text at a time.  Raises GdsError when the step failed.
         """
-        ...
 
     def stop(self) -> None:
         """Have every running ``perform`` end soon, with Interrupted.  Called from another thread."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -319,17 +317,18 @@ class _Driver:
         self._running -= {end.task.host for end in ends}
         self._add(draft for end in ends if (draft := self._draft(end)) is not None)
         for end in ends:
-            if isinstance(end.error, Interrupted) and not self._stopped:
-                self._pause(f"{end.task.host}: {end.task.step} was interrupted")
-                self._stop()
-            elif isinstance(end.error, ControllerUnfit):
-                hint = f"{end.error.hint}; then: gdsdeploy rollout resume {self.machine.plan.fleet}"
-                self._bug = self._bug or ControllerUnfit(f"the rollout is paused: {end.error}", hint=hint)
-                self._pause(f"{end.task.host}: {end.task.step}: {end.error}")
-            elif end.error is not None and not isinstance(end.error, GdsError):
-                self._bug = self._bug or end.error
-                text = f"{type(end.error).__name__}: {end.error}"
-                self._pause(f"{end.task.host}: {end.task.step} met a bug: {text}")
+            what, error = f"{end.task.host}: {end.task.step}", end.error
+            match error:
+                case Interrupted() if not self._stopped:
+                    self._pause(f"{what} was interrupted")
+                    self._stop()
+                case ControllerUnfit():
+                    hint = f"{error.hint}; then: gdsdeploy rollout resume {self.machine.plan.fleet}"
+                    self._bug = self._bug or ControllerUnfit(f"the rollout is paused: {error}", hint=hint)
+                    self._pause(f"{what}: {error}")
+                case BaseException() if not isinstance(error, GdsError):
+                    self._bug = self._bug or error
+                    self._pause(f"{what} met a bug: {type(error).__name__}: {error}")
 
     def _draft(self, end: _StepEnd) -> Draft | None:
         """The event of a step's end; None: it was stopped, or this machine failed it: that says nothing of the host."""

@@ -28,8 +28,6 @@ _NEXT = {
     Step.REBOOT: Step.BOOT, Step.BOOT: Step.VALIDATE, Step.UNDO_REBOOT: Step.UNDO_BOOT,
     Step.UNDO_BOOT: Step.UNDO_VALIDATE,
 }  # fmt: skip
-#: Steps after which the host may be in another boot.
-_LEAVES_BOOT = (Step.ENROL, Step.REBOOT, Step.UNDO_REBOOT, Step.POWER)
 _UNTOUCHED = (Step.PREFLIGHT, Step.DRAIN, Step.ENROL, Step.SNAPSHOT)
 
 
@@ -200,13 +198,15 @@ def begin(host: HostState, step: Step, attempt: int) -> None:
     host.step, host.attempt, host.running, host.waits = step, attempt, True, ""
     if step not in (Step.RETURN, Step.SOAK):
         host.validated = ""
-    if step is Step.DRAIN:
-        host.out, host.returning = True, False
-    elif step in _LEAVES_BOOT:
-        host.boot = ""
-        host.powered = host.powered or step is Step.POWER
-    elif step is Step.RETURN:
-        host.returning = True
+    match step:
+        case Step.DRAIN:
+            host.out, host.returning = True, False
+        # After these, the host may be in another boot.
+        case Step.ENROL | Step.REBOOT | Step.UNDO_REBOOT | Step.POWER:
+            host.boot = ""
+            host.powered = host.powered or step is Step.POWER
+        case Step.RETURN:
+            host.returning = True
     host.touched_before = host.touched
     if step not in _UNTOUCHED and not host.back:
         host.touched = True
@@ -324,22 +324,20 @@ def recall(host: HostState, reason: str) -> None:
         return
     if host.outcome is not None:
         host.found = 0
-    if host.outcome is Outcome.LOST and host.out:
-        host.outcome, host.powered = None, False
-        go(host, host.step or (Step.UNDO_BOOT if host.back else Step.BOOT))
-    elif host.outcome is Outcome.DONE and host.running:
-        host.recalled, host.refusals, host.reason = True, 0, reason
-    elif host.outcome in (Outcome.DONE, Outcome.KEPT, Outcome.LOST):
-        in_work = host.outcome is Outcome.DONE or (host.ways.drain and not host.out)
-        host.outcome, host.recalled, host.refusals, host.reason = None, True, 0, reason
-        if in_work:
-            _from_work(host)
-        else:
-            _start_back(host)
-    elif host.outcome is None and not host.back:
-        host.recalled, host.reason = True, reason
-        if not host.running:
-            turn_back(host)
+    match host.outcome:
+        case Outcome.LOST if host.out:
+            host.outcome, host.powered = None, False
+            go(host, host.step or (Step.UNDO_BOOT if host.back else Step.BOOT))
+        case Outcome.DONE if host.running:
+            host.recalled, host.refusals, host.reason = True, 0, reason
+        case Outcome.DONE | Outcome.KEPT | Outcome.LOST:
+            in_work = host.outcome is Outcome.DONE or (host.ways.drain and not host.out)
+            host.outcome, host.recalled, host.refusals, host.reason = None, True, 0, reason
+            (_from_work if in_work else _start_back)(host)
+        case None if not host.back:
+            host.recalled, host.reason = True, reason
+            if not host.running:
+                turn_back(host)
 
 
 def interrupted(host: HostState) -> None:

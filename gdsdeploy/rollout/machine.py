@@ -456,8 +456,7 @@ class StateMachine(Fold):
         asked = self.settings.drain.by in ("slurm", "kubernetes")
         out = {name: host for name, host in self.hosts.items() if host.out and (host.stuck or host.drained_next)}
         said = {name: Standing.WORKS for name, host in out.items() if (host.accepted if host.stuck else asked)}
-        said |= standings
-        back = [name for name in out if said.get(name) is Standing.WORKS]
+        back = [name for name in out if standings.get(name, said.get(name)) is Standing.WORKS]
         if down != self.slots.down or back:
             yield "", events.SchedulerLooked(tuple(sorted(down)), tuple(back))
 
@@ -469,8 +468,7 @@ class StateMachine(Fold):
         for host in sorted(self._due.values(), key=lambda host: (host.wave, host.place)):
             assert host.due is not None
             yield host.name, events.HostEnded(host.due, host.reason)
-        for name in self._ask:
-            yield name, events.HostRecalled("it is asked again whether it is back")
+        yield from ((name, events.HostRecalled("it is asked again whether it is back")) for name in self._ask)
 
     def _judge(self, now: float) -> Iterator[Draft]:
         """Too many failures, or a clock that was set back to before a soak began."""
@@ -542,8 +540,7 @@ class StateMachine(Fold):
             lanes -= 1
             stale = not 0 <= now - host.since <= STALE
             yield _task(host, Step.PREFLIGHT if stale else None)
-        for name in self._pending.first(lanes, claims):
-            yield _task(self.hosts[name])
+        yield from (_task(self.hosts[name]) for name in self._pending.first(lanes, claims))
 
     # -- waiting
 

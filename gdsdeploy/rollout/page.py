@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
@@ -31,13 +32,8 @@ _PHASES: Final = {states.HALTED: "fail", states.ABORTED: "fail", states.ROLLBACK
 _ELSEWHERE: Final = frozenset({"snapshot", "findings", "report"})
 
 
-def render(status: Status, *, live: bool = True) -> str:
-    """The whole page.  live: whether a process works on it."""
-    return "".join(stream(status, live=live))
-
-
 def stream(status: Status, *, live: bool = True) -> Iterator[str]:
-    """The page in parts: a large rollout's is never held whole."""
+    """The page in parts: a large rollout's is never held whole.  live: whether a process works on it."""
     rows = [_row(status, host) for host in status.everyone().values()]
     problems = list(_problems(rows, status.plan.fleet))
     causes = {host: number for number, problem in enumerate(problems) for host in problem["hosts"]}
@@ -135,9 +131,8 @@ def _host(status: Status, host: HostState) -> dict[str, Any]:
 
 def _page(status: Status, rows: Sequence[Mapping[str, Any]], *, live: bool) -> dict[str, Any]:
     """What the template shows."""
-    number: dict[str, int] = dict.fromkeys(CLASSES, 0)
-    for row in rows:
-        number[row["state"]] += 1
+    states = Counter(row["state"] for row in rows)
+    number = {name: states[name] for name in CLASSES}
     clean = status.finished and all(row["state"] in ("done", "satisfied", "skipped") for row in rows)
     over = "fail" if number["kept"] or number["lost"] else "unknown"
     running = "pass" if clean else over if status.finished else "waived"

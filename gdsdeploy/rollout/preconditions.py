@@ -239,19 +239,21 @@ def prepare(
     Raises LockStale, FleetInvalid, BuildCacheUnusable, JournalUnusable, Interrupted.
     """
     lockfile.require_fresh(fleet, lock, fleet_file=fleet_path)
-    settings = fleet.rollout
-    drains = drainer(settings.drain, paths.folder_of(fleet_path).resolve())
+    settings, folder = fleet.rollout, paths.folder_of(fleet_path).resolve()
+    drains = drainer(settings.drain, folder)
     reasons = [*_unfinished(fleet_path), *(Reason(text) for text in drains.check(list(participants.hosts)))]
-    reasons += _programs(settings, paths.folder_of(fleet_path).resolve())
+    reasons += _programs(settings, folder)
     planned = plan_fleet(fleet, lock, fleet_path, participants.names, timeout=timeout, progress=progress)
     plans = {name: plan for name, plan in planned.hosts.items() if isinstance(plan, HostPlan)}
     replies = present_states(fleet, fleet_path, list(plans), timeout=timeout)
     states = {name: state for name, state in replies.items() if isinstance(state, answers.Status)}
     previous = {name: state.lock_digest for name, state in states.items() if state.lock_digest}
-    reasons += _unread(planned, fleet_path)
-    reasons += [Reason.of(reply, name) for name, reply in replies.items() if isinstance(reply, GdsError)]
     pending = [name for name, plan in plans.items() if not plan.satisfied and name in fleet.hosts]
-    reasons += _unknown_before(pending, previous, fleet, fleet_path, since)
+    reasons += [
+        *_unread(planned, fleet_path),
+        *(Reason.of(reply, name) for name, reply in replies.items() if isinstance(reply, GdsError)),
+        *_unknown_before(pending, previous, fleet, fleet_path, since),
+    ]
     consoles = [name for name in pending if plans[name].lacks_key]
     if consoles and not enrol_keys:
         words = "Secure Boot is on, and the firmware doesn't have the key of the modules: a person has to enrol it"

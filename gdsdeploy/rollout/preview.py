@@ -155,8 +155,7 @@ def _weight(change: Change) -> tuple[int, int]:
 
 
 def _notes(outlook: RolloutPreview, now: float) -> Iterator[str]:
-    for names, why in _grouped(outlook.plan.skipped):
-        yield f"– left out: {names}: {why}"
+    yield from (f"– left out: {names}: {why}" for names, why in _grouped(outlook.plan.skipped))
     for names, why in _grouped(outlook.down):
         yield f"! out of work already, and counted as unavailable: {names}: {why}"
     if not outlook.measured and outlook.pending:
@@ -170,5 +169,4 @@ def _notes(outlook: RolloutPreview, now: float) -> Iterator[str]:
 
 def _grouped(reasons: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """(hosts, reason), each reason once."""
-    for why, names in hostnames.grouped(reasons.items()).items():
-        yield hostnames.words(names), why
+    yield from ((hostnames.words(names), why) for why, names in hostnames.grouped(reasons.items()).items())

@@ -17,7 +17,7 @@ from typing import Any
 from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable
 from gdsdeploy.host.io import jsontext
 from gdsdeploy.host.io.wording import line, quoted
-from gdsdeploy.host.paths import PROGRAM
+from gdsdeploy.host.paths import PROGRAM, SERVE_SECONDS
 
 #: Most of a connection's time is waiting for the host, so far more than the processors' number is useful.
 AT_ONCE, MOST_AT_ONCE = 128, 1024
@@ -51,8 +51,8 @@ def allow_files(number: int) -> int:
 
 #: Seconds for one host's evidence: its collectors have limits, and a slow virtual machine needs most of this time.
 TIMEOUT = 300.0
-#: What the rule of sudo allows: the installed program with this one argument, and most seconds that an answer takes.
-SERVE, SERVE_SECONDS = f"{PROGRAM} serve", 7200
+#: What the rule of sudo allows: the installed program with this one argument.
+SERVE = f"{PROGRAM} serve"
 #: Exit status of the loader for a Python that is too old.
 TOO_OLD = 78
 #: Lines of a host's standard error that an error quotes, and characters of each.

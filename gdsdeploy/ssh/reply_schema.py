@@ -146,13 +146,16 @@ class GateShown:
 
 def lines(value: Any) -> Any:
     """What a host says, in which every text is one line; raises ValueError for one that is longer than any host has."""
-    if isinstance(value, str):
-        if len(value) > _LONG:
+    match value:
+        case str() if len(value) > _LONG:
             raise ValueError(f"a text of {len(value)} characters")
-        return line(value)
-    if isinstance(value, list):
-        return [lines(inner) for inner in value]
-    return {key: lines(inner) for key, inner in value.items()} if isinstance(value, dict) else value
+        case str():
+            return line(value)
+        case list():
+            return [lines(inner) for inner in value]
+        case dict():
+            return {key: lines(inner) for key, inner in value.items()}
+    return value
 
 
 def parse_reply(host: str, question: str, shape: type[S], document: Any) -> S:

@@ -24,6 +24,7 @@ from typing import NamedTuple
 from gdsdeploy import paths
 from gdsdeploy.errors import HostUnreachable, ProgramFailed
 from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.hostnames import grouped
 from gdsdeploy.run import cleared, run
 from gdsdeploy.ssh.endpoint import Endpoint
 
@@ -58,14 +59,6 @@ def common_text(config: Path | None) -> str | None:
         return "\n".join(line for file, folder in files for line in _lines(file, folder)).lower()
     except (_DiffersError, OSError, KeyError):
         return None
-
-
-def is_common_to_all(text: str, name: str) -> bool:
-    """Whether the host ``name`` is as every other to a configuration with this text (of :func:`common_text`).
-
-    A name that occurs anywhere isn't: a jump host, for example, is reached without itself.
-    """
-    return _PLAIN.fullmatch(name) is not None and name not in text
 
 
 def _lines(file: Path, folder: Path, depth: int = 0) -> Iterator[str]:
@@ -121,13 +114,11 @@ def ask(name: str, *, port: int | None, user: str | None, config: Path | None) -
 
 def _answer(name: str, *, port: int | None, user: str | None, config: Path | None) -> str:
     """What ``ssh -G`` prints; raises as :func:`ask`."""
-    argv: list[str | Path] = ["ssh", "-T", "-G"]
-    argv += ["-F", config] if config else []
-    argv += ["-p", str(port)] if port else []
-    argv += ["-l", user] if user else []
+    given = {"-F": config, "-p": port, "-l": user}
+    options = [word for option, value in given.items() if value for word in (option, str(value))]
     try:
         doing, hint = f"read the SSH configuration of {name}", "Install OpenSSH's client"
-        return run([*argv, "--", name], doing=doing, env=cleared(), hint=hint).stdout
+        return run(["ssh", "-T", "-G", *options, "--", name], doing=doing, env=cleared(), hint=hint).stdout
     except ProgramFailed as error:
         raise HostUnreachable(error.message, hint=f"Try: ssh -G {shlex.quote(name)}") from None
 
@@ -150,7 +141,8 @@ class Answers:
             if config not in self._texts:
                 self._texts[config] = common_text(config)
             text = self._texts[config]
-            is_common = text is not None and is_common_to_all(text, name)
+            # A name that occurs anywhere there may not be as every other: a jump host is reached without itself.
+            is_common = text is not None and _PLAIN.fullmatch(name) is not None and name not in text
             if is_common and config not in self._common:
                 self._common[config] = _answer(name, port=None, user=None, config=config)
         if not is_common:
@@ -172,10 +164,8 @@ def parse(text: str, name: str, config: Path | None = None) -> Endpoint:
 
     Which options it prints depends on its release: tests/cases/programs.yml has what supported ones print.
     """
-    options: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        option, _, value = line.partition(" ")
-        options.setdefault(option, []).append(value)
+    lines = (line.partition(" ") for line in text.splitlines())
+    options = grouped((value, option) for option, _, value in lines)
 
     def first(option: str) -> str:
         value = options.get(option, [""])[0]
@@ -204,12 +194,14 @@ def _jump(hosts: str, address: str, port: int, config: Path | None) -> tuple[str
     if not hosts:
         return ()
     *before, last = hosts.split(",")
-    argv = ["ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes"]
-    argv += ["-F", str(config)] if config else []
-    argv += ["-J", ",".join(before)] if before else []
-    # user@host:port is ProxyJump's own spelling; as a destination ssh takes a port in a URI only.
-    destination = last if "://" in last else f"ssh://{last}"
-    return (*argv, "-W", f"[{address}]:{port}", destination)
+    return (
+        *("ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes"),
+        *(("-F", str(config)) if config else ()),
+        *(("-J", ",".join(before)) if before else ()),
+        *("-W", f"[{address}]:{port}"),
+        # user@host:port is ProxyJump's own spelling; as a destination ssh takes a port in a URI only.
+        last if "://" in last else f"ssh://{last}",
+    )
 
 
 def _command(text: str, tokens: dict[str, str]) -> tuple[str, ...]:

@@ -444,17 +444,18 @@ def _no_session(client: paramiko.SSHClient, host: Endpoint, error: Exception) ->
         return lacks[0]
     if _is_cut_off(host, errors):
         return ControllerUnfit(f"this machine cannot {where}: {os.strerror(errno.ENETUNREACH)}", hint=NETWORK)
-    if isinstance(error, paramiko.PasswordRequiredException):
-        words = f"{host.where()}: the key {_keys(host)} needs a passphrase"
-        return HostUnreachable(words, hint="Load it into an agent first: ssh-add")
-    if isinstance(error, socket.gaierror):
-        words = f"{host.where()}: the name {host.address} cannot be resolved: {error.strerror}"
-        return HostUnreachable(words, hint=f"Set hosts.{host.host}.address in the fleet file")
-    if isinstance(error, TimeoutError | ConnectionError | ExceptionGroup):
-        silent = any(isinstance(each, TimeoutError) for each in errors)
-        reason = "no answer" if silent else "connection refused or no route"
-        hint = "Check that the host is up, that sshd listens on that port and that no firewall is in between"
-        return HostUnreachable(f"{host.where()}: cannot connect: {reason}", hint=hint)
+    match error:
+        case paramiko.PasswordRequiredException():
+            words = f"{host.where()}: the key {_keys(host)} needs a passphrase"
+            return HostUnreachable(words, hint="Load it into an agent first: ssh-add")
+        case socket.gaierror():
+            words = f"{host.where()}: the name {host.address} cannot be resolved: {error.strerror}"
+            return HostUnreachable(words, hint=f"Set hosts.{host.host}.address in the fleet file")
+        case TimeoutError() | ConnectionError() | ExceptionGroup():
+            silent = any(isinstance(each, TimeoutError) for each in errors)
+            words = f"{host.where()}: cannot connect: {'no answer' if silent else 'connection refused or no route'}"
+            hint = "Check that the host is up, that sshd listens on that port and that no firewall is in between"
+            return HostUnreachable(words, hint=hint)
     transport = client.get_transport()
     # A session that is there without being usable means that the login failed: refused, or nothing to log in with.
     if isinstance(error, paramiko.AuthenticationException) or (transport is not None and transport.is_active()):

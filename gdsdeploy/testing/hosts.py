@@ -118,11 +118,11 @@ class GdsHost:
     @property
     def words(self) -> str:
         """What is wrong, for people."""
-        lines = [self.trouble] if self.trouble else []
-        lines += [
+        failures = (
             f"{each.check}: {WORDS[each.verdict]}: {each.found}; expected: {each.expected}. {each.hint}"
             for each in self.failures
-        ]
+        )
+        lines = [*([self.trouble] if self.trouble else []), *failures]
         return "\n".join(f"{self.name}: {line}" for line in lines)
 
     def check(self, name: str) -> Finding:

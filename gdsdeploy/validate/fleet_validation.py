@@ -106,11 +106,9 @@ def waiver_uses(
             for finding in host.findings
         )
 
-    def use_of(waiver: Waiver) -> WaiverUse:
-        hosts_covered = tuple(host.host for host in hosts if is_used(waiver, host))
-        return WaiverUse(waiver.check, waiver.until, waiver.reason, waiver.until < day, hosts_covered)
-
-    return tuple(map(use_of, dict.fromkeys(waiver for listed_waivers in waivers.values() for waiver in listed_waivers)))
+    every = dict.fromkeys(waiver for listed_waivers in waivers.values() for waiver in listed_waivers)
+    used = {waiver: tuple(host.host for host in hosts if is_used(waiver, host)) for waiver in every}
+    return tuple(WaiverUse(each.check, each.until, each.reason, each.until < day, used[each]) for each in every)
 
 
 #: The finding that says whether the gate has judged this boot.

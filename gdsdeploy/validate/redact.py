@@ -142,15 +142,18 @@ class Redactor:
 
         masked: it is a secret, with every text in it; numbers say nothing that a check does not need.
         """
-        if isinstance(value, str) and masked:
-            return value if value in ("", REDACTED) else self.secret()
-        if isinstance(value, str):
-            return self.text(value)
-        if isinstance(value, dict):
-            is_secret_pair = isinstance(value.get("name"), str) and names_secret(value["name"])
-            secret = {key for key in value if masked or names_secret(str(key)) or (is_secret_pair and key == "value")}
-            return {self.text(str(key)): self.value(inner, masked=key in secret) for key, inner in value.items()}
-        return [self.value(inner, masked=masked) for inner in value] if isinstance(value, list) else value
+        match value:
+            case str() if masked:
+                return value if value in ("", REDACTED) else self.secret()
+            case str():
+                return self.text(value)
+            case dict():
+                is_pair = isinstance(value.get("name"), str) and names_secret(value["name"])
+                secret = {key for key in value if masked or names_secret(str(key)) or (is_pair and key == "value")}
+                return {self.text(str(key)): self.value(inner, masked=key in secret) for key, inner in value.items()}
+            case list():
+                return [self.value(inner, masked=masked) for inner in value]
+        return value
 
     def _text(self, text: str) -> str:
         """One text."""
@@ -190,28 +193,31 @@ class Redactor:
     def _stays(self, word: str) -> bool:
         return word in self._names or _is_own(word)
 
-    def _replaced(self, match: re.Match[str]) -> str:
-        form, text = str(match.lastgroup), match[0]
-        if form in ("user", "word"):
-            return self._stand_in(self._words[text], text)
-        if form in ("serial", "home"):
-            kind, value = (SERIAL, match["number"]) if form == "serial" else (USER, match["login"])
-            return text.removesuffix(value) + self._stand_in(kind, value)
-        if form in ("mac", "dashed", "dotted", "guid"):
-            return self._hardware(text)
-        if form in ("ipv4", "ipv6"):
-            return self._address(text)
-        if form == "uuid":
+    def _replaced(self, found: re.Match[str]) -> str:
+        text = found[0]
+        match found.lastgroup:
+            case "user" | "word":
+                return self._stand_in(self._words[text], text)
+            case "serial":
+                return text.removesuffix(found["number"]) + self._stand_in(SERIAL, found["number"])
+            case "home":
+                return text.removesuffix(found["login"]) + self._stand_in(USER, found["login"])
+            case "mac" | "dashed" | "dotted" | "guid":
+                return self._hardware(text)
+            case "ipv4" | "ipv6":
+                return self._address(text)
             # Those of EFI variables and of partitions' types are the same on every machine.
-            own = text.lower() in _own_uuids()
-            return text if own else self._stand_in("UUID", text.lower(), "00000000-0000-4000-8000-{:012x}".format)
-        if form == "machine":
-            return self._stand_in("machine id", text, "{:032x}".format)
-        if form == "mail":
-            return text if _PUBLIC.search(text) else self._stand_in("mail address", text)
-        if form == "device":
-            return self._stand_in("device name", text)
-        return REDACTED if form == "address" else text
+            case "uuid" if text.lower() not in _own_uuids():
+                return self._stand_in("UUID", text.lower(), "00000000-0000-4000-8000-{:012x}".format)
+            case "machine":
+                return self._stand_in("machine id", text, "{:032x}".format)
+            case "mail" if not _PUBLIC.search(text):
+                return self._stand_in("mail address", text)
+            case "device":
+                return self._stand_in("device name", text)
+            case "address":
+                return REDACTED
+        return text
 
     def _stand_in(self, kind: str, original: str, make: Callable[[int], str] | None = None) -> str:
         """What stands for ``original``: as ``make`` has it, or the kind's word and a number that no name has."""
@@ -310,15 +316,16 @@ def _scalars(root: yaml.Node) -> Iterator[tuple[yaml.ScalarNode, bool]]:
         if (id(node), private, foreign) in visited:
             continue
         visited.add((id(node), private, foreign))
-        if isinstance(node, yaml.ScalarNode):
-            yield node, private
-        elif isinstance(node, yaml.SequenceNode):
-            stack += [(entry, private, foreign) for entry in node.value]
-        elif isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                name = key.value if isinstance(key, yaml.ScalarNode) else ""
-                hidden = private or (name in private_keys() and not foreign)
-                stack.append((value, hidden, foreign or name in _FOREIGN))
+        match node:
+            case yaml.ScalarNode():
+                yield node, private
+            case yaml.SequenceNode():
+                stack += [(entry, private, foreign) for entry in node.value]
+            case yaml.MappingNode():
+                for key, value in node.value:
+                    name = key.value if isinstance(key, yaml.ScalarNode) else ""
+                    hidden = private or (name in private_keys() and not foreign)
+                    stack.append((value, hidden, foreign or name in _FOREIGN))
 
 
 def _without_login(value: str) -> str:

@@ -111,7 +111,7 @@ def started(
             stderr=subprocess.STDOUT,
             text=True,
             cwd=folder,
-            timeout=60,
+            timeout=300,
             check=False,
         )
     return Printed(done.stdout, done.returncode)

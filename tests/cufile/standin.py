@@ -37,6 +37,6 @@ def libcuda(library: Path, memory: str = "") -> Path:
         cached.mkdir(parents=True, exist_ok=True)
         unfinished = cached / f"{digest}.{os.getpid()}"
         argv: list[str | Path] = [run.which("cc", hint=_HINT), *_FLAGS, "-x", "c", _SONAME, "-o", unfinished, "-"]
-        run.run(argv, doing="compile the stand-in libcuda", input=whole, hint=_HINT, timeout=120)
+        run.run(argv, doing="compile the stand-in libcuda", input=whole, hint=_HINT, timeout=300)
         unfinished.replace(compiled)
     return compiled

@@ -75,7 +75,7 @@ class Slurm:
         self.scontrol("update", f"NodeName={node or self.node}", f"State={state}", *words)
 
     def until(self, ready: Callable[[gate.Node], bool], node: str = "") -> gate.Node:
-        end = time.monotonic() + 90
+        end = time.monotonic() + 300
         while not ready(state := self.show(node)):
             log = self.folder / f"slurmd-{node or self.node}.log"
             assert time.monotonic() < end, (state, log.read_text()[-2000:])
@@ -134,7 +134,7 @@ class Slurm:
 
 def stop(process: subprocess.Popen[bytes]) -> None:
     subprocess.run(as_root(["kill", "--", str(process.pid)]), check=False)
-    process.wait(timeout=30)
+    process.wait(timeout=300)
 
 
 @contextlib.contextmanager
@@ -179,7 +179,7 @@ def _states() -> set[str]:
 
 
 def _wait(ready: Callable[[], bool], log: Path) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 300
     while not ready():
         assert time.monotonic() < end, log.read_text()[-3000:]
         time.sleep(0.1)

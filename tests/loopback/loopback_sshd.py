@@ -95,7 +95,7 @@ class Sshd:
     def stop(self) -> None:
         # unshare blocks other signals; the kernel ends all that has begun inside.
         subprocess.run(as_root(["kill", "-KILL", (self.folder / "outer").read_text().strip()]), check=False)
-        self.process.wait(timeout=10)
+        self.process.wait(timeout=300)
 
 
 def free_port() -> int:
@@ -191,11 +191,11 @@ def start(folder: Path, *lines: str) -> Sshd:
 
 
 def _wait_for(server: Sshd) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 300
     while time.monotonic() < end:
         assert server.process.poll() is None, (server.folder / "log").read_text()
         with socket.socket() as probe:
-            probe.settimeout(1)
+            probe.settimeout(60)
             if probe.connect_ex(("127.0.0.1", server.port)) == 0 and probe.recv(4) == b"SSH-":
                 return
         time.sleep(0.05)

@@ -49,15 +49,15 @@ def test_killed_run_leaves_nothing(tmp_path: Path, victim: str) -> None:
     environment |= {"MARKS": str(tmp_path), "SECONDS_OF_DAEMON": seconds}
     run = subprocess.Popen(argv, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not ((tmp_path / "run").exists() and listed(daemon)) and time.monotonic() < deadline:
             time.sleep(0.1)
         assert listed(daemon)
         assert str(tmp_path) not in Path("/proc/self/mounts").read_text()
         pytests = listed(f"^[^ ]+ -m pytest .*{test}")
         os.kill(int(pytests[0]) if victim == "pytest" else run.pid, signal.SIGKILL)
-        assert run.wait(20) != 0
-        deadline = time.monotonic() + 20
+        assert run.wait(300) != 0
+        deadline = time.monotonic() + 300
         while listed(daemon) and time.monotonic() < deadline:
             time.sleep(0.1)
         assert listed(daemon) == []

@@ -117,7 +117,7 @@ def test_whatever_drifts_a_check_says_what_apply_does_and_all_is_as_it_was(
     env = environment(tmp_path, plugins)
     play = [sys.executable, LAB / "drifts_dnf.py", www, "60", "1", *os.environ.get("DRIFTS", "").split()]
     argv = in_place(PREPARE, www, *play, over=("etc", "var", "srv"), processes=True)
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=600)
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=1800)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
     assert report["problems"] == []
@@ -133,7 +133,7 @@ def test_a_killed_run_is_made_up_for_and_a_removal_leaves_nothing(
     play = [sys.executable, LAB / "kills.py", "dnf", www, "rounds", "10", os.environ.get("KILLS", "1")]
     argv = in_place(PREPARE, www, *play, over=("etc", "var", "srv"), processes=True)
     done = subprocess.run(
-        argv, env=environment(tmp_path, plugins), capture_output=True, text=True, check=False, timeout=600
+        argv, env=environment(tmp_path, plugins), capture_output=True, text=True, check=False, timeout=1800
     )
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(done.stdout.splitlines()[-1])

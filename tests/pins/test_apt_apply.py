@@ -125,7 +125,7 @@ def run(program: Path, script: str, machine: str = MACHINE) -> list[str]:
     names = f"program={program}\ndocuments={program.parent}\n"
     argv = in_place(names + _START + DEB + machine + OFFER + script, over=("etc", "var", "usr"), processes=True)
     env = {**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=240)
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return [line for line in done.stdout.splitlines() if line]
 

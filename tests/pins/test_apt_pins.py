@@ -204,7 +204,7 @@ def unattended_upgrade(machine: AptMachine, tmp_path: Path) -> set[str]:
     program = tmp_path / "unpacked/usr/bin/unattended-upgrade"
     argv = in_place(IN_PLACE, machine.root, program)
     done = subprocess.run(
-        argv, env={**os.environ, "LC_ALL": "C"}, capture_output=True, text=True, check=False, timeout=60
+        argv, env={**os.environ, "LC_ALL": "C"}, capture_output=True, text=True, check=False, timeout=300
     )
     output = done.stdout + done.stderr
     # Then it fetches them, which these imitations are not worth.

@@ -72,7 +72,7 @@ class DnfMachine:
         ]  # fmt: skip
         # The plugin's parts lie beside it, and gpg keeps its homes below the cache.
         env = {"PATH": "/usr/sbin:/usr/bin", "LC_ALL": "C", "PYTHONPATH": str(self.plugins), "no_proxy": "127.0.0.1"}
-        done = subprocess.run(argv, capture_output=True, text=True, env=env, timeout=60)
+        done = subprocess.run(argv, capture_output=True, text=True, env=env, timeout=300)
         output = done.stdout + done.stderr
         assert done.returncode in (0, 1), output
         table = re.split(r"^(?:Skipping packages|Transaction Summary)", output, maxsplit=1, flags=re.MULTILINE)[0]
@@ -201,7 +201,7 @@ def list_versions(machine: DnfMachine) -> set[str]:
         "--releasever=9", "--forcearch=x86_64", "repoquery", "--available", "--qf", "%{name} %{version}-%{release}",
     ]  # fmt: skip
     env = {"PATH": "/usr/sbin:/usr/bin", "LC_ALL": "C", "PYTHONPATH": str(machine.plugins), "no_proxy": "127.0.0.1"}
-    done = subprocess.run(argv, capture_output=True, text=True, env=env, timeout=60)
+    done = subprocess.run(argv, capture_output=True, text=True, env=env, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return set(done.stdout.splitlines())
 
@@ -302,7 +302,7 @@ def converge(
     env = {**os.environ, "HOME": str(tmp), "PYTHONPATH": str(plugins), "no_proxy": "127.0.0.1"}
     script = ["sh", "-c", f"{before}{CONVERGE}{after}\n:", "sh", program, tmp / "document"]
     argv = in_place(IN_PLACE, site[0], *script, over=("etc", "var"), processes=True)
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=240)
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=300)
     lines = done.stdout.splitlines()
     answers = [json.loads(line) for line in lines if line.startswith("{")]
     assert len(answers) == 3, done.stdout + done.stderr
@@ -559,7 +559,7 @@ def ask(rpms: Path, home: Path, names: str, damage: str = ":") -> list[list[str]
     files = " ".join(str(rpms / f"{name}.x86_64.rpm") for name in names.split())
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "LC_ALL": "C", "HOME": str(home)}
     argv = in_place(ASK, files, damage, over=("etc", "var"), processes=True)
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     answer: list[list[str]] = json.loads(done.stdout.splitlines()[-1])
     return answer

@@ -74,7 +74,7 @@ def kernel_install(root: Path, *words: str) -> str:
     """Run kernel-install there; what it said, and GRUB's environment afterwards."""
     argv = in_place(IN_PLACE, root, "kernel-install", *words, over=("etc", "usr", "var"))
     env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "HOME": os.environ.get("HOME", "/")}
-    done = subprocess.run(argv, capture_output=True, text=True, env=env, check=False, timeout=60)
+    done = subprocess.run(argv, capture_output=True, text=True, env=env, check=False, timeout=300)
     output = done.stdout + done.stderr
     assert "ended with 0" in output, output
     return output

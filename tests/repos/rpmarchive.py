@@ -238,4 +238,4 @@ def run_dnf(root: Path, *words: str, answer: str = "yes") -> subprocess.Complete
         f"--setopt=cachedir={root / 'cache'}", f"--setopt=logdir={root}",
         "--setopt=module_platform_id=platform:el9", "--setopt=install_weak_deps=0", *words,
     ]  # fmt: skip
-    return subprocess.run(argv, capture_output=True, text=True, env=DNF_ENVIRONMENT, timeout=60, check=False)
+    return subprocess.run(argv, capture_output=True, text=True, env=DNF_ENVIRONMENT, timeout=300, check=False)

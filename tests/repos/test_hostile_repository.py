@@ -95,7 +95,7 @@ def test_a_list_of_six_gibibytes_ends_lock_in_little_memory(debian: Debian) -> N
             "finally:\n    print('KiB', re.search(r'VmHWM:\\s*(\\d+)', open('/proc/self/status').read())[1])\n"
         )
         done = subprocess.run(
-            [sys.executable, "-c", script, str(debian.fleet)], capture_output=True, text=True, timeout=120, check=False
+            [sys.executable, "-c", script, str(debian.fleet)], capture_output=True, text=True, timeout=300, check=False
         )
         assert done.returncode == RepositoryUntrusted.exit_code, done.stderr
         assert "Packages" in done.stderr

@@ -305,7 +305,7 @@ def test_what_a_rollouts_journal_has_of_hosts(seed: int, capsys: Captured) -> No
         console.data(joined(progress.lines(status, now=story.time, whole=whole, latest={"gpu1": words["note"]})))
     console.data(rollout_page.to_json(status))
     assert forged("".join(capsys.readouterr())) == []
-    without_foreign_tags(rollout_page.render(status, live=False))
+    without_foreign_tags("".join(rollout_page.stream(status, live=False)))
 
 
 def test_each_layer_keeps_it_alone(capsys: Captured) -> None:

@@ -23,7 +23,7 @@ from ..io.mounts import Mounts
 from ..io.reading import whole
 from ..model import schema
 from ..model.expectation import Expectation, from_json
-from ..paths import EXPECTATION, MOUNTINFO
+from ..paths import EXPECTATION, MOUNTINFO, SERVE_SECONDS
 from ..process import end_by_signal
 from ..rootdir import read_file
 from .parsers import PROGRAM
@@ -32,8 +32,8 @@ from .watch import interval, job
 VERSION = 1
 #: Bytes of a request; an expectation has some 100 KB.
 LIMIT = 4 << 20
-#: Seconds in which the request has to arrive, and most for the answer.
-ARRIVAL, LONGEST = 30, 7200
+#: Seconds in which the request has to arrive.
+ARRIVAL = 30
 _MARK = re.compile(r"[0-9a-f]{32}")
 #: What an expectation has that only the controller judges by: it changes nothing that is collected.
 _JUDGED = frozenset({"host", "cufile_sha256", "topology", "hardware", "lock_digest", "fleet_id", "lock_serial"})
@@ -104,7 +104,7 @@ def _request(data: bytes) -> Request:
         raise UsageError(str(error)) from None
     except ValueError as error:
         raise UsageError(f"the request is malformed: {error}") from None
-    if request.version != VERSION or not _MARK.fullmatch(request.mark) or not 0 < request.seconds <= LONGEST:
+    if request.version != VERSION or not _MARK.fullmatch(request.mark) or not 0 < request.seconds <= SERVE_SECONDS:
         raise UsageError("the request is malformed: its version, mark or seconds")
     return request
 

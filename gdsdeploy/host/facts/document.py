@@ -71,6 +71,13 @@ class Document:
         text = self.text(path)
         return text if text is None else text.strip()
 
+    def decimal(self, path: str, digits: int = 9) -> Optional[int]:
+        """A file with a number of at most so many digits."""
+        text = self.line(path)
+        if text is not None and not (text.isascii() and text.isdecimal() and len(text) <= digits):
+            raise UndecidedError(f"{path} says {text!r}")
+        return None if text is None else int(text)
+
     def link(self, path: str) -> Optional[str]:
         """A link's target, made absolute."""
         target = self._read("links", path, _text)

@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from ..io import atomic
-from ..io.prometheus import Metric, Sample, folders, text
+from ..io.prometheus import Sample, folders, text
 from ..io.scontrol import SlurmError, node_name, scontrol
 from ..io.wording import first_few
 from ..model import schema
@@ -322,43 +322,40 @@ def _as_of_today(record: Record) -> Record:
 
 FILE = "gdsdeploy.prom"
 
-OPEN_METRIC = "gdsdeploy_gate_open"
-OPEN_UNTIL = "gdsdeploy_gate_open_until_seconds"
-TIMESTAMP = "gdsdeploy_gate_timestamp_seconds"
-BOOT_TIME = "gdsdeploy_gate_boot_time_seconds"
-DURATION = "gdsdeploy_gate_duration_seconds"
-INFO = "gdsdeploy_gate_info"
-CHECKS = "gdsdeploy_gate_checks"
-CHECK = "gdsdeploy_check_verdict"
-PATH_METRIC = "gdsdeploy_mount_path"
-#: Every series that a host exports.
-NAMES = (OPEN_METRIC, OPEN_UNTIL, TIMESTAMP, BOOT_TIME, DURATION, INFO, CHECKS, CHECK, PATH_METRIC)
-#: The value of CHECK: the larger, the worse.  A check that is not applicable has no sample; CHECKS counts it.
+#: Every series that a host exports, with its help.
+HELP = {
+    "gdsdeploy_gate_open": "Whether this host may take work.",
+    "gdsdeploy_gate_open_until_seconds": "When a waiver ends that keeps the gate open; +Inf: none does.",
+    "gdsdeploy_gate_timestamp_seconds": "When the gate judged this host.",
+    "gdsdeploy_gate_boot_time_seconds": (
+        "When the boot began that was judged; node_boot_time_seconds differs in another boot."
+    ),
+    "gdsdeploy_gate_duration_seconds": "How long that took.",
+    "gdsdeploy_gate_info": "What was judged, and against what.",
+    "gdsdeploy_gate_checks": "Number of checks by verdict.",
+    "gdsdeploy_check_verdict": "0 the check passed, 1 it is waived, 2 it could not tell, 3 it failed.",
+    "gdsdeploy_mount_path": "1 for the path that I/O on a mount takes, 0 for the others.",
+}
+#: The value of gdsdeploy_check_verdict: the larger, the worse.  A check that is not applicable has no sample;
+#: gdsdeploy_gate_checks counts it.
 CODES: Dict[str, int] = {PASS: 0, WAIVED: 1, UNKNOWN: 2, FAIL: 3}
-#: The value of PATH's label ``path`` where no evidence proves a path.
+#: The value of gdsdeploy_mount_path's label ``path`` where no evidence proves a path.
 UNPROVEN = "unknown"
 
 
 def render(record: Record) -> str:
     """Every metric with its help; pure."""
-    return text(_metrics(record))
+    samples = _samples(record)
+    return text((name, words, samples[name]) for name, words in HELP.items())
 
 
-def _metrics(record: Record) -> Iterator[Metric]:
+def _samples(record: Record) -> Dict[str, Sequence[Sample]]:
     findings = record.findings
     about = [("boot_id", record.boot_id), ("profile", record.profile), ("lock", record.lock_digest)]
     about += [(name.replace("-", "_"), value) for name, value in record.stack]
-    yield OPEN_METRIC, "Whether this host may take work.", [([], str(int(record.state == OPEN)))]
     until = str(ends(record) or "+Inf") if record.state == OPEN else "0"
-    yield OPEN_UNTIL, "When a waiver ends that keeps the gate open; +Inf: none does.", [([], until)]
     moment = calendar.timegm(time.strptime(record.when, "%Y-%m-%dT%H:%M:%SZ"))
-    yield TIMESTAMP, "When the gate judged this host.", [([], str(moment))]
-    words = "When the boot began that was judged; node_boot_time_seconds differs in another boot."
-    yield BOOT_TIME, words, [([], str(record.boot_time))]
-    yield DURATION, "How long that took.", [([], str(record.seconds))]
-    yield INFO, "What was judged, and against what.", [(about, "1")]
     counts = Counter(finding.verdict for finding in findings)
-    yield CHECKS, "Number of checks by verdict.", [([("verdict", each)], str(counts[each])) for each in VERDICTS]
     results: List[Sample] = []
     paths: List[Sample] = []
     for finding in findings:
@@ -370,8 +367,17 @@ def _metrics(record: Record) -> Iterator[Metric]:
             path = _path(finding)
             states = (*PATHS, UNPROVEN)
             paths += [([("mount", subject), ("path", each)], str(int(each == path))) for each in states]
-    yield CHECK, "0 the check passed, 1 it is waived, 2 it could not tell, 3 it failed.", results
-    yield PATH_METRIC, "1 for the path that I/O on a mount takes, 0 for the others.", paths
+    return {
+        "gdsdeploy_gate_open": [([], str(int(record.state == OPEN)))],
+        "gdsdeploy_gate_open_until_seconds": [([], until)],
+        "gdsdeploy_gate_timestamp_seconds": [([], str(moment))],
+        "gdsdeploy_gate_boot_time_seconds": [([], str(record.boot_time))],
+        "gdsdeploy_gate_duration_seconds": [([], str(record.seconds))],
+        "gdsdeploy_gate_info": [(about, "1")],
+        "gdsdeploy_gate_checks": [([("verdict", each)], str(counts[each])) for each in VERDICTS],
+        "gdsdeploy_check_verdict": results,
+        "gdsdeploy_mount_path": paths,
+    }
 
 
 def _path(finding: Finding) -> str:

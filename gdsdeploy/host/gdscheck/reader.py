@@ -140,11 +140,9 @@ def rows_of(release: Tuple[int, ...], labels: Tuple[str, ...]) -> bool:
     """Whether these are all the rows that this release prints; an unknown release (empty) has at least ALWAYS."""
     series = release[:2]
     missing = [label for label in (*ALWAYS, RDMA_ROW) if label not in labels]
-    if not all(label in UNSURE and UNSURE[label][0] <= series <= UNSURE[label][1] for label in missing):
-        return False
-    if not any(label in labels for label in LUSTRE):
-        return False
-    return all(label in labels for label, (first, last) in SINCE.items() if first <= series <= last)
+    may_miss = all(label in UNSURE and UNSURE[label][0] <= series <= UNSURE[label][1] for label in missing)
+    has_newer = all(label in labels for label, (first, last) in SINCE.items() if first <= series <= last)
+    return may_miss and has_newer and any(label in labels for label in LUSTRE)
 
 
 #: Some storage has a direct path, some GPU can take it, and nothing in the report rules it out.
@@ -243,20 +241,16 @@ def encoding(data: bytes) -> str:
 
 def plain(data: bytes) -> str:
     """The text with line ends as ``\\n``, and without colours, zeros, quotation marks of Markdown and bold lines."""
-    text = data.decode(encoding(data), "replace")
-    if "\0" in text:
-        text = text.replace("\0", "")
+    text = data.decode(encoding(data), "replace").replace("\0", "")
     if "\x1b" in text:
         text = _ANSI.sub("", text)
-    if "\r" in text:
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
     if ">" in text:
         text = _QUOTED.sub("", text)
     if "**" in text:
         text = _BOLD.sub(r"\1", text)
     for entity, character in _ENTITIES:
-        if entity in text:
-            text = text.replace(entity, character)
+        text = text.replace(entity, character)
     return text
 
 

@@ -29,7 +29,7 @@ class StorageKey(NamedTuple):
     #: first release (major, minor) that reads it
     since: Tuple[int, int]
     #: False: the library reads the key, but NVIDIA (gds-diag) lists no P2PDMA route to this storage
-    route: bool
+    route: bool = True
 
     @property
     def name(self) -> str:
@@ -37,14 +37,9 @@ class StorageKey(NamedTuple):
         return f"{self.section}.{self.key}"
 
 
-def _storage_key(storage: str, section: str, key: str, since: str, route: bool = True) -> StorageKey:
-    major, minor = since.split(".")
-    return StorageKey(storage, section, key, (int(major), int(minor)), route)
-
-
 def storage_keys() -> Tuple[StorageKey, ...]:
     """The keys of all kinds of storage, in every release."""
-    return data.rows("p2pdma_keys", _storage_key)
+    return data.rows("p2pdma_keys", StorageKey)
 
 
 def keys_for(release: Tuple[int, int]) -> Tuple[StorageKey, ...]:

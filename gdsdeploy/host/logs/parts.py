@@ -197,19 +197,18 @@ def _kind(raw: str) -> Optional[str]:
     return next((kind for kind, mark in _marks() if mark.match(zeros)), None)
 
 
+#: What lines of a report of gdscheck begin with, and what its other rows look like.
+_OF_REPORTS = (reader.FAILED, "GPU index ", "cuFile initialization failed")
+_ROWS_OF_REPORTS = (reader.HEADER, reader.GPU, reader.NO_GPU, reader.SETTING, reader.RDMA, reader.LOGGED_FACT)
+
+
 def _is_report(text: str) -> bool:
     """Whether this line is one of a report of gdscheck."""
-    if (
-        text in reader.SECTIONS
-        or text == reader.END
-        or text.startswith((reader.FAILED, "GPU index ", "cuFile initialization failed"))
-    ):
-        return True
-    if reader.HEADER.match(text) or reader.GPU.match(text) or reader.NO_GPU.match(text) or reader.SETTING.match(text):
+    if text in reader.SECTIONS or text == reader.END or text.startswith(_OF_REPORTS):
         return True
     row = reader.ROW.match(text)
     is_row = row is not None and (row[1] in reader.LABELS or reader.offers(row[2].strip()) is not None)
-    return is_row or bool(reader.RDMA.match(text)) or bool(reader.LOGGED_FACT.match(text))
+    return is_row or any(pattern.match(text) for pattern in _ROWS_OF_REPORTS)
 
 
 def hosts(parts: Iterable[Part]) -> Tuple[str, ...]:

@@ -325,14 +325,9 @@ class Verdict:
         return self.kind in (UNKNOWN, WARNED)
 
 
-@lru_cache(maxsize=1)
-def _shipped() -> Tuple[Rule, ...]:
-    return data.rows("compat", Rule)
-
-
 def rules_with(own: Iterable[Rule]) -> Tuple[Rule, ...]:
     """Gdsdeploy's rules and ``own``, those of the fleet: what a fleet has is never judged by one of both alone."""
-    return (*_shipped(), *own)
+    return (*data.rows("compat", Rule), *own)
 
 
 def require_conditions(conditions: Conditions) -> None:

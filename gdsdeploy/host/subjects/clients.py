@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Dict, Iterable, Mapping, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
 
 from .. import data
 from ..libcufile.counters import (
@@ -24,7 +24,7 @@ from ..libcufile.counters import (
     STATISTICS_OFF,
     Route,
 )
-from .syscalls import LITTLE, OTHERWISE, Moved
+from .syscalls import LITTLE, OTHERWISE, Moved, Opened
 
 if TYPE_CHECKING:
     from .processes import Program
@@ -124,11 +124,10 @@ def _is_posix(program: Program, moved: Moved) -> bool:
 
     cuFile reads from the descriptor for direct I/O where the program has registered one, so the disk serves it.
     """
-    client = _client(program)
-    mode = "" if client is None else program.modes.get(client.variable, "").upper()
-    if client is not None and mode in client.strict:
+    client, mode = _client(program)
+    if client is not None and mode.upper() in client.strict:
         return False
-    if fallback(program).refused or (client is not None and mode in client.posix) or not program.files:
+    if _without_record(program) or (client is not None and mode.upper() in client.posix) or not program.files:
         return True
     return moved.read > moved.written and not moved.direct and any(file.direct for file in program.files)
 
@@ -159,19 +158,24 @@ NO_RECORD = "udev.no-database"
 
 def fallback(program: Program) -> Fallback:
     """Of a process whose bytes bounce."""
-    client = _client(program)
-    mode = "" if client is None else program.modes.get(client.variable, "")
-    files = () if program.io is None else program.io.files
-    unknown = [file for file in files if program.udev.get(file.number) is False]
-    mount = unknown[0].mount if unknown else next((file.mount for file in files), "")
+    client, mode = _client(program)
+    unknown = _without_record(program)
+    files = unknown or ([] if program.io is None else program.io.files)
+    mount = next((file.mount for file in files), "")
     return Fallback("" if client is None else client.id, mode, NO_RECORD if unknown else "", mount)
 
 
-def _client(program: Program) -> Optional[Client]:
-    """The one whose variable says that it reads without cuFile; else the first one of the table."""
+def _without_record(program: Program) -> List[Opened]:
+    """Open files on disks of which udev has no record."""
+    return [file for file in (program.io.files if program.io else ()) if program.udev.get(file.number) is False]
+
+
+def _client(program: Program) -> Tuple[Optional[Client], str]:
+    """The one whose variable says that it reads without cuFile, else the first one of the table; and its mode."""
     loaded = [client for client in clients() if client.id in program.clients]
     told = [client for client in loaded if program.modes.get(client.variable, "").upper() in client.posix]
-    return next(iter([*told, *loaded]), None)
+    client = next(iter([*told, *loaded]), None)
+    return client, "" if client is None else program.modes.get(client.variable, "")
 
 
 _REFUSED = {

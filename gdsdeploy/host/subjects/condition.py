@@ -143,6 +143,25 @@ def listed_cause(ident: str, evidence: Tuple[str, ...] = (), what: str = "", fix
     return Cause(ident, what or row.title, fix or row.fix, evidence, row.reference)
 
 
+def required(
+    holds: Union[Maybe[bool], Callable[[], Maybe[bool]]],
+    ident: str,
+    evidence: Tuple[str, ...] = (),
+    what: str = "",
+    fix: str = "",
+    *,
+    suspect: bool = False,
+    **values: str,
+) -> Condition:
+    """A condition with a cause of the table; see ``listed_cause``."""
+    return Condition(holds, listed_cause(ident, evidence, what, fix, **values), suspect=suspect)
+
+
+def doubted(ident: str, evidence: Tuple[str, ...] = (), what: str = "", fix: str = "", **values: str) -> Condition:
+    """A suspicion with a cause of the table."""
+    return suspicion(listed_cause(ident, evidence, what, fix, **values))
+
+
 #: Subjects of rules.  If USABLE fails, every cuFile call fails; both direct paths need DIRECT.
 #: A rule about these, or about NVIDIA_FS or P2PDMA alone, takes facts and a mount, and yields conditions.  The mount is
 #: None for a kind of storage: the rule then yields what the host needs, whatever the mount.

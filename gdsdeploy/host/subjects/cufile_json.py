@@ -31,7 +31,19 @@ from ..model.expectation import Expectation
 from ..paths import CUFILE, CUFILE_OPEN
 from ..rootdir import inside
 from . import libcufile, quote
-from .condition import DIRECT_PATH, NOTES, USABLE, Cause, Condition, condition, listed_cause, numbers, rule, suspicion
+from .condition import (
+    DIRECT_PATH,
+    NOTES,
+    USABLE,
+    Cause,
+    Condition,
+    condition,
+    listed_cause,
+    numbers,
+    required,
+    rule,
+    suspicion,
+)
 from .environment import Variable
 from .register import Answer, check, failed, not_applicable, passed
 from .types import HostFacts, Mount, Recorder
@@ -383,7 +395,7 @@ def _not_denied(facts: HostFacts, key: str, values: List[str]) -> Condition:
     matches = [value for value in values if isinstance(denied, list) and value in denied]
     shown = " and ".join(matches)
     what, fix = f"denylist.{key} in cufile.json names {shown}", f"remove {shown} from denylist.{key}"
-    return Condition(not matches, listed_cause("cufile.denied", quote.setting(facts, "denylist", key), what, fix))
+    return required(not matches, "cufile.denied", quote.setting(facts, "denylist", key), what, fix)
 
 
 @condition
@@ -424,8 +436,8 @@ def overlay_usable(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator
     over = if_known(lambda: facts.cufile.overlay, None)
     if over and over.broken:
         evidence = (*quote.with_source(over.path, [over.broken]), *quote.variable(over.variable))
-        values = {"why": over.broken, "file": over.path, "place": over.variable.place}
-        yield Condition(False, listed_cause("cufile.overlay-refused", evidence, **values))
+        place = over.variable.place
+        yield required(False, "cufile.overlay-refused", evidence, why=over.broken, file=over.path, place=place)
 
 
 @rule(DIRECT_PATH, 21)
@@ -434,7 +446,7 @@ def overlay_direct(facts: HostFacts, _mount: Optional[Mount]) -> Iterator[Condit
     over, named = known(lambda: facts.cufile.overlay), facts.environment.variables.get(VARIABLE)
     if isinstance(over, Unknown) and named is not None:
         evidence = (*quote.variable(named), over.reason)
-        yield Condition(over, listed_cause("cufile.variable-overlays", evidence, place=named.place), suspect=True)
+        yield required(over, "cufile.variable-overlays", evidence, place=named.place, suspect=True)
 
 
 #: The variable that libcufile applies over ``properties.use_pci_p2pdma``, from 1.13 on.
@@ -485,8 +497,13 @@ def p2pdma_keys(facts: HostFacts, storage: str) -> Iterator[Condition]:
     since = ".".join(str(number) for number in row.since)
     what = f"libcufile {release} has no P2PDMA mode for this kind of storage ({storage}): {since} is the first"
     if storage != "nvme":
-        cause = listed_cause("cufile.no-p2pdma", (f"libcufile: {release}",), what, since=since)
-        yield Condition(lambda: numbers(require(release)) >= row.since, cause)
+        yield required(
+            lambda: numbers(require(release)) >= row.since,
+            "cufile.no-p2pdma",
+            (f"libcufile: {release}",),
+            what,
+            since=since,
+        )
     if not isinstance(release, Unknown) and numbers(release) < p2pdma.OWN_KEYS_SINCE:
         return
     halves = {p2pdma.GLOBAL: known(lambda: p2pdma_enabled(facts)), row.name: known(lambda: _own_key(facts, row))}

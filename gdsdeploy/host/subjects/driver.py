@@ -34,7 +34,7 @@ from ..paths import (
     SOURCES,
 )
 from . import quote
-from .condition import DIRECT_PATH, USABLE, Cause, Condition, listed_cause, rule
+from .condition import DIRECT_PATH, USABLE, Cause, Condition, listed_cause, required, rule
 from .kernel import NOUVEAU, NVIDIA as DRIVER, SOURCES as LOGS, check_messages
 from .modules import ModuleFacts, check_module_file, loaded
 from .pci import hidden_switches
@@ -168,7 +168,9 @@ class DriverFacts(Facts):
     def params(self) -> Optional[Mapping[str, str]]:
         """The module's parameters as they are in effect."""
         text = self.document.text(NVIDIA + "/params")
-        return None if text is None else _params(text)
+        pairs = (line.partition(":") for line in (text or "").splitlines())
+        shown = {key.strip(): value.strip().strip('"') for key, separator, value in pairs if separator}
+        return None if text is None else shown
 
     #: PCI addresses of the GPUs that the driver runs
     gpus = given(lambda document: document.names(NVIDIA + "/gpus") or ())
@@ -233,11 +235,6 @@ def _model(document: Document, name: str) -> str:
     path = NVIDIA + "/gpus/" + name + "/information"
     match = re.search(r"^Model:\s*(\S.*?)\s*$", document.text(path) or "", re.MULTILINE)
     return group_of(match, f"{path} names no model")
-
-
-def _params(text: str) -> Mapping[str, str]:
-    pairs = (line.partition(":") for line in text.splitlines())
-    return {key.strip(): value.strip().strip('"') for key, separator, value in pairs if separator}
 
 
 def registry(text: str) -> Mapping[str, int]:
@@ -318,11 +315,8 @@ def _unregistered(states: Mapping[str, FabricState]) -> Optional[Cause]:
 )
 def loaded_version(facts: HostFacts, expectation: Expectation) -> Steps:
     yield loaded(facts, facts.driver.module)
-    version = facts.driver.version
-    if version != expectation.driver_version:
-        yield failed(f"nvidia {version}", "Provision the host again and let it reboot; then validate")
-    else:
-        yield passed(f"nvidia {version}")
+    words, hint = f"nvidia {facts.driver.version}", "Provision the host again and let it reboot; then validate"
+    yield passed(words) if facts.driver.version == expectation.driver_version else failed(words, hint)
 
 
 @check(
@@ -334,14 +328,9 @@ def loaded_version(facts: HostFacts, expectation: Expectation) -> Steps:
 )
 def flavour(facts: HostFacts, expectation: Expectation) -> Steps:
     yield loaded(facts, facts.driver.module)
-    flavour = facts.driver.flavour
-    if flavour != expectation.driver_flavour:
-        yield failed(
-            f"{flavour}",
-            f"Remove the packages of the {flavour} flavour; then provision the host again and let it reboot",
-        )
-    else:
-        yield passed(f"{flavour}")
+    flavour = str(facts.driver.flavour)
+    hint = f"Remove the packages of the {flavour} flavour; then provision the host again and let it reboot"
+    yield passed(flavour) if flavour == expectation.driver_flavour else failed(flavour, hint)
 
 
 check_module_file(
@@ -362,14 +351,12 @@ check_module_file(
 def nouveau(facts: HostFacts, expectation: Expectation) -> Steps:
     if expectation.own_kernel:
         evidence = quote.file(facts, "/proc/modules", r"^nouveau ")
-        cause = listed_cause("nvidia.nouveau", evidence, "nouveau is loaded")
-        yield Condition(lambda: NOUVEAU not in facts.kernel.modules, cause)
+        yield required(lambda: NOUVEAU not in facts.kernel.modules, "nvidia.nouveau", evidence, "nouveau is loaded")
     forbidden = known(lambda: NOUVEAU in facts.boot.forbidden)
     # Kernels of clouds are built without it, or have it in a package of its own.  Older evidence doesn't say so.
     asked = facts.document.recorded("commands", MODPROBE + NOUVEAU)
     absent = known(lambda: asked and ModuleFacts(facts.document, NOUVEAU).path is None)
-    cause = listed_cause("nvidia.nouveau", (), "not loaded, but nothing keeps it out")
-    yield Condition(lambda: any_of([forbidden, absent]), cause)
+    yield required(lambda: any_of([forbidden, absent]), "nvidia.nouveau", (), "not loaded, but nothing keeps it out")
     words = "forbidden in modprobe.d or on the kernel's command line" if forbidden is True else "not installed"
     yield passed(f"not loaded, and {words}")
 
@@ -401,8 +388,10 @@ def userland(facts: HostFacts, expectation: Expectation) -> Answer:
         f"{name} {library.version}" for name, library in libraries.items() if library and library.version != version
     ]
     if wrong:
-        hint = "Find another copy in front of it: ldconfig -p | grep libcuda; without one install the libraries of "
-        hint += "the driver's version; with gdsdeploy: provision the host again"
+        hint = (
+            "Find another copy in front of it: ldconfig -p | grep libcuda; without one install the libraries of the"
+            " driver's version; with gdsdeploy: provision the host again"
+        )
         return failed("{} under driver {}".format(", ".join(wrong), version), hint, paths)
     return passed(f"both are {version}", paths)
 

@@ -25,11 +25,11 @@ from .condition import (
     Cause,
     Condition,
     condition,
+    doubted,
     is_since,
-    listed_cause,
     numbers,
+    required,
     rule,
-    suspicion,
 )
 from .odirect import NOT_MOUNTED, NOT_NEEDED
 from .register import Answer, Steps, answer, capitalized, check, failed, not_applicable, passed
@@ -420,17 +420,17 @@ def _of_device(device: Device) -> Iterator[Condition]:
     if device.kind == storage.DM:
         what = f"{device.name} is a device-mapper device" + (f" ({kind})" if kind else "") + does
         evidence = (f"{device.place}/dm/uuid: {uuid}",) if uuid else ()
-        yield Condition(False, listed_cause("storage.device-mapper", evidence, what, layer.instead))
+        yield required(False, "storage.device-mapper", evidence, what, layer.instead)
     elif device.kind not in (storage.NVME, storage.NVMEOF, storage.MULTIPATH, storage.MD):
         what = f"{device.name} isn't an NVMe disk" + (does or f" ({kind})")
         evidence = (f"{device.place}: {device.name}",)
-        yield Condition(False, listed_cause("storage.no-nvme", evidence, what, layer.instead))
+        yield required(False, "storage.no-nvme", evidence, what, layer.instead)
     yield _protection(device)
     size = if_known(lambda: device.block_size, 0)
     # A device over others has the blocks of its disks.
     if size > PAGE and not device.below:
         evidence = (f"{device.place}/queue/logical_block_size: {size}",)
-        yield suspicion(listed_cause("storage.block-size", evidence, device=device.name, size=str(size)))
+        yield doubted("storage.block-size", evidence, device=device.name, size=str(size))
 
 
 def _protection(device: Device) -> Condition:
@@ -442,8 +442,9 @@ def _protection(device: Device) -> Condition:
     if not has_format:
         what = f"{device.name} says that it takes protection information, and libcufile refuses such a disk"
     fix = "" if has_format else f"look whether it has any: nvme id-ns /dev/{device.name} | grep dps"
-    cause = listed_cause("storage.protection-information", evidence[: 2 if form else 1], what, fix)
-    return Condition(lambda: not device.integrity, cause)
+    return required(
+        lambda: not device.integrity, "storage.protection-information", evidence[: 2 if form else 1], what, fix
+    )
 
 
 @condition
@@ -453,7 +454,7 @@ def transport(device: Device) -> Condition:
     if device.kind == storage.NVME:
         return Condition(name == "pcie")
     evidence = (f"/sys/class/nvme: {device.name} by {name}",)
-    return Condition(name == "rdma", listed_cause("nvmeof.not-rdma", evidence, device=device.name, transport=name))
+    return required(name == "rdma", "nvmeof.not-rdma", evidence, device=device.name, transport=name)
 
 
 def names(mount: Mount) -> str:
@@ -526,7 +527,7 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     elif name not in NATIVE:
         kind = without_direct_path(name)
         what = f"cuFile has no direct path for {name}" + (f": {kind.does}" if kind.does else "")
-        yield Condition(False, listed_cause("filesystem.kind", quote.mount(mount), what, kind.instead))
+        yield required(False, "filesystem.kind", quote.mount(mount), what, kind.instead)
     if name in SINCE:
         yield _has_path(facts, name)
     if name in LOCAL:
@@ -538,10 +539,9 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
 
 def _nfs(mount: Mount) -> Iterator[Condition]:
     what = f"{mount.mount_point} is mounted with proto={mount.option('proto') or 'nothing'}"
-    yield Condition(over_rdma(mount), listed_cause("nfs.not-rdma", quote.mount(mount), what))
-    values = {"mount": mount.mount_point, "flavour": mount.option("sec") or ""}
-    cause = listed_cause("nfs.touched-by-cpu", quote.mount(mount), **values)
-    yield Condition(values["flavour"] not in TOUCHING, cause)
+    yield required(over_rdma(mount), "nfs.not-rdma", quote.mount(mount), what)
+    point, flavour = mount.mount_point, mount.option("sec") or ""
+    yield required(flavour not in TOUCHING, "nfs.touched-by-cpu", quote.mount(mount), mount=point, flavour=flavour)
 
 
 @condition
@@ -561,9 +561,9 @@ def _lnet(facts: HostFacts, mount: Mount) -> Condition:
     loaded = facts.kernel.modules
     if "ksocklnd" in loaded and not any(module in loaded for module in RDMA_NETWORKS):
         evidence = (*quote.mount(mount), "/proc/modules: ksocklnd")
-        return Condition(False, listed_cause("lustre.not-rdma", evidence))
+        return required(False, "lustre.not-rdma", evidence)
     what = f"{mount.mount_point} names its servers by TCP, and LNet may reach them by another network"
-    return suspicion(listed_cause("lustre.not-rdma", tuple(lines[:4]), what, "compare with: lnetctl peer show"))
+    return doubted("lustre.not-rdma", tuple(lines[:4]), what, "compare with: lnetctl peer show")
 
 
 def without_direct_path(name: str) -> Filesystem:
@@ -575,9 +575,9 @@ def without_direct_path(name: str) -> Filesystem:
 @condition
 def _has_path(facts: HostFacts, name: str) -> Condition:
     release, first = libcufile.release(facts), SINCE[name]
-    values = {"release": release or "", "filesystem": name, "since": ".".join(map(str, first))}
-    cause = listed_cause("filesystem.newer-library", (f"libcufile: {release}",), **values)
-    return Condition(is_since(release, first, "libcufile"), cause)
+    holds, since = is_since(release, first, "libcufile"), ".".join(map(str, first))
+    evidence, shown = (f"libcufile: {release}",), release or ""
+    return required(holds, "filesystem.newer-library", evidence, release=shown, filesystem=name, since=since)
 
 
 def _panfs(facts: HostFacts) -> Condition:
@@ -598,15 +598,14 @@ def registers(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
         fails = f"libcufile {release} takes no files on {kind.name}, so {libcufile.registration_failure(facts)}"
         what = f"{fails}: {kind.since} is the first to"
         fix = f"{kind.instead}; or install libcufile {kind.since} or newer, which takes such files in compat mode"
-        cause = listed_cause("filesystem.not-taken", quote.mount(mount), what, fix)
-        yield Condition(numbers(release) >= numbers(kind.since), cause)
+        yield required(numbers(release) >= numbers(kind.since), "filesystem.not-taken", quote.mount(mount), what, fix)
 
 
 @rule(NVIDIA_FS, 30)
 def of_nvidia_fs(_facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     """nvidia-fs has no part in virtiofs."""
     if mount is not None and mount.filesystem in P2PDMA_ONLY:
-        yield Condition(False, listed_cause("filesystem.p2pdma-only", quote.mount(mount)))
+        yield required(False, "filesystem.p2pdma-only", quote.mount(mount))
 
 
 @condition
@@ -624,7 +623,7 @@ def _journal_mode(mount: Mount) -> Condition:
             "use another mount, or start a rescue system" if fix else "end the programs that use it, then unmount it"
         )
         fix = f"{first} and add a journal: tune2fs -O has_journal {mount.source}"
-    return Condition(mode == "ordered", listed_cause("ext4.not-ordered", evidence, what, fix))
+    return required(mode == "ordered", "ext4.not-ordered", evidence, what, fix)
 
 
 def flag_conditions(path: str, flags: Maybe[Optional[Tuple[str, ...]]]) -> Iterator[Condition]:

@@ -36,8 +36,6 @@ from .types import HostFacts
 
 #: Answers: provision refuses the host; it takes over; the lock adopts it; it is only good to know.
 REFUSE, TAKE_OVER, ADOPT, NOTE = "refuse", "take-over", "adopt", "note"
-#: The strongest first.
-ANSWERS = (REFUSE, TAKE_OVER, ADOPT, NOTE)
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ class ForeignInstall:
 
     @property
     def answer(self) -> str:
-        """One of ANSWERS."""
+        """REFUSE, TAKE_OVER, ADOPT or NOTE."""
         answer = kind(self.kind).answer
         return answer if answer != REFUSE or self.breaks else NOTE
 
@@ -127,7 +125,7 @@ def sentence(install: ForeignInstall) -> str:
 
 def evidence(install: ForeignInstall) -> List[str]:
     """A line for each piece."""
-    return [_trace(trace) for trace in install.traces]
+    return [line(f"{trace.name} ({trace.detail})" if trace.detail else trace.name) for trace in install.traces]
 
 
 def way_out(install: ForeignInstall, release: str) -> str:
@@ -146,10 +144,6 @@ def way_out(install: ForeignInstall, release: str) -> str:
     # In one pass: a name may have braces.
     text = re.sub(r"\{(release|names|commands)\}", lambda match: values[match.group(1)], row.way_out)
     return f"{row.harmless}. {text}" if install.answer == NOTE and row.harmless else text
-
-
-def _trace(trace: Trace) -> str:
-    return line(f"{trace.name} ({trace.detail})" if trace.detail else trace.name)
 
 
 #: One piece, and whether a provision would not lead to the locked stack because of it.
@@ -410,12 +404,8 @@ def _names(pattern: str, name: str) -> bool:
 def repository(facts: ForeignFacts, locked: Locked) -> Iterator[Piece]:
     """Repositories with a driver that the lock doesn't use; nothing of one that isn't verified can be trusted."""
     for one in facts.sources if locked.repositories else ():
-        if one.trusted or not _is_locked(one, locked.repositories):
+        if one.trusted or not any(bare in one.line for bare in filter(None, map(_bare, locked.repositories))):
             yield Trace(one.path, _shown(one)), False
-
-
-def _is_locked(source: Source, addresses: Sequence[str]) -> bool:
-    return any(_bare(address) and _bare(address) in source.line for address in addresses)
 
 
 def _bare(address: str) -> str:

@@ -251,8 +251,7 @@ def _package_manager(recorder: Recorder) -> None:
 
 def _kept_out(place: str) -> List[str]:
     """``SECTION: words`` of each setting that keeps packages out; lines that begin with a space continue one."""
-    with open(place, "rb") as file:
-        text = file.read(256 * 1024).decode("utf-8", "replace")
+    text = reading.beginning(place, 256 * 1024).decode("utf-8", "replace")
     section, settings = "", []
     for line in re.sub(r"\n[ \t]+(?=[^\s#])", " ", text).splitlines():
         head = re.match(r"\s*\[(.+)\]\s*$", line)

@@ -15,7 +15,7 @@ from ..gdscheck.reader import Gpu, Report
 from ..model.expectation import Expectation
 from ..paths import CUFILE, CUFILE_OPEN, NVFS, PCI
 from . import quote
-from .condition import DIRECT_PATH, NOTES, USABLE, Cause, Condition, condition, listed_cause, rule, weigh
+from .condition import DIRECT_PATH, NOTES, USABLE, Cause, Condition, condition, listed_cause, required, rule, weigh
 from .pci import GPU, Function
 from .types import HostFacts, Mount
 
@@ -76,8 +76,11 @@ def with_bar1(facts: HostFacts) -> Tuple[Function, ...]:
 
 def present(facts: HostFacts) -> Condition:
     """The host has a GPU of NVIDIA; WSL shows none as a PCI device."""
-    cause = listed_cause("gpu.none", (f"{PCI}: no display device of NVIDIA",))
-    return Condition(Unknown("WSL doesn't show its GPUs") if _is_wsl(facts) else lambda: bool(facts.pci.gpus), cause)
+    return required(
+        Unknown("WSL doesn't show its GPUs") if _is_wsl(facts) else lambda: bool(facts.pci.gpus),
+        "gpu.none",
+        (f"{PCI}: no display device of NVIDIA",),
+    )
 
 
 def _is_wsl(facts: HostFacts) -> bool:
@@ -92,13 +95,13 @@ def pci_tree_usable(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterato
     lines = (ran.stdout + ran.stderr).splitlines() if ran else []
     evidence = quote.with_source("libcufile", [line for line in lines if ABORTED in line])
     if evidence:
-        yield Condition(False, listed_cause("platform.no-pci-tree", evidence))
+        yield required(False, "platform.no-pci-tree", evidence)
 
 
 @rule(DIRECT_PATH, 5)
 def pci_tree_direct(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condition]:
     if _is_wsl(facts):
-        yield Condition(False, listed_cause("platform.wsl", quote.file(facts, VERSION, MAKER)))
+        yield required(False, "platform.wsl", quote.file(facts, VERSION, MAKER))
 
 
 @rule(DIRECT_PATH, 30)
@@ -140,7 +143,7 @@ def _class(facts: HostFacts) -> Condition:
 
 def _unsupported(shown: str, evidence: Tuple[str, ...]) -> Condition:
     what = f"GPUDirect Storage doesn't support this class of GPU: {shown}"
-    return Condition(False, listed_cause("gpu.class", evidence, what))
+    return required(False, "gpu.class", evidence, what)
 
 
 def _rows(gpus: Sequence[Gpu]) -> Tuple[str, ...]:
@@ -167,11 +170,16 @@ def bar1(gpu: Function, least: int, why: str, refuses: bool = True) -> Iterator[
         if size == 0:
             what = f"BAR1 of the GPU {gpu.address} has no address: neither firmware nor kernel found room for it"
         shown = "BARs of {} bytes".format(", ".join(map(str, gpu.bars.values())))
-        yield Condition(False, listed_cause("gpu.no-bar1", quote.with_source(source, [shown]), what))
+        yield required(False, "gpu.no-bar1", quote.with_source(source, [shown]), what)
     elif size < least:
         what = f"BAR1 of the GPU {gpu.address} has {size >> 20} MiB, {why}"
-        cause = listed_cause("gpu.small-bar1", quote.with_source(source, [f"BAR1 of {size} bytes"]), what)
-        yield Condition(False if refuses else Unknown(what), cause, suspect=True)
+        yield required(
+            False if refuses else Unknown(what),
+            "gpu.small-bar1",
+            quote.with_source(source, [f"BAR1 of {size} bytes"]),
+            what,
+            suspect=True,
+        )
 
 
 @rule(NOTES, 35)
@@ -197,8 +205,10 @@ def pinned_notes(facts: HostFacts, _mount: Mount) -> Iterator[Cause]:
         gpu = facts.pci.find(row["address"].lower())
         size = gpu.bar1 if gpu is not None else None
         if size and int(row["most"]) << 20 >= NEARLY * size:
-            what = f"up to {row['most']} MiB of the GPU {row['address']} were pinned, and BAR1 has {size >> 20} MiB"
-            what += ": larger or more buffers can't be registered"
+            what = (
+                f"up to {row['most']} MiB of the GPU {row['address']} were pinned, and BAR1 has {size >> 20} MiB:"
+                " larger or more buffers can't be registered"
+            )
             yield listed_cause("gpu.pinned-budget", (f"{STATS}: {row[0]}"[:200],), what)
 
 

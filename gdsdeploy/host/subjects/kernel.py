@@ -30,7 +30,7 @@ from ..model.expectation import Expectation
 from ..paths import EFI, SECURE_BOOT, SETUP_MODE, SHIM_STATE, parameter_path
 from ..secure_boot.firmware import NO_EFI, ON, state_of
 from . import filesystem, quote
-from .condition import NOTES, Cause, Condition, listed_cause, rule
+from .condition import NOTES, Cause, Condition, listed_cause, required, rule
 from .cufile_json import requests_p2pdma
 from .register import Answer, Words, capitalized, check, collector, failed, not_applicable, passed
 from .types import EvidenceRequest, HostFacts, Mount, Recorder
@@ -262,10 +262,8 @@ class KernelFacts(Facts):
     @fact
     def tainted(self) -> int:
         """Bits of /proc/sys/kernel/tainted."""
-        text = self.document.line("/proc/sys/kernel/tainted")
-        if text is None or not re.match(r"\d{1,10}$", text):
-            raise UndecidedError(f"/proc/sys/kernel/tainted says {text!r}")
-        return int(text)
+        path = "/proc/sys/kernel/tainted"
+        return there(self.document.decimal(path, 10), path)
 
     @fact
     def nvme_multipath(self) -> Optional[bool]:
@@ -442,7 +440,7 @@ def stopped(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condit
     if stops:
         message = stops[-1]
         evidence = quote.with_source(facts.kernel.log.source, [message.line])
-        yield Condition(False, listed_cause(STOPPING[message.meaning.id], evidence, message.what))
+        yield required(False, STOPPING[message.meaning.id], evidence, message.what)
     else:
         yield Condition(lambda: isinstance(facts.kernel.messages, tuple))
 

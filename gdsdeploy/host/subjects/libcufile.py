@@ -17,7 +17,7 @@ from ..libcufile import probe
 from ..model.expectation import Expectation
 from ..paths import CUFILE, CUFILE_CONTROL, CUFILE_OPEN, CUFILE_SONAME, LIBRARY_FOLDERS, LIBRARY_PATTERN
 from . import quote
-from .condition import USABLE, Cause, Condition, listed_cause, numbers, rule
+from .condition import USABLE, Cause, Condition, listed_cause, numbers, required, rule
 from .register import Answer, Steps, check, failed, passed
 from .types import HostFacts, Mount, Recorder
 
@@ -233,4 +233,4 @@ def udev(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     if container:
         what, fix = f"{what} (this is {container})", ""
     evidence = (f"/run/udev/data/b{device.number}: no ID_FS_USAGE",)
-    yield Condition(lambda: device.udev_usage is not None, listed_cause("udev.no-database", evidence, what, fix))
+    yield required(lambda: device.udev_usage is not None, "udev.no-database", evidence, what, fix)

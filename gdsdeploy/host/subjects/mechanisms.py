@@ -24,9 +24,9 @@ from .condition import (
     PEERMEM,
     Condition,
     distinct,
-    listed_cause,
+    doubted,
     needs,
-    suspicion,
+    required,
     weigh,
 )
 from .driver import driver_runs
@@ -67,8 +67,9 @@ def _nvidia_fs(facts: HostFacts) -> Iterator[Condition]:
     yield from needs(NVIDIA_FS, facts)
     yield from iommu(facts, None, needs_it_off=False)
     names = [name for hooks in nvidia_fs.HOOKS.values() for name in hooks]
-    cause = listed_cause("storage.no-hooks", quote.symbols(facts, names[:2]))
-    yield Condition(lambda: any(name in facts.kernel.symbols for name in names), cause)
+    yield required(
+        lambda: any(name in facts.kernel.symbols for name in names), "storage.no-hooks", quote.symbols(facts, names[:2])
+    )
 
 
 def _p2pdma(facts: HostFacts) -> Iterator[Condition]:
@@ -216,8 +217,8 @@ def _doubt(facts: HostFacts, client: Client, row: Row, ours: str) -> Condition:
     if not _is_direct(row) and rows.get(LIBRARY_ROW, "").startswith(NOT_LOADED):
         what = f"{reported}; it didn't load {LIBRARY}, which moves the data by RDMA"
         fix = f"install {LIBRARY} of libcufile's own release, and the libraries that ldd reports as not found for it"
-        return suspicion(listed_cause("cufile.no-rdma-library", evidence, what, fix))
-    return suspicion(listed_cause("cufile.other-row", evidence, f"{reported}, but {ours}"))
+        return doubted("cufile.no-rdma-library", evidence, what, fix)
+    return doubted("cufile.other-row", evidence, f"{reported}, but {ours}")
 
 
 def memory(facts: HostFacts) -> Iterator[Condition]:
@@ -234,7 +235,7 @@ def memory(facts: HostFacts) -> Iterator[Condition]:
         if by_variable(facts) is not None:
             variable = facts.environment.variables[VARIABLE]
             also, evidence = f", and remove {VARIABLE} from {variable.place}", quote.variable(variable)
-        yield Condition(False, listed_cause("rdma.other-peer-type", evidence, chosen=chosen, other=other, also=also))
+        yield required(False, "rdma.other-peer-type", evidence, chosen=chosen, other=other, also=also)
     yield from conditions
 
 

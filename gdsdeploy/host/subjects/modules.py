@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ..facts.document import Document
 from ..facts.unknown import Facts, UndecidedError, fact, follows, given, if_known, known, require
@@ -17,7 +16,7 @@ from ..secure_boot.firmware import WORDS
 from ..secure_boot.signature import KEYRINGS
 from . import quote
 from .boot import blocking
-from .condition import Cause, Condition, condition, listed_cause
+from .condition import Cause, Condition, condition, listed_cause, required
 from .kernel import NOUVEAU, NVIDIA, NVIDIA_FS, PEERMEM
 from .register import Answer, Steps, Words, check, collector, failed, passed
 from .types import EvidenceRequest, HostFacts, Recorder
@@ -340,14 +339,15 @@ def has_file(facts: HostFacts, module: ModuleFacts) -> Condition:
     )
 
 
-#: The second half of "it is not loaded: …".  The last word of its id follows the module's name in the cause's id.
-Reason = Callable[["HostFacts", ModuleFacts], Optional[Cause]]
+#: Yields the second half of "it is not loaded: …", if it is the reason.  The last word of its id follows the module's
+#: name in the cause's id.
+Reason = Callable[["HostFacts", ModuleFacts], Iterator[Cause]]
 
 
 def _because(facts: HostFacts, module: ModuleFacts, what: str, reasons: Tuple[Reason, ...]) -> Optional[Cause]:
     """The first reason; one that meets a fact that isn't known is none."""
     for reason in reasons:
-        cause = if_known(partial(reason, facts, module), None)
+        cause = if_known(lambda: next(reason(facts, module), None), None)  # noqa: B023 - it is called at once
         if cause is not None:
             ident = f"{module.asked}.{cause.id.rpartition('.')[2]}"
             return replace(cause, id=ident, what=f"{what}: {cause.what}")
@@ -358,40 +358,41 @@ def _absent(module: ModuleFacts) -> Tuple[str, ...]:
     return (f"/proc/modules: no {module.name}",)
 
 
-def forbidden(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
+def forbidden(facts: HostFacts, module: ModuleFacts) -> Iterator[Cause]:
     """Blocked in modprobe.d or on the kernel's command line."""
-    if module.name not in facts.boot.forbidden:
-        return None
-    lines = blocking(facts.document, module.name)
-    where = next(iter(lines), "the kernel's command line")
-    evidence = tuple(f"{place}: {line}" for place, line in lines.items())[: quote.LINES]
-    evidence = evidence or quote.file(facts, "/proc/cmdline")
-    return listed_cause("module.forbidden", evidence, f"{where} blocks it", place=where, module=module.asked)
+    if module.name in facts.boot.forbidden:
+        lines = blocking(facts.document, module.name)
+        where = next(iter(lines), "the kernel's command line")
+        evidence = tuple(f"{place}: {line}" for place, line in lines.items())[: quote.LINES]
+        evidence = evidence or quote.file(facts, "/proc/cmdline")
+        yield listed_cause("module.forbidden", evidence, f"{where} blocks it", place=where, module=module.asked)
 
 
-def in_container(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
+def in_container(facts: HostFacts, module: ModuleFacts) -> Iterator[Cause]:
     """A container shares its host's kernel, and can neither see nor load that kernel's module files."""
     container = facts.environment.container
-    if container is None:
-        return None
-    return listed_cause("module.not-on-container-host", _absent(module), container=container, module=module.asked)
+    if container is not None:
+        values = {"container": container, "module": module.asked}
+        yield listed_cause("module.not-on-container-host", _absent(module), **values)
 
 
-def no_modules(facts: HostFacts, _module: ModuleFacts) -> Optional[Cause]:
+def no_modules(facts: HostFacts, _module: ModuleFacts) -> Iterator[Cause]:
     """The running kernel has no folder of modules, as in machines that boot a kernel from outside."""
     release, names = facts.kernel.release, facts.document.names("/lib/modules")
-    if release in (names or ()):
-        return None
-    evidence = ("/lib/modules: {}".format(", ".join(names) if names else "there is no such folder"),)
-    what = f"there are no module files for the running kernel {release}"
-    fix = f"install that kernel's packages, or boot a kernel that has its modules{PROVISION}"
-    return listed_cause("module.not-installed", evidence, what, fix)
+    if release not in (names or ()):
+        evidence = ("/lib/modules: {}".format(", ".join(names) if names else "there is no such folder"),)
+        what = f"there are no module files for the running kernel {release}"
+        fix = f"install that kernel's packages, or boot a kernel that has its modules{PROVISION}"
+        yield listed_cause("module.not-installed", evidence, what, fix)
 
 
-def no_file(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
+def no_file(facts: HostFacts, module: ModuleFacts) -> Iterator[Cause]:
     """Modprobe finds no file for the running kernel: never installed, or never built for it."""
-    if module.file is not None:
-        return None
+    if module.file is None:
+        yield _not_built(facts, module)
+
+
+def _not_built(facts: HostFacts, module: ModuleFacts) -> Cause:
     release = if_known(lambda: facts.kernel.release, "the running kernel")
     build = f"install the kernel's headers, and build it: dkms autoinstall -k {release}{PROVISION}"
     lines = if_known(lambda: facts.packages.dkms, ())
@@ -450,44 +451,40 @@ def _no_dkms_driver(lines: Tuple[str, ...]) -> Cause:
     return listed_cause("build.no-dkms-driver", quote.with_source("dkms", list(lines)), what)
 
 
-def other_kernel(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
+def other_kernel(facts: HostFacts, module: ModuleFacts) -> Iterator[Cause]:
     """The file was built for another kernel."""
     file, release = module.file, facts.kernel.release
-    if file is None or file.kernel == release:
-        return None
-    what = f"its file was built for {file.kernel or 'an unknown kernel'}, but {release} runs"
-    return listed_cause("module.other-kernel", (f"{file.path}: vermagic {file.kernel}",), what)
+    if file is not None and file.kernel != release:
+        what = f"its file was built for {file.kernel or 'an unknown kernel'}, but {release} runs"
+        yield listed_cause("module.other-kernel", (f"{file.path}: vermagic {file.kernel}",), what)
 
 
-def proprietary(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
+def proprietary(facts: HostFacts, module: ModuleFacts) -> Iterator[Cause]:
     """nvidia-fs from 2.17.5 on links against symbols that only GPL-compatible modules may use."""
     if module.asked != NVIDIA_FS:
-        return None
+        return
     log = quote.messages(facts, rf"nvidia_fs.*({GPL})")
     file = _file(module)
     links = file is not None and any(name.startswith(P2P) for name in file.imports)
-    if not log and not (links and facts.driver.flavour == "proprietary"):
-        return None
-    evidence = log or quote.file(facts, "/proc/driver/nvidia/version")
-    what = "it may not use the symbols of the proprietary driver"
-    return listed_cause("nvidia-fs.proprietary-driver", evidence, what)
+    if log or (links and facts.driver.flavour == "proprietary"):
+        evidence = log or quote.file(facts, "/proc/driver/nvidia/version")
+        what = "it may not use the symbols of the proprietary driver"
+        yield listed_cause("nvidia-fs.proprietary-driver", evidence, what)
 
 
-def other_rdma_core(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
+def other_rdma_core(facts: HostFacts, module: ModuleFacts) -> Iterator[Cause]:
     """Peer memory uses symbols of the driver and of the RDMA core: OFED's change when OFED is installed again."""
     log = quote.messages(facts, rf"\b(?:nvidia_peermem|nv_peer_mem): (?:{FOREIGN}) (?:ib|rdma)_")
-    if module.asked != PEERMEM or not log:
-        return None
-    what = "it was built against another RDMA core than the loaded one, which OFED or DOCA brings"
-    return listed_cause("nvidia-peermem.other-rdma-core", log, what)
+    if module.asked == PEERMEM and log:
+        what = "it was built against another RDMA core than the loaded one, which OFED or DOCA brings"
+        yield listed_cause("nvidia-peermem.other-rdma-core", log, what)
 
 
-def other_symbols(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
+def other_symbols(facts: HostFacts, module: ModuleFacts) -> Iterator[Cause]:
     """Built against another driver or kernel: symbols or their versions differ."""
     evidence = quote.messages(facts, rf"\b{module.name}: ({FOREIGN})") or _differing(facts, module)
-    if not evidence:
-        return None
-    return listed_cause("nvidia-fs.symbol-mismatch", evidence, "it was built against another driver")
+    if evidence:
+        yield listed_cause("nvidia-fs.symbol-mismatch", evidence, "it was built against another driver")
 
 
 def _differing(facts: HostFacts, module: ModuleFacts) -> Tuple[str, ...]:
@@ -517,59 +514,57 @@ def _crc(value: Optional[int]) -> str:
     return "no version" if value is None else f"0x{value:08x}"
 
 
-def refused_signature(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
+def refused_signature(facts: HostFacts, module: ModuleFacts) -> Iterator[Cause]:
     """The kernel accepts signed modules only, as under Secure Boot, and trusts no key that signed this one."""
     file = _file(module)
     is_on = if_known(lambda: facts.kernel.secure_boot, False)
     locked = if_known(lambda: facts.kernel.lockdown, "") in ("integrity", "confidentiality")
     parameter = if_known(lambda: facts.document.line("/sys/module/module/parameters/sig_enforce"), None)
     if not (is_on or locked or parameter == "Y"):
-        return None
+        return
     record = if_known(lambda: facts.document.module(file.path), {}) if file is not None else {}
     is_unsigned = "signature" in record and record["signature"] is None
     # The kernel's messages don't name the module, so they count only where signatures are enforced.
     log = quote.messages(facts, REFUSED)
-    if not log and not is_unsigned:
-        return None
-    evidence = log or (f"{file.path if file else module.asked}: no signature",)
-    what = "the kernel refuses modules that aren't signed with a trusted key"
-    what += " (Secure Boot is on)" if is_on else ""
-    return listed_cause("module.refused-signature", evidence, what)
+    if log or is_unsigned:
+        evidence = log or (f"{file.path if file else module.asked}: no signature",)
+        what = "the kernel refuses modules that aren't signed with a trusted key"
+        what += " (Secure Boot is on)" if is_on else ""
+        yield listed_cause("module.refused-signature", evidence, what)
 
 
-def stub(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
+def stub(facts: HostFacts, module: ModuleFacts) -> Iterator[Cause]:
     """Without OFED nvidia-peermem is built as a stub, whose initialisation ends with EINVAL."""
-    if module.asked != PEERMEM or not facts.peermem.stub:
-        return None
-    file = _file(module)
-    evidence = (f"{file.path if file else module.asked}: doesn't import ib_register_peer_memory_client",)
-    return listed_cause("nvidia-peermem.stub", evidence, "it's a stub, built without OFED's peer memory symbols")
+    if module.asked == PEERMEM and facts.peermem.stub:
+        file = _file(module)
+        evidence = (f"{file.path if file else module.asked}: doesn't import ib_register_peer_memory_client",)
+        yield listed_cause("nvidia-peermem.stub", evidence, "it's a stub, built without OFED's peer memory symbols")
 
 
-def no_gpu(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
+def no_gpu(facts: HostFacts, module: ModuleFacts) -> Iterator[Cause]:
     log = quote.messages(facts, r"NVRM: No NVIDIA GPU found")
-    return listed_cause("nvidia.no-gpu", log, "it finds no GPU") if module.asked == NVIDIA and log else None
+    if module.asked == NVIDIA and log:
+        yield listed_cause("nvidia.no-gpu", log, "it finds no GPU")
 
 
-def nouveau(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
-    if module.asked != NVIDIA or NOUVEAU not in facts.kernel.modules:
-        return None
-    return listed_cause("nvidia.nouveau", quote.file(facts, "/proc/modules", r"^nouveau "), "nouveau drives the GPUs")
+def nouveau(facts: HostFacts, module: ModuleFacts) -> Iterator[Cause]:
+    if module.asked == NVIDIA and NOUVEAU in facts.kernel.modules:
+        yield listed_cause(
+            "nvidia.nouveau", quote.file(facts, "/proc/modules", r"^nouveau "), "nouveau drives the GPUs"
+        )
 
 
-def driver_missing(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
-    if module.asked == NVIDIA or facts.driver.version is not None:
-        return None
-    evidence = quote.file(facts, "/proc/driver/nvidia/version")
-    return listed_cause("nvidia-fs.driver-missing", evidence, "it needs the driver, which is not loaded")
+def driver_missing(facts: HostFacts, module: ModuleFacts) -> Iterator[Cause]:
+    if module.asked != NVIDIA and facts.driver.version is None:
+        evidence = quote.file(facts, "/proc/driver/nvidia/version")
+        yield listed_cause("nvidia-fs.driver-missing", evidence, "it needs the driver, which is not loaded")
 
 
-def nothing_loads_it(facts: HostFacts, module: ModuleFacts) -> Optional[Cause]:
+def nothing_loads_it(facts: HostFacts, module: ModuleFacts) -> Iterator[Cause]:
     names = facts.boot.autoloaded
-    if module.name in names:
-        return None
-    evidence = ("modules-load.d: {}".format(", ".join(names) or "names no module"),)
-    return listed_cause("module.not-autoloaded", evidence, module=module.asked)
+    if module.name not in names:
+        evidence = ("modules-load.d: {}".format(", ".join(names) or "names no module"),)
+        yield listed_cause("module.not-autoloaded", evidence, module=module.asked)
 
 
 def _file(module: ModuleFacts) -> Optional[ModuleFile]:
@@ -631,13 +626,12 @@ def _loaded_is(module: ModuleFacts, file: ModuleFile) -> Condition:
         f"loaded: version {module.version} build id {module.build_id}",
         f"file:   version {file.version} build id {file.build_id}",
     )
-    return Condition(module.is_its_file(), listed_cause("module.other-file", evidence, file=file.path))
+    return required(module.is_its_file(), "module.other-file", evidence, file=file.path)
 
 
 def _same_kernel(facts: HostFacts, module: ModuleFacts) -> Steps:
     yield has_file(facts, module)
-    other = other_kernel(facts, module)
-    if other is not None:
+    for other in other_kernel(facts, module):
         yield Condition(False, replace(other, what=f"{module.words}: {other.what}"))
     file = module.file
     assert file is not None

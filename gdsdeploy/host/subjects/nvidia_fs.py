@@ -11,7 +11,18 @@ from ..kmod.flavour import has_nvme_hooks
 from ..model.expectation import Expectation
 from ..paths import NVFS, NVFS_DEVICE
 from . import quote, storage
-from .condition import NVIDIA_FS, USABLE, Cause, Condition, condition, listed_cause, numbers, rule, suspicion
+from .condition import (
+    NVIDIA_FS,
+    USABLE,
+    Cause,
+    Condition,
+    condition,
+    doubted,
+    listed_cause,
+    numbers,
+    required,
+    rule,
+)
 from .cufile_json import p2pdma_enabled
 from .filesystem import NETWORK, transport
 from .kernel import NVIDIA_FS as MODULE, check_messages
@@ -32,14 +43,8 @@ class NvidiaFsFacts(Facts):
         matches = (re.match(r"nvidia-fs(\d{1,18})$", name) for name in self.document.names("/dev/nvidia*") or ())
         return tuple(sorted(int(match.group(1)) for match in matches if match))
 
-    @fact
-    def device_count(self) -> Optional[int]:
-        """How many of them there should be."""
-        text = self.document.line(NVFS + "/devcount")
-        if text is not None and not re.match(r"\d{1,9}$", text):
-            raise UndecidedError(f"{NVFS}/devcount says {text!r}")
-        return None if text is None else int(text)
-
+    #: how many of them there should be
+    device_count = given(lambda document: document.decimal(NVFS + "/devcount"))
     #: storage stacks that registered with it, by name
     registered = given(lambda document: _first_words(document.text(NVFS + "/modules")))
     #: PCI bridges with ACS enabled, which it names because they send peer traffic through the root complex
@@ -92,8 +97,12 @@ def usable(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Conditi
     if if_known(lambda: facts.nvidia_fs.module.loaded, False):
         version = facts.nvidia_fs.module.version
         what = f"libcufile accepts nvidia-fs {MAJOR}.x only, but {version} is loaded; every cuFile call fails"
-        cause = listed_cause("nvidia-fs.other-major", quote.file(facts, "/sys/module/nvidia_fs/version"), what)
-        yield Condition(not version or numbers(version)[:1] == (MAJOR,), cause)
+        yield required(
+            not version or numbers(version)[:1] == (MAJOR,),
+            "nvidia-fs.other-major",
+            quote.file(facts, "/sys/module/nvidia_fs/version"),
+            what,
+        )
 
 
 @rule(NVIDIA_FS, 20)
@@ -123,7 +132,7 @@ def _raid_level(device: storage.Device) -> Condition:
     level = device.md_level
     what = f"{device.name} is {level}, but nvidia-fs supports raid0 only"
     evidence = (f"/sys/dev/block/{device.number}/md/level: {level}",)
-    return Condition(level == "raid0", listed_cause("storage.raid-level", evidence, what))
+    return required(level == "raid0", "storage.raid-level", evidence, what)
 
 
 @condition
@@ -134,10 +143,9 @@ def _no_p2pdma_attempt(facts: HostFacts, device: storage.Device) -> Condition:
     """
     if not p2pdma_enabled(facts):
         return Condition(True)
-    what = f"P2PDMA is on, and {device.name} is NVMe over {device.transport}"
-    what += ": such transfers were seen to fail with EIO"
+    what = f"P2PDMA is on, and {device.name} is NVMe over {device.transport}: such transfers were seen to fail with EIO"
     evidence = (*quote.setting(facts, "properties", "use_pci_p2pdma"), f"/sys/class/nvme: {device.name}")
-    return suspicion(listed_cause("cufile.p2pdma-nvmeof", evidence, what))
+    return doubted("cufile.p2pdma-nvmeof", evidence, what)
 
 
 @condition
@@ -149,7 +157,7 @@ def _multipath(facts: HostFacts, device: storage.Device) -> Condition:
         raise UndecidedError(f"{device.name} is NVMe multipath: its paths were not examined")
     what = "neither the loaded nvme nor nvme_rdma has hooks for nvidia-fs"
     fix = "install both from MLNX_OFED or DOCA for this kernel, or turn multipath off: nvme_core.multipath=N"
-    return Condition(False, listed_cause("nvme.no-hooks", quote.symbols(facts, names), what, fix))
+    return required(False, "nvme.no-hooks", quote.symbols(facts, names), what, fix)
 
 
 @rule(NVIDIA_FS, 10)
@@ -175,8 +183,13 @@ _CONTAINED = f"start the container with the host's devices: --device {NVFS_DEVIC
 def _present(facts: HostFacts) -> Condition:
     container = if_known(lambda: facts.environment.container, None)
     shown, fix = (f" (this is {container})", _CONTAINED) if container else ("", "")
-    cause = listed_cause("nvidia-fs.no-devices", ("/dev: no nvidia-fs*",), fix=fix, container=shown)
-    return Condition(lambda: bool(facts.nvidia_fs.devices), cause)
+    return required(
+        lambda: bool(facts.nvidia_fs.devices),
+        "nvidia-fs.no-devices",
+        ("/dev: no nvidia-fs*",),
+        fix=fix,
+        container=shown,
+    )
 
 
 def closes_stdin(facts: HostFacts) -> Iterator[Cause]:
@@ -191,14 +204,14 @@ def _opens(facts: HostFacts) -> Condition:
     what, evidence = f"{NVFS_DEVICE} can't be opened: {error}", (f"{NVFS_DEVICE}: {error}",)
     fix = "let all users open it: chmod 0666 /dev/nvidia-fs*; then look at the udev rules and the SELinux log"
     fix = _CONTAINED if if_known(lambda: facts.environment.container, None) else fix
-    return Condition(error in ("ok", None), listed_cause("nvidia-fs.device-denied", evidence, what, fix))
+    return required(error in ("ok", None), "nvidia-fs.device-denied", evidence, what, fix)
 
 
 @condition
 def _page_table(facts: HostFacts) -> Condition:
     """Driver 580 changed the layout of its page table for peers: modules built before fail to pin memory."""
     log = quote.logged(facts, WRONG_PAGE_TABLE)
-    return Condition(not log, listed_cause("nvidia-fs.other-page-table", log, OTHER_PAGE_TABLE))
+    return required(not log, "nvidia-fs.other-page-table", log, OTHER_PAGE_TABLE)
 
 
 @condition
@@ -211,14 +224,17 @@ def _driver_of_build(facts: HostFacts) -> Condition:
     what = f"{OTHER_PAGE_TABLE}: it was built against driver {built}, but {running} runs"
     evidence = (f"modinfo nvidia-fs: gdsdeploy_driver={built}",)
     older = bool(built) and numbers(built)[:1] < (NEW_PAGE_TABLE,)
-    return Condition(not older, listed_cause("nvidia-fs.other-page-table", evidence, what))
+    return required(not older, "nvidia-fs.other-page-table", evidence, what)
 
 
 @condition
 def _mapped(facts: HostFacts) -> Condition:
     counts = facts.nvidia_fs.mapped
-    cause = listed_cause("nvidia-fs.no-mapping", quote.file(facts, NVFS + "/stats", r"^Bar1-map"))
-    return Condition(counts is None or counts[0] > 0 or counts[1] == 0, cause)
+    return required(
+        counts is None or counts[0] > 0 or counts[1] == 0,
+        "nvidia-fs.no-mapping",
+        quote.file(facts, NVFS + "/stats", r"^Bar1-map"),
+    )
 
 
 @condition
@@ -231,7 +247,7 @@ def _minimum(facts: HostFacts) -> Condition:
         return Condition(True)
     what = "nvidia-fs {} is older than {}, libcufile's minimum".format(version, ".".join(map(str, minimum)))
     evidence = quote.file(facts, "/sys/module/nvidia_fs/version")
-    return suspicion(listed_cause("nvidia-fs.below-minimum", evidence, what))
+    return doubted("nvidia-fs.below-minimum", evidence, what)
 
 
 def hooks(facts: HostFacts, stack_name: str) -> Iterator[Condition]:
@@ -273,7 +289,7 @@ def _gpl(facts: HostFacts, stack_name: str, names: Tuple[str, ...]) -> Condition
     """Kernels from 6.6 on, and stable ones from September 2023, hand symbols that aren't GPL-only to no GPL module."""
     lines = quote.logged(facts, "non-GPLONLY symbol (?:{})".format("|".join(names)))
     what = f"{stack_name} exports its hooks for nvidia-fs without GPL, and this kernel refuses to hand them out"
-    return Condition(not lines, listed_cause("storage.hooks-not-gpl", lines, what))
+    return required(not lines, "storage.hooks-not-gpl", lines, what)
 
 
 @condition
@@ -283,8 +299,7 @@ def _version(facts: HostFacts, names: Tuple[str, ...]) -> Condition:
         return Condition(True)
     needed = needed_version(facts)
     what = f"nvme's hooks have another version than {needed}, which this nvidia-fs needs"
-    cause = listed_cause("nvme.other-hooks", quote.symbols(facts, names), what)
-    return Condition(names[needed - 1] in symbols, cause)
+    return required(names[needed - 1] in symbols, "nvme.other-hooks", quote.symbols(facts, names), what)
 
 
 def needed_version(facts: HostFacts) -> int:

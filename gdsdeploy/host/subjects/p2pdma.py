@@ -17,7 +17,20 @@ from ..paths import NVIDIA, PCI
 from ..subjects.driver import OPEN, registry
 from ..subjects.kernel import NVME_MULTIPATH
 from . import libcufile, quote, storage
-from .condition import NOTES, P2PDMA, Cause, Condition, condition, is_since, listed_cause, numbers, rule, suspicion
+from .condition import (
+    NOTES,
+    P2PDMA,
+    Cause,
+    Condition,
+    condition,
+    doubted,
+    is_since,
+    listed_cause,
+    numbers,
+    required,
+    rule,
+    suspicion,
+)
 from .cufile_json import p2pdma_keys
 from .filesystem import storage_of, transport
 from .gpu import ARM, STATIC_BYTES, WHOLE, X86, bar1, grace, of_all, with_bar1
@@ -74,7 +87,7 @@ def of_host(facts: HostFacts, mount: Optional[Mount] = None) -> Iterator[Conditi
         machine, core = facts.os.machine, if_known(lambda: facts.os.core, None)
         words = f"implementer {core[0]:#x}, part {core[1]:#x}" if core else "no implementer and part"
         evidence = (f"uname -m: {machine}", f"/proc/cpuinfo: {words}")
-        yield suspicion(listed_cause("platform.not-grace", evidence, machine=machine))
+        yield doubted("platform.not-grace", evidence, machine=machine)
     else:
         yield from _registry(facts)
         yield from of_all(bar1(gpu, STATIC_BYTES, WHOLE) for gpu in with_bar1(facts))
@@ -86,18 +99,21 @@ def of_host(facts: HostFacts, mount: Optional[Mount] = None) -> Iterator[Conditi
 def _kernel(facts: HostFacts) -> Iterator[Condition]:
     yield _option(facts, "PCI_P2PDMA", "kernel.no-p2pdma")
     yield _option(facts, "ZONE_DEVICE", "kernel.no-zone-device")
-    cause = listed_cause("kernel.no-p2pdma-symbol", quote.symbols(facts, (SYMBOL,)))
-    yield Condition(lambda: SYMBOL in facts.kernel.symbols, cause)
+    yield required(lambda: SYMBOL in facts.kernel.symbols, "kernel.no-p2pdma-symbol", quote.symbols(facts, (SYMBOL,)))
     yield _new_enough(facts)
     library = if_known(lambda: libcufile.release(facts), None)
-    cause = listed_cause("cufile.no-p2pdma", (f"libcufile: {library}",), release=library or "")
-    yield Condition(lambda: is_since(libcufile.release(facts), LIBRARY, "libcufile"), cause)
+    yield required(
+        lambda: is_since(libcufile.release(facts), LIBRARY, "libcufile"),
+        "cufile.no-p2pdma",
+        (f"libcufile: {library}",),
+        release=library or "",
+    )
 
 
 @condition
 def _option(facts: HostFacts, name: str, ident: str) -> Condition:
     value = facts.kernel.option(name)
-    return Condition(value == "y", listed_cause(ident, (f"the kernel's configuration: CONFIG_{name}={value}",)))
+    return required(value == "y", ident, (f"the kernel's configuration: CONFIG_{name}={value}",))
 
 
 @condition
@@ -107,28 +123,38 @@ def _new_enough(facts: HostFacts) -> Condition:
     excluded = RHEL_9_5.search(release) is not None and if_known(lambda: facts.os.machine, "") != ARM
     what = f"NVIDIA's guide excludes the kernel of RHEL 9.5 ({release})" if excluded else ""
     evidence = (f"uname -r: {release}", *quote.symbols(facts, (PAGES,)))
-    cause = listed_cause("kernel.old-p2pdma", evidence, what, release=release)
-    return Condition(not excluded and (numbers(release) >= KERNEL or PAGES in facts.kernel.symbols), cause)
+    return required(
+        not excluded and (numbers(release) >= KERNEL or PAGES in facts.kernel.symbols),
+        "kernel.old-p2pdma",
+        evidence,
+        what,
+        release=release,
+    )
 
 
 def _driver(facts: HostFacts) -> Iterator[Condition]:
     version, release = if_known(lambda: facts.driver.version, None), if_known(lambda: facts.kernel.release, "0")
     evidence = quote.file(facts, NVIDIA + "/version")
-    cause = listed_cause("driver.proprietary", evidence)
-    yield Condition(lambda: collected(facts.driver.flavour, "no driver is loaded") == OPEN, cause)
-    cause = listed_cause("driver.no-p2pdma", evidence, version=version or "")
-    yield Condition(lambda: is_since(facts.driver.version, DRIVER, "loaded driver"), cause)
+    yield required(
+        lambda: collected(facts.driver.flavour, "no driver is loaded") == OPEN, "driver.proprietary", evidence
+    )
+    yield required(
+        lambda: is_since(facts.driver.version, DRIVER, "loaded driver"),
+        "driver.no-p2pdma",
+        evidence,
+        version=version or "",
+    )
     # See the rule p2pdma-driver-590 of compat.yml.
     if version is not None and numbers(version)[:1] == (UNCOUNTED,) and numbers(release) >= COUNTING_KERNEL:
         what = f"driver {version} was seen to offer no P2PDMA on kernels newer than 6.16, such as {release}"
         evidence = (*evidence, f"uname -r: {release}")
-        yield suspicion(listed_cause("driver.p2pdma-refcount", evidence, what + " (CUDA answers 801)"))
+        yield doubted("driver.p2pdma-refcount", evidence, what + " (CUDA answers 801)")
     for name, model in facts.driver.models.items():
         if isinstance(model, Unknown):
             yield Condition(model)
         elif not GPUS.search(model):
             evidence = quote.file(facts, f"{NVIDIA}/gpus/{name}/information", "^Model:")
-            yield suspicion(listed_cause("gpu.no-p2pdma", evidence, model=model))
+            yield doubted("gpu.no-p2pdma", evidence, model=model)
 
 
 def _registry(facts: HostFacts) -> Iterator[Condition]:
@@ -137,14 +163,18 @@ def _registry(facts: HostFacts) -> Iterator[Condition]:
     words = f"{STATIC_BAR1}=1;" + (f"{NO_P2P}=0;" if old is True else "") + f"{UNCACHED}=1;"
     fix = f'put options nvidia NVreg_RegistryDwords="{words}" into /etc/modprobe.d, ' + REBUILD
     evidence = quote.file(facts, NVIDIA + "/params", r"^RegistryDwords:")
-    cause = listed_cause("driver.no-static-bar1", evidence, "the nvidia module has no static BAR1", fix)
-    yield Condition(lambda: _static_bar1(facts), cause, suspect=True)
+    yield required(
+        lambda: _static_bar1(facts),
+        "driver.no-static-bar1",
+        evidence,
+        "the nvidia module has no static BAR1",
+        fix,
+        suspect=True,
+    )
     what = f"{UNCACHED} isn't 1: BAR1 is mapped write-combined, and then the driver registers no P2PDMA memory"
     refused = quote.messages(facts, MEMORY_TYPES)
-    cause = listed_cause("driver.iomap-wc", evidence + refused, what, fix)
-    yield Condition(lambda: _word(facts, UNCACHED) == 1, cause)
-    cause = listed_cause("driver.force-p2p", evidence, fix=fix)
-    yield Condition(lambda: _word(facts, NO_P2P) == 0 or not require(old), cause)
+    yield required(lambda: _word(facts, UNCACHED) == 1, "driver.iomap-wc", evidence + refused, what, fix)
+    yield required(lambda: _word(facts, NO_P2P) == 0 or not require(old), "driver.force-p2p", evidence, fix=fix)
 
 
 def _static_bar1(facts: HostFacts) -> bool:
@@ -172,7 +202,7 @@ def _before_hopper(facts: HostFacts) -> bool:
 def _memory_mode(facts: HostFacts) -> Condition:
     mode = (if_known(lambda: facts.driver.params, None) or {}).get(COHERENT_MODE, "")
     evidence = quote.file(facts, NVIDIA + "/params", f"^{COHERENT_MODE}:")
-    return Condition(True) if mode in MODES else suspicion(listed_cause("gpu.memory-mode", evidence, mode=mode))
+    return Condition(True) if mode in MODES else doubted("gpu.memory-mode", evidence, mode=mode)
 
 
 def confirmed(row: Optional[Row]) -> Condition:
@@ -249,8 +279,7 @@ def _layer(facts: HostFacts, device: Device) -> Condition:
     """What one block device under a mount requires."""
     if device.kind == storage.MULTIPATH:
         what = f"{device.name} is an NVMe multipath device, through which this mode works on Grace only"
-        cause = listed_cause("nvme.multipath", quote.file(facts, NVME_MULTIPATH), what, multipath_fix(facts))
-        return Condition(grace(facts), cause)
+        return required(grace(facts), "nvme.multipath", quote.file(facts, NVME_MULTIPATH), what, multipath_fix(facts))
     if device.kind in (storage.NVME, storage.NVMEOF):
         return transport(device)
     level = if_known(lambda: device.md_level, "")
@@ -264,8 +293,15 @@ def _raid(facts: HostFacts, device: Device, level: str) -> Condition:
     release, since = facts.kernel.release, "{}.{}".format(*least)
     also = ", or on Grace" if is_striped else ""
     evidence = (f"/sys/dev/block/{device.number}/md/level: {level}", f"uname -r: {release}")
-    cause = listed_cause("storage.raid-kernel", evidence, device=device.name, level=level, kernel=since, also=also)
-    return Condition(numbers(release) >= least or (grace(facts) and is_striped), cause)
+    return required(
+        numbers(release) >= least or (grace(facts) and is_striped),
+        "storage.raid-kernel",
+        evidence,
+        device=device.name,
+        level=level,
+        kernel=since,
+        also=also,
+    )
 
 
 def _between(facts: HostFacts, mount: Mount) -> Iterator[Condition]:

@@ -190,12 +190,9 @@ class PackageFacts(Facts):
     @fact
     def dkms_idle(self) -> Tuple[str, ...]:
         """Modules that DKMS builds for no kernel, by their names there."""
-        names = self.document.names(DKMS_RECIPES)
-        return tuple(sorted(name[: -len(".conf")] for name in names or () if _IDLE.search(self._recipe(name))))
-
-    def _recipe(self, name: str) -> str:
-        folder = DKMS_RECIPES.rpartition("/")[0]
-        return if_known(lambda: self.document.text(f"{folder}/{name}"), None) or ""
+        folder, names = DKMS_RECIPES.rpartition("/")[0], self.document.names(DKMS_RECIPES) or ()
+        texts = {name: if_known(partial(self.document.text, f"{folder}/{name}"), None) for name in names}
+        return tuple(sorted(name[: -len(".conf")] for name, text in texts.items() if _IDLE.search(text or "")))
 
 
 def _installed(run: Ran) -> Mapping[str, Tuple[Package, ...]]:

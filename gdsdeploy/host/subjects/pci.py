@@ -65,9 +65,8 @@ def collect_pci(recorder: Recorder, _request: EvidenceRequest) -> None:
         if not kind.startswith("0x06"):
             recorder.texts(PART, folder)
             recorder.link(folder + "/physfn")
-        for beginning, device_folder in DEVICE_FOLDERS.items():
-            if kind.startswith(beginning):
-                recorder.names(folder + "/" + device_folder)
+        devices = (name for beginning, name in DEVICE_FOLDERS.items() if kind.startswith(beginning))
+        recorder.paths(*(f"{folder}/{name}" for name in devices))
     recorder.names(NODES, "node*")
     # An interface may lie deeper than its function: with virtio, below a device of that bus.
     for interface in recorder.paths(INTERFACES)[:LIMIT]:

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
-from typing import Any, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Iterator, List, Mapping, Optional, Tuple
 
-from ..facts.document import Document, Ran, there
+from ..facts.document import Document, there
 from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, follows, given, if_known, known
 from ..model.expectation import Expectation
 from ..paths import HOLDERS, INFINIBAND, LEGACY_SERVICE, NVIDIA, PEERS, REGISTRATION, SERVICE_FOLDERS
 from . import gpu, kernel, quote, rdma
-from .condition import DMABUF, PEERMEM, Cause, Condition, condition, listed_cause, numbers
+from .condition import DMABUF, PEERMEM, Cause, Condition, condition, listed_cause, numbers, required
 from .driver import OPEN
 from .kernel import KernelFacts, check_messages
 from .modules import ModuleFacts, loaded
-from .proof import ended, events, given_gpus, not_given, refused, register_memory, served
+from .proof import Trial, ended, given_gpus, not_given, register_memory, served
 from .rdma import no_rdma
 from .register import Answer, Steps, check, collector, failed, passed, unknown
 from .topology import iommu
@@ -141,27 +141,19 @@ def registrations(document: Document) -> Tuple[Registration, ...]:
     """
     run = if_known(lambda: document.attempted(REGISTRATION), None)
     # A trial is made only where the host has both, and the fleet uses RDMA.
-    return _Trial(run, served(document)).results() if run is not None else ()
+    return _Registrations(run, served(document)).results() if run is not None else ()
 
 
-class _Trial:
-    """The record of proof/child.py."""
-
-    def __init__(self, run: Ran, served: Sequence[str]) -> None:
-        self._run, self._served, self._events = run, served, events(run.stdout)
+class _Registrations(Trial):
+    """One that registers memory."""
 
     def results(self) -> Tuple[Registration, ...]:
-        gpus, adapters = given_gpus(self._events), self._event("adapters").get("adapters")
+        gpus, adapters = self._gpus(), self._event("adapters").get("adapters")
         if gpus is None or not isinstance(adapters, list):
             raise UndecidedError(self._ending())
         closed = [event.get("adapter") for event in self._events if event.get("event") == "no adapter"]
-        every = dict.fromkeys([*gpus, *refused(self._events), *self._served])
-        pairs = itertools.product(every, map(str, [*adapters, *closed]), (PEERMEM, DMABUF))
+        pairs = itertools.product(gpus, map(str, [*adapters, *closed]), (PEERMEM, DMABUF))
         return tuple(Registration(*pair, *self._result(*pair)) for pair in pairs)
-
-    def _event(self, kind: str, **where: str) -> Mapping[str, Any]:
-        expected = {"event": kind, **where}
-        return next((event for event in self._events if expected.items() <= event.items()), {})
 
     def _result(self, gpu: str, adapter: str, way: str) -> Tuple[Maybe[bool], str]:
         """Whether it succeeded, and the failure."""
@@ -227,8 +219,13 @@ def peer_memory(facts: HostFacts) -> Iterator[Condition]:
     """Registered, not only loaded: lsmod also shows a module whose client the RDMA core refused."""
     what = f"the loaded RDMA core has no {PEER_MEMORY}: it's the kernel's own, not OFED's"
     fix = "install MLNX_OFED or DOCA, then build the driver again; or use DMA-BUF, which needs neither"
-    cause = listed_cause("rdma.no-peer-memory", quote.symbols(facts, (PEER_MEMORY,)), what, fix)
-    yield Condition(lambda: facts.p2p.peer_memory is not None, cause)
+    yield required(
+        lambda: facts.p2p.peer_memory is not None,
+        "rdma.no-peer-memory",
+        quote.symbols(facts, (PEER_MEMORY,)),
+        what,
+        fix,
+    )
     is_legacy = if_known(lambda: facts.p2p.legacy_loaded, False)
     is_loaded = Condition(True) if is_legacy else loaded(facts, facts.peermem.module)
     yield is_loaded
@@ -272,10 +269,10 @@ def dmabuf(facts: HostFacts) -> Iterator[Condition]:
 def dma_buf(facts: HostFacts) -> Iterator[Condition]:
     """What DMA-BUF requires of driver, kernel, RDMA core and the adapters' drivers."""
     yield from dmabuf_of_host(facts)
-    cause = listed_cause("rdma.no-dmabuf", quote.symbols(facts, (RDMA_DMABUF,)))
-    yield Condition(lambda: facts.p2p.rdma_dmabuf is not None, cause)
-    cause = listed_cause("rdma.adapter-no-dmabuf", (f"{KALLSYMS}: no …{ADAPTER_DMABUF}",))
-    yield Condition(lambda: bool(facts.p2p.adapters_dmabuf), cause)
+    yield required(lambda: facts.p2p.rdma_dmabuf is not None, "rdma.no-dmabuf", quote.symbols(facts, (RDMA_DMABUF,)))
+    yield required(
+        lambda: bool(facts.p2p.adapters_dmabuf), "rdma.adapter-no-dmabuf", (f"{KALLSYMS}: no …{ADAPTER_DMABUF}",)
+    )
 
 
 def dmabuf_of_host(facts: HostFacts) -> Iterator[Condition]:
@@ -283,11 +280,16 @@ def dmabuf_of_host(facts: HostFacts) -> Iterator[Condition]:
     flavour = if_known(lambda: facts.driver.flavour, "")
     what = f"the driver is {flavour or 'not loaded'}: only the open kernel modules export GPU memory as DMA-BUF"
     evidence = quote.file(facts, NVIDIA + "/version")
-    cause = listed_cause("driver.proprietary", evidence, what, "install the open kernel modules")
-    yield Condition(lambda: facts.driver.flavour == OPEN, cause)
+    yield required(
+        lambda: facts.driver.flavour == OPEN, "driver.proprietary", evidence, what, "install the open kernel modules"
+    )
     release = if_known(lambda: facts.kernel.release, "")
-    cause = listed_cause("kernel.no-dmabuf", (f"uname -r: {release}",), f"kernel {release} is older than 5.12")
-    yield Condition(lambda: numbers(facts.kernel.release) >= DMABUF_KERNEL, cause)
+    yield required(
+        lambda: numbers(facts.kernel.release) >= DMABUF_KERNEL,
+        "kernel.no-dmabuf",
+        (f"uname -r: {release}",),
+        f"kernel {release} is older than 5.12",
+    )
 
 
 check_messages(

@@ -255,22 +255,32 @@ def _joined(results: List[Proof]) -> List[Proof]:
     return [replace(results[0], evidence=evidence, operations=operations)]
 
 
-class _Try:
+class Trial:
     """One run of the child, of any shape.  served: GPUs that CUDA should have given it."""
 
     def __init__(self, run: Ran, served: Sequence[str]) -> None:
-        self._run, self._served = run, served
-        self._events = events(run.stdout)
+        self._run, self._served, self._events = run, served, events(run.stdout)
 
-    def _event(self, name: str) -> Dict[str, Any]:
-        return next((event for event in self._events if event.get("event") == name), {})
+    def _event(self, kind: str, **where: str) -> Dict[str, Any]:
+        expected = {"event": kind, **where}
+        return next((event for event in self._events if expected.items() <= event.items()), {})
+
+    def _gpus(self) -> Optional[List[str]]:
+        """Every GPU: those that CUDA gave it, those that it refused, and those that it should have given.
+
+        None: it ended before it knew them.
+        """
+        given = given_gpus(self._events)
+        return None if given is None else list(dict.fromkeys([*given, *refused(self._events), *self._served]))
+
+
+class _Try(Trial):
+    """One that reads and writes."""
 
     def requests(self) -> Tuple[Tuple[str, str], ...]:
         """Every (mount, GPU) to try, from the child's lists: it may have stopped before some of them."""
         mounts = [mount for mount in _list(self._event("start"), "mounts") if isinstance(mount, str)]
-        gpus = given_gpus(self._events)
-        every = dict.fromkeys([*gpus, *refused(self._events), *self._served] if gpus is not None else ())
-        return tuple((mount, gpu) for mount in mounts for gpu in every or [""])
+        return tuple((mount, gpu) for mount in mounts for gpu in self._gpus() or [""])
 
     def operations(self) -> Tuple[str, ...]:
         """What the child tries; one that stopped before it said so was going to try both."""

@@ -22,7 +22,7 @@ from ..io.reading import beginning
 from ..model.expectation import Expectation
 from ..paths import CUFILE, INFINIBAND, INTERFACES
 from . import libcufile, quote
-from .condition import NOTES, Cause, Condition, listed_cause, numbers, rule
+from .condition import NOTES, Cause, Condition, listed_cause, numbers, required, rule
 from .cufile_json import LIST, TABLE, given_keys, listed
 from .gpu import NO_GPU
 from .pci import GPU, NIC, addresses as pci_addresses
@@ -246,11 +246,7 @@ CLIENTS = {"wekafs": Client("weka", "WekaFS", "rdma_write_support"), "gpfs": GPF
 
 
 def present(facts: HostFacts) -> Condition:
-    return Condition(lambda: bool(facts.peermem.rdma_devices), _no_adapter)
-
-
-def _no_adapter() -> Cause:
-    return listed_cause("rdma.no-adapter", (f"{INFINIBAND}: empty",))
+    return required(lambda: bool(facts.peermem.rdma_devices), "rdma.no-adapter", (f"{INFINIBAND}: empty",))
 
 
 def ports(facts: HostFacts) -> Tuple[RdmaPort, ...]:
@@ -364,13 +360,13 @@ def usable_addresses(facts: HostFacts, client: Optional[Client], mount: Optional
     adapters = known(lambda: adapters_at(facts, addresses))
     shown = ", ".join(addresses)
     what = f"no RDMA adapter of this host has an address that cufile.json lists: {shown}"
-    foreign = listed_cause("rdma.foreign-addresses", quote.with_source(CUFILE, [shown]), what)
-    yield Condition(lambda: bool(require(adapters)), foreign)
+    yield required(lambda: bool(require(adapters)), "rdma.foreign-addresses", quote.with_source(CUFILE, [shown]), what)
     if not isinstance(adapters, Unknown) and adapters:
         names = list(dict.fromkeys(each.device for each in adapters.values()))
         lines = _shown(port for port in facts.network.ports if port.device in names)
-        cause = listed_cause("rdma.no-link", lines[: quote.LINES], names=", ".join(names))
-        yield Condition(any(each.active for each in adapters.values()), cause)
+        yield required(
+            any(each.active for each in adapters.values()), "rdma.no-link", lines[: quote.LINES], names=", ".join(names)
+        )
 
 
 def _no_addresses(facts: HostFacts, what: str) -> Cause:
@@ -435,7 +431,7 @@ def unproven(facts: HostFacts, expectation: Expectation) -> str:
 )
 def active(facts: HostFacts, _expectation: Expectation) -> Steps:
     every = ports(facts)
-    yield Condition(bool(every), _no_adapter)
+    yield required(bool(every), "rdma.no-adapter", (f"{INFINIBAND}: empty",))
     yield links(facts)
     yield passed("{} active".format(", ".join(each.device for each in devices(every))), _shown(every))
 

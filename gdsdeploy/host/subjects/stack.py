@@ -202,8 +202,8 @@ def causes(verdict: Judgement, names: Iterable[str]) -> Iterator[Cause]:
         broken = verdict.rules[name]
         words = verdict.forbidden.get(name) or verdict.warnings[name]
         ident = "stack.forbidden" if name in verdict.forbidden else "stack.warning"
-        fix = f"install {broken.fixed}" if broken.fixed else "install versions that go together"
-        fix += "" if broken.fixed else "; with gdsdeploy: gdsdeploy lock FLEET chooses them"
+        chosen = "versions that go together; with gdsdeploy: gdsdeploy lock FLEET chooses them"
+        fix = f"install {broken.fixed or chosen}"
         yield Cause(ident, words, fix, (f"compatibility rule {name}: {broken.source}"[:200],))
 
 

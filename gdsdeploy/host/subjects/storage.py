@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, cast
 from ..facts.document import Document, collected, recorded_lines, there
 from ..facts.unknown import Facts, Maybe, UndecidedError, fact, follows, given, if_known, known
 from ..io.mounts import AUTOFS, Mounts, Row, mounts_in, plain_name
-from ..io.reading import ext4_features, inode_flags
+from ..io.reading import beginning, ext4_features, inode_flags
 from ..paths import DMSETUP, FSTAB, LFS, LUSTRE_OSC, MOUNTINFO, ZFS_VERSION
 from ..process import apart
 from .load import loads
@@ -92,8 +92,8 @@ def _end(recorder: Recorder, path: str) -> str:
 
 def _fstab(path: str) -> Dict[str, Any]:
     """Source, mount point and filesystem of each line; its options may hold passwords."""
-    with open(path, encoding="utf-8", errors="replace") as file:
-        rows = [line.split()[:3] for line in file.read(FSTAB_LIMIT).splitlines() if line.strip()[:1] not in ("", "#")]
+    lines = beginning(path, FSTAB_LIMIT).decode("utf-8", "replace").splitlines()
+    rows = [line.split()[:3] for line in lines if line.strip()[:1] not in ("", "#")]
     return {"pattern": "^[^#]", "lines": [" ".join(row) for row in rows]}
 
 
@@ -174,11 +174,11 @@ def _line(file: str) -> str:
 
 
 def _number(file: str) -> int:
+    """Likewise a number."""
+
     def read(device: Device) -> int:
-        text = there(device.document.line(f"{device._link}/{file}"), f"{device._link}/{file}")
-        if not re.match(r"\d{1,9}$", text):
-            raise UndecidedError(f"{device._link}/{file} says {text!r}")
-        return int(text)
+        path = f"{device._link}/{file}"
+        return there(device.document.decimal(path), path)
 
     return cast("int", fact(read))
 

@@ -16,11 +16,11 @@ import signal
 import sys
 import time
 from collections import Counter
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..facts.unknown import or_else
 from ..io import atomic, jsontext
-from ..io.prometheus import Metric, Sample, folders, text
+from ..io.prometheus import Sample, folders, text
 from ..io.wording import line
 from ..libcufile import counters as records
 from ..libcufile.counters import (
@@ -192,18 +192,21 @@ def _since(now: Direction, before: Any) -> Direction:
 
 FILE = "gdsdeploy-watch.prom"
 
-OPERATIONS = "gdsdeploy_cufile_operations_total"
-BYTES = "gdsdeploy_cufile_bytes_total"
-BOUNCED = "gdsdeploy_cufile_bounced_bytes_total"
-EVERY = "gdsdeploy_bounced_bytes_total"
-ERRORS = "gdsdeploy_cufile_errors_total"
-PROCESSES = "gdsdeploy_cufile_processes"
-STALE = "gdsdeploy_cufile_stale_segments"
-EXPECTED = "gdsdeploy_cufile_direct_expected"
-INCOMPLETE = "gdsdeploy_cufile_incomplete"
-TIMESTAMP = "gdsdeploy_cufile_timestamp_seconds"
-#: Every series that a host exports.
-NAMES = (OPERATIONS, BYTES, BOUNCED, EVERY, ERRORS, PROCESSES, STALE, EXPECTED, INCOMPLETE, TIMESTAMP)
+#: Every series that a host exports, with its help.
+HELP = {
+    "gdsdeploy_cufile_operations_total": "Operations of cuFile with a GPU, by the path that they took.",
+    "gdsdeploy_cufile_bytes_total": "Bytes between files and a GPU.",
+    "gdsdeploy_cufile_bounced_bytes_total": (
+        "Bytes of them that went through CPU memory; estimated where paths were mixed."
+    ),
+    "gdsdeploy_bounced_bytes_total": "Bytes of files through CPU memory, by cuFile or without it.",
+    "gdsdeploy_cufile_errors_total": "Operations of cuFile that failed.",
+    "gdsdeploy_cufile_processes": "Processes that have libcufile loaded, and whether they are counted.",
+    "gdsdeploy_cufile_stale_segments": "Segments of statistics that ended processes have left.",
+    "gdsdeploy_cufile_direct_expected": "1: the lock expects a direct path on this host.",
+    "gdsdeploy_cufile_incomplete": "1: not every process was looked at, so some I/O may not be counted.",
+    "gdsdeploy_cufile_timestamp_seconds": "When the processes were looked at.",
+}
 #: The label ``statistics`` of a process with counters; else it is the reason why it has none.
 COUNTED = "counted"
 
@@ -213,37 +216,35 @@ def render(look: Look, totals: Totals, *, direct: Optional[bool]) -> str:
 
     direct: whether the lock expects a direct path on this host; None: it has no expectation.
     """
-    return text(_metrics(look, totals, direct))
+    samples = _samples(look, totals, direct)
+    return text((name, words, samples[name]) for name, words in HELP.items())
 
 
-def _metrics(look: Look, totals: Totals, direct: Optional[bool]) -> Iterator[Metric]:
-    rows: Dict[str, List[Sample]] = {name: [] for name in (OPERATIONS, BYTES, BOUNCED, EVERY, ERRORS)}
+def _samples(look: Look, totals: Totals, direct: Optional[bool]) -> Dict[str, List[Sample]]:
+    rows: Dict[str, List[Sample]] = {name: [] for name in HELP}
     for (kind, name), sums in sorted(totals.sums.items()):
         for (gpu, direction), one in sorted(sums.items()):
             # Never ``job``: Prometheus itself has that label.
             labels = [("kind", kind), ("name", name), ("gpu", gpu), ("direction", direction)]
-            rows[OPERATIONS] += [
+            rows["gdsdeploy_cufile_operations_total"] += [
                 ([*labels, ("path", way)], str(number)) for way, number in zip(WAYS, one.operations) if number
             ]
-            rows[BYTES].append((labels, str(one.bytes)))
-            rows[BOUNCED].append((labels, str(one.bounced)))
-            rows[ERRORS].append((labels, str(one.errors)))
+            rows["gdsdeploy_cufile_bytes_total"].append((labels, str(one.bytes)))
+            rows["gdsdeploy_cufile_bounced_bytes_total"].append((labels, str(one.bounced)))
+            rows["gdsdeploy_cufile_errors_total"].append((labels, str(one.errors)))
         paths = {COMPAT: sum(one.bounced for one in sums.values()), **totals.calls.get(Owner(kind, name), {})}
         whose = [("kind", kind), ("name", name)]
-        rows[EVERY] += [([*whose, ("path", path)], str(number)) for path, number in sorted(paths.items()) if number]
-    yield OPERATIONS, "Operations of cuFile with a GPU, by the path that they took.", rows[OPERATIONS]
-    yield BYTES, "Bytes between files and a GPU.", rows[BYTES]
-    yield BOUNCED, "Bytes of them that went through CPU memory; estimated where paths were mixed.", rows[BOUNCED]
-    yield EVERY, "Bytes of files through CPU memory, by cuFile or without it.", rows[EVERY]
-    yield ERRORS, "Operations of cuFile that failed.", rows[ERRORS]
-    yield PROCESSES, "Processes that have libcufile loaded, and whether they are counted.", _processes(look)
-    stale: List[Sample] = [] if look.dead is None else [([], str(look.dead))]
-    yield STALE, "Segments of statistics that ended processes have left.", stale
-    expected: List[Sample] = [] if direct is None else [([], str(int(direct)))]
-    yield EXPECTED, "1: the lock expects a direct path on this host.", expected
-    missing = str(int(look.incomplete is not None))
-    yield INCOMPLETE, "1: not every process was looked at, so some I/O may not be counted.", [([], missing)]
-    yield TIMESTAMP, "When the processes were looked at.", [([], str(int(look.at)))]
+        rows["gdsdeploy_bounced_bytes_total"] += [
+            ([*whose, ("path", path)], str(number)) for path, number in sorted(paths.items()) if number
+        ]
+    return {
+        **rows,
+        "gdsdeploy_cufile_processes": _processes(look),
+        "gdsdeploy_cufile_stale_segments": [] if look.dead is None else [([], str(look.dead))],
+        "gdsdeploy_cufile_direct_expected": [] if direct is None else [([], str(int(direct)))],
+        "gdsdeploy_cufile_incomplete": [([], str(int(look.incomplete is not None)))],
+        "gdsdeploy_cufile_timestamp_seconds": [([], str(int(look.at)))],
+    }
 
 
 def _processes(look: Look) -> List[Sample]:

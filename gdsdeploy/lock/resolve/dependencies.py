@@ -184,8 +184,7 @@ class Provider:
         banned: dict[str, set[Key]] = {}
         for candidate in self.universe.answering(relation):
             banned.setdefault(candidate.package, set()).add(candidate.key)
-        for package, keys in banned.items():
-            yield Never(package, frozenset(keys), words)
+        yield from (Never(package, frozenset(keys), words) for package, keys in banned.items())
 
     def offers(self, words: str) -> str:
         """What the repositories have for the first name in a requirement's words."""
@@ -490,13 +489,14 @@ def _further(profile: Profile, platform: StackPlatform, choice: Choice) -> tuple
     further = [*packaging(profile, platform, choice).further]
     further += [StackPackage(NVLSM, "companion", "host")] if "nvlink5" in profile.companions else []
     for option in choice:
-        if option.subject == "kernel":
-            further += platform.kernel_extras(option.release)
-        elif option.subject == "libcufile":
-            further += platform.library_packages(option.packages["libcufile"], profile.rdma)
-            further += (StackPackage(name, "cuda", "host") for name in profile.cuda)
-        elif option.subject == "doca":
-            further += (StackPackage(name, "doca", "host") for name in profile.doca[1:])
+        match option.subject:
+            case "kernel":
+                further += platform.kernel_extras(option.release)
+            case "libcufile":
+                further += platform.library_packages(option.packages["libcufile"], profile.rdma)
+                further += (StackPackage(name, "cuda", "host") for name in profile.cuda)
+            case "doca":
+                further += (StackPackage(name, "doca", "host") for name in profile.doca[1:])
     return tuple(further)
 
 

@@ -581,10 +581,8 @@ class Search:
     def _dead(self, chosen: Choice) -> frozenset[int] | None:
         """The levels of options that were found not to go together, if these are among ``chosen``."""
         level_of = {id(option): level for level, option in enumerate(chosen)}
-        for options in self.dead:
-            if all(id(option) in level_of for option in options):
-                return frozenset(level_of[id(option)] for option in options)
-        return None
+        dead = next((options for options in self.dead if all(id(option) in level_of for option in options)), None)
+        return None if dead is None else frozenset(level_of[id(option)] for option in dead)
 
     def refused(self, final: Choice) -> list[RefusedChoice]:
         """What would have been preferred over ``final``, named by the first option in which it differs."""

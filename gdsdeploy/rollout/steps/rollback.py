@@ -79,12 +79,13 @@ def undo(work: Work) -> dict[str, Any]:
 def _supply(back: Work, shelf: RunArchives) -> Supply:
     """Where its modules come from; an archive from the cache is then in the run's folder."""
     modules = back.facts.modules_before or ModulesBefore()
-    if modules.mode == "build":
-        return Supply("build", "it has built them before", modules.want)
-    if modules.mode == "packaged":
-        return Supply("packaged", "it has had them from packages", modules.want)
-    if modules.archive:
-        return Supply("receive", "it has kept what it had", modules.want)
+    match modules.mode:
+        case "build":
+            return Supply("build", "it has built them before", modules.want)
+        case "packaged":
+            return Supply("packaged", "it has had them from packages", modules.want)
+        case _ if modules.archive:
+            return Supply("receive", "it has kept what it had", modules.want)
     shelf.look(modules.want, [modules.origin])
     return Supply(
         "receive", "the controller has kept a build of its key", modules.want, cached=True, origin=modules.origin

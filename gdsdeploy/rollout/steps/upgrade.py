@@ -155,11 +155,11 @@ def require_room(work: Work, status: Status, look: Look) -> None:
     problems = [row.says for row in space.filesystems if not row.fits]
     # The role refuses later below these limits.
     least = {folder: size * _MIB for folder, size in FREE_MIB.items()}
-    for folder, left in status.space.items():
-        if left.bytes < least.get(folder, 0):
-            problems.append(
-                f"{folder} has {left.bytes / 1e6:.0f} MB left, of {least[folder] / 1e6:.0f} MB that are required"
-            )
+    problems += [
+        f"{folder} has {left.bytes / 1e6:.0f} MB left, of {least[folder] / 1e6:.0f} MB that are required"
+        for folder, left in status.space.items()
+        if left.bytes < least.get(folder, 0)
+    ]
     if problems:
         old_kernels = {"apt": "apt-get autoremove", "rpm": "dnf remove --oldinstallonly"}
         kind = stack_platform_for(work.machine.target.os).kind

@@ -106,7 +106,7 @@ def test_the_rpm_installs(rpm: Path, tmp_path: Path, system: System) -> None:
 
 def run(system: System, *argv: str) -> str:
     """The output of a program in the system."""
-    out, err = system.start(*argv).communicate(timeout=60)
+    out, err = system.start(*argv).communicate(timeout=300)
     return out + err
 
 

@@ -93,7 +93,7 @@ class System:
 
 def ended(process: subprocess.Popen[str], text: str = "") -> tuple[int, dict[str, Any]]:
     """Exit status and answer of a program."""
-    out, err = process.communicate(text, timeout=60)
+    out, err = process.communicate(text, timeout=300)
     try:
         return process.returncode, json.loads(out)
     except ValueError:

@@ -77,7 +77,7 @@ class Hostile:
         process = FORK.Process(target=plant, args=(self.folder, self.victim, name, os.getpid(), ready))
         process.start()
         try:
-            assert ready.wait(20)
+            assert ready.wait(300)
             yield
         finally:
             process.kill()

@@ -38,7 +38,7 @@ def host(script: str, program: Path, **environment: str) -> subprocess.Completed
     """Run a script of root with ``P``, the program, and print the trail behind it."""
     argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", f"{APART}{script}"]
     env = {"PATH": os.environ["PATH"], "P": str(program), "T": TRAIL, "D": FOLDER, **environment}
-    return subprocess.run(argv, capture_output=True, text=True, check=False, env=env, timeout=120)
+    return subprocess.run(argv, capture_output=True, text=True, check=False, env=env, timeout=300)
 
 
 def lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:

@@ -394,7 +394,7 @@ def of_run(folder: Path) -> list[str]:
 def test_ctrl_c_lets_the_program_of_a_task_end(root: Path, tmp_path: Path) -> None:
     caller = start(root, tmp_path)
     caller.send_signal(signal.SIGINT)
-    assert caller.wait(60) != 0
+    assert caller.wait(300) != 0
     assert (root / "root/interrupted").exists()
     assert (in_the_image(root), of_run(tmp_path)) == ([], [])
 
@@ -405,7 +405,7 @@ def test_a_run_that_is_killed_leaves_no_process_and_no_mount(root: Path, tmp_pat
         # Its lock is free, as after a kill of gdsdeploy alone.
         roots._require_idle(root)
     caller.kill()
-    caller.wait(30)
+    caller.wait(300)
     # At once: in what a Ctrl-C leaves, programs have 15 seconds.
     wait_for(lambda: not in_the_image(root), 10.0)
     wait_for(lambda: not of_run(tmp_path))

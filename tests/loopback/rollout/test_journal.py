@@ -57,7 +57,7 @@ def child(path: Path, script: str, *, before: str = "") -> subprocess.Popen[str]
 
 
 def output_of(process: subprocess.Popen[str]) -> list[str]:
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=300)
     assert process.returncode == 0, out
     return out.splitlines()
 
@@ -311,7 +311,7 @@ KILLED_IN_A_COMMIT = f"""
 
 def test_a_writer_that_is_killed_in_its_commit(path: Path) -> None:
     size = path.stat().st_size
-    assert child(path, KILLED_IN_A_COMMIT).wait(60) == -signal.SIGKILL
+    assert child(path, KILLED_IN_A_COMMIT).wait(300) == -signal.SIGKILL
     assert path.stat().st_size > size, "half of the commit is in the file"
     content = path.read_bytes()
     assert len(texts(path)) == 3, "a reader sees none of it"
@@ -427,7 +427,7 @@ def test_readers_while_it_is_written(path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
         assert not thread.is_alive()
     assert output_of(process) == []
     assert problems == []

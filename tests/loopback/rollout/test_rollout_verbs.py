@@ -73,7 +73,7 @@ def status_of(fleet: PlannedFleet) -> machine.Status:
 
 
 def until(fleet: PlannedFleet, what: Callable[[machine.Status], bool]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 300
     while time.monotonic() < end:
         if journal.path_of(fleet.path).exists():
             try:
@@ -316,9 +316,9 @@ def test_others_watch_and_pause_the_one_that_works(
     assert run("rollout", "pause", fleet.path, "--reason", "lunch", "--json") == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["by_driver"] is True
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=300)
     assert process.returncode == 130
-    watched, _ = watcher.communicate(timeout=30)
+    watched, _ = watcher.communicate(timeout=300)
     assert watcher.returncode == 130
     watched_events, events = ([json.loads(line) for line in text.splitlines()] for text in (watched, out))
     assert watched_events == events, "who watches sees what the one who works says"
@@ -338,7 +338,7 @@ def test_it_dies_by_the_signal_that_ended_it(
     for _ in range(times):
         process.send_signal(number)
         time.sleep(0.05)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == -number, err
     assert "Continue with: gdsdeploy rollout resume" in err
     assert run("rollout", "resume", fleet.path) == 0
@@ -371,7 +371,7 @@ def test_a_rollout_in_a_terminal_is_drawn_anew(make_fleet: Make, command: Callab
             os.write(ours, b"y\r")
             output += b"y\r"
     os.close(ours)
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=300) == 0
     text = output.decode()
     assert "under way:" in text
     assert "\x1b[3" not in text, "NO_COLOR is honoured"

@@ -65,7 +65,7 @@ def logged_in(server: Sshd, command: str, text: bytes = b"") -> subprocess.Compl
     """A command of the account, as ssh runs it."""
     argv = ["ssh", "-F", "none", "-p", str(server.port), "-i", str(server.identity), "-o", "BatchMode=yes"]
     argv += ["-o", f"UserKnownHostsFile={server.known_hosts}", f"{READER}@127.0.0.1", command]
-    return subprocess.run(argv, input=text, capture_output=True, check=False, timeout=60)
+    return subprocess.run(argv, input=text, capture_output=True, check=False, timeout=300)
 
 
 def test_verbs_that_read_need_no_other_right(fleet: LoopbackFleet, run: Run, tmp_path: Path) -> None:

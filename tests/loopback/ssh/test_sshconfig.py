@@ -294,7 +294,7 @@ def test_ssh_runs_in_the_threads_that_connect(tmp_path: Path, monkeypatch: pytes
     def answer(name: str, **_: object) -> str:
         threads.append(threading.current_thread())
         if name == "gpu2":
-            assert connected.wait(20)
+            assert connected.wait(300)
         return f"host {name}\nhostname {name}\nport 22\nuser root\n"
 
     def connect(host: Endpoint, *_: object) -> Answer:

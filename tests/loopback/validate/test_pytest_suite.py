@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -15,6 +14,7 @@ import pytest
 
 from tests.loopback.loopback_fleet import RUNNING, LoopbackFleet
 from tests.loopback.loopback_sshd import PLAIN, SUDOER, Sshd, free_port
+from tests.patience import wait_for
 
 SUITE = Path(__file__).parents[2] / "host"
 
@@ -25,15 +25,13 @@ def programs() -> set[Path]:
 
 
 def require_gone(left: set[Path]) -> None:
-    end = time.monotonic() + 60
-    while any(path.exists() for path in left):
-        assert time.monotonic() < end, f"{left}: those of other runs on this machine would be gone by now"
-        time.sleep(0.5)
+    gone = wait_for(lambda: not any(path.exists() for path in left))
+    assert gone, f"{left}: those of other runs on this machine would be gone by now"
 
 
 def suite(*argv: object) -> tuple[int, str]:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", SUITE, *map(str, argv)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     return result.returncode, result.stdout + result.stderr
 
 
@@ -143,7 +141,7 @@ def site_suite(folder: Path, text: str, *argv: object) -> str:
     command += ["-rA", "--rootdir", folder, folder / "suite", *map(str, argv)]
     # Where CI is set, pytest prints the lines of its summary whole, and elsewhere as wide as the terminal.
     env = {**os.environ, "CI": "1"}
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=240)
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=300)
     return done.stdout + done.stderr
 
 

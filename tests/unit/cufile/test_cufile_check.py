@@ -122,9 +122,9 @@ def test_the_nearest_older_release_judges_one_that_was_not_to_be_had() -> None:
 
 def test_thousands_of_unknown_keys_take_no_minutes() -> None:
     text = b"{" + b",".join(b'"key%d": 1' % number for number in range(5_000)) + b"}"
-    begin = time.monotonic()
+    begin = time.process_time()
     assert len(check(text, (1, 20)).findings) == 5_000
-    assert time.monotonic() - begin < 10
+    assert time.process_time() - begin < 10
 
 
 def test_kernel_p2pdma(tmp_path: Path) -> None:

@@ -130,6 +130,6 @@ def test_anything_is_read_or_refused_at_a_place_in_it(data: bytes) -> None:
 def test_the_time_grows_with_the_length_and_no_faster() -> None:
     digits = random.Random(1)
     text = b"{" + b",".join(b'"k%d": [%d, "\\n"] // x\n' % (n, digits.randrange(2**64)) for n in range(20_000)) + b"}"
-    begin = time.monotonic()
+    begin = time.process_time()
     assert len(read(text).root.members) == 20_000
-    assert time.monotonic() - begin < 10
+    assert time.process_time() - begin < 10

@@ -26,7 +26,7 @@ from gdsdeploy.host.model.finding import FAIL
 from gdsdeploy.host.subjects import clients, processes, programs, syscalls
 from gdsdeploy.host.watch.document import document, lines
 from gdsdeploy.host.watch.look import Look, Watcher
-from gdsdeploy.host.watch.service import EVERY, Totals, from_record, render
+from gdsdeploy.host.watch.service import Totals, from_record, render
 from gdsdeploy.validate.watch import Watched
 from tests.unit.host.checks.changes import EXPECTATION
 
@@ -294,7 +294,7 @@ def test_sums_by_owner_stay_when_a_process_ends_and_over_a_restart(replay: Repla
         look = replay.look(process)
         sums.add_calls(look.programs, replay.now, {})
     text = render(look, sums, direct=None)
-    assert f'{EVERY}{{kind="job",name="4711",path="posix"}} {300 * TASK}\n' in text
+    assert f'gdsdeploy_bounced_bytes_total{{kind="job",name="4711",path="posix"}} {300 * TASK}\n' in text
     old = {key: value for key, value in sums.as_record().items() if key != "calls"}
     assert from_record(old).calls == {}
 

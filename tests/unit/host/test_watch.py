@@ -362,7 +362,7 @@ def test_the_series() -> None:
     text = service.render(Look(1.8e9, entries, None, 7), sums, direct=True)
     series = [line.partition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
     assert len(series) == len(set(series))
-    assert sum(f"# TYPE {name} " in text for name in service.NAMES) == len(service.NAMES)
+    assert sum(f"# TYPE {name} " in text for name in service.HELP) == len(service.HELP)
     labels = f'gpu="{GPU}",direction="read"'
     for line in (
         f'gdsdeploy_cufile_operations_total{{kind="unit",name="train.service",{labels},path="compat"}} 3',

@@ -16,10 +16,14 @@ from gdsdeploy.model.rollout import FORWARD, Outcome, Step, Wave
 from gdsdeploy.rollout import page as rollout, progress as words
 from gdsdeploy.rollout.control import objection
 from gdsdeploy.rollout.machine import Status, first_status, fold
-from gdsdeploy.rollout.page import render
 from gdsdeploy.rollout.progress import WIDTH, bar, heartbeat, lines
 from tests.unit.rollout.rehearsed import SILENT, Play, run
 from tests.unit.sample_rollouts import BEGIN, ERROR, KEEPS, SECONDS, Story, large, plan, small
+
+
+def render(status: Status, *, live: bool = True) -> str:
+    return "".join(rollout.stream(status, live=live))
+
 
 GOLDEN = """\
 rollout 20261121T1054-7f3a: halted
@@ -283,7 +287,7 @@ def test_whatever_happens_can_be_shown(data: st.DataObject) -> None:
             if objection(kind, play.machine) is None:
                 play.say(kind, reason=data.draw(st.text()), **({"accept": ["a"]} if kind is Kind.RESUMED else {}))
     status = fold([Event(1, 0.0, Kind.PLANNED, data={"plan": play.plan.as_json()}), *play.events[1:]])
-    rollout.render(status)
+    render(status)
     document = json.loads(rollout.to_json(status))
     out = {name for name, host in play.machine.hosts.items() if host.out}
     assert {name for name, host in document["hosts"].items() if host["away"]} == out | play.machine.slots.down
@@ -313,7 +317,7 @@ class _Checker(HTMLParser):
 
 @pytest.mark.parametrize("story", [small(), large(600)], ids=["small", "large"])
 def test_the_page_stands_alone(story: Story) -> None:
-    text = rollout.render(fold(story.events), live=False)
+    text = render(fold(story.events), live=False)
     page = _Checker()
     page.feed(text)
     assert len(page.ids) == len(set(page.ids))
@@ -331,7 +335,7 @@ def test_hostile_names_and_words_are_text() -> None:
     story.say(Kind.OPENED, wave=HOSTILE)
     story.step(HOSTILE, Step.PREFLIGHT, error={**ERROR, "message": HOSTILE, "hint": f"`{HOSTILE}`"})
     story.say(Kind.OUTCOME, HOSTILE, outcome="refused", reason=HOSTILE)
-    text = rollout.render(fold(story.events), live=False)
+    text = render(fold(story.events), live=False)
     assert "<img" not in text
     assert "\x1b" not in text
     page = _Checker()
@@ -344,7 +348,7 @@ def test_hostile_names_and_words_are_text() -> None:
 
 
 def test_waves_and_their_times_need_no_script() -> None:
-    text = rollout.render(fold(small().events), live=False)
+    text = render(fold(small().events), live=False)
     rows = re.findall(r'<tr><th scope="row">(.*?)</th><td class="wide">(.*?)</td>(.*?)</tr>', text)
     waves = [(name, state, *re.findall(r">([^<]*)</td>", cells)) for name, state, cells in rows]
     # Name, state, hosts, done, failed, where it halts, how long it took.
@@ -357,7 +361,7 @@ def test_waves_and_their_times_need_no_script() -> None:
 
 
 def test_the_page_says_what_to_do() -> None:
-    text = rollout.render(fold(small().events), live=False)
+    text = render(fold(small().events), live=False)
     assert "4 of 8 hosts have the lock, 1 rolled-back, 1 lost, 2 not finished" in text
     assert "Run <code>gdsdeploy kmod preflight fleet.yml</code>" in text
     assert "&lt;nvfs-dma.c:412&gt; &amp;" in text
@@ -369,7 +373,7 @@ def test_a_host_that_is_out_of_work_is_brought_back_after_its_cause_was_found() 
     story.say(Kind.OPENED, wave="canary")
     story.upgrade("a", until=Step.APPLY, error={**ERROR, "message": "a: two\nlines \x1b[31m"})
     story.say(Kind.OUTCOME, "a", outcome="kept", reason="")
-    text = rollout.render(fold(story.events))
+    text = render(fold(story.events))
     assert "fleet.yml</code>\nLook at it and bring it back yourself" in text
     assert "two\nlines \ufffd[31m" in text, "lines stay lines, and nothing is obeyed"
 
@@ -380,7 +384,7 @@ def test_the_same_fault_is_shown_once() -> None:
     for host in hosts:
         story.step(host, Step.PREFLIGHT, error={**ERROR, "message": f"{host}: the disk of {host} is full"})
         story.say(Kind.OUTCOME, host, outcome="refused", reason="")
-    text = rollout.render(fold(story.events))
+    text = render(fold(story.events))
     assert text.count("the disk of HOST is full") == 1
 
 

@@ -44,7 +44,7 @@ def test_as_many_as_the_option_says(monkeypatch: pytest.MonkeyPatch, option: int
             counts.append(now)
             if now >= most:
                 full.set()
-        assert full.wait(20)
+        assert full.wait(300)
         time.sleep(0.1)
         with lock:
             now -= 1
@@ -54,7 +54,7 @@ def test_as_many_as_the_option_says(monkeypatch: pytest.MonkeyPatch, option: int
     if option is not None:
         endpoint.limit_connections(option)
     number = min(150, most * 3)
-    assert len(list(transport.fan_out(hosts(number), b"", [], timeout=30))) == number
+    assert len(list(transport.fan_out(hosts(number), b"", [], timeout=300))) == number
     assert max(counts) == most
 
 

@@ -72,7 +72,7 @@ print(json.dumps(outcome))
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("mounts")
     argv = ["unshare", "--mount", "--propagation", "private", sys.executable, "-c", PROGRAM, str(folder), str(ROOT)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False, start_new_session=True)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False, start_new_session=True)
     assert done.returncode == 0, done.stderr
     return {"folder": str(folder), **json.loads(done.stdout)}
 

@@ -58,7 +58,7 @@ def mounted(tmp_path_factory: pytest.TempPathFactory) -> tuple[HostFacts, Path]:
     done = subprocess.run(
         [*argv, ENCRYPT, COLLECT],
         cwd=ROOT, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return facts_from(json.loads(done.stdout)), folder

@@ -22,6 +22,7 @@ from gdsdeploy.model.rollout_settings import Drain
 from gdsdeploy.rollout import drain
 from gdsdeploy.rollout.drain import State, reason_of
 from gdsdeploy.run import which
+from tests.patience import wait_for
 
 REASON = reason_of("20261121T1054-7f3a", "driver 550.163.01 to 560.35.03")
 OTHER = reason_of("20261120T0900-0001", "driver 535.1 to 550.163.01")
@@ -532,7 +533,4 @@ class Server:
 
 
 def until(ready: Any) -> None:
-    end = time.monotonic() + 20
-    while not ready():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    assert wait_for(ready)

@@ -93,7 +93,7 @@ def in_thread(work: Callable[[], object]) -> Callable[[], object]:
     thread.start()
 
     def wait() -> object:
-        thread.join(30)
+        thread.join(300)
         assert ended, "it did not end"
         if isinstance(ended[0], BaseException):
             raise ended[0]
