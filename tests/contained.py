@@ -2,16 +2,22 @@
 
 Tests start virtual machines, containers and daemons, and mount filesystems.  All of them are in a process and mount
 namespace whose first process is this module's.  When the command ends, also by SIGKILL, the first process ends, and the
-kernel ends the others and drops their mounts.
+kernel ends the others and drops their mounts.  What runs of the host program as root write to their audit trail is in
+memory and is dropped, too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
 import sys
+from pathlib import Path
 from typing import NoReturn
 
+#: The folder of the audit trail.
+TRAIL = "/var/log/gdsdeploy"
 _UNSHARE = ("unshare", "--pid", "--mount", "--fork", "--kill-child=KILL", "--mount-proc", "--")
 
 
@@ -24,6 +30,8 @@ def contain(command: list[str]) -> NoReturn:
 
 def first(command: list[str]) -> int:
     """Be the namespace's first process until the command ends; returns its exit status."""
+    Path(TRAIL).mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0755", "tests", TRAIL], check=True)
     child = os.fork()
     if child == 0:
         # Shells ignore Ctrl-C for what they start in the background, and tests interrupt programs.
@@ -35,6 +43,9 @@ def first(command: list[str]) -> int:
     while True:
         process, status = os.wait()
         if process == child:
+            subprocess.run(["umount", "--lazy", TRAIL], check=False)
+            with contextlib.suppress(OSError):  # Somebody else's trail is there.
+                Path(TRAIL).rmdir()
             return os.waitstatus_to_exitcode(status) % 256
 
 

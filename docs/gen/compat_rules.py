@@ -1,7 +1,7 @@
 """Every shipped rule as JSON: ``python -m docs.gen.compat_rules > gdsdeploy/host/data/compat.json``.
 
-They are those of compat.yml, those that the releases in cuda.yml and the packages in debian.yml make, and those that
-kernel_changes.yml and tags.yml make together.
+They are those of compat.yml, those that the releases in cuda.yml, the packages in debian.yml and the builds in rhel.yml
+make, and those that kernel_changes.yml and tags.yml make together.
 """
 
 from __future__ import annotations
@@ -183,6 +183,29 @@ def of_debian(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             }
 
 
+def of_rhel(kernels: dict[str, str], builds: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The rules about what was built for RHEL's kernels, which the rows of rhel.yml make; its head describes them."""
+    for row in builds:
+        (module,) = [each for each in _MODULES if each in row]
+        origin, name = _MODULES[module]
+        yield {
+            "id": f"{name}-rhel-{row['id']}",
+            "says": row["says"],
+            "known": "documentation",
+            "source": row["source"],
+            "when": {
+                module: row[module],
+                "kernel": [kernels[release] for release in row["releases"]],
+                # Neither the real-time build nor Oracle's UEK.
+                "kernel_flavour": ["kernel", "64k"],
+                origin: "!=debian, !=ubuntu",
+                **({"flavour": row["flavour"]} if "flavour" in row else {}),
+            },
+            "needs": {module: ">=0"},
+            "settles": True,
+        }
+
+
 def _fixed(name: str, seen: Seen, tags: Tags) -> str:
     """The first release of each branch that knows it and whose later ones do; the newest branches are one."""
     released = [version for versions in tags.tags.values() for version in versions]
@@ -203,9 +226,9 @@ def table() -> str:
     """One rule on each line, without empty fields."""
     files = {
         name: yamlfile.shipped(resources.files(lock).joinpath(f"{name}.yml").read_text(encoding="utf-8"))
-        for name in ("compat", "cuda", "debian")
+        for name in ("compat", "cuda", "debian", "rhel")
     }
-    made = (*of_releases(files["cuda"]), *of_kernel_changes(), *of_debian(files["debian"]))
+    made = (*of_releases(files["cuda"]), *of_kernel_changes(), *of_debian(files["debian"]), *of_rhel(**files["rhel"]))
     rules = _checked([*files["compat"]["rules"], *made])
     rows = ({key: value for key, value in asdict(rule).items() if value} for rule in rules)
     return "[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n]\n"

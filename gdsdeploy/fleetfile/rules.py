@@ -82,11 +82,14 @@ class Block(Model):
     warns: Conditions = Field(default_factory=dict)
     doubts: Conditions = Field(default_factory=dict)
     fixed: str = ""
+    settles: bool = False
 
     @model_validator(mode="after")
     def _one_effect(self) -> Self:
         if sum(map(bool, (self.needs, self.refuses, self.warns, self.doubts))) != 1:
             raise ValueError("a rule has exactly one of needs, refuses, warns and doubts")
+        if self.settles and not self.needs:
+            raise ValueError("settles goes with needs only")
         return self
 
     def rule(self, place: str = "") -> Rule:

@@ -231,8 +231,8 @@ def _is_about(record: PreflightRecord, combination: Combination, subject: str) -
 
 def is_build(verdict: Verdict, subject: str) -> bool:
     """Whether it is about building ``subject``: the driver for a kernel, or nvidia-fs for a kernel or a driver."""
-    parts = {part for part in ("kernel", "driver", NVIDIA_FS) for each in verdict.subjects if each.startswith(part)}
-    return subject in parts and len(parts) > 1 and (NVIDIA_FS in parts) == (subject == NVIDIA_FS)
+    parts = rules.built_parts(verdict)
+    return subject in parts and (NVIDIA_FS in parts) == (subject == NVIDIA_FS)
 
 
 def path_of(ingredients: str) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import groups
+from tests import contained, groups
 
 ROOT = Path(__file__).parents[2]
 #: This project's settings and hooks, for a test module anywhere.
@@ -27,7 +27,7 @@ def test_hosts():
     subprocess.run(["mount", "-t", "tmpfs", "none", folder / "mount"], check=True)
     subprocess.Popen(["setsid", "sh", "-c", "exec sleep " + os.environ["SECONDS_OF_DAEMON"]])
     (folder / "run").write_text(os.environ["GDSDEPLOY_TESTS_RUN"])
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -100,3 +100,10 @@ def test_each_machine_group_is_in_one_shard_and_has_modules() -> None:
     for name, group in groups.MACHINES.items():
         for pattern in group.modules:
             assert list((ROOT / "tests").glob(pattern)), f"{name}: {pattern}"
+
+
+def test_the_audit_trail_of_a_run_ends_with_it() -> None:
+    mark = Path(contained.TRAIL, f"test-{os.getpid()}")
+    argv = [sys.executable, "-m", "tests.contained", "touch", str(mark)]
+    assert subprocess.run(argv, cwd=ROOT, check=False).returncode == 0
+    assert not mark.exists()

@@ -160,7 +160,7 @@ def test_a_package_that_was_built_again_is_not_installed(
         (www / f"{name}.json").write_text(json.dumps(document(www, server, folder)))
     argv = in_place(PREPARE, www, "sh", "-euc", APPLY, over=("etc", "var", "srv"), processes=True)
     done = subprocess.run(
-        argv, env=environment(tmp_path, plugins), capture_output=True, text=True, check=False, timeout=300
+        argv, env=environment(tmp_path, plugins), capture_output=True, text=True, check=False, timeout=1800
     )
     answers = {name: json.loads((www / f"{name}.answer").read_text()) for name in ("rebuilt", "locked")}
     assert answers["locked"]["error"] is None, answers["locked"]["error"]
@@ -194,7 +194,7 @@ def test_the_record_of_keys_is_settled_by_a_run_that_installs_nothing(
     hostapp.build(www / "host.pyz")
     (www / "desired.json").write_text(json.dumps(document(www, server)))
     argv = in_place(PREPARE, www, "sh", "-euc", STOPPED, over=("etc", "var", "srv"), processes=True)
-    subprocess.run(argv, env=environment(tmp_path, plugins), capture_output=True, check=True, timeout=300)
+    subprocess.run(argv, env=environment(tmp_path, plugins), capture_output=True, check=True, timeout=1800)
     resources = json.loads((www / "stopped.answer").read_text())["resources"]
     assert [resource["changes"] for resource in resources] == [[]] * 4
     assert (www / "stopped.keys").read_text() == (www / "whole.keys").read_text()

@@ -281,6 +281,8 @@ class Rule:
     warns: Conditions = field(default_factory=dict)
     doubts: Conditions = field(default_factory=dict)
     fixed: str = ""
+    #: of needs: whether it outweighs doubts about the same build
+    settles: bool = False
     #: file:line of a rule of the fleet
     place: str = ""
 
@@ -348,8 +350,10 @@ def judge(combination: Combination, rules: Iterable[Rule]) -> List[Verdict]:
 
     A rule speaks only if all its subjects are decided, none that it needs or refuses is absent, and its ``when``
     holds; so a combination can be judged while it is still being chosen.  Nor does it speak where versions don't tell.
+    Doubts about a build that a rule settles are left out.
     """
     verdicts: List[Verdict] = []
+    settled: List[FrozenSet[str]] = []
     for rule in rules:
         if not rule.looks_at <= combination.keys() or _all(rule.when, combination) is not True:
             continue
@@ -363,7 +367,17 @@ def judge(combination: Combination, rules: Iterable[Rule]) -> List[Verdict]:
         broken = REFUSED if rule.needs or rule.refuses else WARNED if rule.warns else UNKNOWN
         kind = FITS if meets is bool(rule.needs) else broken
         verdicts.append(_verdict(rule, kind, combination, (*rule.when, *effect)))
-    return verdicts
+        if rule.settles and kind == FITS:
+            settled.append(built_parts(verdicts[-1]))
+    builds = [built_parts(verdict) if settled and verdict.kind == UNKNOWN else frozenset() for verdict in verdicts]
+    return [each for each, parts in zip(verdicts, builds) if not parts or not any(parts <= known for known in settled)]
+
+
+def built_parts(verdict: Verdict) -> FrozenSet[str]:
+    """Which of kernel, driver and nvidia_fs a build that it is about is made of; empty: it is about none."""
+    parts = ("kernel", "driver", "nvidia_fs")
+    found = frozenset(part for part in parts for subject in verdict.subjects if subject.startswith(part))
+    return found if len(found) > 1 else frozenset()
 
 
 def _verdict(rule: Rule, kind: str, combination: Combination, subjects: Iterable[str]) -> Verdict:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from docs.gen.compat_rules import load, of_debian, of_kernel_changes
+from docs.gen.compat_rules import load, of_debian, of_kernel_changes, of_rhel
 from gdsdeploy import lock
 from gdsdeploy.errors import RepositoryUntrusted
 from gdsdeploy.files import yamlfile
@@ -58,13 +58,50 @@ def against(rule: str, change: dict[str, str]) -> bool:
 
 
 def test_every_rule_has_its_cases() -> None:
-    """Those that programs wrote have theirs in test_kernel_changes.py, too; those about Debian's packages below."""
+    """Those that programs wrote have theirs in test_kernel_changes.py, too; those of debian.yml and rhel.yml below."""
     ids = {rule.id for rule in SHIPPED}
-    assert ids - {rule["id"] for rule in (*of_kernel_changes(), *of_debian(DEBIAN))} <= set(CASES) <= ids
+    made = {rule["id"] for rule in (*of_kernel_changes(), *of_debian(DEBIAN), *of_rhel(**RHEL))}
+    assert ids - made <= set(CASES) <= ids
 
 
-#: What the changelogs of Debian's packages say.
-DEBIAN = yamlfile.shipped(resources.files(lock).joinpath("debian.yml").read_text(encoding="utf-8"))
+#: What the changelogs of Debian's packages say, and what is known of RHEL's kernels.
+DEBIAN, RHEL = (
+    yamlfile.shipped(resources.files(lock).joinpath(f"{name}.yml").read_text(encoding="utf-8"))
+    for name in ("debian", "rhel")
+)
+
+
+@pytest.mark.parametrize("row", RHEL["builds"], ids=lambda row: row["id"])
+def test_a_build_for_rhel_speaks_for_each_of_its_releases_and_leaves_no_doubt(row: dict[str, Any]) -> None:
+    module = "driver" if "driver" in row else "nvidia_fs"
+    versions = [row[module]] if isinstance(row[module], str) else row[module]
+    for version, release in itertools.product(versions, row["releases"]):
+        first = re.findall("[0-9.]+", version)[0]
+        about = {module: first, f"{module}_origin": "nvidia", "flavour": row.get("flavour", "open")}
+        facts: Combination = {"kernel": f"{RHEL['kernels'][release]}.9.1", "kernel_flavour": "kernel", **about}
+        verdicts = {v.rule: v.kind for v in judge(facts) if v.subjects >= {module, "kernel"}}
+        assert any(rule.endswith(f"-rhel-{row['id']}") for rule in verdicts), (first, release)
+        assert compat.UNKNOWN not in verdicts.values(), (first, release)
+
+
+def test_what_settles_a_build_outweighs_doubts_about_it_and_nothing_else() -> None:
+    def rule(ident: str, when: str, **effect: Any) -> Rule:
+        return Rule(ident, "Says.", "measured", "", when={when: ("1",)}, **effect)
+
+    any_driver = {"driver": (">=0",)}
+    rules = [
+        rule("build", "kernel", doubts=any_driver),
+        rule("refused", "kernel", refuses=any_driver),
+        rule("warned", "kernel", warns=any_driver),
+        rule("driver-alone", "driver_origin", doubts=any_driver),
+        rule("nvidia-fs", "nvidia_fs", doubts=any_driver),
+        rule("settles", "kernel", needs=any_driver, settles=True),
+    ]
+    facts: Combination = {"driver": "1", "driver_origin": "1", "kernel": "1", "nvidia_fs": "1"}
+    assert {v.rule for v in judge(facts, rules)} == {rule.id for rule in rules} - {"build"}
+    assert "build" in {v.rule for v in judge({**facts, "kernel": "1", "driver": "1"}, rules[:-1])}
+    broken = rule("settles", "kernel", needs={"driver": (">=2",)}, settles=True)
+    assert {"build", "settles"} <= {v.rule for v in judge(facts, [*rules[:-1], broken])}
 
 
 @pytest.mark.parametrize(
@@ -249,6 +286,7 @@ def test_every_rule_is_one_sentence_with_a_source(rule: Rule) -> None:
         ({"when": {"kernel_flavour": ">=generic"}}, "kernel_flavour: words are compared, so '>=generic' is none"),
         ({"when": {"driver_origin": "==nvidia"}}, "driver_origin: words are compared, so '==nvidia' is none"),
         ({"needs": {}}, "exactly one of needs, refuses, warns and doubts"),
+        ({"needs": {}, "doubts": {"driver": "1"}, "settles": True}, "settles goes with needs only"),
         ({"refuses": {"driver": "1"}}, "exactly one of needs, refuses, warns and doubts"),
         ({"because": "x"}, "Extra inputs"),
         ({"known": "heard"}, "measured"),
