@@ -248,8 +248,7 @@ class Judged:
     @property
     def unjudged(self) -> list[tuple[str, str]]:
         """The pairs that no rule speaks about."""
-        ids = {verdict.rule for verdict in self.verdicts}
-        return [pair for pair, rule in compat.PAIRS.items() if rule.id in ids]
+        return [pair for pair, rule in compat.PAIRS.items() if (rule.id, UNKNOWN) in self.says]
 
     @cached_property
     def kind(self) -> str:
@@ -259,12 +258,12 @@ class Judged:
 
     @cached_property
     def says(self) -> tuple[tuple[str, str], ...]:
-        """(rule or pair, kind) of all that doesn't fit."""
+        """(rule, kind) of all that doesn't fit."""
         return tuple((verdict.rule, verdict.kind) for verdict in self.verdicts if verdict.kind != FITS)
 
     @cached_property
     def decides(self) -> frozenset[str]:
-        """Rules of the set's kind, and pairs that no rule speaks about; nothing where all fits."""
+        """Rules of the set's kind; nothing where all fits."""
         return frozenset(name for name, kind in self.says if kind == self.kind)
 
 
