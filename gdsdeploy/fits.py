@@ -23,6 +23,7 @@ from gdsdeploy.host.kmod.flavour import flavour_of, has_nvme_hooks
 from gdsdeploy.host.model import compat
 from gdsdeploy.host.model.compat import FITS, KINDS, REFUSED, UNKNOWN, WARNED, Rule, Value, Verdict, version_order
 from gdsdeploy.preflight.record import kept, with_records
+from gdsdeploy.proposal.observe import gpu_class
 
 if TYPE_CHECKING:
     from gdsdeploy.host.facts import HostFacts
@@ -177,7 +178,10 @@ def _words(subject: str, text: str) -> Sequence[str]:
         if word == ALL and subject in WORDS:
             return words
         if not _WORD.fullmatch(word) or word not in words:
-            near = did_you_mean(word, words) or (f"; there are {', '.join(words)}" if subject in WORDS else "")
+            # H100 is a model, hopper its class.
+            model = gpu_class([text.upper()]) if subject == "gpu" else ""
+            near = f"; its class is {model!r}" if model else did_you_mean(word, words)
+            near = near or (f"; there are {', '.join(words)}" if subject in WORDS else "")
             raise NameUnknown(f"{shown(subject)}: there is no {text!r}{near}")
         return (word,)
     if text == ALL and subject in PARTS:
@@ -244,8 +248,7 @@ class Judged:
     @property
     def unjudged(self) -> list[tuple[str, str]]:
         """The pairs that no rule speaks about."""
-        ids = {verdict.rule for verdict in self.verdicts}
-        return [pair for pair, rule in compat.PAIRS.items() if rule.id in ids]
+        return [pair for pair, rule in compat.PAIRS.items() if (rule.id, UNKNOWN) in self.says]
 
     @cached_property
     def kind(self) -> str:
@@ -255,12 +258,12 @@ class Judged:
 
     @cached_property
     def says(self) -> tuple[tuple[str, str], ...]:
-        """(rule or pair, kind) of all that doesn't fit."""
+        """(rule, kind) of all that doesn't fit."""
         return tuple((verdict.rule, verdict.kind) for verdict in self.verdicts if verdict.kind != FITS)
 
     @cached_property
     def decides(self) -> frozenset[str]:
-        """Rules of the set's kind, and pairs that no rule speaks about; nothing where all fits."""
+        """Rules of the set's kind; nothing where all fits."""
         return frozenset(name for name, kind in self.says if kind == self.kind)
 
 

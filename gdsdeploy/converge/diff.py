@@ -202,7 +202,7 @@ def foreign_of(report: Mapping[str, Any]) -> Foreign:
 
 
 def _require_known(change: Change) -> None:
-    if change.kind not in registry.kinds() or change.disruption not in DISRUPTIONS:
+    if change.kind not in registry.words("kinds") or change.disruption not in DISRUPTIONS:
         raise ValueError(f"unknown kind of change: {change.kind[:40]!a} ({change.disruption[:40]!a})")
 
 
@@ -213,12 +213,12 @@ _DIGEST = "sha256:"
 
 def action_words(change: Change) -> str:
     """What is done."""
-    return registry.kinds()[change.kind].format(change.subject)
+    return registry.words("kinds")[change.kind].format(change.subject)
 
 
 def before_words(change: Change) -> str:
     """What the host has now."""
-    words = registry.reasons().get(change.reason)
+    words = registry.words("reasons").get(change.reason)
     if words is not None:
         return words.format(_short(change.before), by=change.by)
     return _short(change.before) or ("not installed" if change.kind == "install" else change.reason or "nothing")
@@ -241,7 +241,7 @@ def grouped(changes: Sequence[Change]) -> Iterator[list[Change]]:
 
 def sentence(group: Sequence[Change]) -> str:
     """What is done by changes of one kind."""
-    return registry.kinds()[group[0].kind].format(first_few([change.subject for change in group], _NAMED))
+    return registry.words("kinds")[group[0].kind].format(first_few([change.subject for change in group], _NAMED))
 
 
 def change_to_json(change: Change) -> dict[str, Any]:

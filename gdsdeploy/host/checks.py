@@ -37,12 +37,8 @@ def run(facts: HostFacts, expectation: Expectation) -> List[Finding]:
     return [finding for check in listed() for finding in _run(check, facts, expectation)]
 
 
-def needing_expectation(facts: HostFacts, expectation: Expectation) -> List[str]:
-    """Ids of the checks that aren't judged because nothing says what the host should be."""
-    return [check.id for check in listed() if _needs_expectation(check, facts, expectation)]
-
-
 def _needs_expectation(check: Check, facts: HostFacts, expectation: Expectation) -> bool:
+    """Whether it isn't judged because nothing says what the host should be."""
     try:
         _answers(check, facts, expectation)
     except NeedsExpectationError:
@@ -130,7 +126,7 @@ def text(expectation: Expectation, facts: HostFacts, findings: Sequence[Finding]
         for finding in by_verdict[verdict]:
             lines += _block(finding)
     lines += aligned([(WORDS[PASS], finding.check, finding.found) for finding in by_verdict[PASS]])
-    unjudged = needing_expectation(facts, expectation)
+    unjudged = [check.id for check in listed() if _needs_expectation(check, facts, expectation)]
     skipped = [finding.check for finding in by_verdict[NOT_APPLICABLE] if finding.check not in unjudged]
     for word, checks in (("needs an expectation", unjudged), (WORDS[NOT_APPLICABLE], skipped)):
         lines += [f"{word}  {', '.join(checks)}"] if checks else []

@@ -69,7 +69,7 @@ def explain(facts: HostFacts, runs: Sequence[Tuple[str, str]], path: str = "") -
         host=if_known(lambda: facts.name, "this host"),
         collected_at=facts.collected_at,
         runs=tuple(runs),
-        first=_first(facts),
+        first=weigh([gpu.present(facts), modules.loaded(facts, facts.driver.module)]).causes[:1],
         mounts=mounts,
         kinds=() if path else kinds(facts),
         unseen=tuple(dict.fromkeys(_unseen(facts, mounts))),
@@ -77,10 +77,6 @@ def explain(facts: HostFacts, runs: Sequence[Tuple[str, str]], path: str = "") -
         release=_release(facts),
         programs=known(lambda: tuple(filter(is_listed, programs(facts, own)))),
     )
-
-
-def _first(facts: HostFacts) -> Tuple[Cause, ...]:
-    return weigh([gpu.present(facts), modules.loaded(facts, facts.driver.module)]).causes[:1]
 
 
 def _release(facts: HostFacts) -> str:

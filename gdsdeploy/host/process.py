@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, replace
-from typing import IO, Callable, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Tuple, Union
+from typing import IO, Any, Callable, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Tuple, Union
 
 #: Bytes kept of each of stdout and stderr; the rest is read and dropped, so the program never blocks on a full pipe.
 OUTPUT_LIMIT = 16 * 1024 * 1024
@@ -92,6 +92,11 @@ def run(
         env = {**{name: None for name in os.environ if name not in inherited}, **(env or {})}
     output = _run(argv, timeout, env, cwd, stdin, data, target)
     return replace(output, stdout=b"".join(stdout).decode("utf-8", "replace"))
+
+
+def end_by_signal(number: int, _frame: Any) -> NoReturn:
+    """What a signal's handler does: what was begun is taken back, and the status is a shell's."""
+    raise SystemExit(128 + number)
 
 
 @contextlib.contextmanager
@@ -280,7 +285,7 @@ def of_root(folder: str, *, for_all: bool = False) -> str:
     for_all: allow a folder with the sticky bit, such as /tmp.
     """
     real = place = os.path.realpath(folder) if os.path.isabs(folder) else ""
-    try:
+    with contextlib.suppress(OSError):
         while place:
             state = os.stat(place)
             sticky = state.st_mode & stat.S_ISVTX and (for_all or place != real)
@@ -289,8 +294,6 @@ def of_root(folder: str, *, for_all: bool = False) -> str:
             if place == "/":
                 return real
             place = os.path.dirname(place)
-    except OSError:
-        pass
     return ""
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -111,12 +112,7 @@ def record(words: Sequence[str], run: Callable[[], int]) -> int:
 
 def verb_of(words: Sequence[str]) -> str:
     """The verb and what it is applied to, up to the first option: ``gate run``, ``apply cufile``."""
-    names = []
-    for word in words[:2]:
-        if not _WORD.fullmatch(word):
-            break
-        names.append(word)
-    return " ".join(names) or _ODD
+    return " ".join(itertools.takewhile(_WORD.fullmatch, words[:2])) or _ODD
 
 
 def tail() -> str:

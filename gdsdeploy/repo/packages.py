@@ -85,15 +85,16 @@ class _Rpm(Order):
         if not offered or not relation:
             return True
         have, need = rpm(version), rpm(bound)
-        sense = have.compare(need, release=bool(have.release and need.release))
-        if sense == 0 and bool(have.release) != bool(need.release):
+        parts = 3 if have.release and need.release else 2
+        one, other = have[:parts], need[:parts]
+        if one == other and bool(have.release) != bool(need.release):
             # A side without a release means any release of its version.
             open_side = relation if have.release else offered
             if "=" in open_side:
                 return True
-        if sense < 0:
+        if one < other:
             return ">" in offered or "<" in relation
-        if sense > 0:
+        if one > other:
             return "<" in offered or ">" in relation
         return any(sign in offered and sign in relation for sign in "<=>")
 

@@ -38,14 +38,15 @@ from gdsdeploy.zipapp import hostapp
 PROGRAM = "/build/gdsdeploy-host.pyz"
 #: Only the unit that exports nvidia_p2p_*, as `kmod build nvidia-fs --ahead` does it; argv: release, version, flavour.
 UNIT = f"""
-import json, sys
+import json, os, sys
 sys.path.insert(0, "{PROGRAM}")
 from gdsdeploy.host.build.kbuild import BuildContext, BuildRequest
-from gdsdeploy.host.build.kbuild import Log, cores
+from gdsdeploy.host.build.kbuild import Log
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.kmod.files import find_trees, select
 release, version, flavour = sys.argv[1:]
-job = BuildRequest(Kernel(release), select(find_trees(), version, flavour), jobs=cores(), ahead=True)
+tree = select(find_trees(), version, flavour)
+job = BuildRequest(Kernel(release), tree, jobs=len(os.sched_getaffinity(0)), ahead=True)
 found = BuildContext(job, "/build").versions(Log("/build/unit.log")).extra
 print(json.dumps({{name: export.crc for name, export in found.items()}}))
 """

@@ -59,13 +59,9 @@ def observe(host: ManagedHost) -> Optional[Group]:
         return None
     end = lines.index("", 2) if "" in lines[2:] else len(lines)
     # Slaves have a name and a link each, and in each choice a path.
-    rows = lines[end + 1 :]
     step = 2 + (end - 2) // 2
-    choices = {}
-    for number in range(0, len(rows) - 1, step):
-        priority = _PRIORITY.fullmatch(rows[number + 1])
-        if rows[number].startswith("/") and priority:
-            choices[rows[number]] = int(priority[1])
+    rows = zip(lines[end + 1 :: step], map(_PRIORITY.fullmatch, lines[end + 2 :: step]))
+    choices = {path: int(priority[1]) for path, priority in rows if path.startswith("/") and priority}
     return Group(lines[0] == "auto", choices, _readlink(host, _CHOICE), _readlink(host, LINK) == _CHOICE)
 
 
@@ -139,11 +135,6 @@ def leave(host: ManagedHost) -> None:
 def _readlink(host: ManagedHost, path: str) -> str:
     place = beside(host.root, path)
     return os.readlink(place) if os.path.islink(place) else ""
-
-
-def is_there(host: ManagedHost) -> bool:
-    """Whether this host has the tool."""
-    return any(host.exists(f"{folder}/update-alternatives") for folder in ("/usr/sbin", "/usr/bin"))
 
 
 def _argv(host: ManagedHost, *words: str) -> List[str]:

@@ -66,7 +66,7 @@ class Cufile(FileResource[Desired]):
         observed = super().observe(host, desired)
         observed["log_dir"] = host.entry(desired.log_dir)
         observed["alternatives"] = group
-        observed["tool"] = desired.path == alternatives.LINK and alternatives.is_there(host)
+        observed["tool"] = desired.path == alternatives.LINK and host.has_program("update-alternatives")
         observed[alternatives.OWN] = host.entry(alternatives.OWN)
         return observed
 

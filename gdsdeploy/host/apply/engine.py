@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from .. import derived
 from ..errors import ApplyError, CannotTellError, DesiredError, HostError
@@ -133,31 +132,25 @@ def _check(host: ManagedHost, target: DesiredResource, pending: Sequence[Change]
 
 def _apply(host: ManagedHost, target: DesiredResource, *, diff: bool) -> Result:
     result = Result(target.name)
-    with _failing(target.name), host.changing():
-        observed = target.resource.observe(host, target.desired)
-        _refuse(target.resource.refusals(target.desired, observed))
-        changes = _with_resource(target, target.resource.changes(target.desired, observed))
-        if diff:
-            result.diffs = _diffs(host, target, changes)
-        things = target.resource.derives(host, target.desired) if changes else ()
-        with derived.remaking(things, host.root):
-            for change in changes:
-                target.resource.apply(host, target.desired, change)
-                result.changes.append(change)
-            target.resource.settle(host, target.desired, result.changes)
-        result.report = target.resource.report(target.desired, observed)
-    return result
-
-
-@contextlib.contextmanager
-def _failing(name: str) -> Iterator[None]:
-    """What the resource ``name`` couldn't read or write, as an ApplyError."""
     try:
-        yield
+        with host.changing():
+            observed = target.resource.observe(host, target.desired)
+            _refuse(target.resource.refusals(target.desired, observed))
+            changes = _with_resource(target, target.resource.changes(target.desired, observed))
+            if diff:
+                result.diffs = _diffs(host, target, changes)
+            things = target.resource.derives(host, target.desired) if changes else ()
+            with derived.remaking(things, host.root):
+                for change in changes:
+                    target.resource.apply(host, target.desired, change)
+                    result.changes.append(change)
+                target.resource.settle(host, target.desired, result.changes)
+            result.report = target.resource.report(target.desired, observed)
     except CannotTellError as error:
-        raise ApplyError(f"{name}: {error}", error.hint, error.kind) from None
+        raise ApplyError(f"{target.name}: {error}", error.hint, error.kind) from None
     except OSError as error:
-        raise io_error(str(error.filename or name), error) from None
+        raise io_error(str(error.filename or target.name), error) from None
+    return result
 
 
 def _refusals(host: ManagedHost, target: DesiredResource) -> List[Refusal]:

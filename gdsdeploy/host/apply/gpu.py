@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any, Dict, List, Sequence
 
@@ -26,12 +27,9 @@ def users(root: str = "/") -> Dict[str, Any]:
 
 def open_files(root: str = "/", devices: Sequence[str] = DEVICES) -> List[Dict[str, Any]]:
     """Processes with an open or mapped device file: ``[{"pid", "program", "files"}]``; all of them only as root."""
-    users = []
-    for pid in sorted(int(name) for name in list_folder(root, "/proc") if name.isdigit()):
-        files = sorted({path for path in _open_paths(root, pid) if path.startswith(tuple(devices))})
-        if files:
-            users.append({"pid": pid, "program": program(pid, root), "files": files})
-    return users
+    pids = sorted(int(name) for name in list_folder(root, "/proc") if name.isdigit())
+    opened = {pid: sorted({p for p in _open_paths(root, pid) if p.startswith(tuple(devices))}) for pid in pids}
+    return [{"pid": pid, "program": program(pid, root), "files": files} for pid, files in opened.items() if files]
 
 
 def _open_paths(root: str, pid: int) -> List[str]:
@@ -39,16 +37,12 @@ def _open_paths(root: str, pid: int) -> List[str]:
     folder = f"/proc/{pid}/fd"
     place = inside(root, folder)
     for name in list_folder(root, folder):
-        try:
+        # It may have ended, or closed the file, meanwhile.
+        with contextlib.suppress(OSError):
             paths.append(os.readlink(os.path.join(place, name)))
-        except OSError:
-            # It ended, or closed the file, meanwhile.
-            continue
-    for line in read_text(root, f"/proc/{pid}/maps").splitlines():
-        # A mapping outlives its descriptor, and holds the device as well.
-        path = line.partition(" /")[2]
-        if path:
-            paths.append("/" + path)
+    # A mapping outlives its descriptor, and holds the device as well.
+    mapped = (line.partition(" /")[2] for line in read_text(root, f"/proc/{pid}/maps").splitlines())
+    paths += ["/" + path for path in mapped if path]
     return [path[: -len(" (deleted)")] if path.endswith(" (deleted)") else path for path in paths]
 
 

@@ -110,6 +110,10 @@ class ManagedHost:
         """Whether there is anything at ``path``, links followed."""
         return os.path.exists(inside(self.root, path))
 
+    def has_program(self, name: str) -> bool:
+        """Whether an administrator's program is there."""
+        return any(self.exists(f"{folder}/{name}") for folder in ("/usr/sbin", "/sbin", "/usr/bin", "/bin"))
+
     def target(self, path: str) -> str:
         """Where a link to a folder leads, as a path of this host; anything else is its own."""
         try:
@@ -148,14 +152,6 @@ class ManagedHost:
         output = process.run(argv, seconds, env=env)
         self.forget()
         return output
-
-    def attempt_whole(self, argv: Sequence[str], seconds: float, env: Mapping[str, str] = {}) -> Output:
-        """The same for a program that is never cut off: Ctrl-C and SIGTERM wait until it has ended.
-
-        A package manager that is killed leaves packages half-installed.
-        """
-        with process.defer_signals():
-            return self.attempt(argv, seconds, env)
 
     def forget(self) -> None:
         """Empty the cache, because something has changed."""

@@ -65,7 +65,7 @@ class Imex(FileResource[Desired]):
 
     def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
         if change.kind == "restart":
-            services.restart(host, change.subject)
+            services.systemctl(host, "restart", change.subject)
         elif change.reason in ("restore", "not-recorded"):
             take_back(host, change.subject)
         else:
@@ -93,7 +93,7 @@ def restart_changes(host: ManagedHost, *, differs: bool) -> List[Change]:
 def restart(host: ManagedHost) -> None:
     """Have IMEX read the nodes from before; where it doesn't start with those, it has no domain.  Raises ApplyError."""
     try:
-        services.restart(host, UNIT)
+        services.systemctl(host, "restart", UNIT)
     except ApplyError as error:
         if _is_active(host):
             raise

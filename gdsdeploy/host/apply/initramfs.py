@@ -55,7 +55,7 @@ def rebuild(host: ManagedHost, release: str) -> None:
         for path in paths:
             # Without a path, dracut's own choice may be another file than the one that boots.
             host.run(["dracut", "--force", path, release], _SECONDS)
-    elif _has(host, "update-initramfs"):
+    elif host.has_program("update-initramfs"):
         host.run(["update-initramfs", "-u", "-k", release], _SECONDS)
     else:
         raise ApplyError(
@@ -66,10 +66,10 @@ def rebuild(host: ManagedHost, release: str) -> None:
 
 def _is_dracuts(host: ManagedHost) -> bool:
     """Ubuntu 26.04 has dracut; update-initramfs may be there too, and then changes nothing that boots."""
-    if not _has(host, "dracut"):
+    if not host.has_program("dracut"):
         return False
     hooks = [name for name in ("dracut", "initramfs-tools") if host.exists(_HOOK.format(name))]
-    return hooks != ["initramfs-tools"] or not _has(host, "update-initramfs")
+    return hooks != ["initramfs-tools"] or not host.has_program("update-initramfs")
 
 
 def of_kernel(release: str) -> Thing:
@@ -110,10 +110,6 @@ def revert(host: ManagedHost, patterns: Sequence[str], *, carried: bool) -> List
             # Another resource may still have a file in it.
             derived.settle([thing], host.root, keep=any(map(host.exists, CARRIED)))
     return changes + images_due
-
-
-def _has(host: ManagedHost, program: str) -> bool:
-    return any(host.exists(f"{folder}/{program}") for folder in ("/usr/sbin", "/sbin", "/usr/bin", "/bin"))
 
 
 D = TypeVar("D")

@@ -98,7 +98,7 @@ class Loaded(Resource[Desired]):
             # It fails if it can't load a module of the site's own; the check boot.autoload judges that.
             host.attempt(["systemctl", "restart", _LOADER], _SECONDS)
         elif change.kind == "start":
-            services.start(host, change.subject)
+            services.systemctl(host, "start", change.subject)
         else:
             unit = desired.units.get(change.subject, "")
             host.run(["systemctl", "start", unit] if unit else ["modprobe", change.subject], _SECONDS)

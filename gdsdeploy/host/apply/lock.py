@@ -57,13 +57,10 @@ def holder(path: str = PATH) -> Dict[str, Any]:
     Takes no lock and makes no file.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+            entry = _read(file.fileno())
     except OSError:
         return {"run": "", "who": "", "works": False}
-    try:
-        entry = _read(fd)
-    finally:
-        os.close(fd)
     # Without an end it works now, or was killed.
     works = bool(entry) and not entry.get("until") and os.path.isdir(f"/proc/{entry.get('pid')}")
     is_reserved = works or (bool(entry.get("run")) and _is_leased(entry, time.time()))
@@ -94,12 +91,10 @@ def _is_leased(holder: Dict[str, Any], now: float) -> bool:
 
 
 def _read(fd: int) -> Dict[str, Any]:
-    try:
+    with contextlib.suppress(ValueError):
         value = json.loads(os.pread(fd, 4096, 0).decode("utf-8") or "{}")
         if isinstance(value, dict) and isinstance(value.get("until", 0.0), (int, float)):
             return value
-    except ValueError:
-        pass
     return {}
 
 

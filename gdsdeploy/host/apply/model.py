@@ -84,7 +84,7 @@ INSTALLS = ("install", "upgrade", "downgrade")
 class Change:
     """One change of a host.
 
-    ``kind``: one of ``registry.kinds()``.  Programs branch on it, never on a sentence.
+    ``kind``: one of ``registry.words("kinds")``.  Programs branch on it, never on a sentence.
     ``before`` and ``after``: versions, ``sha256:…``, modes or states; empty where there is nothing.
     ``reason``: an id such as ``missing``, ``content``, ``mode``, ``version``, ``not-held``; see docs/apply.md.
     """

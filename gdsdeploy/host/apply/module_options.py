@@ -56,11 +56,9 @@ class ModuleOptions(CarriedFiles[Desired]):
 
 def text(options: Dict[str, Dict[str, str]]) -> str:
     """The text of the file."""
-    lines = [f"# {files.MARK}; changes here are overwritten."]
-    for module, values in sorted(options.items()):
-        words = " ".join(f"{name}={value}" for name, value in sorted(values.items()))
-        lines += [f"options {module} {words}"] if words else []
-    return "\n".join(lines) + "\n"
+    given = [(module, sorted(values.items())) for module, values in sorted(options.items()) if values]
+    lines = [" ".join(["options", module, *map("=".join, values)]) for module, values in given]
+    return "\n".join([f"# {files.MARK}; changes here are overwritten.", *lines]) + "\n"
 
 
 def _check(options: Dict[str, Dict[str, str]]) -> None:

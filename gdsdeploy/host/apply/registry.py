@@ -48,27 +48,19 @@ def removal_order() -> List[str]:
     return sorted((name for name, rank in ranks.items() if rank), key=lambda name: (ranks[name], name))
 
 
-@lru_cache(maxsize=1)
-def kinds() -> Dict[str, str]:
-    """Every kind of change → what is done, in words; ``{}`` is the subject."""
-    return _words("kinds")
+@lru_cache(maxsize=2)
+def words(attribute: str) -> Dict[str, str]:
+    """``kinds`` or ``reasons`` of all resources' changes → in words, as :class:`.model.Resource` has them.
 
-
-@lru_cache(maxsize=1)
-def reasons() -> Dict[str, str]:
-    """Reasons of changes → what was there, in words; ``{}`` is the state before."""
-    return _words("reasons")
-
-
-def _words(attribute: str) -> Dict[str, str]:
-    """One attribute of all resources; raises ValueError where two of them say the same id in other words."""
+    Raises ValueError where two of them say the same id in other words.
+    """
     names()
-    words: Dict[str, str] = {}
+    together: Dict[str, str] = {}
     for kind in _subclasses(Resource):
         for ident, text in vars(kind).get(attribute, {}).items():
-            if words.setdefault(ident, text) != text:
-                raise ValueError(f"{kind.name}: {ident} is {words[ident]!r} elsewhere")
-    return words
+            if together.setdefault(ident, text) != text:
+                raise ValueError(f"{kind.name}: {ident} is {together[ident]!r} elsewhere")
+    return together
 
 
 @lru_cache(maxsize=256)

@@ -90,7 +90,9 @@ def _folders(host: ManagedHost) -> List[Change]:
 def _removable(host: ManagedHost, folder: str) -> List[str]:
     """The folder, or what is in it where something has to stay: the lock, records of packages."""
     protected = {lock.PATH} | ({INSTALLED} if packages.staying(host) else set())
-    protected |= {left.RECORD} if folder == os.path.dirname(left.RECORD) and left.stays(host) else set()
+    # What can't come back stays on record; a check doesn't know that.
+    if folder == os.path.dirname(left.RECORD) and not host.check and left.read(host):
+        protected.add(left.RECORD)
     if any(os.path.dirname(path) == folder for path in protected):
         paths = [f"{folder}/{name}" for name in list_folder(host.root, folder)]
         # The program that runs is among those that were unpacked; a boot clears them.

@@ -99,7 +99,7 @@ def dismiss_changes(unit: str, present: Unit, disruption: str = NONE) -> List[Ch
 def enable(host: ManagedHost, unit: str) -> None:
     """Enable a unit as its file says now: links that it no longer asks for go.  Raises ApplyError."""
     _undo_links(host, unit, host.text(path(unit)))
-    _systemctl(host, "reenable", unit)
+    systemctl(host, "reenable", unit)
 
 
 def vendor_text(host: ManagedHost, unit: str) -> str:
@@ -120,7 +120,7 @@ def enable_vendor(host: ManagedHost, unit: str, missing: Sequence[str]) -> None:
     """Enable a package's unit; ``missing`` links are recorded, and a removal deletes them.  Raises ApplyError."""
     for link in missing:
         host.preserve(link)
-    _systemctl(host, "enable", unit)
+    systemctl(host, "enable", unit)
 
 
 def is_active(host: ManagedHost, unit: str) -> bool:
@@ -134,21 +134,11 @@ def has_failed(host: ManagedHost, unit: str) -> bool:
     return is_booted(host) and host.query(["systemctl", "is-failed", unit], statuses=(0, 1, 4)).strip() == "failed"
 
 
-def start(host: ManagedHost, unit: str) -> None:
-    """Start a unit; raises ApplyError."""
-    _systemctl(host, "start", unit)
-
-
-def restart(host: ManagedHost, unit: str) -> None:
-    """Restart a unit; raises ApplyError."""
-    _systemctl(host, "restart", unit)
-
-
 def disable(host: ManagedHost, unit: str, *, stop: bool = False) -> None:
     """Disable a unit, and stop it if systemd runs; raises ApplyError."""
     _undo_links(host, unit)
     if observe(host, unit).exists:
-        _systemctl(host, "disable", *(["--now"] if stop and is_booted(host) else []), unit)
+        systemctl(host, "disable", *(["--now"] if stop and is_booted(host) else []), unit)
     # systemctl refuses a unit whose file is missing, and leaves its links.
     for link in observe(host, unit).links:
         host.remove_tree(link)
@@ -177,7 +167,7 @@ def systemd(host: ManagedHost) -> Thing:
 def reload(host: ManagedHost) -> None:
     """Have systemd read its files again, if it runs; raises ApplyError."""
     if is_booted(host):
-        _systemctl(host, "daemon-reload")
+        systemctl(host, "daemon-reload")
 
 
 def apply(host: ManagedHost, change: Change, *, stop: bool = False) -> bool:
@@ -213,7 +203,8 @@ def names_refused(names: Sequence[str]) -> List[Refusal]:
     return [Refusal("unit-name", f"{name!r} {words}", hint) for name in names if not _NAME.fullmatch(name)]
 
 
-def _systemctl(host: ManagedHost, *words: str) -> None:
+def systemctl(host: ManagedHost, *words: str) -> None:
+    """Have systemd do this, to this system; raises ApplyError."""
     root = [] if host.root == "/" else [f"--root={host.root}"]
     host.run(["systemctl", *root, *words], _SECONDS)
 

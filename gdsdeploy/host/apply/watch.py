@@ -72,7 +72,7 @@ class Watch(services.UnitResource[Desired]):
 
     def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
         if change.kind == "start":
-            services.restart(host, UNIT)
+            services.systemctl(host, "restart", UNIT)
         else:
             super().apply(host, desired, change)
 

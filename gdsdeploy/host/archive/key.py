@@ -103,7 +103,7 @@ def ofed_digest(kernel: Kernel) -> str:
     """
     exports = ofed.installed_exports(kernel, "ib_core")
     if not exports:
-        tree = ofed.find(kernel)
+        tree = ofed.search(kernel).tree
         if tree is None:
             return NONE
         symbols = tree.exports()

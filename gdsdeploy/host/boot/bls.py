@@ -11,6 +11,7 @@ change with every installed kernel.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
@@ -132,10 +133,8 @@ def _root(words: Sequence[str]) -> Tuple[str, str, str]:
 
 
 def _id(words: List[str]) -> str:
-    for option in ("$menuentry_id_option", "--id"):
-        if option in words[:-1]:
-            return words[words.index(option) + 1]
-    return words[1]
+    options = (option for option in ("$menuentry_id_option", "--id") if option in words[:-1])
+    return next((words[words.index(option) + 1] for option in options), words[1])
 
 
 # Hosts of a fleet have the same menu.
@@ -147,11 +146,9 @@ def _words(line: str) -> List[str]:
     text = line.strip()
     # Only these have quotes that matter, and shlex takes ten times as long.
     if text.startswith(("menuentry", "submenu", "linux")):
-        try:
+        # An open quote is one of text that goes over several lines, in a custom entry.
+        with contextlib.suppress(ValueError):
             return list(_split(text))
-        except ValueError:
-            # An open quote: text that goes over several lines, in a custom entry.
-            pass
     return [] if text.startswith("#") else text.split()
 
 

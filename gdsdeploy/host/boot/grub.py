@@ -116,7 +116,8 @@ class EntriesGrub(EntriesLoader, _Grub):
     def boots(self) -> Tuple[Optional[Entry], Optional[Entry]]:
         entries, variables, fixed = self.entries(), self.variables(), self._fixed()
         choice = variables.get("saved_entry", "") if fixed is None else fixed
-        default = bls.resolve(entries, choice) if _is_told(choice) else None
+        # With a variable, what it starts is only known while it boots.
+        default = bls.resolve(entries, choice) if "$" not in choice else None
         following = bls.resolve(entries, variables["next_entry"]) if variables.get("next_entry") else default
         return self.entry(default), self.entry(following)
 
@@ -148,11 +149,6 @@ class EntriesGrub(EntriesLoader, _Grub):
         return Arguments(UNKNOWN, (), problem, "switch GRUB to these entries: grub2-switch-to-blscfg")
 
 
-def _is_told(choice: str) -> bool:
-    """Whether grub.cfg says what it starts, rather than a variable that is set while it boots."""
-    return "$" not in choice
-
-
 class MenuGrub(_Grub):
     """GRUB as Debian and Ubuntu have it: update-grub writes the menu in grub.cfg."""
 
@@ -176,8 +172,8 @@ class MenuGrub(_Grub):
         choices = re.findall(r'^\s*set default="([^"]*)"', self.config, re.MULTILINE)
         fixed = next((choice for choice in reversed(choices) if choice != "${next_entry}"), "0")
         choice = variables.get("saved_entry", "0") if fixed == _SAVED else fixed
-        # GRUB takes the first entry if the choice matches none.
-        default = menu_choice(menu, choice) or (menu[0] if menu and _is_told(choice) else None)
+        # GRUB takes the first entry if the choice matches none; with a variable, it's only known while it boots.
+        default = menu_choice(menu, choice) or (menu[0] if menu and "$" not in choice else None)
         once = menu_choice(menu, variables["next_entry"]) if variables.get("next_entry") else None
         return _in_menu(default), _in_menu(once or default)
 

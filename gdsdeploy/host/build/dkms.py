@@ -217,7 +217,7 @@ def need(kernel: Kernel, package: Package, plan: DkmsRequest) -> Tuple[str, str]
     if package.kind == "driver":
         parts = [name for name in STACK if name not in ("nvidia", "nvidia_fs")]
         names = ["nvidia", *(name for name in parts if drivers.find(kernel, name) is not None)]
-    has_ofed = ofed.find(kernel) is not None
+    has_ofed = ofed.search(kernel).tree is not None
     for result in audit(kernel, names, expected):
         for finding in result["findings"]:
             # Without OFED, nvidia-peermem stays a stub.
@@ -228,7 +228,7 @@ def need(kernel: Kernel, package: Package, plan: DkmsRequest) -> Tuple[str, str]
 
 def _inputs(kernel: Kernel, package: Package, plan: DkmsRequest) -> List[Any]:
     """What the result of a build depends on: sources, kernel, OFED, other modules and compilers."""
-    found, source = ofed.find(kernel), inside(plan.root, f"/usr/src/{package.name}-{package.version}")
+    found, source = ofed.search(kernel).tree, inside(plan.root, f"/usr/src/{package.name}-{package.version}")
     is_fs = package.kind == "nvidia-fs" and os.path.isdir(source)
     sources = [str(package), digest(plan.tree), source_digest(source) if is_fs else ""]
     programs = glob.glob(glob.escape(inside(plan.root, "/usr/bin")) + "/*")
@@ -241,11 +241,11 @@ def _inputs(kernel: Kernel, package: Package, plan: DkmsRequest) -> List[Any]:
 def is_installed(kernel: Kernel, package: Package) -> bool:
     """Whether DKMS has built the package, and its link for this kernel leads to that build."""
     built = f"{DKMS}/{package.name}/{package.version}/{kernel.release}"
-    for arch in list_folder(kernel.root, built):
-        files = [name for name in list_folder(kernel.root, f"{built}/{arch}/module") if ".ko" in name]
-        if files and is_linked(kernel.root, package.name, package.version, kernel.release, arch):
-            return True
-    return False
+    return any(
+        is_linked(kernel.root, package.name, package.version, kernel.release, arch)
+        for arch in list_folder(kernel.root, built)
+        if any(".ko" in name for name in list_folder(kernel.root, f"{built}/{arch}/module"))
+    )
 
 
 def _run(kernel: Kernel, package: Package, action: str) -> None:

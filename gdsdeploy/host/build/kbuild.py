@@ -165,11 +165,6 @@ def first_error(done: process.Output) -> str:
     return next((line for pattern in _ERRORS for line in lines if pattern.match(line)), last)
 
 
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def _missing_hint(kernel: Kernel, done: process.Output) -> str:
     missing = _MISSING.search(done.stderr + done.stdout)
     if missing:
@@ -232,12 +227,10 @@ def _distrust(kernel: Kernel, tree: Tree, folder: str, exports: Dict[str, Export
 def _nvidia_in(folder: str) -> Optional[Module]:
     for suffix in SUFFIXES:
         for path in sorted(glob.glob(os.path.join(glob.escape(folder), "nvidia*.ko" + suffix))):
-            try:
+            with contextlib.suppress(ElfError):
                 module = read_module(path)
-            except ElfError:
-                continue
-            if module.name == EXPORTER:
-                return module
+                if module.name == EXPORTER:
+                    return module
     return None
 
 

@@ -16,6 +16,7 @@ from ..apply.host import ManagedHost
 from ..apply.model import Change, with_kind, writing
 from ..errors import ApplyError, DesiredError
 from ..io.wording import joined, line
+from ..process import end_by_signal
 from .parsers import PROGRAM, option
 
 #: Bytes of a document; a real one has some 100 KB.
@@ -115,19 +116,15 @@ def _alone(arguments: argparse.Namespace) -> Iterator[None]:
     if arguments.check:
         # What it has put into temporary folders goes with it.
         for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, _stop)
+            signal.signal(number, end_by_signal)
         yield
         return
     # Every user may read the folders and links that programs make.
     os.umask(0o022)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, end_by_signal)
     with lock.hold(arguments.run_id, arguments.who):
         yield
-
-
-def _stop(number: int, _: Any) -> None:
-    raise SystemExit(128 + number)
 
 
 def check_variants(document: Dict[str, Any], only: Sequence[str] = ()) -> Dict[str, Any]:
@@ -136,11 +133,11 @@ def check_variants(document: Dict[str, Any], only: Sequence[str] = ()) -> Dict[s
     if not isinstance(variants, dict):
         raise DesiredError("variants: an object is needed")
     host = ManagedHost(check=True)
-    results: Dict[str, Any] = {}
-    for name, listed in sorted(variants.items()):
-        resources = engine.read_resources({"version": document.get("version"), "resources": listed}, only)
-        results[name] = [result.to_json() for result in engine.run(host, resources)]
-    return results
+    targets = {
+        name: engine.read_resources({"version": document.get("version"), "resources": listed}, only)
+        for name, listed in sorted(variants.items())
+    }
+    return {name: [result.to_json() for result in engine.run(host, resources)] for name, resources in targets.items()}
 
 
 def read(path: str) -> Any:

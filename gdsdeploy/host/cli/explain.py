@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from ..model.expectation import Expectation
 
 
-class NothingToExplainError(UsageError):
-    """There is no such mount or error code; the message says what to do."""
-
-
 @PROGRAM.command(
     "explain",
     "say why mounts do not take the direct path: causes in order, with evidence and fixes",
@@ -84,18 +80,18 @@ def _rules(expectation: Optional[Expectation]) -> Any:
 
 
 def _print_error(code: str, as_json: bool) -> None:
-    """Print the entry of an error code.  Raises NothingToExplainError."""
+    """Print the entry of an error code.  Raises UsageError."""
     from ..libcufile import errors as cufile_errors
 
     try:
         print(json.dumps(cufile_errors.document(code)) if as_json else cufile_errors.text(code))
     except cufile_errors.UnknownCodeError as unknown:
         near = f"; did you mean {' or '.join(unknown.nearest)}?" if unknown.nearest else ""
-        raise NothingToExplainError(unknown.message + near) from None
+        raise UsageError(unknown.message + near) from None
 
 
 def _print_explanation(arguments: argparse.Namespace, mount: Optional[str]) -> None:
-    """Print the explanation.  Raises NothingToExplainError."""
+    """Print the explanation.  Raises UsageError."""
     from ..explain import NoSuchMountError, as_document, explain, render
     from ..facts import facts_from
     from ..subjects.stack import stack
@@ -105,12 +101,12 @@ def _print_explanation(arguments: argparse.Namespace, mount: Optional[str]) -> N
     try:
         answer = explain(facts, stack(facts), mount or "")
     except NoSuchMountError as reason:
-        raise NothingToExplainError(str(reason)) from None
+        raise UsageError(str(reason)) from None
     print(json.dumps(as_document(answer), sort_keys=True) if arguments.json else render(answer))
 
 
 def _print_process(arguments: argparse.Namespace) -> None:
-    """Print why a process takes the path that it takes.  Raises NothingToExplainError."""
+    """Print why a process takes the path that it takes.  Raises UsageError."""
     from ..explain import render_process
     from ..facts import facts_from
     from ..subjects import programs
@@ -119,7 +115,7 @@ def _print_process(arguments: argparse.Namespace) -> None:
     try:
         answer = programs.explain_process(facts, int(arguments.mount[:10]))
     except programs.NoSuchProcessError as reason:
-        raise NothingToExplainError(str(reason)) from None
+        raise UsageError(str(reason)) from None
     print(json.dumps(programs.process_document(answer), sort_keys=True) if arguments.json else render_process(answer))
 
 

@@ -18,7 +18,7 @@ from ..archive import pack
 from ..archive.provenance import Builder, Origin, own_key
 from ..audit.audit import Result, audit, file_of, has_errors, is_file, is_undecided, stack_files
 from ..build import dkms
-from ..build.kbuild import BuildRequest, cores
+from ..build.kbuild import BuildRequest
 from ..build.run import MODULES, Report, build
 from ..errors import BuildError, HostError, failing, guarded
 from ..io import atomic
@@ -205,7 +205,8 @@ def _report(arguments: argparse.Namespace, modules: List[str], variables: List[s
         chosen = files.expect(os.path.abspath(arguments.driver_tree), version, flavour)
     else:
         chosen = files.select(files.find_trees(), version, flavour or "open")
-    jobs = arguments.jobs or cores()
+    # The cores that this process may use.
+    jobs = arguments.jobs or len(os.sched_getaffinity(0))
     request = BuildRequest(Kernel(arguments.kernel), chosen, jobs, variables, arguments.ahead, arguments.peermem)
     if arguments.log:
         with failing(BuildError, f"cannot make the folder of {arguments.log}"):

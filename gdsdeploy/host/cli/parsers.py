@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import re
 from functools import partial
-from typing import Any, Callable, Dict, Iterable, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Optional, Pattern, Tuple, Union
 
 from ..io.wording import joined
 
@@ -30,6 +32,29 @@ def one_of(*options: Option) -> Option:
             each(either)
 
     return add
+
+
+def matching(pattern: Union[str, Pattern[str]], words: str) -> Callable[[str], str]:
+    """The type of an option that ``pattern`` matches as a whole; words: what is said of any other text."""
+
+    def parse(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise argparse.ArgumentTypeError(f"{text!r} {words}")
+        return text
+
+    return parse
+
+
+def number(fits: Callable[[float], bool], words: str) -> Callable[[str], float]:
+    """The type of an option that is such a number; words: what any other text isn't."""
+
+    def parse(text: str) -> float:
+        with contextlib.suppress(ValueError):
+            if fits(float(text)):
+                return float(text)
+        raise argparse.ArgumentTypeError(f"{text!r} isn't {words}")
+
+    return parse
 
 
 #: Of commands that look at other systems, too.

@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from typing import Any, Callable, List
 
 from ..errors import REFUSED, HostError, RolloutError
 from ..io.wording import quoted
-from .parsers import PROGRAM, ROOT, UNUSABLE, one_of, option, show
+from ..rootdir import read_text
+from .parsers import PROGRAM, ROOT, UNUSABLE, matching, one_of, option, show
 
-
-def _matching(pattern: str, words: str) -> Callable[[str], str]:
-    """The type of an argument that matches ``pattern`` as a whole."""
-
-    def parse(text: str) -> str:
-        if not re.fullmatch(pattern, text):
-            raise argparse.ArgumentTypeError(f"{text!r} {words}")
-        return text
-
-    return parse
-
-
-_ident = _matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "cannot be the id of a rollout")
-_package = _matching(r"[A-Za-z0-9][A-Za-z0-9+._-]*", "is not the name of a package")
-_release = _matching(r"[A-Za-z0-9][A-Za-z0-9._+~-]*", "is not a kernel release; give it as uname -r shows it")
-_boot_id = _matching(
+_ident = matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "cannot be the id of a rollout")
+_package = matching(r"[A-Za-z0-9][A-Za-z0-9+._-]*", "is not the name of a package")
+_release = matching(r"[A-Za-z0-9][A-Za-z0-9._+~-]*", "is not a kernel release; give it as uname -r shows it")
+_boot_id = matching(
     r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "is not a boot id; see /proc/sys/kernel/random/boot_id"
 )
 
@@ -190,7 +178,7 @@ def _enrol(arguments: argparse.Namespace) -> int:
         signing.withdraw()
     answer = signing.enrol(owners, check=arguments.check or arguments.withdraw, where_needed=True)
     # For the controller alone, which keeps it for the person at the console.
-    password = signing.one_time_password() if answer["state"] == "pending" and arguments.json else ""
+    password = read_text("/", signing.ONE_TIME).strip() if answer["state"] == "pending" and arguments.json else ""
     value = {**{name: answer[name] for name in ("state", "fingerprint")}, "boot_id": boot_id(), "password": password}
     return show(arguments, value, [signing.ENROLMENTS[answer["state"]], *answer["steps"]])
 

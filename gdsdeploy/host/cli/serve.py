@@ -14,7 +14,7 @@ import re
 import signal
 import sys
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from .. import trail
 from ..errors import DesiredError, HostError, UsageError, failing
@@ -24,6 +24,7 @@ from ..io.reading import whole
 from ..model import schema
 from ..model.expectation import Expectation, from_json
 from ..paths import EXPECTATION, MOUNTINFO, SERVE_SECONDS
+from ..process import end_by_signal
 from ..rootdir import read_file
 from .parsers import PROGRAM
 from .watch import interval, job
@@ -71,7 +72,7 @@ def serve(arguments: argparse.Namespace) -> int:
     Raises UsageError.
     """
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM):
-        signal.signal(number, _stop)
+        signal.signal(number, end_by_signal)
     os.umask(0o022)
     os.chdir("/")
     os.environ.clear()
@@ -91,10 +92,6 @@ def serve(arguments: argparse.Namespace) -> int:
         return 2
     status: int = arguments.answer(words)
     return status
-
-
-def _stop(number: int, _: Any) -> NoReturn:
-    raise SystemExit(128 + number)
 
 
 def _request(data: bytes) -> Request:

@@ -30,7 +30,7 @@ from ..subjects.odirect import NOT_PROVEN, inside
 from ..subjects.peermem import Registration, registrations
 from ..subjects.proof import REGISTRATION_TIMEOUT, TIMEOUT, Proof, proofs, prove, register_memory
 from ..subjects.storage import StorageFacts
-from .parsers import PROGRAM, Option, option, show
+from .parsers import PROGRAM, Option, number, option, show
 
 #: Of each of the documents.
 VERSION = 1
@@ -150,20 +150,13 @@ def proof_text(folder: str, results: Sequence[Proof]) -> Iterator[str]:
         yield from ("    " + line for line in proof.evidence)
 
 
-def _load_seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= LONGEST:
-        raise argparse.ArgumentTypeError(f"more than 0 and at most {LONGEST:g} seconds")
-    return value
-
-
 @PROGRAM.command(
     "load",
     "measure how fast a mount reads under load, with a scratch file that is always removed",
     option("folders", nargs="+", metavar="FOLDER"),
     option(
         "--seconds",
-        type=_load_seconds,
+        type=number(lambda value: 0 < value <= LONGEST, f"a number of seconds above 0 and up to {LONGEST:g}"),
         default=LOAD_SECONDS,
         help=f"seconds of reading, {LONGEST:g} at most (default: {LOAD_SECONDS:g})",
     ),

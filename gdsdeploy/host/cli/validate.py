@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Dict, Optional
 
 from .. import trail
@@ -140,8 +141,6 @@ def read_evidence(path: str) -> Dict[str, Any]:
 
 
 def _collect(expectation: Optional[Expectation], load: bool = False, sources: bool = False, end: bool = False) -> Any:
-    from dataclasses import replace
-
     from ..evidence import NOTHING, collect, request_for
 
     return collect(replace(request_for(expectation, load) if expectation else NOTHING, sources=sources, trail=end))
@@ -149,8 +148,6 @@ def _collect(expectation: Optional[Expectation], load: bool = False, sources: bo
 
 def collect_evidence(mount: Optional[str], expectation: Optional[Expectation]) -> Any:
     """The evidence of this host, with that about ``mount``; no scratch file is made for it."""
-    from dataclasses import replace
-
     from ..evidence import NOTHING, collect, request_for
 
     scope = replace(request_for(expectation), scratch=()) if expectation else NOTHING

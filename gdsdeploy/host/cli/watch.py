@@ -14,29 +14,16 @@ from ..libcufile.counters import collect_statistics
 from ..subjects.processes import JOB_NAME
 from ..watch.document import VERSION, document, lines, total
 from ..watch.look import Watcher
-from .parsers import PROGRAM, option
+from .parsers import PROGRAM, matching, number, option
 
 #: Seconds between two looks: usual, least, most.
 EVERY, LEAST, MOST = 2.0, 0.2, 3600.0
 METRICS_EVERY = 30.0
 
 
-def interval(text: str) -> float:
-    """The number of ``--every``; raises ArgumentTypeError."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not LEAST <= seconds <= MOST:
-        raise argparse.ArgumentTypeError(f"{text!r} isn't a number of seconds from {LEAST:g} to {MOST:g}")
-    return seconds
-
-
-def job(text: str) -> str:
-    """The name of ``--job``; raises ArgumentTypeError."""
-    if not JOB_NAME.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text!r} isn't a Slurm job, such as 12, 12_3 (of an array) or 12+1")
-    return text
+#: Of ``--every`` and ``--job``.
+interval = number(lambda seconds: LEAST <= seconds <= MOST, f"a number of seconds from {LEAST:g} to {MOST:g}")
+job = matching(JOB_NAME, "isn't a Slurm job, such as 12, 12_3 (of an array) or 12+1")
 
 
 @PROGRAM.command(

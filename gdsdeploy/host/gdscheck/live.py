@@ -14,7 +14,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from typing import Any, Dict, Optional
 
-from ..cli.parsers import PROGRAM, option
+from ..cli.parsers import PROGRAM, number, option
 from ..errors import UsageError
 from ..libcufile import errors as cufile_errors, probe
 from ..libcufile.probe import TIMEOUT, child, libraries
@@ -23,10 +23,6 @@ from . import document, reader
 from .reader import REFUSED
 
 HUNG = "cuFileDriverOpen did not return; releases from 1.16 never return without /proc/modules"
-
-
-class NoLibraryError(UsageError):
-    """No libcufile could be opened; the message says why, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +37,7 @@ class Opened:
 def open_library(library: Optional[str] = None, timeout: float = TIMEOUT) -> Opened:
     """Open libcufile (at the path ``library``, else the one that the loader finds) for at most ``timeout`` seconds.
 
-    Raises NoLibraryError.
+    Raises UsageError where no libcufile could be opened.
     """
     names = [library] if library else libraries()
     with tempfile.TemporaryDirectory(prefix="gdscheck-") as folder:
@@ -58,7 +54,7 @@ def _result(result: Output, log: bytes) -> Opened:
     said = probe.said(result.stdout)
     if not said.loaded:
         why = said.problem.removeprefix("not loaded: ") if said.problem else result.stderr.strip()
-        raise NoLibraryError(
+        raise UsageError(
             f"libcufile can't be opened: {why or 'the child process printed nothing'}; install it (Debian: libcufile0)"
         )
     recording = reader.read_recording(log)
@@ -93,15 +89,8 @@ def as_document(opened: Opened) -> Dict[str, Any]:
     return {**result, "opened": error}
 
 
-def seconds(word: str) -> float:
-    """A number of seconds on a command line; raises ArgumentTypeError."""
-    try:
-        number = float(word)
-    except ValueError:
-        number = 0.0
-    if not 0 < number <= 3600:
-        raise argparse.ArgumentTypeError(f"{word!r} isn't a number of seconds above 0 and up to 3600")
-    return number
+#: The type of options.
+seconds = number(lambda value: 0 < value <= 3600, "a number of seconds above 0 and up to 3600")
 
 
 @PROGRAM.command(
@@ -113,7 +102,7 @@ def seconds(word: str) -> float:
     ),
 )
 def command(arguments: argparse.Namespace) -> int:
-    """Print the report.  Raises NoLibraryError."""
+    """Print the report.  Raises UsageError where no libcufile could be opened."""
     opened = open_library(arguments.library, arguments.timeout)
     if arguments.json:
         print(json.dumps(as_document(opened), indent=2))

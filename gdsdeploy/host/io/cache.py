@@ -30,7 +30,7 @@ def of_file(kind: str, path: str, read: Callable[[], Any]) -> Any:
 
     kind: what is read from it.  Raises what ``read`` raises.
     """
-    return _kept(kind, path, lambda: _identity(path), read)
+    return _kept(kind, path, lambda: _identities((path,)), read)
 
 
 class Inputs(NamedTuple):
@@ -91,13 +91,6 @@ def _is_private(path: str) -> bool:
     except OSError:
         return False
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
-
-
-def _identity(path: str) -> Optional[List[int]]:
-    """As :func:`_state`, of a regular file; None for anything else."""
-    with contextlib.suppress(OSError):
-        return _state(path) or None if os.path.isfile(path) else None
-    return None
 
 
 def _identities(paths: Sequence[str]) -> Optional[List[Any]]:

@@ -78,11 +78,8 @@ def flags_of(descriptor: int) -> int:
 
 def ext4_features(device: str) -> Dict[str, int]:
     """The three sets of features in the ext4 superblock of a block device; raises ValueError without a superblock."""
-    try_open = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        block = os.pread(try_open, 1024, _SUPERBLOCK)
-    finally:
-        os.close(try_open)
+    with open(device, "rb", buffering=0) as file:
+        block = os.pread(file.fileno(), 1024, _SUPERBLOCK)
     if len(block) < 1024 or struct.unpack_from("<H", block, _MAGIC)[0] != _EXT4:
         raise ValueError("no ext4 superblock")
     compat, incompat, ro_compat = struct.unpack_from("<III", block, _FEATURES)

@@ -22,7 +22,7 @@ from ..rootdir import inside, list_folder, read_text
 from . import files, ofed
 from .files import Elf, open_plain
 from .flavour import has_nvme_hooks, series
-from .kernel import Kernel
+from .kernel import Choice, Kernel
 from .module import ERROR, NOTE, WARNING, Finding, Module, finding, name_of, some, unknown_finding
 
 #: Storage driver (in-kernel name) → what its pair of symbols begins with (nvfs-dma.c of nvidia-fs 2.7 to 2.28).
@@ -338,23 +338,12 @@ class Expected:
     packaged: Container[str] = ()
 
 
-class Place(NamedTuple):
-    """The file that is loaded for a module, and every other one that claims to be it."""
-
-    file: str
-    others: Tuple[str, ...]
-    #: whether nothing but the order of a directory listing decides
-    sure: bool
-    #: file name, as depmod knows it
-    name: str
-
-
 def stack_names(kernel: Kernel) -> List[str]:
     """Names of all module files of the driver, of nvidia-fs and of what nvidia-peermem replaces, sorted."""
     return sorted(name for name in kernel.by_name if _FILE.fullmatch(name) or name in ("nvidia_fs", "nv_peer_mem"))
 
 
-def find(kernel: Kernel, name: str) -> Optional[Place]:
+def find(kernel: Kernel, name: str) -> Optional[Choice]:
     """Where the module ``name`` is, for modules of the driver under any file name; None when there is none."""
     groups = [group for group in _groups(kernel, name) if kernel.by_name.get(group)]
     if not groups:
@@ -365,7 +354,7 @@ def find(kernel: Kernel, name: str) -> Optional[Place]:
     choice, *others = filter(None, map(kernel.choose, [group, *(other for other in groups if other != group)]))
     rest = [file for other in others for file in (other.file, *other.others)]
     sure = choice.sure and (len(groups) == 1 or group in (mapped, name))
-    return Place(choice.file, choice.others + tuple(rest), sure, group)
+    return Choice(choice.file, choice.others + tuple(rest), sure)
 
 
 def flavour(module: Module) -> str:
@@ -373,7 +362,7 @@ def flavour(module: Module) -> str:
     return "open" if module.license in OPEN else "proprietary"
 
 
-def place_findings(kernel: Kernel, name: str, place: Place) -> List[Finding]:
+def place_findings(kernel: Kernel, name: str, place: Choice) -> List[Finding]:
     """Findings about where a module is: several files, a stale index, a name that modprobe doesn't know."""
     results = []
     others = ", ".join(place.others)
@@ -469,7 +458,7 @@ def _provenance(kernel: Kernel, module: Module, expected: Expected) -> List[Find
     if tree and expected.tree_digest and tree != expected.tree_digest:
         message = f"was built from the tree {tree}, not {expected.tree_digest}"
         results.append(finding("driver-tree", ERROR, message, "rebuild the driver's modules from the tree in use"))
-    installed = ofed.find(kernel) if used else None
+    installed = ofed.search(kernel).tree if used else None
     if installed is not None and installed.symvers != used:
         message = f"was built against another OFED than {installed.path}: only the versions of its symbols are compared"
         results.append(finding("ofed-tree", WARNING, message, "rebuild it against the OFED that is installed"))

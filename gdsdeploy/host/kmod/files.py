@@ -312,9 +312,7 @@ class Elf:
         if shentsize != _SECTION.size:
             raise self.error(f"has section headers of {shentsize} bytes")
         self.sections = self._read_sections(shoff, shnum, shstrndx)
-        self._by_name: Dict[str, Section] = {}
-        for section in self.sections:
-            self._by_name.setdefault(section.name, section)
+        self._by_name = {section.name: section for section in reversed(self.sections)}
 
     def error(self, what: str) -> ElfError:
         return ElfError(f"{self.path}: {what}")
@@ -549,15 +547,13 @@ def _reading(path: str) -> ContextManager[None]:
 
 
 def _version(path: str, place: str, kbuild: str) -> str:
-    for text, pattern in (
+    texts = (
         (kbuild, r'NV_VERSION_STRING=\\*"([0-9][0-9.]*)\\*"'),
         (_text(path, "version.mk"), r"^NVIDIA_VERSION\s*=\s*([0-9][0-9.]*)"),
         (_text(place, "dkms.conf"), r'^PACKAGE_VERSION="?([0-9][0-9.]*)'),
-    ):
-        match = re.search(pattern, text, re.MULTILINE)
-        if match:
-            return match.group(1)
-    return ""
+    )
+    matches = (re.search(pattern, text, re.MULTILINE) for text, pattern in texts)
+    return next((match.group(1) for match in matches if match), "")
 
 
 def _flavour(place: str) -> str:

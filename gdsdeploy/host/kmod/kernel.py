@@ -203,11 +203,19 @@ _TIMEOUT = 600.0
 
 
 class Choice(NamedTuple):
-    """Paths are relative to /lib/modules/<release>.  ``sure`` is False where only the directory order decides."""
+    """The file that is loaded for a module, and every other one that claims to be it.
+
+    Paths are relative to /lib/modules/<release>.  ``sure`` is False where only the directory order decides.
+    """
 
     file: str
     others: Tuple[str, ...]
     sure: bool
+
+    @property
+    def name(self) -> str:
+        """The file's name, as depmod knows it."""
+        return name_of(self.file)
 
 
 @dataclass(frozen=True)
@@ -226,10 +234,9 @@ class Order:
         stem = stem_of(file)
         if stem in self.overrides:
             return -1 - self.overrides[stem]
-        for place, folder in enumerate(self.search):
-            if folder != "built-in" and file.startswith(folder + "/"):
-                return place
-        return self.search.index("built-in") if "built-in" in self.search else len(self.search)
+        built_in = self.search.index("built-in") if "built-in" in self.search else len(self.search)
+        named = ((place, folder) for place, folder in enumerate(self.search) if folder != "built-in")
+        return next((place for place, folder in named if file.startswith(folder + "/")), built_in)
 
     def choose(self, files: Sequence[str], present: str = "") -> Choice:
         """The file that depmod takes from ``files`` of one module name; ``present`` is modules.dep's, if any."""
@@ -560,9 +567,9 @@ class Kernel:
                 yield module
 
     def _symvers_path(self) -> str:
+        packed = (f"/lib/modules/{self.release}/symvers", f"/boot/symvers-{self.release}")
         places = [f"/lib/modules/{self.release}/build/Module.symvers"]
-        for suffix in SUFFIXES:
-            places += [f"/lib/modules/{self.release}/symvers{suffix}", f"/boot/symvers-{self.release}{suffix}"]
+        places += [place + suffix for suffix in SUFFIXES for place in packed]
         paths = (inside(self.root, place) for place in places)
         return next((path for path in paths if os.path.exists(path)), "")
 
@@ -580,7 +587,7 @@ class Kernel:
             with os.scandir(place) as found:
                 entries = sorted(found, key=lambda entry: entry.name)
         except OSError as error:
-            self._skip_folder(error)
+            self.inputs.skip_path(place, error)
             return
         # Thousands of files, so no more than this is done for each.
         for entry in entries:
@@ -590,7 +597,7 @@ class Kernel:
                 continue
             if os.path.isdir(self.path(file)) if is_linked else entry.is_dir():
                 if is_module:
-                    self._skip_folder(IsADirectoryError(errno.EISDIR, "is a folder", entry.path))
+                    self.inputs.skip_path(entry.path, IsADirectoryError(errno.EISDIR, "is a folder"))
                 if entry.name not in ("build", "source"):
                     self._linked.update([f"{file}/"] if is_linked else ())
                     yield from self._walk(f"{file}/", (*parents, place))
@@ -605,14 +612,11 @@ class Kernel:
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
-            self._skip_folder(OSError(error.errno, error.strerror, os.path.join(self.folder, file)))
+            self.inputs.skip_path(os.path.join(self.folder, file), error)
         except HostError as error:
             self.inputs.skip(error)
             return False
         return True
-
-    def _skip_folder(self, error: OSError) -> None:
-        self.inputs.skip_path(str(error.filename), error)
 
 
 def releases(root: str = "/") -> List[str]:

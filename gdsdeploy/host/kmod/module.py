@@ -108,10 +108,7 @@ def read_once(path: str) -> Module:
 
 @lru_cache(maxsize=64)
 def _read_once(path: str, _identity: Tuple[int, ...]) -> Module:
-    return _from_json(cache.of_file("module", path, lambda: asdict(read_module(path))))
-
-
-def _from_json(value: Dict[str, Any]) -> Module:
+    value = cache.of_file("module", path, lambda: asdict(read_module(path)))
     return Module(**{**value, "exports": {name: (crc, gpl) for name, (crc, gpl) in value["exports"].items()}})
 
 

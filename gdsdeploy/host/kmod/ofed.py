@@ -6,6 +6,7 @@ folder or ``configure.mk.kernel``, and by the versions of the installed module.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
@@ -65,13 +66,8 @@ class Search(NamedTuple):
         return f"{message}: {self.why_not()}"
 
 
-def find(kernel: Kernel) -> Optional[OfedTree]:
-    """The OFED tree of ``kernel`` inside its root, or None; unusable trees raise nothing."""
-    return search(kernel).tree
-
-
 def search(kernel: Kernel) -> Search:
-    """Like :func:`find`, with the reasons."""
+    """The OFED tree of ``kernel`` inside its root, or why there is none; unusable trees raise nothing."""
     refused: List[str] = []
     visited = set()
     for path, release, own in _candidates(kernel):
@@ -128,8 +124,11 @@ def _release_of(base: str, path: str) -> str:
 def _objection(kernel: Kernel, path: str, release: str, exports: Mapping[str, Export]) -> str:
     """Why the tree is not this kernel's; empty when it is."""
     exporter = name_of(exports[SYMBOLS[0]].module)
+    configured = ""
     try:
-        match = _DECLARED.search(_text(inside(path, _CONFIGURED)))
+        with contextlib.suppress(FileNotFoundError):
+            configured = read_file(inside(path, _CONFIGURED))
+        match = _DECLARED.search(configured)
         installed = installed_exports(kernel, exporter)
     except ElfError as error:
         kernel.inputs.skip(error)
@@ -151,14 +150,6 @@ def _objection(kernel: Kernel, path: str, release: str, exports: Mapping[str, Ex
     if installed or declared:
         return ""
     return f"doesn't say which kernel it was made for, and kernel {kernel.release} has no {exporter} to compare"
-
-
-def _text(path: str) -> str:
-    """The content of a file; empty without it.  Raises OSError."""
-    try:
-        return read_file(path)
-    except FileNotFoundError:
-        return ""
 
 
 def installed_exports(kernel: Kernel, name: str) -> Dict[str, int]:

@@ -137,7 +137,7 @@ def _compare(names: Sequence[str], text: str) -> Optional[int]:
         differs = name.key(bound) != bound.key(bound), name.parts[0] != bound.parts[0]
         return (bound.epoch is not None and name.epoch is None, max(lack, 0), max(-lack, 0), *differs, -place)
 
-    name = _spelling(names[min(range(len(names)), key=distance)])
+    name = _spelling(names[min(range(len(names)), key=distance) if len(names) > 1 else 0])
     if len(name.parts) < len(bound.parts):
         bound = bound._replace(parts=bound.parts[: len(name.parts)], tag=[])
         order = None

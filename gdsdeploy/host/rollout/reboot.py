@@ -10,7 +10,7 @@ import json
 import os
 import shlex
 import syslog
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List
 
 from .. import process
 from ..apply import gpu, lock
@@ -42,8 +42,8 @@ def order(expected: str, rollout: str = "", root: str = "/") -> Dict[str, str]:
         return _answer("already rebooted", present)
     with os.fdopen(atomic.open_descriptor(inside(root, FOLDER) + "/reboot.lock"), "r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        earlier = earlier_order(root)
-        if earlier is not None and (_is_stopping() or uptime(root) - float(earlier["uptime"]) < PATIENCE):
+        earlier = of_this_boot(MARKER, root)
+        if earlier and (_is_stopping() or uptime(root) - float(earlier["uptime"]) < PATIENCE):
             return _answer("already ordered", present)
         _refuse(root)
         record = {"boot_id": present, "rollout": rollout, "when": now(), "uptime": uptime(root)}
@@ -59,11 +59,6 @@ def order(expected: str, rollout: str = "", root: str = "/") -> Dict[str, str]:
     syslog.openlog(IDENT)
     syslog.syslog(syslog.LOG_NOTICE, f"{by} has this host rebooted in {DELAY} s (boot {present})")
     return _answer("ordered", present)
-
-
-def earlier_order(root: str = "/") -> Optional[Dict[str, Any]]:
-    """The recorded order of this boot; None without one."""
-    return of_this_boot(MARKER, root) or None
 
 
 def uptime(root: str = "/") -> float:
@@ -132,7 +127,7 @@ VERSION = 1
 def status(root: str = "/") -> Dict[str, Any]:
     """The document, as the package's docstring has it; raises RolloutError where packages cannot be listed."""
     state = packages.state(root)
-    earlier = earlier_order(root)
+    earlier = of_this_boot(MARKER, root)
     return {
         "version": VERSION,
         "boot_id": boot_id(root),
@@ -147,9 +142,9 @@ def status(root: str = "/") -> Dict[str, Any]:
         "space": space.free(root),
         "apply": lock.holder(),
         "reboot": {
-            "ordered": earlier is not None,
-            "rollout": earlier["rollout"] if earlier else "",
-            "when": earlier["when"] if earlier else "",
+            "ordered": bool(earlier),
+            "rollout": earlier.get("rollout", ""),
+            "when": earlier.get("when", ""),
             "blocked": [*_busy(state), *_broken(state), *inhibitors()],
         },
     }

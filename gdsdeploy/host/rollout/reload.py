@@ -164,7 +164,8 @@ def plan(expected: str, ident: str, kernel: str = "", of: Stack = NVIDIA) -> Pla
     present, running = boot_id(), os.uname().release
     if present != expected:
         raise RolloutError("boot", f"this is boot {present}, not {expected}", "ask for the status again")
-    begun = _unfinished()
+    # The record of a run that was interrupted in this boot.
+    begun = of_this_boot(MARKER)
     # Provisioning unloads some before it exchanges packages; they come back with the others.
     unloaded = set(unload.recorded(ManagedHost()))
     loaded = [module["name"] for module in gpu.modules("/", of.modules)]
@@ -193,7 +194,7 @@ def exchange(expected: str, ident: str, kernel: str = "", of: Stack = NVIDIA) ->
     with os.fdopen(atomic.open_descriptor(FOLDER + "/reload.lock"), "r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         chosen = plan(expected, ident, kernel, of)
-        if not chosen.needed and not _unfinished():
+        if not chosen.needed and not of_this_boot(MARKER):
             return {"did": "nothing to do", **_summary(chosen)}
         if not chosen.safe:
             raise RolloutError("unsafe", f"no exchange of modules: {'; '.join(chosen.reasons)}", INSTEAD)
@@ -318,11 +319,6 @@ def _options(name: str, file: str) -> List[str]:
     shown = process.run(["modprobe", "--showconfig"], _TIMEOUT).stdout
     rows = [line.split() for line in shown.splitlines() if line.startswith("options ")]
     return [word for row in rows if row[1].replace("-", "_") in (name, stem) for word in row[2:]]
-
-
-def _unfinished() -> Dict[str, Any]:
-    """The record of a run that was interrupted in this boot."""
-    return of_this_boot(MARKER)
 
 
 def _summary(chosen: Plan) -> Dict[str, Any]:

@@ -83,8 +83,10 @@ def lines(document: Dict[str, Any]) -> List[str]:
         f"{document['host']}: kernel {document['kernel']}, boot {document['boot_id']}",
         f"boots {boots['default'] or 'an unknown entry'} by default{then}",
     ]
-    for name, package in document["packages"].items():
-        text.append(f"{name} {package['version'] or 'is not installed'}{' (held)' if package['held'] else ''}")
+    text += [
+        f"{name} {package['version'] or 'is not installed'}{' (held)' if package['held'] else ''}"
+        for name, package in document["packages"].items()
+    ]
     for release, kernel in document["kernels"].items():
         chosen = ", ".join(f"{kernel['files'].get(file, '')[:12]} {file}" for file in kernel["chosen"].values())
         text.append(f"{release}: " + (chosen or "none of NVIDIA's modules"))

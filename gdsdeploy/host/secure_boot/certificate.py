@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any, Dict, FrozenSet, List, NamedTuple
+from typing import Any, FrozenSet, List, NamedTuple
 
 #: Elements in one sequence; a certificate's longest has about 15, a name 10.
 _CHILDREN_LIMIT = 256
@@ -160,11 +160,10 @@ def read_certificate(data: bytes) -> Certificate:
 
 def name(node: Node) -> str:
     """The common name in a Name, or its organization; empty when it has neither."""
-    values: Dict[str, str] = {}
-    for group in node.expect(SEQUENCE).children():
-        for pair in (attribute.children() for attribute in group.children()):
-            if len(pair) == 2:
-                values.setdefault(pair[0].oid(), pair[1].body.decode("utf-8", "replace"))
+    pairs = [each.children() for group in node.expect(SEQUENCE).children() for each in group.children()]
+    # Of two with one name, the first counts.
+    named = [(pair[0].oid(), pair[1].body.decode("utf-8", "replace")) for pair in pairs if len(pair) == 2]
+    values = dict(reversed(named))
     return values.get(_COMMON_NAME, values.get(_ORGANIZATION, ""))
 
 

@@ -113,10 +113,8 @@ def read_shims(root: str, name: str) -> bytes:
 
 
 def _certificates(root: str, *variables: Tuple[str, str]) -> List[Certificate]:
-    keys: List[Certificate] = []
-    for name, owner in variables:
-        keys += read_lists(read_shims(root, name) if owner == _SHIM else _variable(root, name, owner))
-    return keys
+    lists = (read_shims(root, name) if owner == _SHIM else _variable(root, name, owner) for name, owner in variables)
+    return [key for data in lists for key in read_lists(data)]
 
 
 def read_lists(data: bytes) -> List[Certificate]:
@@ -146,10 +144,8 @@ def measured_boot(root: str = "/") -> Dict[str, str]:
     ``problem``: why there is no PCR 7; then ``pcr7`` is missing.
     """
     answer = {"secure_boot": state_of_root(root)}
-    for name, variable in (("mok", "MokListRT"), ("mokx", "MokListXRT")):
-        content = read_shims(root, variable)
-        if content:
-            answer[name] = hashlib.sha256(content).hexdigest()
+    lists = {"mok": read_shims(root, "MokListRT"), "mokx": read_shims(root, "MokListXRT")}
+    answer.update((name, hashlib.sha256(data).hexdigest()) for name, data in lists.items() if data)
     tpms = list_folder(root, _TPMS)
     for tpm in tpms:
         for bank in _BANKS:

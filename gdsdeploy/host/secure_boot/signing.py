@@ -32,7 +32,7 @@ from ..io.wording import first_few
 from ..kmod.files import CHUNK, Elf, open_plain
 from ..kmod.kernel import Kernel
 from ..kmod.packaged import FOLDER, MANIFEST
-from ..rootdir import inside, read_text
+from ..rootdir import inside
 from .certificate import Certificate, read_certificate
 from .firmware import OFF, WORDS, Firmware, firmware
 from .signature import MalformedError, UnsupportedError, read_signature, verifies
@@ -404,10 +404,8 @@ def enrolment(certificate: Certificate, state: Firmware, *, where_needed: bool =
         "firmware": state.db,
         "pending": state.requested,
     }
-    for name, keys in lists.items():
-        if certificate.raw in [key.raw for key in keys]:
-            return name
-    return "not-needed" if where_needed and state.secure_boot is False else "absent"
+    absent = "not-needed" if where_needed and state.secure_boot is False else "absent"
+    return next((name for name, keys in lists.items() if certificate.raw in [key.raw for key in keys]), absent)
 
 
 def _answer(state: str, owners: Certificate, host: Firmware, changed: bool, steps: List[str]) -> Dict[str, Any]:
@@ -425,11 +423,6 @@ def _steps(entry: str, certificate: Certificate, last: str) -> List[str]:
         "choose Continue, Yes, type the password (nothing is shown), then Reboot",
         last,
     ]
-
-
-def one_time_password() -> str:
-    """The password of the pending request; empty: this host has none, or may not read it."""
-    return read_text("/", ONE_TIME).strip()
 
 
 def _forget(root: str) -> None:

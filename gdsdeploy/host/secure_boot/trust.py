@@ -102,13 +102,6 @@ def _search(pieces: Iterator[bytes]) -> List[Certificate]:
     return list(certificates.values())
 
 
-def path_of(folder: str, boot: str, release: str) -> str:
-    """The image of ``release``: beside its modules (``folder``) or in ``boot``; empty without a readable one."""
-    places = [os.path.join(folder, "vmlinuz")]
-    places += [os.path.join(boot, name + release) for name in ("vmlinuz-", "Image-", "vmlinux-")]
-    return next((place for place in places if os.access(place, os.R_OK)), "")
-
-
 _LOCKS = ("integrity", "confidentiality")
 #: Bytes for the headers of such an image, and for its arguments.
 _HEAD = 16 << 10
@@ -192,18 +185,11 @@ def trust_of(kernel: Kernel) -> Trust:
     enforced = None if not why and (unread or host.secure_boot is None) else bool(why)
     # Without this option, as in Debian's kernels, a revoked certificate counts: it was seen to.
     revoked = host.revoked if not kernel.config or "CONFIG_SYSTEM_REVOCATION_LIST" in kernel.config else []
-    return Trust(kernel, checks, enforced, why, host, _takes_db(kernel), revoked, unread)
-
-
-def _takes_db(kernel: Kernel) -> bool:
-    """Whether the kernel takes keys of the firmware's db for modules.
-
-    The distributions' patch for that ("KEYS: Make use of platform keyring for module signature verify", in the kernels
-    of Debian, Ubuntu, Fedora and the RHEL family) has no option of its own.  It comes with their patch for the lockdown
-    under Secure Boot, which has one.  Debian's kernel was seen to do it.
-    """
-    config = kernel.config
-    return "CONFIG_LOCK_DOWN_IN_EFI_SECURE_BOOT" in config and "CONFIG_INTEGRITY_PLATFORM_KEYRING" in config
+    # The distributions' patch for that ("KEYS: Make use of platform keyring for module signature verify", in the
+    # kernels of Debian, Ubuntu, Fedora and the RHEL family) has no option of its own.  It comes with their patch for
+    # the lockdown under Secure Boot, which has one.  Debian's kernel was seen to do it.
+    takes_db = {"CONFIG_LOCK_DOWN_IN_EFI_SECURE_BOOT", "CONFIG_INTEGRITY_PLATFORM_KEYRING"} <= kernel.config.keys()
+    return Trust(kernel, checks, enforced, why, host, takes_db, revoked, unread)
 
 
 @lru_cache(maxsize=4)
@@ -213,7 +199,9 @@ def built_in(kernel: Kernel) -> Optional[List[Certificate]]:
     own = inside(kernel.root, f"/lib/modules/{kernel.release}/build/certs/signing_key.x509")
     with contextlib.suppress(ValueError, OSError), open(own, "rb") as file:
         keys.append(read_certificate(file.read()))
-    image = path_of(kernel.folder, inside(kernel.root, "/boot"), kernel.release)
+    boot, names = inside(kernel.root, "/boot"), ("vmlinuz-", "Image-", "vmlinux-")
+    places = [f"{kernel.folder}/vmlinuz", *(f"{boot}/{name}{kernel.release}" for name in names)]
+    image = next((place for place in places if os.access(place, os.R_OK)), "")
     try:
         return keys + certificates(image) if image else keys or None
     except (OSError, HostError):

@@ -19,9 +19,10 @@ import os, signal
 # A shell has what it starts in the background ignore interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from gdsdeploy.host.apply.host import ManagedHost
+from gdsdeploy.host.apply.packages import managers
 try:
     print("began", flush=True)
-    ManagedHost().attempt_whole(["sh", "-c", "sleep 1; echo whole"], 30)
+    managers.run(ManagedHost(), ["sh", "-c", "sleep 1; echo whole"], 30)
     print("went on", flush=True)
 except KeyboardInterrupt:
     print("interrupted", flush=True)

@@ -75,7 +75,7 @@ def test_the_verdict_comes_first_and_decides_the_exit_code(run: Run, words: str,
         ("driver=all kernel=all nvidia-fs=all", "Name branches in place of all, such as driver=570,580"),
         ("--here --evidence x.json", "--here does not go with --evidence"),
         ("kernel=6 driver=580.126.09", "kernel: '6' isn't written like"),
-        ("gpu=h100 driver=580.126.09", "gpu: there is no 'h100'"),
+        ("gpu=h100 driver=580.126.09", "gpu: there is no 'h100'; its class is 'hopper'"),
     ],
 )
 def test_bad_input_is_a_usage_error_with_one_sentence(run: Run, words: str, says: str) -> None:

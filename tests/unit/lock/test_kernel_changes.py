@@ -108,11 +108,18 @@ def test_no_pair_that_lacks_a_change_passes_in_silence() -> None:
         ("535.54.03", "6.5.0", REFUSED), ("580.173.02", "7.1.3", FITS), ("580.159.03", "7.1.3", REFUSED),
         ("580.159.03", "7.0.13", FITS), ("610.43.02", "7.1.0", FITS), ("610.43.03", "7.2.0", REFUSED),
         ("615.71.09", "7.2.5", FITS), ("595.71.05", "7.0.0", FITS), ("570.172.08", "6.12.97", REFUSED),
+        ("580.173.02", "7.2.6", REFUSED), ("580.178.04", "7.2.6", FITS), ("610.57.04", "7.2.0", FITS),
+        ("515.48.07", "6.1.0", REFUSED), ("515.57", "6.0.3", FITS), ("545.29.02", "6.7.0", REFUSED),
+        ("535.129.03", "6.7.0", REFUSED), ("535.154.05", "6.7.3", FITS), ("535.261.03", "6.1.0-57-amd64", REFUSED),
+        ("535.261.03", "6.1.0-50-amd64", FITS), ("550.78", "6.8.9", FITS), ("550.78", "6.10.5", REFUSED),
+        ("545.29.06", "6.8.0", REFUSED),
         ("570.172.08", "6.12.96", FITS), ("595.71.05", "5.15.206", UNKNOWN), ("535.309.01", "6.12.117", FITS),
         # nothing tells
-        ("570.230.01", "6.19.0", UNKNOWN), ("580.173.02", "7.2.3", UNKNOWN), ("615.71.09", "7.3.1", UNKNOWN),
+        ("570.230.01", "6.19.0", UNKNOWN), ("590.48.02", "7.2.3", UNKNOWN), ("615.71.09", "7.3.1", UNKNOWN),
         ("470.256.02", "5.15.0", UNKNOWN), ("540.3.0", "5.15.0", UNKNOWN), ("550.163.01", "6.6.140", UNKNOWN),
         ("580.95.05", "5.14.0-570.12.1.el9_6.x86_64", UNKNOWN), ("580.95.05", "6.12.0-211.el10.x86_64", UNKNOWN),
+        ("580.95.05", "6.4.0-150600.23.47-default", UNKNOWN), ("580.95.05", "6.12.0-160000.5-default", UNKNOWN),
+        ("535.261.03", "6.1.0-55-amd64", UNKNOWN),
         # what everybody has
         ("580.95.05", "6.8.0-90-generic", FITS), ("535.183.01", "6.8.0-45-generic", FITS),
         ("550.54.14", "5.15.0-105-generic", FITS),
@@ -120,6 +127,23 @@ def test_no_pair_that_lacks_a_change_passes_in_silence() -> None:
 )  # fmt: skip
 def test_pairs(driver: str, kernel: str, kind: str) -> None:
     assert worst(driver, kernel) == kind
+
+
+@pytest.mark.parametrize(
+    ("driver", "kernel", "kind"),
+    [
+        ("515.57", "6.0.3", REFUSED), ("515.65.01", "6.0.3", FITS),
+        # pfn_valid() needed a symbol under the GPL for some stable releases
+        ("545.29.02", "6.1.76", REFUSED), ("525.125.06", "6.1.0-18-cloud-amd64", REFUSED),
+        ("535.154.05", "6.7.3", REFUSED), ("545.29.06", "6.6.15", REFUSED), ("545.29.06", "6.6.16", FITS),
+        ("535.161.07", "6.7.3", FITS), ("550.54.14", "6.7.3", FITS), ("535.129.03", "6.1.75", FITS),
+        ("535.129.03", "6.1.78", UNKNOWN), ("535.129.03", "6.1.90", FITS),
+        ("535.104.05", "5.15.0-1064-azure", UNKNOWN), ("535.104.05", "5.15.0-76-generic", FITS),
+        ("535.104.05", "5.15.160", REFUSED), ("580.126.09", "5.15.160", UNKNOWN), ("580.105.08", "5.15.160", FITS),
+    ],
+)  # fmt: skip
+def test_pairs_of_proprietary_modules(driver: str, kernel: str, kind: str) -> None:
+    assert worst(driver, kernel, flavour="proprietary") == kind
 
 
 def test_what_ubuntu_patches_is_not_known_where_nvidia_s_breaks() -> None:
@@ -137,8 +161,9 @@ def test_a_rule_holds_from_the_kernel_on_that_has_the_change(change: Change) -> 
     rules = [rule for rule in RULES if rule.id == change.id]
     flavour = change.when.get("flavour", ("open",))[0]
     since = change.kernel[-1].split(",")[0].removeprefix(">=")
-    major, minor = map(int, since.split("."))
-    before = f"{major}.{minor - 1}.0" if minor else "6.19.0"
+    *series, last = map(int, since.split("."))
+    # 5.19 and 6.19 were the last of their major versions.
+    before = ".".join(map(str, (*series, last - 1))) if last else f"{series[0] - 1}.19.0"
     for driver in (v for versions in kernel_changes.tags()["driver"].tags.values() for v in versions):
         pair = {"driver": driver, "driver_origin": "nvidia", "flavour": flavour}
         breaks = any(parse_versions(text).admits(driver) for text in seen.breaks)

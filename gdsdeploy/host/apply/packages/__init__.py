@@ -73,7 +73,7 @@ class Packages(Resource[Desired]):
             self._before,
             ours,
             partial(chosen.simulate, host),
-            _unfinished(chosen, host),
+            _packages_named(chosen, host, chosen.unfinished(host)),
             _packages_named(chosen, host, chosen.broken(host)),
             read_names(host, INSTALLED),
             unload.loaded(host),
@@ -135,13 +135,14 @@ class Packages(Resource[Desired]):
     def settle(self, host: ManagedHost, desired: Desired, changes: Sequence[Change]) -> None:
         """Release obsolete holds, install and remove in one transaction, and hold what is installed."""
         chosen = manager(desired.manager)
-        plan = transaction.plan(chosen, desired, self._before, read_names(host, HOLDS), _unfinished(chosen, host))
+        unfinished = _packages_named(chosen, host, chosen.unfinished(host))
+        plan = transaction.plan(chosen, desired, self._before, read_names(host, HOLDS), unfinished)
         # A transaction that couldn't be simulated changes at least what the lock says.
         names = [*(package.package for package in plan.missing), *plan.going]
         unload.before(host, [*names, *(change.subject for change in changes if change.kind in (*INSTALLS, "remove"))])
         obsolete = [change.subject for change in changes if change.kind == "unhold"]
         if obsolete:
-            chosen.unhold(host, obsolete)
+            chosen.hold(host, obsolete, held=False)
             write_names(host, HOLDS, [name for name in read_names(host, HOLDS) if name not in obsolete])
         if plan.missing:
             leaving = [change.subject for change in changes if change.kind == "remove"]
@@ -217,7 +218,7 @@ class Packages(Resource[Desired]):
         changes = [*unheld, *_purge_changes(chosen, host, installed, going)]
         if not host.check:
             if free:
-                chosen.unhold(host, free)
+                chosen.hold(host, free, held=False)
             write_names(host, HOLDS, [])
             if going:
                 unload.before(host, going)
@@ -261,10 +262,6 @@ def purged(host: ManagedHost) -> List[str]:
 
 def _with_dependents(chosen: Manager, host: ManagedHost, names: Sequence[str]) -> List[str]:
     return list(dict.fromkeys([*names, *(chosen.simulate_purge(host, names) or [])]))
-
-
-def _unfinished(chosen: Manager, host: ManagedHost) -> Dict[str, Installed]:
-    return _packages_named(chosen, host, chosen.unfinished(host))
 
 
 def _packages_named(chosen: Manager, host: ManagedHost, names: Sequence[str]) -> Dict[str, Installed]:

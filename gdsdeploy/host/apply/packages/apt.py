@@ -73,7 +73,7 @@ release=$1
         return f"install the package that carries it{command}"
 
     def source_files(self, host: ManagedHost, indices: Sequence[Index], pins: Sequence[Pin]) -> List[File]:
-        return [File.of(SOURCES, render_sources(aptsources.missing_stanzas(existing(host), indices)))]
+        return [File.of(SOURCES, render_sources(aptsources.missing_sources(existing(host), indices)))]
 
     def knows(self, host: ManagedHost, pins: Sequence[Pin]) -> bool:
         return not pins or {(pin.package, pin.version) for pin in pins} <= _offered_files(host, pins).keys()
@@ -221,11 +221,8 @@ release=$1
         """Packages of a kernel have its release in their names; those with modules need the userland, which leaves."""
         return running in name and not name.startswith(PREFIX)
 
-    def hold(self, host: ManagedHost, names: Sequence[str]) -> None:
-        run(host, ["apt-mark", "hold", *names], REFRESH_SECONDS, ENVIRONMENT)
-
-    def unhold(self, host: ManagedHost, names: Sequence[str]) -> None:
-        run(host, ["apt-mark", "unhold", *names], REFRESH_SECONDS, ENVIRONMENT)
+    def hold(self, host: ManagedHost, names: Sequence[str], *, held: bool = True) -> None:
+        run(host, ["apt-mark", "hold" if held else "unhold", *names], REFRESH_SECONDS, ENVIRONMENT)
 
     # What was interrupted
 
@@ -341,15 +338,15 @@ def existing(host: ManagedHost) -> List[aptsources.Source]:
     ]
 
 
-def render_sources(stanzas: Sequence[aptsources.Stanza]) -> str:
+def render_sources(sources: Sequence[aptsources.Source]) -> str:
     """The text of ``gdsdeploy.sources``."""
     lines = [f"{HEAD} Only what other entries lack stands here."]
-    for stanza in stanzas:
-        lines += ["", "Types: deb", f"URIs: {stanza.uri}", f"Suites: {stanza.suite}"]
-        if stanza.components:
-            lines.append(f"Components: {' '.join(stanza.components)}")
-        if stanza.signed_by:
-            lines.append(f"Signed-By: {stanza.signed_by}")
+    for source in sources:
+        lines += ["", "Types: deb", f"URIs: {source.uri}", f"Suites: {source.suite}"]
+        if source.components:
+            lines.append(f"Components: {' '.join(source.components)}")
+        if source.signed_by:
+            lines.append(f"Signed-By: {source.signed_by}")
     return "\n".join(lines) + "\n"
 
 

@@ -36,23 +36,12 @@ class Source:
     #: with a trailing ``/``: a flat repository, which has no components
     suite: str
     components: Tuple[str, ...]
-    #: keyring path, fingerprints, or a whole armoured key, as the file has it
+    #: keyring path, fingerprints, or a whole armoured key, as the file has it; None: the host's own keys
     signed_by: Optional[str]
     #: empty: every architecture of the machine
     architectures: Tuple[str, ...] = ()
     #: the file it stands in
     filename: str = ""
-
-
-@dataclass(frozen=True)
-class Stanza:
-    """An entry to add: what apt would otherwise not read."""
-
-    uri: str
-    suite: str
-    components: Tuple[str, ...]
-    #: None: the host trusts its own keys for this index, and apt accepts no second opinion
-    signed_by: Optional[str]
 
 
 def parse_sources(text: str, filename: str) -> List[Source]:
@@ -121,9 +110,12 @@ def _lines(text: str, filename: str) -> Iterator[Source]:
         )
 
 
-def missing_stanzas(existing: Sequence[Source], indices: Sequence[Index]) -> List[Stanza]:
-    """Entries for those components of ``indices`` that no source in ``existing`` has."""
-    stanzas = []
+def missing_sources(existing: Sequence[Source], indices: Sequence[Index]) -> List[Source]:
+    """What to add for those components of ``indices`` that no source in ``existing`` has.
+
+    Where the host trusts its own keys for an index, apt accepts no second opinion.
+    """
+    missing = []
     for index in indices:
         same = [s for s in existing if "deb" in s.types and s.suite == index.suite and _same(s.uri, index.uri)]
         present = {component for source in same for component in source.components}
@@ -131,8 +123,8 @@ def missing_stanzas(existing: Sequence[Source], indices: Sequence[Index]) -> Lis
         if (index.components and not components) or (not index.components and same):
             continue
         signed_by = same[0].signed_by if same else index.host_keyring
-        stanzas.append(Stanza(index.uri, index.suite, components, signed_by))
-    return stanzas
+        missing.append(Source(("deb",), index.uri, index.suite, components, signed_by))
+    return missing
 
 
 def exclusive(targets: Iterable[str], indices: Sequence[Index]) -> List[Tuple[str, str]]:

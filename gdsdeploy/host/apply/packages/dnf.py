@@ -431,13 +431,10 @@ def _write_keys(host: ManagedHost, ours: Sequence[str], before: Sequence[str] = 
 
 def streams(host: ManagedHost) -> List[str]:
     """NAME:STREAM of every enabled module."""
-    enabled = []
-    for file in list_folder(host.root, MODULES):
-        if file.endswith(".module"):
-            entry = _settings(host.text(f"{MODULES}/{file}"))
-            if entry.get("state") == "enabled" and "stream" in entry:
-                enabled.append(f"{file[: -len('.module')]}:{entry['stream']}")
-    return enabled
+    files = [file for file in list_folder(host.root, MODULES) if file.endswith(".module")]
+    modules = [(file[: -len(".module")], _settings(host.text(f"{MODULES}/{file}"))) for file in files]
+    enabled = [(name, entry.get("stream")) for name, entry in modules if entry.get("state") == "enabled"]
+    return [f"{name}:{stream}" for name, stream in enabled if stream is not None]
 
 
 def with_epoch(version: str) -> str:

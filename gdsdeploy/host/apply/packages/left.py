@@ -116,11 +116,12 @@ def read(host: ManagedHost) -> List[Left]:
 
 def parse(text: str) -> List[Left]:
     """A record; lines that no version of gdsdeploy has written are left out."""
-    lines = []
-    for match in filter(None, map(_LINE.fullmatch, text.splitlines())):
-        words = match[3].split()
-        lines.append(Left(match[1], match[2], "automatic" not in words, "held" in words, "moved" in words))
-    return lines
+    matches = filter(None, map(_LINE.fullmatch, text.splitlines()))
+    rows = ((match[1], match[2], match[3].split()) for match in matches)
+    return [
+        Left(name, version, "automatic" not in words, "held" in words, "moved" in words)
+        for name, version, words in rows
+    ]
 
 
 def write(host: ManagedHost, lines: Iterable[Left]) -> None:
@@ -281,11 +282,6 @@ def revert(host: ManagedHost, purged: Sequence[str]) -> List[Change]:
     changes = bring_back(host, chosen, lines, versions=True)
     write(host, [one for one in read(host) if not one.has_moved])
     return changes
-
-
-def stays(host: ManagedHost) -> bool:
-    """Whether the record is kept after :func:`revert`, because something can't come back; a check doesn't know that."""
-    return not host.check and bool(read(host))
 
 
 def _is_back(one: Left, installed: Mapping[str, Installed]) -> bool:

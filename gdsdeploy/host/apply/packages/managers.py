@@ -11,10 +11,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Dict, Iterator, List, Literal, Mapping, Optional, Sequence, Set, Tuple
 
+from ... import process
 from ...errors import ApplyError, BuildError, DesiredError
 from ...io import space
 from ...model.discovery import module_names
-from ...process import Output
 from ...rootdir import inside
 from ..files import File
 from ..host import ManagedHost, tail
@@ -250,11 +250,8 @@ class Manager(ABC):
     def stays(self, name: str, running: str) -> bool:
         """Whether a package belongs to the running kernel and can't be taken away under it."""
 
-    def hold(self, host: ManagedHost, names: Sequence[str]) -> None:
-        """Hold packages."""
-
-    def unhold(self, host: ManagedHost, names: Sequence[str]) -> None:
-        """Release the holds of packages."""
+    def hold(self, host: ManagedHost, names: Sequence[str], *, held: bool = True) -> None:
+        """Hold packages, or release their holds."""
 
     # What was interrupted
 
@@ -333,12 +330,14 @@ def run(host: ManagedHost, argv: Sequence[str], seconds: float, env: Mapping[str
     Raises ApplyError of kind package-manager-locked, no-space, modules (a build of DKMS) or failed.
     """
     wait(host)
-    output = host.attempt_whole(argv, seconds, env)
+    # One that is killed leaves packages half-installed: Ctrl-C and SIGTERM wait until it has ended.
+    with process.defer_signals():
+        output = host.attempt(argv, seconds, env)
     if output.status == 0:
         return output.stdout
     # apt shows on standard output what dpkg says is wrong.
     printed = f"{output.stdout.rstrip()}\n{output.stderr}"
-    words = tail(Output(output.status, "", printed))
+    words = tail(process.Output(output.status, "", printed))
     holders = database.locks(host.root)
     if holders:
         raise _busy(holders[0])

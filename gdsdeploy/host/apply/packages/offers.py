@@ -123,13 +123,12 @@ def _answer(output: Output) -> Any:
 
 def _parse(value: Any) -> Offer:
     digests: Dict[str, Set[str]] = {}
-    hidden: Dict[str, str] = {}
     for name, version, arch, digest in value["offered"]:
         sums = digests.setdefault(f"{name}={version}", set())
         if arch in ("noarch", os.uname().machine):
             sums.add(str(digest))
-    for name, version, reason in value["hidden"]:
-        hidden[f"{name}={version}"] = {EXCLUDED: EXCLUDED, STREAM: STREAM}[reason]
+    reasons = {EXCLUDED: EXCLUDED, STREAM: STREAM}
+    hidden = {f"{name}={version}": reasons[reason] for name, version, reason in value["hidden"]}
     return Offer(digests, hidden)
 
 

@@ -104,12 +104,11 @@ def versions(names: List[str], packages: List[Package]) -> Dict[str, Dict[str, A
     for package in packages:
         if package.installed and package.name in by_name:
             by_name[package.name].append(package)
-    answer = {}
-    for name, same in by_name.items():
-        chosen = [package for package in same if package.architecture in own] or same
-        version = " ".join(sorted({package.version for package in chosen}))
-        answer[name] = {"version": version, "held": any(package.is_held for package in chosen)}
-    return answer
+    chosen = {name: [one for one in same if one.architecture in own] or same for name, same in by_name.items()}
+    return {
+        name: {"version": " ".join(sorted({one.version for one in same})), "held": any(one.is_held for one in same)}
+        for name, same in chosen.items()
+    }
 
 
 def state(root: str = "/") -> Dict[str, Any]:

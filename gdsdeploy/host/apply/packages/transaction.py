@@ -12,7 +12,7 @@ from ..model import INSTALLS, Change
 from . import removals
 from .managers import Installed, Manager, Package
 
-#: Kernels keep their holds when the lock moves: one of them runs.
+#: Packages of kernels.
 _KERNELS = "linux-"
 
 Simulate = Callable[[Sequence[Package], Sequence[str]], Optional[List[Change]]]
@@ -68,7 +68,20 @@ class Observed:
 
     def later(self) -> Dict[str, Installed]:
         """What is installed when this transaction begins."""
-        return predict_installed(self.installed, self.earlier)
+        later = dict(self.installed)
+        for change in self.earlier:
+            name, is_held = change.subject, change.subject in later and later[change.subject].is_held
+            if change.kind in INSTALLS:
+                later[name] = Installed((change.after,), is_held)
+            elif change.kind == "remove":
+                versions = later[name].versions if name in later else ()
+                rest = tuple(version for version in versions if version != change.before)
+                # Of kernels, one version leaves and the others stay.
+                later.pop(name, None)
+                later.update({name: Installed(rest, is_held)} if rest and change.before else {})
+            elif name in later:
+                later[name] = replace(later[name], is_held=change.kind == "hold")
+        return later
 
     def plan(self, chosen: Manager, desired: Desired) -> Plan:
         """The transaction that brings the host to ``desired``."""
@@ -118,13 +131,10 @@ def plan(
         package for package in desired.superseded if package.package in present and package.package not in packages
     ]
     going = [package.package for package in others if not is_installed(chosen, present, package)]
-    stale = [name for name in ours if desired.locked and name not in desired.locked and not _stays(name)]
+    # Kernels keep their holds when the lock moves: one of them runs.  Their modules in packages need the userland.
+    kernels = [name for name in ours if name.startswith(_KERNELS) and not name.startswith(PREFIX)]
+    stale = [name for name in ours if desired.locked and name not in (*desired.locked, *kernels)]
     return Plan(missing, going, [name for name in stale if name in installed and installed[name].is_held])
-
-
-def _stays(name: str) -> bool:
-    """Whether a package keeps its hold; modules in packages need the driver's userland, which moves."""
-    return name.startswith(_KERNELS) and not name.startswith(PREFIX)
 
 
 def is_installed(chosen: Manager, installed: Mapping[str, Installed], package: Package) -> bool:
@@ -154,25 +164,6 @@ def replaces(transaction: Plan, chosen: Manager, host: ManagedHost) -> bool:
         for package in chosen.list_packages(host)
         if package.name in chosen.unfinished(host)
     )
-
-
-def predict_installed(installed: Mapping[str, Installed], earlier: Sequence[Change]) -> Dict[str, Installed]:
-    """What will be installed when the changes of earlier resources are made."""
-    later = dict(installed)
-    for change in earlier:
-        name, is_held = change.subject, change.subject in later and later[change.subject].is_held
-        if change.kind in INSTALLS:
-            later[name] = Installed((change.after,), is_held)
-        elif change.kind == "remove":
-            rest = (
-                tuple(version for version in later[name].versions if version != change.before) if name in later else ()
-            )
-            # Of kernels, one version leaves and the others stay.
-            later.pop(name, None)
-            later.update({name: Installed(rest, is_held)} if rest and change.before else {})
-        elif name in later:
-            later[name] = replace(later[name], is_held=change.kind == "hold")
-    return later
 
 
 def lock_changes(

@@ -3,44 +3,24 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache, total_ordering
-from itertools import zip_longest
+from functools import lru_cache
+from typing import NamedTuple, Tuple, Union
 
-_END, _CARET, _LETTERS, _NUMBER = 0, 1, 2, 3
 #: The last hyphen begins the release; versions of packages have none, those in relations may.
 _EVR = re.compile(r"^(?:([0-9]+):)?([^\s:-]+(?:-[^\s:-]+)*?)(?:-([^\s:-]+))?$")
 #: What rpm compares, one after the other; everything else only separates.
 _SEGMENT = re.compile(r"[0-9]+|[A-Za-z]+|[~^]")
+#: What sorts before all else, even the end of a text; the end; what sorts after nothing but the end; letters; numbers.
+_TILDE, _END, _CARET, _LETTERS, _NUMBER = range(5)
+Segments = Tuple[Tuple[int, Union[int, str]], ...]
 
 
-@total_ordering
-class Evr:
-    """Epoch, version and release, ordered as rpm orders packages."""
+class Evr(NamedTuple):
+    """Epoch, version and release, which sort as rpm sorts packages; without a release, that is empty."""
 
-    __slots__ = ("epoch", "release", "version")
-
-    def __init__(self, epoch: int, version: str, release: str) -> None:
-        self.epoch = epoch
-        self.version = version
-        self.release = release
-
-    def compare(self, other: Evr, *, release: bool = True) -> int:
-        """Negative, zero or positive; a missing release sorts before every other.  release: whether it counts."""
-        order = self.epoch - other.epoch or vercmp(self.version, other.version)
-        if order or not release:
-            return order
-        missing = bool(self.release) - bool(other.release)
-        return missing or vercmp(self.release, other.release)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Evr) and self.compare(other) == 0
-
-    def __lt__(self, other: Evr) -> bool:
-        return self.compare(other) < 0
-
-    # Equal versions may be spelled differently (1.0 and 1.00), so that only the epoch is sure to be the same.
-    def __hash__(self) -> int:
-        return hash(self.epoch)
+    epoch: int
+    version: Segments
+    release: Segments
 
 
 @lru_cache(maxsize=65536)
@@ -49,31 +29,15 @@ def rpm(version: str) -> Evr:
     match = _EVR.match(version)
     if match is None:
         raise ValueError(f"not an rpm version: {version!r}")
-    return Evr(int(match[1] or 0), match[2], match[3] or "")
+    return Evr(int(match[1] or 0), segments(match[2]), segments(match[3]) if match[3] else ())
 
 
-def vercmp(one: str, other: str) -> int:
-    """Compare two version or release strings as rpm's rpmvercmp does: -1, 0 or 1.
-
-    Numbers by value and before letters; ``~`` sorts before everything, even the end; ``^`` after the end only.
-    """
-    for a, b in zip_longest(_SEGMENT.findall(one), _SEGMENT.findall(other), fillvalue=""):
-        if a == b:
-            continue
-        rank_a, rank_b = _rank(a), _rank(b)
-        if rank_a != rank_b:
-            return 1 if rank_a > rank_b else -1
-        key_a, key_b = (int(a), int(b)) if rank_a == _NUMBER else (a, b)
-        if key_a != key_b:
-            return 1 if key_a > key_b else -1  # type: ignore[operator]
-    return 0
+def segments(text: str) -> Segments:
+    """A sort key with the order of rpm's rpmvercmp for a version or a release: numbers sort by value."""
+    return (*map(_segment, _SEGMENT.findall(text)), (_END, ""))
 
 
-def _rank(segment: str) -> int:
-    if segment == "~":
-        return -1
-    if segment == "":
-        return _END
-    if segment == "^":
-        return _CARET
-    return _NUMBER if segment.isdigit() else _LETTERS
+def _segment(word: str) -> Tuple[int, Union[int, str]]:
+    if word.isdigit():
+        return _NUMBER, int(word)
+    return {"~": _TILDE, "^": _CARET}.get(word, _LETTERS), word

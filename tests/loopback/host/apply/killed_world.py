@@ -241,11 +241,8 @@ class Dpkg(Apt):
     def mark_automatic(self, host: Any, names: Sequence[str]) -> None:
         self._change([lambda database, name=name: database[name].__setitem__(2, True) for name in names])  # type: ignore[misc]
 
-    def hold(self, host: Any, names: Sequence[str]) -> None:
-        self._change([lambda database, name=name: database[name].__setitem__(1, True) for name in names])  # type: ignore[misc]
-
-    def unhold(self, host: Any, names: Sequence[str]) -> None:
-        self._change([lambda database, name=name: database[name].__setitem__(1, False) for name in names])  # type: ignore[misc]
+    def hold(self, host: Any, names: Sequence[str], *, held: bool = True) -> None:
+        self._change([lambda database, name=name: database[name].__setitem__(1, held) for name in names])  # type: ignore[misc]
 
     def simulate(self, host: Any, install: Any, remove: Any, loose: Any = ()) -> Any:
         return None

@@ -93,7 +93,7 @@ def test_another_boot_is_left_alone(root: Path) -> None:
 def test_a_marker_of_the_boot_before_does_not_keep_this_one(root: Path) -> None:
     order(root)
     write(root, "proc/sys/kernel/random/boot_id", SECOND + "\n")
-    assert reboot.earlier_order(str(root)) is None
+    assert not reboot.of_this_boot(reboot.MARKER, str(root))
     assert order(root, SECOND) == "ordered"
 
 
@@ -134,7 +134,7 @@ def test_an_order_that_systemd_refuses_is_no_order(root: Path, monkeypatch: pyte
     monkeypatch.setattr(reboot, "_schedule", refuse)
     with pytest.raises(RolloutError, match="does not take"):
         order(root)
-    assert reboot.earlier_order(str(root)) is None
+    assert not reboot.of_this_boot(reboot.MARKER, str(root))
 
 
 @pytest.fixture(params=LOCKS)
@@ -154,7 +154,7 @@ def test_no_reboot_while_a_package_manager_works(root: Path, holder: subprocess.
         order(root)
     assert caught.value.kind == "packages-busy"
     assert f"apt-get (process {holder.pid}) holds /var/lib/dpkg/lock" in caught.value.message
-    assert (orders(root), reboot.earlier_order(str(root))) == (0, None)
+    assert (orders(root), reboot.of_this_boot(reboot.MARKER, str(root))) == (0, {})
     holder.communicate()
     assert order(root) == "ordered"
 

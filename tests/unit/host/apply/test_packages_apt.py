@@ -40,7 +40,7 @@ def test_no_call_asks_a_question_or_lets_needrestart_restart_services(apt: AptHo
     chosen.reinstall(host)
     chosen.install(host, [managers.Package("new", "1")], [])
     chosen.hold(host, ["new"])
-    chosen.unhold(host, ["new"])
+    chosen.hold(host, ["new"], held=False)
     chosen.purge(host, ["old"])
     chosen.purge(host, ["new"], with_held=True)
     programs = [line.partition(" ")[0] for line in apt.changed]

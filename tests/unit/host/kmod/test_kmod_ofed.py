@@ -54,7 +54,7 @@ def search(root: Root) -> ofed.Search:
 )
 def test_a_tree_whose_place_says_the_kernel(root: Root, place: str) -> None:
     folder = tree(root, place)
-    result = ofed.find(Kernel(RELEASE, str(root.path)))
+    result = ofed.search(Kernel(RELEASE, str(root.path))).tree
     assert result is not None
     assert (result.path, result.kernel_release, result.own) == (str(folder), RELEASE, False)
     assert result.symvers.startswith("sha256:")

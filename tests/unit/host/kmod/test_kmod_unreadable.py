@@ -333,11 +333,11 @@ def ofed_tree(root: Root) -> Path:
 def test_ofed(root: Root, how: str) -> None:
     kernel = Kernel(RELEASE, str(root.path))
     ofed_tree(root)
-    assert ofed.find(kernel) is not None
+    assert ofed.search(kernel).tree is not None
     damage(root.modules / "updates/ib_core.ko", how)
     kernel = Kernel(RELEASE, str(root.path))
     if how != "folder":
-        assert ofed.find(kernel) is None
+        assert ofed.search(kernel).tree is None
         assert "ib_core.ko" in ofed.search(kernel).why_not()
         with pytest.raises(HostError, match=r"ib_core\.ko"):
             key.ofed_digest(kernel)
