@@ -22,8 +22,8 @@ from gdsdeploy.host.io.wording import aligned, joined, wrapped
 from gdsdeploy.host.kmod.flavour import flavour_of, has_nvme_hooks
 from gdsdeploy.host.model import compat
 from gdsdeploy.host.model.compat import FITS, KINDS, REFUSED, UNKNOWN, WARNED, Rule, Value, Verdict, version_order
+from gdsdeploy.host.model.system import gpu_class
 from gdsdeploy.preflight.record import kept, with_records
-from gdsdeploy.proposal.observe import gpu_class
 
 if TYPE_CHECKING:
     from gdsdeploy.host.facts import HostFacts

@@ -33,7 +33,7 @@ COMMANDS = {
     "boot": ("cli.boot", "what the next boot starts, and whether one is needed"),
     "guard": ("cli.boot", "which kernels may boot by default, and why not"),
     "gate": ("cli.gate", "judge this boot, and keep the host out of its scheduler unless it passes"),
-    "gdscheck": ("gdscheck.live", "what gdscheck -p prints, from libcufile alone"),
+    "gdscheck": ("cli.gdscheck", "what gdscheck -p prints, from libcufile alone"),
     "explain": ("cli.explain", "why mounts do not take the direct path"),
     "doctor": ("cli.explain", "a first look: versions, paths, what bounces, and what to do first"),
     "odirect": ("cli.trials", "whether direct I/O on a mount bypasses the page cache"),

@@ -147,7 +147,7 @@ class NotOfferedError(CannotTellError):
 
 @contextlib.contextmanager
 def failing(kind: Type[HostError], words: str, hint: str = "") -> Iterator[None]:
-    """Turn an OSError into an error of this kind: what failed in ``words``, and what the system says of it."""
+    """Turn an OSError into an error of this kind: what failed, in ``words``, and the system's own words."""
     try:
         yield
     except OSError as error:

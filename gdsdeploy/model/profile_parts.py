@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, StringConstraints, field_validator, model_validator
 
-from gdsdeploy.errors import translated
 from gdsdeploy.model.hostnames import grouped
 from gdsdeploy.model.text import SECRET, AbsolutePath, MaybePath, Model, Name, matching
 
@@ -99,8 +98,10 @@ def check_companions(companions: tuple[Companion, ...], gpu: str | None) -> None
 
 
 def _ip(value: str) -> str:
-    with translated(ValueError, lambda _: ValueError("write an IP address: IMEX's nodes file has no names")):
+    try:
         return str(ip_address(value))
+    except ValueError:
+        raise ValueError("write an IP address: IMEX's nodes file has no names") from None
 
 
 class ImexNode(Model):

@@ -22,7 +22,7 @@ from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.facts.unknown import if_known, known
 from gdsdeploy.host.io.wording import first_few, line
 from gdsdeploy.host.kmod.flavour import flavour_of
-from gdsdeploy.host.model.system import major_version
+from gdsdeploy.host.model.system import gpu_class, major_version
 from gdsdeploy.host.paths import APT_PARTS, APT_SOURCES, DNF_PARTS, DNF_VARIABLES
 from gdsdeploy.host.subjects import filesystem
 from gdsdeploy.host.subjects.condition import DIRECT
@@ -164,24 +164,6 @@ class Proposal:
 
 #: The word of a model that tells it from others: H100 of ``NVIDIA H100 80GB HBM3``, A100 of ``NVIDIA A100-SXM4-80GB``.
 _MODEL = re.compile(r"\b(GH200|GB[23]00|VR200|[ABHLPTV][0-9]{1,3}[SG]?|RTX [A0-9]+)\b")
-#: Class of GPUs → their models, of the data centre and of workstations.
-_CLASSES = {
-    "grace-hopper": r"\bGH200\b",
-    "rubin": r"\bVR200\b|\bRubin\b",
-    "blackwell": r"\b(GB200|GB300|B100|B200|B300)\b|\bBlackwell\b",
-    "hopper": r"\b(H100|H200|H800|H20)\b",
-    "ada": r"\b(L2|L4|L20|L40|L40S)\b|\bAda Generation\b",
-    "ampere": r"\b(A2|A10|A10G|A16|A30|A40|A100|A800)\b|\bRTX A[0-9]+\b",
-    "turing": r"\bT4G?\b|\bQuadro RTX\b",
-    "volta": r"\bV100\b",
-    "pascal": r"\b(P4|P40|P100)\b",
-}
-
-
-def gpu_class(models: Iterable[str]) -> str:
-    """The class of all these GPUs; empty where a model isn't known here, or they differ."""
-    classes = {next((name for name, pattern in _CLASSES.items() if re.search(pattern, model)), "") for model in models}
-    return classes.pop() if len(classes) == 1 else ""
 
 
 def short_model(models: Iterable[str]) -> str:

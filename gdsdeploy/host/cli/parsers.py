@@ -57,6 +57,8 @@ def number(fits: Callable[[float], bool], words: str) -> Callable[[str], float]:
     return parse
 
 
+#: The type of an option that is a limit of time.
+seconds = number(lambda value: 0 < value <= 3600, "a number of seconds above 0 and up to 3600")
 #: Of commands that look at other systems, too.
 ROOT = option("--root", default="/", metavar="DIR", help="a root folder that need not be running")
 _JSON = option("--json", action="store_true", help="print one JSON object")

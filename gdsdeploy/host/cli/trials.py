@@ -17,7 +17,6 @@ from ..evidence.recorder import EvidenceRequest, Recorder
 from ..facts import as_dict
 from ..facts.document import Document
 from ..facts.unknown import Maybe, Unknown, if_known, known
-from ..gdscheck.live import seconds
 from ..io.wording import aligned, line
 from ..odirect.load import measured
 from ..odirect.scratch import LONGEST, SECONDS as LOAD_SECONDS
@@ -30,7 +29,7 @@ from ..subjects.odirect import NOT_PROVEN, inside
 from ..subjects.peermem import Registration, registrations
 from ..subjects.proof import REGISTRATION_TIMEOUT, TIMEOUT, Proof, proofs, prove, register_memory
 from ..subjects.storage import StorageFacts
-from .parsers import PROGRAM, Option, number, option, show
+from .parsers import PROGRAM, Option, number, option, seconds, show
 
 #: Of each of the documents.
 VERSION = 1

@@ -6,15 +6,12 @@ CUDA).  Its log goes to a temporary folder.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import os
 import tempfile
 from dataclasses import dataclass, replace
 from typing import Any, Dict, Optional
 
-from ..cli.parsers import PROGRAM, number, option
 from ..errors import UsageError
 from ..libcufile import errors as cufile_errors, probe
 from ..libcufile.probe import TIMEOUT, child, libraries
@@ -87,27 +84,3 @@ def as_document(opened: Opened) -> Dict[str, Any]:
             name = cufile_errors.lookup(str(said.error))[0].name
     error = {"error": said.error, "name": name, "cuda_error": said.cuda_error, "hung": opened.hung}
     return {**result, "opened": error}
-
-
-#: The type of options.
-seconds = number(lambda value: 0 < value <= 3600, "a number of seconds above 0 and up to 3600")
-
-
-@PROGRAM.command(
-    "gdscheck",
-    "print the report of gdscheck -p, from libcufile alone",
-    option("--library", metavar="FILE", help="the libcufile to open (default: the one that programs load)"),
-    option(
-        "--timeout", type=seconds, default=TIMEOUT, help="seconds until the library is killed (default: %(default)g)"
-    ),
-)
-def command(arguments: argparse.Namespace) -> int:
-    """Print the report.  Raises UsageError where no libcufile could be opened."""
-    opened = open_library(arguments.library, arguments.timeout)
-    if arguments.json:
-        print(json.dumps(as_document(opened), indent=2))
-        return 0
-    print(document.text(opened.recording, opened.said.library))
-    if opened.hung:
-        print(f"  libcufile did not return within {arguments.timeout:g} s and was killed")
-    return 0

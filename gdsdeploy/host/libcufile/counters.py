@@ -23,7 +23,6 @@ from functools import lru_cache
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
 from .. import data
-from ..io.reading import beginning
 
 #: Why a segment gives no counters.
 UNKNOWN_LAYOUT, LEVEL_LOW, MALFORMED = "unknown-layout", "level-low", "malformed"
@@ -485,7 +484,8 @@ def dead_segments() -> List[Segment]:
 
     No process has the id of the creator, which is also the key, and none has mapped it.
     """
-    text = beginning("/proc/sysvipc/shm", SEGMENTS_LIMIT).decode("ascii", "replace")
+    with open("/proc/sysvipc/shm", "rb") as file:
+        text = file.read(SEGMENTS_LIMIT).decode("ascii", "replace")
     return [segment for segment in listed(text) if _is_dead(segment)]
 
 

@@ -2,7 +2,7 @@
 
 A system needs an entry here only where profiles use another word than its ID.
 
-Services that have to be of the driver's version, or that some GPUs need.
+Services that have to be of the driver's version, or that some GPUs need.  Classes of GPUs.
 """
 
 from __future__ import annotations
@@ -82,3 +82,23 @@ def services_of(packages: Iterable[str]) -> List[str]:
     """The services that packages with these names bring."""
     names = list(packages)
     return [unit for pattern, unit in SERVICES if any(map(pattern.fullmatch, names))]
+
+
+#: Class of GPUs → their models, of the data centre and of workstations.
+_CLASSES = {
+    "grace-hopper": r"\bGH200\b",
+    "rubin": r"\bVR200\b|\bRubin\b",
+    "blackwell": r"\b(GB200|GB300|B100|B200|B300)\b|\bBlackwell\b",
+    "hopper": r"\b(H100|H200|H800|H20)\b",
+    "ada": r"\b(L2|L4|L20|L40|L40S)\b|\bAda Generation\b",
+    "ampere": r"\b(A2|A10|A10G|A16|A30|A40|A100|A800)\b|\bRTX A[0-9]+\b",
+    "turing": r"\bT4G?\b|\bQuadro RTX\b",
+    "volta": r"\bV100\b",
+    "pascal": r"\b(P4|P40|P100)\b",
+}
+
+
+def gpu_class(models: Iterable[str]) -> str:
+    """The class of all these GPUs; empty where a model isn't known here, or they differ."""
+    classes = {next((name for name, pattern in _CLASSES.items() if re.search(pattern, model)), "") for model in models}
+    return classes.pop() if len(classes) == 1 else ""
