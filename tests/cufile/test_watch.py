@@ -345,9 +345,9 @@ def test_killed_at_random_it_leaves_nothing_that_the_next_start_does_not_remove(
     segments = counters.dead_segments()
     argv = [sys.executable, "-c", RUN, str(folder / "metrics"), str(folder / "state" / "watch.json")]
     with job("1.20.0.107", folder, config(3), *CONTAINER) as running:
-        running.tell("read", 3, CHUNK)
-        # One that has counted it, however long the others take to begin.
+        # One that has counted, however long the others take to begin.
         first = Service(folder)
+        running.tell("read", 3, CHUNK)
         first.until('path="compat"} 3\n')
         assert wait_for(first.state.exists)
         first.end(signal.SIGKILL)
