@@ -216,6 +216,13 @@ def whole_process() -> Iterator[None]:
             _ending = _Ending()
 
 
+def is_interruption(error: BaseException | None) -> bool:
+    """Whether it is one, or came out of the clean-up after one: zipfile raises another error then."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
 def _adopt(whether: bool) -> None:
     """Whether orphans below this process become its children."""
     ctypes.CDLL(None).prctl(_ADOPT, int(whether), 0, 0, 0)

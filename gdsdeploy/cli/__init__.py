@@ -110,7 +110,9 @@ def _run(command: click.Command, name: str, argv: list[str] | None) -> int:
         error.show(usage)
         console.usage(usage.getvalue().rstrip("\n"))
         return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
+    except (Exception, KeyboardInterrupt) as error:
+        if not isinstance(error, click.Abort) and not cancel.is_interruption(error):
+            raise
         console.error("interrupted", "Run the same command again: it resumes after the finished work")
         return Interrupted.exit_code
     return status if isinstance(status, int) else 0

@@ -10,10 +10,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from re import (
-    _constants as codes,  # type: ignore[attr-defined]
-    _parser as parser,  # type: ignore[attr-defined]
-)
+from re import _constants as codes, _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
 import pytest

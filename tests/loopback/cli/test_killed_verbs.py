@@ -253,6 +253,13 @@ class Named:
 importlib.import_module("module")
 time.sleep(600)
 """,
+    "the clean-up of a library, which raises another error": """
+import io, zipfile
+with zipfile.ZipFile(io.BytesIO(), "w") as archive:
+    handle = archive.open("name", "w")
+    signalled()
+    time.sleep(600)
+""",
 }
 MOMENT = """
 import os, signal, sys, time
