@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from .. import derived
 from ..errors import ApplyError, CannotTellError, DesiredError, HostError
@@ -41,10 +41,6 @@ class Result:
     def to_json(self) -> Dict[str, Any]:
         """The result as a JSON object."""
         return asdict(self)
-
-
-#: A check: all that it depends on but the host, its result, and what it has left in ``host.judged``.
-Known = Tuple[Any, Result, Any]
 
 
 def read_resources(document: Any, only: Sequence[str] = ()) -> List[DesiredResource]:
@@ -92,7 +88,7 @@ def run(
     *,
     diff: bool = False,
     done: Callable[[Result], None] = lambda _: None,
-    known: Optional[List[Known]] = None,
+    known: Optional[List[Any]] = None,
 ) -> List[Result]:
     """Apply ``targets`` in order, or with ``host.check`` say what would change.
 
@@ -118,9 +114,10 @@ def run(
     return results
 
 
-def _check_once(host: ManagedHost, target: DesiredResource, pending: Sequence[Change], known: List[Known]) -> Result:
+def _check_once(host: ManagedHost, target: DesiredResource, pending: Sequence[Change], known: List[Any]) -> Result:
     """What was found of the same desired state after the same changes, or what a check finds."""
     question = (target.name, target.desired, list(pending), set(host.judged))
+    result: Result
     for asked, result, judged in known:
         if asked == question:
             host.judged = set(judged)

@@ -10,7 +10,7 @@ import os
 import re
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Dict, List, Sequence, Tuple, TypeVar
+from typing import Any, ClassVar, List, Sequence, Tuple, TypeVar
 
 from .. import derived
 from ..derived import Thing
@@ -66,8 +66,8 @@ def is_outdated(host: ManagedHost, units: Sequence[str]) -> bool:
     return is_booted(host) and any(_shown(host, unit).get("NeedDaemonReload") == "yes" for unit in units)
 
 
-def _shown(host: ManagedHost, unit: str) -> Dict[str, str]:
-    """What systemd says about a unit; raises CannotTellError."""
+def _shown(host: ManagedHost, unit: str) -> Any:
+    """Property → what systemd says of a unit; raises CannotTellError."""
     names = [*OWN, *([] if unit in OWN else [unit])]
     argv = ["systemctl", "show", "--property=ActiveState,NeedDaemonReload", *names]
     blocks = host.query(argv).strip().split("\n\n")
@@ -137,7 +137,7 @@ def enable_vendor(host: ManagedHost, unit: str, missing: Sequence[str]) -> None:
 
 def is_active(host: ManagedHost, unit: str) -> bool:
     """Whether a unit runs; raises CannotTellError."""
-    return _shown(host, unit).get("ActiveState") == "active"
+    return bool(_shown(host, unit).get("ActiveState") == "active")
 
 
 def has_failed(host: ManagedHost, unit: str) -> bool:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 
 from ...errors import CannotTellError, NotOfferedError
 from ...evidence.recorder import Recorder
-from ...io.cache import Inputs
 from ...model import compat
 from ...process import Output
 from ...subjects.packages import apt_inputs
@@ -140,9 +139,8 @@ def targets(host: ManagedHost, form: str) -> List[str]:
     return host.query(argv, inputs=_inputs(host)).splitlines()
 
 
-def _inputs(host: ManagedHost) -> Optional[Inputs]:
-    inputs: Optional[Inputs] = host.once("apt's inputs", lambda: apt_inputs(Recorder(root=host.root)))
-    return inputs
+def _inputs(host: ManagedHost) -> Any:
+    return host.once("apt's inputs", lambda: apt_inputs(Recorder(root=host.root)))
 
 
 def _problem(output: Output) -> str:

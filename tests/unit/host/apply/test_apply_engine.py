@@ -83,7 +83,7 @@ class Asked(Some):
 def test_what_variants_have_in_common_is_checked_once(tmp_path: Path) -> None:
     asked = Asked()
     one, two, three, last = (desired_resource(asked, DesiredFiles(FILES[:number])) for number in (1, 2, 3, 4))
-    variants, known = ([one, two, last], [one, two, last], [one, three, last], [last]), list[engine.Known]()
+    variants, known = ([one, two, last], [one, two, last], [one, three, last], [last]), list[Any]()
     host = ManagedHost(check=True, root=str(tmp_path))
     together = [engine.run(host, targets, known=known) for targets in variants]
     assert asked.pending == [0, 1, 2, 1, 3, 0], "the same only after the same changes"
