@@ -6,16 +6,15 @@ has the JSON object.
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from .explain import ExplainedMount, Explanation, explain, path_row, wrapped
 from .facts import HostFacts, Unknown, as_dict
 from .facts.unknown import Maybe, known, or_else
 from .io.wording import first_few, joined
+from .late import dataclass, re
 from .libcufile.counters import NOT_COUNTED
 from .model.finding import FAIL, PASS, UNKNOWN, WORDS
 from .subjects import gpu, libcufile, modules, stack

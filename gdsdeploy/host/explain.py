@@ -5,7 +5,6 @@ As one JSON object, and for a terminal: the verdict of each mount first, then it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Dict, Iterator, List, Sequence, Set, Tuple
 
@@ -14,6 +13,7 @@ from .facts.unknown import if_known, known, or_else
 from .io import wording
 from .io.mounts import PSEUDO
 from .io.wording import joined, line
+from .late import dataclass
 from .libcufile.counters import route_words
 from .paths import FSTAB
 from .subjects import filesystem, foreign, gpu, modules

@@ -15,7 +15,6 @@ import hashlib
 import itertools
 import json
 import os
-import re
 import stat
 import sys
 import time
@@ -23,6 +22,7 @@ from functools import lru_cache
 from typing import Any, Callable, Dict, Sequence
 
 from .io import atomic
+from .late import re
 from .paths import IMAGE, TRAIL
 
 IDENT = "gdsdeploy-audit"

@@ -6,7 +6,6 @@ each entry of the Boot Loader Specification gets them, and /etc/kernel/cmdline f
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..boot import arguments
@@ -16,6 +15,7 @@ from ..boot.loader import ENTRIES, GRUB, UNKNOWN, Arguments, loader
 from ..boot.present import boot_id
 from ..errors import ApplyError, DesiredError
 from ..io import atomic
+from ..late import dataclass, field
 from ..rootdir import inside, read_text
 from . import files
 from .file_resource import FileResource, restore

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, List, Sequence
 
 from ..boot import guard
 from ..boot.loader import loader
 from ..errors import CannotTellError, HostError
+from ..late import dataclass
 from ..model import expectation
 from ..paths import EXPECTATION
 from .host import ManagedHost

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from .. import derived
 from ..errors import ApplyError, CannotTellError, DesiredError, HostError
+from ..late import asdict, dataclass, field, replace
 from ..model import schema
 from . import files, labels, registry
 from .host import ManagedHost

@@ -9,11 +9,11 @@ import hashlib
 import os
 import shutil
 import stat
-from dataclasses import dataclass
 from typing import IO, Any, Iterable, Iterator, List, Optional, Tuple
 
 from ..errors import CannotTellError, DesiredError
 from ..io import atomic
+from ..late import dataclass
 from ..rootdir import open_file
 from . import written
 from .model import NONE, Change, Refusal

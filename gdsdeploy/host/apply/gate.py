@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
-from dataclasses import dataclass, field
 from typing import Any, List, Sequence
 
 from ..errors import CannotTellError
 from ..gate import gate
 from ..gate.gate import LOCK, PATH, RECORD, RUN_FOLDER, STATE_FOLDER, Settings, settings_from
 from ..io.prometheus import places
+from ..late import dataclass, field, re
 from ..model.schema import LINES
 from . import services
 from .files import File

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Dict, List, Tuple
 
 from ..errors import DesiredError
+from ..late import dataclass
 from .file_resource import FileResource
 from .files import FOLDER, File
 from .packages.managers import every, manager

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
-from dataclasses import dataclass
 from typing import Any, ClassVar, List, Sequence
 
 from ..archive.provenance import KEY, PUBLIC
 from ..gate.gate import RECORD, STATE_FOLDER
+from ..late import dataclass, re
 from .files import File
 from .host import ManagedHost
 from .model import Change, Resource, Words

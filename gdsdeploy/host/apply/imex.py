@@ -6,13 +6,13 @@ The service reads it when it starts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any, ClassVar, List, Sequence
 
 from .. import derived
 from ..derived import Thing
 from ..errors import ApplyError, DesiredError
+from ..late import dataclass, field
 from ..paths import IMEX_NODES
 from . import services
 from .file_resource import FileResource, restoration_changes, restore, take_back

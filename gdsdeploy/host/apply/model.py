@@ -9,7 +9,6 @@ import contextlib
 import errno
 import os
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -29,6 +28,7 @@ from typing import (
 from ..derived import Thing
 from ..errors import ApplyError, HostError
 from ..io.atomic import UnsafePathError
+from ..late import asdict, dataclass
 
 if TYPE_CHECKING:
     from .host import ManagedHost

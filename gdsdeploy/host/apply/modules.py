@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass, field
 from typing import Any, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence
 
 from ..archive import key, pack, provenance
@@ -23,6 +22,7 @@ from ..kmod.kernel import Kernel, run_depmod
 from ..kmod.module import ERROR, UNKNOWN, outcome_of
 from ..kmod.packaged import FOLDER, STALE, dkms_version, installed_manifest, problems, received_parts, shadows
 from ..kmod.packaged_file import PackagedFile
+from ..late import dataclass, field
 from ..model.schema import LINES
 from ..rootdir import inside
 from ..secure_boot import signing as signatures

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, List
 
 from .. import trail
 from ..errors import ApplyError
+from ..late import dataclass
 from ..paths import OWN_NAME, OWN_PARENTS, PROGRAM as PATH
 from .file_resource import FileResource
 from .files import FOLDER, File

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Dict, List, Mapping, Sequence
 
 from ..boot.needed import UNLOADED, pending
 from ..errors import ApplyError
 from ..kmod.packaged import PREFIX
+from ..late import asdict, dataclass, field
 from .host import ManagedHost
 from .model import INSTALLS, REBOOT, Change, Resource, Words
 from .modules import UNBUILD

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any, ClassVar, List, Sequence
 
 from ..kmod.packaged import broken_in_dkms, dkms_version
+from ..late import dataclass
 from .file_resource import FileResource
 from .files import FOLDER, File
 from .host import ManagedHost

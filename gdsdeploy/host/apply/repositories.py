@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, List, Optional, Sequence
 from urllib.parse import unquote, urlsplit
 
 from ..errors import DesiredError
+from ..late import dataclass, field
 from . import files
 from .file_resource import restore
 from .files import File

@@ -10,7 +10,6 @@ import hashlib
 import os
 import shutil
 import tarfile
-from dataclasses import dataclass, field
 from typing import Any, List, Literal, Sequence, Tuple
 
 from .. import derived
@@ -18,6 +17,7 @@ from ..archive import pack
 from ..derived import Thing
 from ..errors import ApplyError, DesiredError
 from ..io import atomic
+from ..late import dataclass, field
 from ..paths import IMEX_NODES
 from ..rootdir import inside
 from . import files, imex, initramfs, services, unload, written

@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import os
 import stat
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence
 
 from ..errors import ApplyError, CannotTellError, HostError
 from ..io import reading
+from ..late import dataclass, field
 from ..model.schema import LINES
 from ..rootdir import inside
 from ..secure_boot import signing

@@ -7,10 +7,10 @@ So modules in use stop the run before the transaction, on a host that will reboo
 
 from __future__ import annotations
 
-import re
 from typing import Any, Callable, Dict, Iterable, List
 
 from ..errors import ApplyError
+from ..late import re
 from . import gpu, peermem, services
 from .host import ManagedHost
 from .model import INSTALLS, RELOAD, Change

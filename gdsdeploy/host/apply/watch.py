@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from typing import Any, ClassVar, List, Sequence
 
 from .. import derived
 from ..derived import Thing
 from ..io.prometheus import places
+from ..late import dataclass, re
 from ..watch import service
 from . import services
 from .host import ManagedHost

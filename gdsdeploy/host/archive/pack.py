@@ -12,7 +12,6 @@ import contextlib
 import io
 import json
 import os
-import re
 import shutil
 import tarfile
 import tempfile
@@ -26,6 +25,7 @@ from ..kmod.files import sha256
 from ..kmod.kernel import Inputs, Kernel, override_line, read_dependencies, run_depmod
 from ..kmod.module import decisive, is_incomplete, name_of, read_module
 from ..kmod.packaged import FOLDER, MANIFEST, identity, installed_manifest, is_same_build, vouched_files
+from ..late import re
 from ..rootdir import inside, list_folder, read_bytes
 from . import provenance
 from .archive import FORMAT, read_manifest, read_provenance, unpack, verify

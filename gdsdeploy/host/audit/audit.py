@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from dataclasses import replace
 from typing import Any, Container, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..errors import ElfError, HostError
@@ -36,6 +35,7 @@ from ..kmod.module import (
 )
 from ..kmod.packaged import problems, vouched_files, whole
 from ..kmod.packaged_file import PackagedFile
+from ..late import replace
 from ..model.expectation import Expectation
 from ..secure_boot import signature
 from ..secure_boot.signature import signed_by

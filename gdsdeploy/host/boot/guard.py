@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Optional, Sequence
 
 from ..audit.audit import audit_expected, objections
 from ..errors import HostError
 from ..kmod import driver as drivers
 from ..kmod.kernel import Kernel
+from ..late import asdict, dataclass, field
 from ..model.expectation import Expectation
 from ..rootdir import inside, list_folder
 from .loader import loader

@@ -7,10 +7,10 @@ the entry for one boot before it starts it.
 from __future__ import annotations
 
 import fnmatch
-import re
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 from ..errors import RolloutError
+from ..late import re
 from ..paths import EFI, PARTITIONS
 from ..rootdir import Files, list_folder, read_text
 from .bls import BlsEntry, entries, kept

@@ -17,11 +17,9 @@ import glob
 import hashlib
 import json
 import os
-import re
 import shutil
 import tempfile
 import time
-from dataclasses import dataclass
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .. import process
@@ -34,6 +32,7 @@ from ..kmod.files import Tree, digest
 from ..kmod.kernel import Kernel, releases, run_depmod
 from ..kmod.module import REBUILT, name_of
 from ..kmod.packaged import is_linked
+from ..late import dataclass, re
 from ..paths import DKMS
 from ..rootdir import inside, list_folder, read_text
 from .kbuild import INHERITED, failure_in

@@ -12,10 +12,8 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-import re
 import shutil
 import tempfile
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type
 
@@ -29,6 +27,7 @@ from ..kmod.files import SUFFIXES, Elf, Tree, digest
 from ..kmod.kernel import Export, Kernel, format_line, from_cmd_files, read_symvers, write_symvers
 from ..kmod.module import ERROR, INCOMPLETE, PROVENANCE, Module, name_of, outcome_of, read_module
 from ..kmod.ofed import Search, search
+from ..late import dataclass, field, re
 from ..paths import DKMS
 from ..rootdir import inside, read_text
 

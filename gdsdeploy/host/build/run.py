@@ -19,7 +19,6 @@ import re
 import shutil
 import tempfile
 import time
-from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from ..errors import BuildError, HostError, KernelError, StubError, TreeError, UnbuildableError, failing
@@ -27,6 +26,7 @@ from ..io import atomic
 from ..kmod.files import digest_files
 from ..kmod.kernel import Kernel
 from ..kmod.ofed import OfedTree
+from ..late import dataclass, field
 from ..model import compat
 from ..model.compat import Conditions, Rule
 from ..process import Output

@@ -13,13 +13,13 @@ from __future__ import annotations
 import argparse
 import sys
 import syslog
-from dataclasses import asdict
 from typing import Any, Dict
 
 from ..boot import guard, needed
 from ..boot.loader import loader
 from ..errors import AuditError, HostError, failing, guarded
 from ..io.wording import line
+from ..late import asdict
 from ..model.expectation import Expectation, from_json
 from ..paths import EXPECTATION
 from .parsers import PROGRAM, ROOT, option, show, show_indented

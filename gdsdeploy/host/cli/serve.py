@@ -10,10 +10,8 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-import re
 import signal
 import sys
-from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from .. import trail
@@ -21,6 +19,7 @@ from ..errors import DesiredError, HostError, UsageError, failing
 from ..io import jsontext
 from ..io.mounts import Mounts
 from ..io.reading import whole
+from ..late import dataclass, field, re
 from ..model import schema
 from ..model.expectation import Expectation, from_json
 from ..paths import EXPECTATION, MOUNTINFO, SERVE_SECONDS

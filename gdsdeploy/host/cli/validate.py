@@ -10,11 +10,11 @@ import contextlib
 import json
 import os
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Dict, Optional
 
 from .. import trail
 from ..errors import UsageError
+from ..late import replace
 from ..paths import EXPECTATION
 from .parsers import FAILED, OK, PROGRAM, UNDECIDED, option
 

@@ -17,15 +17,14 @@ import glob
 import io
 import os
 import posixpath
-import re
 import shlex
 import sys
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Union
 
 from ..errors import HostError
 from ..io import jsontext, reading
+from ..late import dataclass, re
 from ..paths import CUFILE_CONTROL, CUFILE_OPEN, CUFILE_SONAME, GDSCHECK
 from ..rootdir import open_file
 from .unknown import UndecidedError, Value, if_known

@@ -15,11 +15,11 @@ in any release between.
 from __future__ import annotations
 
 import contextlib
-import re
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from .. import data
 from ..io.wording import joined
+from ..late import re
 from ..libcufile import errors as cufile_errors
 from . import reader
 from .reader import (

@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from dataclasses import dataclass, replace
 from typing import Any, Dict, Optional
 
 from ..errors import UsageError
+from ..late import dataclass, replace
 from ..libcufile import errors as cufile_errors, probe
 from ..libcufile.probe import TIMEOUT, child, libraries
 from ..process import TIMED_OUT, Output, run

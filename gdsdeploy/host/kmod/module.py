@@ -11,15 +11,14 @@ differ only for an undecided finding: a warning with the outcome ``unknown``.
 from __future__ import annotations
 
 import os
-import re
 import struct
-from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
 from typing import IO, Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..errors import ElfError, failing
 from ..io import cache
 from ..io.wording import first_few
+from ..late import asdict, dataclass, field, re
 from .files import SHN_ABS, SHN_UNDEF, SUFFIXES, Elf, open_plain
 
 #: Section, and file of a loaded module, with the build id.

@@ -9,11 +9,10 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-import re
-from dataclasses import dataclass
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..errors import ElfError, SymversError
+from ..late import dataclass, re
 from ..rootdir import inside, list_folder, read_file
 from .files import sha256
 from .kernel import Export, Kernel, read_symvers

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from typing import Any, Container, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set
 
 from ..errors import ElfError, KernelError
 from ..io import cache
+from ..late import re
 from ..paths import DKMS
 from ..rootdir import inside, list_folder, list_names, read_text
 from . import driver as drivers

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import shlex
 import sys
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, product
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
@@ -24,6 +22,7 @@ from ..gdscheck import document
 from ..gdscheck.reader import BROKEN, COMPAT, DIRECT, REFUSED, UNKNOWN, encoding
 from ..io import reading
 from ..io.wording import joined, line as one_line, wrapped
+from ..late import dataclass, re, replace
 from ..libcufile import errors as cufile_errors
 from ..model import causes, compat
 from ..subjects.kernel import NVIDIA, XID, meanings as kernel_meanings

@@ -9,8 +9,6 @@ What a report of gdscheck, whole or from a libcufile log, shows about causes.
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import (
     Callable,
@@ -32,6 +30,7 @@ from typing import (
 from .. import data
 from ..gdscheck import document, reader
 from ..gdscheck.reader import REFUSED, Report, plain
+from ..late import dataclass, field, re
 from ..libcufile import p2pdma
 from ..model.compat import VERSIONS, holds
 from ..subjects.kernel import meanings as kernel_meanings

@@ -20,8 +20,6 @@ The controller and the program on hosts both use this module.
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import (
     AbstractSet,
@@ -39,6 +37,7 @@ from typing import (
 
 from .. import data
 from ..kmod.flavour import flavour_of
+from ..late import dataclass, field, re
 
 #: What compat.yml has version expressions about, and how these versions are written; conditions on anything else
 #: compare words.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List
 
 from ..io import jsontext
 from ..kmod.packaged_file import PackagedFile
+from ..late import asdict, dataclass, field
 from .compat import Rule, require_conditions
 
 VERSION = 1

@@ -7,10 +7,10 @@ controller and the host use the same rule, so that the gate and ``validate`` agr
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Optional, Sequence
 
 from ..io.wording import line
+from ..late import dataclass, field, replace
 
 PASS = "pass"  # noqa: S105 # nosec B105 # a verdict, not a secret
 FAIL = "fail"

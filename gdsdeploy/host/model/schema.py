@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 from collections import abc
 from typing import Any, Dict, List, Literal, Mapping, Type, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ..errors import DesiredError
+from ..late import re
 
 T = TypeVar("T")
 #: Metadata of a field whose strings may have several lines.

@@ -16,7 +16,6 @@ import re
 import shutil
 import syslog
 import tempfile
-from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
 from .. import process
@@ -28,6 +27,7 @@ from ..boot.present import boot_id, of_this_boot
 from ..errors import HostError, RolloutError
 from ..io import atomic
 from ..kmod.module import BUILD_ID, build_id_of, read_module
+from ..late import asdict, dataclass, field
 from ..rootdir import list_folder, read_bytes, read_text
 from ..subjects.processes import control_group
 from .reboot import FOLDER, IDENT

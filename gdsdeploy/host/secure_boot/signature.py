@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from dataclasses import dataclass, replace
 from typing import IO, Callable, List, Optional, Tuple
 
 from ..errors import ElfError
@@ -19,6 +18,7 @@ from ..io.wording import first_few
 from ..kmod.files import CHUNK, open_plain
 from ..kmod.kernel import Kernel
 from ..kmod.module import SIGNATURE_MARK, Finding, finding, unknown_finding
+from ..late import dataclass, replace
 from . import certificate
 from .certificate import HASHES, Certificate, DerError, Node, name
 from .firmware import SETUP_MODE, SHIM_OFF, WORDS

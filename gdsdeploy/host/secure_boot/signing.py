@@ -16,12 +16,10 @@ import contextlib
 import json
 import lzma
 import os
-import re
 import secrets
 import shutil
 import stat
 import tempfile
-from dataclasses import dataclass
 from typing import IO, Any, Dict, List, Optional, Sequence, Tuple
 
 from .. import process
@@ -32,6 +30,7 @@ from ..io.wording import first_few
 from ..kmod.files import CHUNK, Elf, open_plain
 from ..kmod.kernel import Kernel
 from ..kmod.packaged import FOLDER, MANIFEST
+from ..late import dataclass, re
 from ..rootdir import inside
 from .certificate import Certificate, read_certificate
 from .firmware import OFF, WORDS, Firmware, firmware

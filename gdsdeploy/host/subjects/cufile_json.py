@@ -19,13 +19,13 @@ import json
 import os
 import re
 import stat
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple, cast
 
 from ..facts.document import Document
 from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, any_of, fact, given, if_known, known, require
 from ..io.reading import whole
+from ..late import dataclass, field
 from ..libcufile import p2pdma
 from ..model.expectation import Expectation
 from ..paths import CUFILE, CUFILE_OPEN

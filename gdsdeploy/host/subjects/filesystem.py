@@ -6,7 +6,6 @@ A feature is ``on`` (new files have it), ``possible`` (some files may), ``off``,
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import partial
 from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
@@ -14,6 +13,7 @@ from .. import data
 from ..facts.document import Document, collected, there
 from ..facts.unknown import Maybe, UndecidedError, Unknown, if_known, known, or_else, require
 from ..io.mounts import AUTOFS
+from ..late import dataclass
 from ..model.expectation import Expectation
 from ..paths import BTRFS, LFS, LUSTRE_OSC, MOUNTINFO, ZFS_VERSION
 from . import libcufile, quote, storage

@@ -6,9 +6,7 @@ A recognizer is a pure function from facts to what it found.  What was found is 
 from __future__ import annotations
 
 import fnmatch
-import re
 import shlex
-from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import (
     Any,
@@ -28,6 +26,7 @@ from typing import (
 from .. import data
 from ..facts.unknown import UndecidedError, require
 from ..io.wording import first_few, line
+from ..late import asdict, dataclass, field, re
 from ..model.expectation import Expectation
 from .foreign_files import File, ForeignFacts, ModuleFile, Source, is_shipped
 from .packages import Package

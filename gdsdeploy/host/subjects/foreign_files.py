@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
@@ -18,6 +17,7 @@ from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, follows
 from ..io import reading
 from ..io.mounts import mounts_in
 from ..kmod.module import read_once
+from ..late import re
 from ..paths import (
     APT_PARTS,
     APT_PREFERENCES,
@@ -205,7 +205,7 @@ def _programs(recorder: Recorder) -> Iterator[str]:
 def _libraries(recorder: Recorder) -> Iterator[str]:
     """Every file that the loader has for the stack's libraries; programs get the first one of each."""
     if "ldconfig" not in recorder.document["commands"]:
-        recorder.command("ldconfig", ["ldconfig", "-p"], pattern=driver.LIBRARIES)
+        driver.known_libraries(recorder)
     shown = recorder.document["commands"]["ldconfig"]["stdout"]
     for name in LIBRARIES:
         for path in listed(shown, name):

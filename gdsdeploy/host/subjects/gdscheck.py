@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 import tempfile
 from typing import TYPE_CHECKING, Callable, Iterator, Optional, Pattern, Tuple
 
 from ..facts.unknown import Facts, UndecidedError, fact, given, if_known, require
+from ..late import re
 from ..libcufile import probe
 from ..model.expectation import Expectation
 from ..paths import CUFILE, CUFILE_OPEN, GDSCHECK

@@ -6,12 +6,11 @@ WSL, and some virtual machines, lack the PCI tree that libcufile expects; older 
 from __future__ import annotations
 
 import itertools
-import re
-from dataclasses import replace
 from typing import Iterable, Iterator, Optional, Sequence, Tuple
 
 from ..facts.unknown import UndecidedError, Unknown, if_known, known, require
 from ..gdscheck.reader import Gpu, Report
+from ..late import re, replace
 from ..model.expectation import Expectation
 from ..paths import CUFILE, CUFILE_OPEN, NVFS, PCI
 from . import quote

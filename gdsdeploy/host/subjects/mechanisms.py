@@ -8,11 +8,11 @@ properties.rdma_peer_type chooses, and over it CUFILE_DMABUF_ENABLE (NVIDIA, RDM
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Callable, Iterator, List, Optional, Sequence, Tuple
 
 from ..facts.unknown import Maybe, Unknown, if_known, known, require
 from ..gdscheck.reader import Row
+from ..late import dataclass
 from ..model.expectation import Expectation
 from ..paths import CUFILE
 from . import gpu, nvidia_fs, quote, rdma

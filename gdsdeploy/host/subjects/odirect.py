@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
@@ -13,6 +12,7 @@ from ..facts.document import Document, collected
 from ..facts.unknown import Maybe, UndecidedError, Unknown, known, require
 from ..io.mounts import AUTOFS
 from ..io.reading import inode_flags
+from ..late import dataclass
 from ..model.expectation import Expectation
 from ..paths import BTRFS
 from .register import Answer, Steps, answer, check, collector, failed, not_applicable, passed

@@ -5,8 +5,6 @@ Hardware is counted by physical functions, whether a driver runs them or not.
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
@@ -27,6 +25,7 @@ from ..facts.unknown import (
 )
 from ..io.reading import acs_control, port_type, switch_mark
 from ..io.wording import first_few
+from ..late import dataclass, re
 from ..model.expectation import Expectation
 from ..paths import INFINIBAND, INTERFACES, NODES, PCI
 from .register import Answer, check, collector, failed, not_applicable, passed, unknown

@@ -6,11 +6,11 @@ nv_peer_mem is the module before nvidia-peermem.  Registrations are those of a t
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
 from typing import Any, Iterator, List, Mapping, Optional, Tuple
 
 from ..facts.document import Document, there
 from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, follows, given, if_known, known
+from ..late import dataclass, replace
 from ..model.expectation import Expectation
 from ..paths import HOLDERS, INFINIBAND, LEGACY_SERVICE, NVIDIA, PEERS, REGISTRATION, SERVICE_FOLDERS
 from . import gpu, kernel, quote, rdma

@@ -5,11 +5,11 @@ The counters of a process are all since it opened cuFile.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Dict, Iterable, Iterator, List, Sequence, Tuple, Union
 
 from ..facts.unknown import Maybe, UndecidedError, Unknown, as_dict, if_known, known, or_else, require
+from ..late import dataclass, replace
 from ..libcufile.counters import MAPPED, NO_LIBRARY, NOT_COUNTED, REASONS, Route
 from ..model.expectation import Expectation
 from . import clients, cufile_json, mechanisms

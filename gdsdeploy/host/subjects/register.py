@@ -6,10 +6,10 @@ A fact that isn't known ends it with "could not tell" and the reason.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 from ..facts.unknown import UndecidedError, Unknown
+from ..late import dataclass, replace
 from ..model.discovery import import_modules
 from ..model.expectation import Expectation
 from ..model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN

@@ -14,11 +14,11 @@ P2PDMA are counted isn't known, so no byte of a process that may use it is taken
 from __future__ import annotations
 
 import os
-import re
 import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..io.mounts import PSEUDO, Row
+from ..late import re
 
 #: Folders of the system itself; a disk that is mounted below one may hold data.
 SYSTEM = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
 
@@ -10,6 +9,7 @@ from ..evidence.recorder import Recorder
 from ..facts.document import Document
 from ..facts.unknown import Unknown, if_known, known
 from ..io.wording import line
+from ..late import re
 from ..libcufile.counters import Counters, Route
 from ..paths import CUFILE
 from ..rootdir import list_folder

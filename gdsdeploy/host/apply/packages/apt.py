@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-from dataclasses import replace
 from typing import Any, Dict, List, Optional, Sequence, Set
 
 from ...errors import ApplyError, CannotTellError
 from ...kmod.packaged import PREFIX
+from ...late import re, replace
 from ...model import compat
 from ...rootdir import inside, list_folder
 from .. import files

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 
 from ...errors import CannotTellError, NotOfferedError
+from ...late import re, replace
 from ...model import compat
 from ...process import Output
 from ..host import ManagedHost

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import replace
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set
 
 from ...errors import ApplyError, CannotTellError
+from ...late import replace
 from ...rootdir import list_folder
 from .. import files
 from ..file_resource import restore

@@ -5,13 +5,12 @@ A transaction that brings them back is simulated first.  It may move what the re
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, replace
 from typing import Collection, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ... import derived
 from ...derived import Thing
 from ...errors import ApplyError, CannotTellError, NotOfferedError
+from ...late import dataclass, re, replace
 from ..host import ManagedHost
 from ..model import Change, writing
 from . import transaction

@@ -5,15 +5,14 @@ from __future__ import annotations
 import errno
 import importlib
 import os
-import re
 import time
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, Dict, Iterator, List, Literal, Mapping, Optional, Sequence, Set, Tuple
 
 from ... import process
 from ...errors import ApplyError, BuildError, DesiredError
 from ...io import space
+from ...late import dataclass, field, re
 from ...model.discovery import module_names
 from ...rootdir import inside
 from ..files import File

@@ -8,11 +8,10 @@ from __future__ import annotations
 import json
 import os
 import pkgutil
-import re
-from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 
 from ...errors import ApplyError, CannotTellError, NotOfferedError
+from ...late import dataclass, re
 from ...process import Output
 from ...rootdir import read_text
 from ..host import ManagedHost

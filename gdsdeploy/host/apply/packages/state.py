@@ -5,12 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-from dataclasses import dataclass, replace
 from typing import Any, Dict, Iterable, List, Optional
 
 from ... import process
 from ...errors import RolloutError
 from ...io import reading
+from ...late import dataclass, replace
 from ...rootdir import inside, list_folder, read_text
 
 #: Of :mod:`~gdsdeploy.host.io.reading`.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
-from dataclasses import dataclass, field, replace
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set
 
 from ...kmod.packaged import PREFIX
+from ...late import dataclass, field, replace
 from ..host import ManagedHost
 from ..model import INSTALLS, Change
 from . import removals
