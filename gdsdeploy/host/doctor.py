@@ -10,11 +10,11 @@ import time
 from collections import Counter
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
+from .data.late import dataclass, re
 from .explain import ExplainedMount, Explanation, explain, path_row, wrapped
 from .facts import HostFacts, Unknown, as_dict
 from .facts.unknown import Maybe, known, or_else
 from .io.wording import first_few, joined
-from .late import dataclass, re
 from .libcufile.counters import NOT_COUNTED
 from .model.finding import FAIL, PASS, UNKNOWN, WORDS
 from .subjects import gpu, libcufile, modules, stack

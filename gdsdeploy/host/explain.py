@@ -8,12 +8,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Dict, Iterator, List, Sequence, Set, Tuple
 
+from .data.late import dataclass
 from .facts import HostFacts, Maybe, Unknown, as_dict, require
 from .facts.unknown import if_known, known, or_else
 from .io import wording
 from .io.mounts import PSEUDO
 from .io.wording import joined, line
-from .late import dataclass
 from .libcufile.counters import route_words
 from .paths import FSTAB
 from .subjects import filesystem, foreign, gpu, modules

@@ -21,8 +21,8 @@ import time
 from functools import lru_cache
 from typing import Any, Callable, Dict, Sequence
 
+from .data.late import re
 from .io import atomic
-from .late import re
 from .paths import IMAGE, TRAIL
 
 IDENT = "gdsdeploy-audit"

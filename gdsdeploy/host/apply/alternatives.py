@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import Dict, List, Optional
 
-from ..late import dataclass, re
+from ..data.late import dataclass, re
 from ..rootdir import inside
 from .files import File
 from .host import ManagedHost

@@ -13,9 +13,9 @@ from ..boot.arguments import ArgumentRecord, Left
 from ..boot.grub import GRUB_CFG, MenuGrub
 from ..boot.loader import ENTRIES, GRUB, UNKNOWN, Arguments, loader
 from ..boot.present import boot_id
+from ..data.late import dataclass, field
 from ..errors import ApplyError, DesiredError
 from ..io import atomic
-from ..late import dataclass, field
 from ..rootdir import inside, read_text
 from . import files
 from .file_resource import FileResource, restore

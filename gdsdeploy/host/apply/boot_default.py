@@ -7,8 +7,8 @@ from typing import Any, ClassVar, List, Sequence
 
 from ..boot import guard
 from ..boot.loader import loader
+from ..data.late import dataclass
 from ..errors import CannotTellError, HostError
-from ..late import dataclass
 from ..model import expectation
 from ..paths import EXPECTATION
 from .host import ManagedHost

@@ -6,7 +6,7 @@ import glob
 from typing import Any, ClassVar, List, Sequence
 
 from ..boot.present import expectation
-from ..late import dataclass, field
+from ..data.late import dataclass, field
 from ..model.schema import LINES
 from . import alternatives, written
 from .file_resource import FileResource, restore

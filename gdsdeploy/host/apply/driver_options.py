@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Dict, List
 
-from ..late import dataclass, field
+from ..data.late import dataclass, field
 from . import initramfs
 from .files import File
 from .host import ManagedHost

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from .. import derived
+from ..data.late import asdict, dataclass, field, replace
 from ..errors import ApplyError, CannotTellError, DesiredError, HostError
-from ..late import asdict, dataclass, field, replace
 from ..model import schema
 from . import files, labels, registry
 from .host import ManagedHost

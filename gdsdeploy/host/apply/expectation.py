@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any, List, Sequence
 
-from ..late import dataclass, field, replace
+from ..data.late import dataclass, field, replace
 from ..model import expectation
 from ..model.schema import LINES
 from ..paths import EXPECTATION

@@ -11,9 +11,9 @@ import shutil
 import stat
 from typing import IO, Any, Iterable, Iterator, List, Optional, Tuple
 
+from ..data.late import dataclass
 from ..errors import CannotTellError, DesiredError
 from ..io import atomic
-from ..late import dataclass
 from ..rootdir import open_file
 from . import written
 from .model import NONE, Change, Refusal

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any, List, Sequence
 
+from ..data.late import dataclass, field, re
 from ..errors import CannotTellError
 from ..gate import gate
 from ..gate.gate import LOCK, PATH, RECORD, RUN_FOLDER, STATE_FOLDER, Settings, settings_from
 from ..io.prometheus import places
-from ..late import dataclass, field, re
 from ..model.schema import LINES
 from . import services
 from .files import File

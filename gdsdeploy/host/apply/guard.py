@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Dict, List, Tuple
 
+from ..data.late import dataclass
 from ..errors import DesiredError
-from ..late import dataclass
 from .file_resource import FileResource
 from .files import FOLDER, File
 from .packages.managers import every, manager

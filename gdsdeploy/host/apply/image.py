@@ -6,8 +6,8 @@ import os
 from typing import Any, ClassVar, List, Sequence
 
 from ..archive.provenance import KEY, PUBLIC
+from ..data.late import dataclass, re
 from ..gate.gate import RECORD, STATE_FOLDER
-from ..late import dataclass, re
 from .files import File
 from .host import ManagedHost
 from .model import Change, Resource, Words

@@ -10,9 +10,9 @@ from ipaddress import ip_address
 from typing import Any, ClassVar, List, Sequence
 
 from .. import derived
+from ..data.late import dataclass, field
 from ..derived import Thing
 from ..errors import ApplyError, DesiredError
-from ..late import dataclass, field
 from ..paths import IMEX_NODES
 from . import services
 from .file_resource import FileResource, restoration_changes, restore, take_back

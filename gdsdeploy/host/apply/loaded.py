@@ -6,7 +6,7 @@ import os
 from typing import Any, ClassVar, Dict, List, Sequence
 
 from ..boot import needed
-from ..late import dataclass, field
+from ..data.late import dataclass, field
 from ..rootdir import list_folder
 from . import services, unload
 from .host import ManagedHost

@@ -25,10 +25,10 @@ from typing import (
     TypeVar,
 )
 
+from ..data.late import asdict, dataclass
 from ..derived import Thing
 from ..errors import ApplyError, HostError
 from ..io.atomic import UnsafePathError
-from ..late import asdict, dataclass
 
 if TYPE_CHECKING:
     from .host import ManagedHost

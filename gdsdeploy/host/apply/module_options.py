@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Dict, List
 
+from ..data.late import dataclass, field, re
 from ..errors import DesiredError
-from ..late import dataclass, field, re
 from . import files, initramfs
 from .files import ABSENT, File
 from .host import ManagedHost

@@ -14,6 +14,7 @@ from ..archive import key, pack, provenance
 from ..audit.audit import Result, audit, audit_packaged, stack_files
 from ..build import dkms
 from ..build.dkms import TIMEOUT
+from ..data.late import dataclass, field
 from ..errors import ApplyError, CannotTellError, HostError, KernelError, PackError
 from ..io import atomic
 from ..kmod import driver as drivers, files
@@ -22,7 +23,6 @@ from ..kmod.kernel import Kernel, run_depmod
 from ..kmod.module import ERROR, UNKNOWN, outcome_of
 from ..kmod.packaged import FOLDER, STALE, dkms_version, installed_manifest, problems, received_parts, shadows
 from ..kmod.packaged_file import PackagedFile
-from ..late import dataclass, field
 from ..model.schema import LINES
 from ..rootdir import inside
 from ..secure_boot import signing as signatures

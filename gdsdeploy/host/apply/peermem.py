@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, List, Sequence
 
-from ..late import dataclass, field
+from ..data.late import dataclass, field
 from . import driver_options, services
 from .files import FOLDER, File
 from .model import Change, Rdma, Refusal

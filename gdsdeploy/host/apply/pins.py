@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, List, Sequence
 
-from ..late import dataclass, field
+from ..data.late import dataclass, field
 from . import files, repositories
 from .files import File
 from .host import ManagedHost

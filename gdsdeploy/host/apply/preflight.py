@@ -11,12 +11,12 @@ import re
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ..boot.present import expectation
+from ..data.late import dataclass, field
 from ..errors import HostError
 from ..evidence.recorder import Recorder
 from ..facts.document import Document
 from ..facts.unknown import if_known
 from ..kmod.flavour import flavour_of
-from ..late import dataclass, field
 from ..model.system import FABRIC, NVLSM, fits, services_of, system_of
 from ..paths import IMAGE, IMEX_NODES, PCI
 from ..rootdir import LoopError, inside

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, List
 
 from .. import trail
+from ..data.late import dataclass
 from ..errors import ApplyError
-from ..late import dataclass
 from ..paths import OWN_NAME, OWN_PARENTS, PROGRAM as PATH
 from .file_resource import FileResource
 from .files import FOLDER, File

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, ClassVar, Dict, List, Mapping, Sequence
 
 from ..boot.needed import UNLOADED, pending
+from ..data.late import asdict, dataclass, field
 from ..errors import ApplyError
 from ..kmod.packaged import PREFIX
-from ..late import asdict, dataclass, field
 from .host import ManagedHost
 from .model import INSTALLS, REBOOT, Change, Resource, Words
 from .modules import UNBUILD

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar, List, Sequence
 
+from ..data.late import dataclass
 from ..kmod.packaged import broken_in_dkms, dkms_version
-from ..late import dataclass
 from .file_resource import FileResource
 from .files import FOLDER, File
 from .host import ManagedHost

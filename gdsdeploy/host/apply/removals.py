@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, List
 
-from ..late import dataclass, field
+from ..data.late import dataclass, field
 from .host import ManagedHost
 from .model import Refusal, Resource
 from .packages import Packages, transaction

@@ -6,8 +6,8 @@ import os
 from typing import Any, ClassVar, List, Optional, Sequence
 from urllib.parse import unquote, urlsplit
 
+from ..data.late import dataclass, field
 from ..errors import DesiredError
-from ..late import dataclass, field
 from . import files
 from .file_resource import restore
 from .files import File

@@ -14,10 +14,10 @@ from typing import Any, List, Literal, Sequence, Tuple
 
 from .. import derived
 from ..archive import pack
+from ..data.late import dataclass, field
 from ..derived import Thing
 from ..errors import ApplyError, DesiredError
 from ..io import atomic
-from ..late import dataclass, field
 from ..paths import IMEX_NODES
 from ..rootdir import inside
 from . import files, imex, initramfs, services, unload, written

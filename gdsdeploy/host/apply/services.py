@@ -11,8 +11,8 @@ from abc import abstractmethod
 from typing import Any, ClassVar, List, Sequence, Tuple, TypeVar
 
 from .. import derived
+from ..data.late import dataclass, re
 from ..derived import Thing
-from ..late import dataclass, re
 from ..rootdir import list_folder
 from .file_resource import FileResource, restoration_changes, restore, take_back
 from .files import FILE, File

@@ -7,9 +7,9 @@ import os
 import stat
 from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence
 
+from ..data.late import dataclass, field
 from ..errors import ApplyError, CannotTellError, HostError
 from ..io import reading
-from ..late import dataclass, field
 from ..model.schema import LINES
 from ..rootdir import inside
 from ..secure_boot import signing

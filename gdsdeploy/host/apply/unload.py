@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, Iterable, List
 
+from ..data.late import re
 from ..errors import ApplyError
-from ..late import re
 from . import gpu, peermem, services
 from .host import ManagedHost
 from .model import INSTALLS, RELOAD, Change

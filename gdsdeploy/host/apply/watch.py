@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, ClassVar, List, Sequence
 
 from .. import derived
+from ..data.late import dataclass, re
 from ..derived import Thing
 from ..io.prometheus import places
-from ..late import dataclass, re
 from ..watch import service
 from . import services
 from .host import ManagedHost

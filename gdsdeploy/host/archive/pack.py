@@ -19,13 +19,13 @@ from typing import IO, Any, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
 from .. import derived, process
 from ..audit.audit import Result, audit, file_of, stack_files
+from ..data.late import re
 from ..errors import AuditError, HostError, PackError, failing
 from ..io import atomic
 from ..kmod.files import sha256
 from ..kmod.kernel import Inputs, Kernel, override_line, read_dependencies, run_depmod
 from ..kmod.module import decisive, is_incomplete, name_of, read_module
 from ..kmod.packaged import FOLDER, MANIFEST, identity, installed_manifest, is_same_build, vouched_files
-from ..late import re
 from ..rootdir import inside, list_folder, read_bytes
 from . import provenance
 from .archive import FORMAT, read_manifest, read_provenance, unpack, verify

@@ -14,6 +14,7 @@ import fnmatch
 import os
 from typing import Any, Container, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
+from ..data.late import replace
 from ..errors import ElfError, HostError
 from ..kmod import driver as drivers, files, ofed
 from ..kmod.btf import btf_problem
@@ -35,7 +36,6 @@ from ..kmod.module import (
 )
 from ..kmod.packaged import problems, vouched_files, whole
 from ..kmod.packaged_file import PackagedFile
-from ..late import replace
 from ..model.expectation import Expectation
 from ..secure_boot import signature
 from ..secure_boot.signature import signed_by

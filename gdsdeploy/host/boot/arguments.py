@@ -18,9 +18,9 @@ from __future__ import annotations
 import json
 from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
+from ..data.late import asdict, dataclass, field, re
 from ..errors import ApplyError
 from ..io.reading import kernel_number, kernel_switch
-from ..late import asdict, dataclass, field, re
 from ..model import schema
 from ..rootdir import read_text
 from . import bls

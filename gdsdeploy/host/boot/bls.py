@@ -17,7 +17,7 @@ import os
 import shlex
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from ..late import dataclass, field, re
+from ..data.late import dataclass, field, re
 from ..paths import GRUB2_FILES
 from ..rootdir import Files, read_text
 

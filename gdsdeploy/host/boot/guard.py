@@ -11,10 +11,10 @@ import re
 from typing import Any, Dict, List, Optional, Sequence
 
 from ..audit.audit import audit_expected, objections
+from ..data.late import asdict, dataclass, field
 from ..errors import HostError
 from ..kmod import driver as drivers
 from ..kmod.kernel import Kernel
-from ..late import asdict, dataclass, field
 from ..model.expectation import Expectation
 from ..rootdir import inside, list_folder
 from .loader import loader

@@ -11,9 +11,9 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .. import process
+from ..data.late import dataclass
 from ..errors import HostError
 from ..io import atomic
-from ..late import dataclass
 from ..rootdir import Files, inside, list_folder, read_object, read_text
 from . import bls
 from .bls import BlsEntry

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Sequence
 
 from .. import process
+from ..data.late import dataclass
 from ..kmod.module import BUILD_ID, build_id_of, files_to_load, in_kernel, read_module, substitute_of
-from ..late import dataclass
 from ..paths import parameter_path
 from ..rootdir import read_text
 from . import arguments as words_of_kernel

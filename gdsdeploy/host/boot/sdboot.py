@@ -9,8 +9,8 @@ from __future__ import annotations
 import fnmatch
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
+from ..data.late import re
 from ..errors import RolloutError
-from ..late import re
 from ..paths import EFI, PARTITIONS
 from ..rootdir import Files, list_folder, read_text
 from .bls import BlsEntry, entries, kept

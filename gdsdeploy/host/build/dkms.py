@@ -24,6 +24,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .. import process
 from ..audit.audit import STACK, audit
+from ..data.late import dataclass, re
 from ..errors import BuildError, KernelError, StubError, UnbuildableError, failing
 from ..io import atomic
 from ..kmod import driver as drivers, ofed
@@ -32,7 +33,6 @@ from ..kmod.files import Tree, digest
 from ..kmod.kernel import Kernel, releases, run_depmod
 from ..kmod.module import REBUILT, name_of
 from ..kmod.packaged import is_linked
-from ..late import dataclass, re
 from ..paths import DKMS
 from ..rootdir import inside, list_folder, read_text
 from .kbuild import INHERITED, failure_in

@@ -19,6 +19,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 from .. import process
 from ..audit.audit import Result, audit
+from ..data.late import dataclass, field, re
 from ..errors import BuildError, ElfError, HostError, KernelError, SymversError, UnbuildableError, failing
 from ..io import atomic
 from ..kmod import driver as drivers
@@ -27,7 +28,6 @@ from ..kmod.files import SUFFIXES, Elf, Tree, digest
 from ..kmod.kernel import Export, Kernel, format_line, from_cmd_files, read_symvers, write_symvers
 from ..kmod.module import ERROR, INCOMPLETE, PROVENANCE, Module, name_of, outcome_of, read_module
 from ..kmod.ofed import Search, search
-from ..late import dataclass, field, re
 from ..paths import DKMS
 from ..rootdir import inside, read_text
 

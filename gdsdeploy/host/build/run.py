@@ -21,12 +21,12 @@ import tempfile
 import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
+from ..data.late import dataclass, field
 from ..errors import BuildError, HostError, KernelError, StubError, TreeError, UnbuildableError, failing
 from ..io import atomic
 from ..kmod.files import digest_files
 from ..kmod.kernel import Kernel
 from ..kmod.ofed import OfedTree
-from ..late import dataclass, field
 from ..model import compat
 from ..model.compat import Conditions, Rule
 from ..process import Output

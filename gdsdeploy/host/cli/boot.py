@@ -17,9 +17,9 @@ from typing import Any, Dict
 
 from ..boot import guard, needed
 from ..boot.loader import loader
+from ..data.late import asdict
 from ..errors import AuditError, HostError, failing, guarded
 from ..io.wording import line
-from ..late import asdict
 from ..model.expectation import Expectation, from_json
 from ..paths import EXPECTATION
 from .parsers import PROGRAM, ROOT, option, show, show_indented

@@ -13,9 +13,9 @@ from typing import Callable, List
 
 from .. import process
 from ..boot.needed import file_of
+from ..data.late import asdict, dataclass
 from ..errors import HostError
 from ..kmod.module import in_kernel, read_module
-from ..late import asdict, dataclass
 from ..paths import HOLDERS, PEERS
 from .parsers import PROGRAM, show
 

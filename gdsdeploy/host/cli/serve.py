@@ -15,11 +15,11 @@ import sys
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from .. import trail
+from ..data.late import dataclass, field, re
 from ..errors import DesiredError, HostError, UsageError, failing
 from ..io import jsontext
 from ..io.mounts import Mounts
 from ..io.reading import whole
-from ..late import dataclass, field, re
 from ..model import schema
 from ..model.expectation import Expectation, from_json
 from ..paths import EXPECTATION, MOUNTINFO, SERVE_SECONDS

@@ -13,8 +13,8 @@ import sys
 from typing import TYPE_CHECKING, Any, Dict, Optional
 
 from .. import trail
+from ..data.late import replace
 from ..errors import UsageError
-from ..late import replace
 from ..paths import EXPECTATION
 from .parsers import FAILED, OK, PROGRAM, UNDECIDED, option
 

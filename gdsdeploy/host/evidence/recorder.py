@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from typing import IO, Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from .. import process
+from ..data.late import dataclass, re
 from ..errors import HostError
 from ..io import cache
 from ..io.mounts import Mounts, mounts_in
-from ..late import dataclass, re
 from ..model.expectation import Expectation
 from ..odirect.scratch import LONGEST, SECONDS
 from ..paths import CUFILE, MOUNTINFO

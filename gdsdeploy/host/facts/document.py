@@ -22,9 +22,9 @@ import sys
 from functools import lru_cache, partial
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Union
 
+from ..data.late import dataclass, re
 from ..errors import HostError
 from ..io import jsontext, reading
-from ..late import dataclass, re
 from ..paths import CUFILE_CONTROL, CUFILE_OPEN, CUFILE_SONAME, GDSCHECK
 from ..rootdir import open_file
 from .unknown import UndecidedError, Value, if_known

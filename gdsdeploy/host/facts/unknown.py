@@ -9,8 +9,8 @@ import copy
 import functools
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, TypeVar, Union, cast
 
+from ..data.late import dataclass
 from ..errors import UndecidedError as UndecidedError
-from ..late import dataclass
 
 if TYPE_CHECKING:
     from .document import Document

@@ -25,11 +25,11 @@ import traceback
 from collections import Counter
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
+from ..data.late import asdict, dataclass, field, re, replace
 from ..io import atomic
 from ..io.prometheus import Sample, folders, text
 from ..io.scontrol import SlurmError, node_name, scontrol
 from ..io.wording import first_few
-from ..late import asdict, dataclass, field, re, replace
 from ..model import schema
 from ..model.expectation import Expectation, from_json as expectation_from
 from ..model.finding import (

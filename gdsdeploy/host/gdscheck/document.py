@@ -18,8 +18,8 @@ import contextlib
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from .. import data
+from ..data.late import re
 from ..io.wording import joined
-from ..late import re
 from ..libcufile import errors as cufile_errors
 from . import reader
 from .reader import (

@@ -11,8 +11,8 @@ import os
 import tempfile
 from typing import Any, Dict, Optional
 
+from ..data.late import dataclass, replace
 from ..errors import UsageError
-from ..late import dataclass, replace
 from ..libcufile import errors as cufile_errors, probe
 from ..libcufile.probe import TIMEOUT, child, libraries
 from ..process import TIMED_OUT, Output, run

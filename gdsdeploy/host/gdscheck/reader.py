@@ -19,7 +19,7 @@ from __future__ import annotations
 import codecs
 from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
-from ..late import dataclass, re, replace
+from ..data.late import dataclass, re, replace
 
 #: Headings in their order, and the table that each begins; what comes before the first is the header.
 SECTIONS = {

@@ -21,7 +21,7 @@ import shutil
 import stat
 from typing import IO, Dict, Iterator, Optional, Tuple, Union
 
-from ..late import re
+from ..data.late import re
 
 #: (uid, gid)
 Owner = Tuple[int, int]

@@ -7,7 +7,7 @@ import json
 import math
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Set, Tuple
 
-from ..late import re
+from ..data.late import re
 
 #: Characters.  The evidence of a host has less than a tenth of it.
 LIMIT = 8 * 1024 * 1024

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import List, NamedTuple, Optional, Tuple
 
-from ..late import re
+from ..data.late import re
 
 #: The filesystem that stands at a path until a program goes there (autofs(5), systemd.automount(5)).
 AUTOFS = "autofs"

@@ -15,7 +15,7 @@ import stat
 import struct
 from typing import Dict, Optional
 
-from ..late import re
+from ..data.late import re
 from ..rootdir import inside, open_file
 
 

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any, Iterable, Iterator, Type
 
-from ..late import re
+from ..data.late import re
 from .wording import escaped, printable
 
 #: What a program ends with whose reader has gone, as SIGPIPE ends others; and one whose results are lost otherwise.

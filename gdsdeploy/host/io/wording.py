@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import Iterable, List, Sequence
 
-from ..late import re
+from ..data.late import re
 
 
 def first_few(words: Sequence[str], most: int, separator: str = ", ") -> str:

@@ -14,8 +14,8 @@ from __future__ import annotations
 import os
 from typing import Container, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple
 
+from ..data.late import dataclass, re
 from ..errors import ElfError, TreeError
-from ..late import dataclass, re
 from ..paths import DKMS
 from ..rootdir import inside, list_folder, read_text
 from . import files, ofed

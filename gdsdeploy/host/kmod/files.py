@@ -29,8 +29,8 @@ from functools import lru_cache, partial
 from typing import IO, Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type
 
 from .. import process
+from ..data.late import asdict, dataclass, re
 from ..errors import ElfError, HostError, TreeError, failing
-from ..late import asdict, dataclass, re
 
 _LIBRARY = "libzstd.so.1"
 CHUNK = 1 << 18

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Optional, Tuple
 
-from ..late import re
+from ..data.late import re
 
 #: Ubuntu's builds that this stack knows; the flavour is the end of ``uname -r`` and of the image package's name.
 UBUNTU = (

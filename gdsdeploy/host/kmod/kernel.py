@@ -39,9 +39,9 @@ from typing import (
 )
 
 from .. import process
+from ..data.late import dataclass, re
 from ..errors import ElfError, HostError, KernelError, SymversError, failing
 from ..io import cache
-from ..late import dataclass, re
 from ..rootdir import LoopError, inside, list_folder, list_names, read_file
 from .files import SUFFIXES, open_plain, sha256
 from .flavour import series

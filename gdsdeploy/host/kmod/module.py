@@ -15,10 +15,10 @@ import struct
 from functools import lru_cache, partial
 from typing import IO, Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ..data.late import asdict, dataclass, field, re
 from ..errors import ElfError, failing
 from ..io import cache
 from ..io.wording import first_few
-from ..late import asdict, dataclass, field, re
 from .files import SHN_ABS, SHN_UNDEF, SUFFIXES, Elf, open_plain
 
 #: Section, and file of a loaded module, with the build id.

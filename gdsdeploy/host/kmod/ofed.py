@@ -11,8 +11,8 @@ import glob
 import os
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
+from ..data.late import dataclass, re
 from ..errors import ElfError, SymversError
-from ..late import dataclass, re
 from ..rootdir import inside, list_folder, read_file
 from .files import sha256
 from .kernel import Export, Kernel, read_symvers

@@ -18,9 +18,9 @@ import json
 import os
 from typing import Any, Container, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set
 
+from ..data.late import re
 from ..errors import ElfError, KernelError
 from ..io import cache
-from ..late import re
 from ..paths import DKMS
 from ..rootdir import inside, list_folder, list_names, read_text
 from . import driver as drivers

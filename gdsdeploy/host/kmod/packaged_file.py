@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..late import dataclass
+from ..data.late import dataclass
 
 
 @dataclass(frozen=True)

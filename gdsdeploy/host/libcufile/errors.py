@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from .. import data
-from ..late import re
+from ..data.late import re
 
 #: Families of codes, by who defines the number.
 CUFILE, CUDA, ERRNO, RDMA = "cufile", "cuda", "errno", "rdma"

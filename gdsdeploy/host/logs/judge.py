@@ -17,12 +17,12 @@ from functools import partial
 from itertools import islice, product
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from ..data.late import dataclass, re, replace
 from ..errors import UsageError
 from ..gdscheck import document
 from ..gdscheck.reader import BROKEN, COMPAT, DIRECT, REFUSED, UNKNOWN, encoding
 from ..io import reading
 from ..io.wording import joined, line as one_line, wrapped
-from ..late import dataclass, re, replace
 from ..libcufile import errors as cufile_errors
 from ..model import causes, compat
 from ..subjects.kernel import NVIDIA, XID, meanings as kernel_meanings

@@ -28,9 +28,9 @@ from typing import (
 )
 
 from .. import data
+from ..data.late import dataclass, field, re
 from ..gdscheck import document, reader
 from ..gdscheck.reader import REFUSED, Report, plain
-from ..late import dataclass, field, re
 from ..libcufile import p2pdma
 from ..model.compat import VERSIONS, holds
 from ..subjects.kernel import meanings as kernel_meanings

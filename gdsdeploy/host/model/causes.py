@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Dict, Mapping, Tuple
 
 from .. import data
-from ..late import dataclass, field, re, replace
+from ..data.late import dataclass, field, re, replace
 
 #: Of a cause, or of a message of the kernel: its id, and what it follows from.
 Link = Tuple[str, Tuple[str, ...]]

@@ -36,8 +36,8 @@ from typing import (
 )
 
 from .. import data
+from ..data.late import dataclass, field, re
 from ..kmod.flavour import flavour_of
-from ..late import dataclass, field, re
 
 #: What compat.yml has version expressions about, and how these versions are written; conditions on anything else
 #: compare words.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any, Dict, List
 
+from ..data.late import asdict, dataclass, field
 from ..io import jsontext
 from ..kmod.packaged_file import PackagedFile
-from ..late import asdict, dataclass, field
 from .compat import Rule, require_conditions
 
 VERSION = 1

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from typing import Any, Dict, List, Optional, Sequence
 
+from ..data.late import dataclass, field, replace
 from ..io.wording import line
-from ..late import dataclass, field, replace
 
 PASS = "pass"  # noqa: S105 # nosec B105 # a verdict, not a secret
 FAIL = "fail"

@@ -13,8 +13,8 @@ import functools
 from collections import abc
 from typing import Any, Dict, List, Literal, Mapping, Type, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from ..data.late import re
 from ..errors import DesiredError
-from ..late import re
 
 T = TypeVar("T")
 #: Metadata of a field whose strings may have several lines.

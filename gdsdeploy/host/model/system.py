@@ -11,7 +11,7 @@ import shlex
 from functools import lru_cache
 from typing import Dict, Iterable, List, Mapping
 
-from ..late import re
+from ..data.late import re
 
 #: ID of os-release → the system's name in a profile.
 _NAMES = {"ol": "oracle", "amzn": "amazon"}

@@ -35,9 +35,9 @@ import time
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, Optional
 
+from ..data.late import dataclass, field
 from ..io.mounts import id_of
 from ..io.reading import flags_of
-from ..late import dataclass, field
 from ..process import TIMED_OUT, apart
 from ..subjects.odirect import BUFFERED, BYPASSED, FELL_BACK, NOT_PROVEN, REFUSED, WRONG
 from .scratch import reopened, scratch

@@ -24,10 +24,10 @@ from ..apply.host import ManagedHost
 from ..archive import pack
 from ..boot import needed as pending
 from ..boot.present import boot_id, of_this_boot
+from ..data.late import asdict, dataclass, field
 from ..errors import HostError, RolloutError
 from ..io import atomic
 from ..kmod.module import BUILD_ID, build_id_of, read_module
-from ..late import asdict, dataclass, field
 from ..rootdir import list_folder, read_bytes, read_text
 from ..subjects.processes import control_group
 from .reboot import FOLDER, IDENT

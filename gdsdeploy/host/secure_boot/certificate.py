@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any, FrozenSet, List, NamedTuple
 
-from ..late import dataclass
+from ..data.late import dataclass
 
 #: Elements in one sequence; a certificate's longest has about 15, a name 10.
 _CHILDREN_LIMIT = 256

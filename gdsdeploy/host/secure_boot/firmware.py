@@ -14,7 +14,7 @@ import contextlib
 import hashlib
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from ..late import re
+from ..data.late import re
 from ..rootdir import list_folder, read_bytes, read_text
 from . import certificate
 from .certificate import Certificate, read_certificate

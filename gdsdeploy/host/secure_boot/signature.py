@@ -12,13 +12,13 @@ import os
 import struct
 from typing import IO, Callable, List, Optional, Tuple
 
+from ..data.late import dataclass, replace
 from ..errors import ElfError
 from ..io import cache
 from ..io.wording import first_few
 from ..kmod.files import CHUNK, open_plain
 from ..kmod.kernel import Kernel
 from ..kmod.module import SIGNATURE_MARK, Finding, finding, unknown_finding
-from ..late import dataclass, replace
 from . import certificate
 from .certificate import HASHES, Certificate, DerError, Node, name
 from .firmware import SETUP_MODE, SHIM_OFF, WORDS

@@ -23,6 +23,7 @@ import tempfile
 from typing import IO, Any, Dict, List, Optional, Sequence, Tuple
 
 from .. import process
+from ..data.late import dataclass, re
 from ..errors import HostError, failing
 from ..io import atomic
 from ..io.atomic import exposure
@@ -30,7 +31,6 @@ from ..io.wording import first_few
 from ..kmod.files import CHUNK, Elf, open_plain
 from ..kmod.kernel import Kernel
 from ..kmod.packaged import FOLDER, MANIFEST
-from ..late import dataclass, re
 from ..rootdir import inside
 from .certificate import Certificate, read_certificate
 from .firmware import OFF, WORDS, Firmware, firmware

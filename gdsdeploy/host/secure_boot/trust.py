@@ -24,11 +24,11 @@ from typing import (
     Tuple,
 )
 
+from ..data.late import re
 from ..errors import HostError
 from ..io.reading import kernel_switch
 from ..kmod.files import CHUNK, open_plain
 from ..kmod.kernel import Inputs, Kernel
-from ..late import re
 from ..paths import ENTRY_FOLDERS, GRUB2_FILES, GRUB_ENVIRONMENTS, GRUB_FILES, UNIFIED_FOLDERS
 from ..rootdir import inside, open_file, read_text
 from .certificate import Certificate, read_certificate

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Dict, Iterable, List, Mapping, Optional, Tuple
 
+from ..data.late import re
 from ..errors import HostError
 from ..facts.document import Document, Ran, collected, once_for_alike
 from ..facts.unknown import Facts, UndecidedError, fact, given, if_known
-from ..late import re
 from ..model.expectation import Expectation
 from ..paths import (
     ENTRY_FOLDERS,

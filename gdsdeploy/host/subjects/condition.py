@@ -12,9 +12,9 @@ import re
 from functools import lru_cache
 from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Tuple, TypeVar, Union, cast
 
+from ..data.late import dataclass
 from ..facts.document import collected
 from ..facts.unknown import Maybe, UndecidedError, Unknown, known
-from ..late import dataclass
 from ..model import causes
 from ..model.discovery import import_modules
 from .types import HostFacts, Mount

@@ -22,10 +22,10 @@ import stat
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple, cast
 
+from ..data.late import dataclass, field
 from ..facts.document import Document
 from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, any_of, fact, given, if_known, known, require
 from ..io.reading import whole
-from ..late import dataclass, field
 from ..libcufile import p2pdma
 from ..model.expectation import Expectation
 from ..paths import CUFILE, CUFILE_OPEN

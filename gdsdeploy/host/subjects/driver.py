@@ -9,11 +9,11 @@ import time
 from functools import partial
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
+from ..data.late import dataclass, re
 from ..facts.document import Document, collected, group_of
 from ..facts.unknown import Facts, Maybe, UndecidedError, any_of, fact, follows, given, if_known, known, require
 from ..io import cache
 from ..io.reading import kernel_number, try_open
-from ..late import dataclass, re
 from ..model.expectation import Expectation
 from ..model.system import FABRIC, NVLSM, UMAD, services_of
 from ..paths import (

@@ -7,10 +7,10 @@ import os
 from functools import partial
 from typing import Callable, Dict, List, Mapping, Optional, Tuple
 
+from ..data.late import dataclass, re
 from ..facts.document import Document, collected, recorded_lines, there
 from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, given, if_known, known, require
 from ..io.mounts import mounts_in
-from ..late import dataclass, re
 from ..model.expectation import Expectation
 from ..paths import (
     CGROUP,

@@ -10,10 +10,10 @@ from functools import partial
 from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from .. import data
+from ..data.late import dataclass
 from ..facts.document import Document, collected, there
 from ..facts.unknown import Maybe, UndecidedError, Unknown, if_known, known, or_else, require
 from ..io.mounts import AUTOFS
-from ..late import dataclass
 from ..model.expectation import Expectation
 from ..paths import BTRFS, LFS, LUSTRE_OSC, MOUNTINFO, ZFS_VERSION
 from . import libcufile, quote, storage

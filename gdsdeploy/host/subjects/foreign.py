@@ -24,9 +24,9 @@ from typing import (
 )
 
 from .. import data
+from ..data.late import asdict, dataclass, field, re
 from ..facts.unknown import UndecidedError, require
 from ..io.wording import first_few, line
-from ..late import asdict, dataclass, field, re
 from ..model.expectation import Expectation
 from .foreign_files import File, ForeignFacts, ModuleFile, Source, is_shipped
 from .packages import Package

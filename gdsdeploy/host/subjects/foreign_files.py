@@ -11,13 +11,13 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from ..data.late import re
 from ..errors import ElfError, HostError
 from ..facts.document import Document, collected, recorded_lines
 from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, follows, given, known
 from ..io import reading
 from ..io.mounts import mounts_in
 from ..kmod.module import read_once
-from ..late import re
 from ..paths import (
     APT_PARTS,
     APT_PREFERENCES,

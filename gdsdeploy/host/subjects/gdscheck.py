@@ -7,8 +7,8 @@ import os
 import tempfile
 from typing import TYPE_CHECKING, Callable, Iterator, Optional, Pattern, Tuple
 
+from ..data.late import re
 from ..facts.unknown import Facts, UndecidedError, fact, given, if_known, require
-from ..late import re
 from ..libcufile import probe
 from ..model.expectation import Expectation
 from ..paths import CUFILE, CUFILE_OPEN, GDSCHECK

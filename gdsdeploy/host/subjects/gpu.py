@@ -8,9 +8,9 @@ from __future__ import annotations
 import itertools
 from typing import Iterable, Iterator, Optional, Sequence, Tuple
 
+from ..data.late import re, replace
 from ..facts.unknown import UndecidedError, Unknown, if_known, known, require
 from ..gdscheck.reader import Gpu, Report
-from ..late import re, replace
 from ..model.expectation import Expectation
 from ..paths import CUFILE, CUFILE_OPEN, NVFS, PCI
 from . import quote

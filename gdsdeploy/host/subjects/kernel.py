@@ -21,10 +21,10 @@ from typing import (
 )
 
 from .. import data
+from ..data.late import dataclass, re, replace
 from ..facts.document import Document, collected, group_of, once_for_alike, there
 from ..facts.unknown import Facts, UndecidedError, Unknown, fact, follows, given, if_known, known, require
 from ..kmod.flavour import flavour_of
-from ..late import dataclass, re, replace
 from ..model.causes import Link, is_after
 from ..model.expectation import Expectation
 from ..paths import EFI, SECURE_BOOT, SETUP_MODE, SHIM_STATE, parameter_path

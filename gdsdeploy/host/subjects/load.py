@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Iterator, List, Mapping
 
+from ..data.late import dataclass
 from ..facts.document import Document, collected
 from ..facts.unknown import Maybe, UndecidedError, Unknown, known, require
-from ..late import dataclass
 from ..model.expectation import Expectation
 from .register import Answer, answer, check, collector, failed, not_applicable, passed
 from .types import EvidenceRequest, HostFacts, Recorder

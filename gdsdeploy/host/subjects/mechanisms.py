@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Callable, Iterator, List, Optional, Sequence, Tuple
 
+from ..data.late import dataclass
 from ..facts.unknown import Maybe, Unknown, if_known, known, require
 from ..gdscheck.reader import Row
-from ..late import dataclass
 from ..model.expectation import Expectation
 from ..paths import CUFILE
 from . import gpu, nvidia_fs, quote, rdma

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
+from ..data.late import asdict, dataclass, field, re, replace
 from ..facts.document import Document
 from ..facts.unknown import Facts, UndecidedError, fact, follows, given, if_known, known, require
 from ..io import cache
 from ..kmod.module import ERROR, NOTE, UNKNOWN, build_id_of, files_to_load, outcome_of, read_once, substitute_of
-from ..late import asdict, dataclass, field, re, replace
 from ..model import causes, compat
 from ..model.expectation import Expectation
 from ..paths import BUILD_ID, MODPROBE, PROBE_FOLDERS, SOURCES

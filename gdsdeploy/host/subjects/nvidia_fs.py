@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Iterator, Optional, Tuple
 
+from ..data.late import replace
 from ..facts.unknown import Facts, UndecidedError, fact, given, if_known
 from ..kmod.flavour import has_nvme_hooks
-from ..late import replace
 from ..model.expectation import Expectation
 from ..paths import NVFS, NVFS_DEVICE
 from . import quote, storage

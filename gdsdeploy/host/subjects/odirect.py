@@ -8,11 +8,11 @@ import struct
 from functools import partial
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
+from ..data.late import dataclass
 from ..facts.document import Document, collected
 from ..facts.unknown import Maybe, UndecidedError, Unknown, known, require
 from ..io.mounts import AUTOFS
 from ..io.reading import inode_flags
-from ..late import dataclass
 from ..model.expectation import Expectation
 from ..paths import BTRFS
 from .register import Answer, Steps, answer, check, collector, failed, not_applicable, passed

@@ -11,11 +11,11 @@ from functools import partial
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .. import process
+from ..data.late import dataclass, re
 from ..facts.document import Document, Ran, once_for_alike, recorded_lines, there
 from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, if_known, known, require
 from ..io import cache, reading
 from ..io.wording import first_few
-from ..late import dataclass, re
 from ..model.expectation import Expectation
 from ..model.system import major_version
 from ..paths import (

@@ -10,10 +10,10 @@ import itertools
 from functools import partial
 from typing import Callable, Iterable, Iterator, List, Optional, Sequence, Tuple
 
+from ..data.late import dataclass, replace
 from ..facts.unknown import Maybe, Unknown, any_of, if_known, known
 from ..gdscheck.reader import SINCE
 from ..io.mounts import Mounts
-from ..late import dataclass, replace
 from ..libcufile.counters import NOT_COUNTED, route_words
 from ..model.expectation import Expectation
 from . import cufile_json, filesystem, libcufile, mechanisms, nvidia_fs, storage

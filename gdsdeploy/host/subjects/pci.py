@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
+from ..data.late import dataclass, re
 from ..facts.document import Document, collected, group_of, once_for_alike, there
 from ..facts.unknown import (
     Facts,
@@ -25,7 +26,6 @@ from ..facts.unknown import (
 )
 from ..io.reading import acs_control, port_type, switch_mark
 from ..io.wording import first_few
-from ..late import dataclass, re
 from ..model.expectation import Expectation
 from ..paths import INFINIBAND, INTERFACES, NODES, PCI
 from .register import Answer, check, collector, failed, not_applicable, passed, unknown

@@ -8,9 +8,9 @@ from __future__ import annotations
 import itertools
 from typing import Any, Iterator, List, Mapping, Optional, Tuple
 
+from ..data.late import dataclass, replace
 from ..facts.document import Document, there
 from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, follows, given, if_known, known
-from ..late import dataclass, replace
 from ..model.expectation import Expectation
 from ..paths import HOLDERS, INFINIBAND, LEGACY_SERVICE, NVIDIA, PEERS, REGISTRATION, SERVICE_FOLDERS
 from . import gpu, kernel, quote, rdma

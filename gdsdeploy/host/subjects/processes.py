@@ -30,11 +30,11 @@ from typing import (
     Union,
 )
 
+from ..data.late import re
 from ..evidence.recorder import matching_lines, read_all
 from ..facts.document import Document, collected
 from ..facts.unknown import Facts, Maybe, UndecidedError, fact, follows, if_known, known
 from ..io.mounts import Mounts, Row, mounts_in
-from ..late import re
 from ..libcufile import counters
 from ..libcufile.counters import Counters, Observed, Route, route
 from ..paths import CUFILE, PROCESSES

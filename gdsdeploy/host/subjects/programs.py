@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Dict, Iterable, Iterator, List, Sequence, Tuple, Union
 
+from ..data.late import dataclass, replace
 from ..facts.unknown import Maybe, UndecidedError, Unknown, as_dict, if_known, known, or_else, require
-from ..late import dataclass, replace
 from ..libcufile.counters import MAPPED, NO_LIBRARY, NOT_COUNTED, REASONS, Route
 from ..model.expectation import Expectation
 from . import clients, cufile_json, mechanisms

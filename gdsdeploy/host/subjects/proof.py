@@ -24,9 +24,9 @@ import tempfile
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from ..data.late import dataclass, re, replace
 from ..facts.document import NOT_FOUND, TIMED_OUT, Document, Ran
 from ..facts.unknown import Maybe, Unknown, if_known
-from ..late import dataclass, re, replace
 from ..libcufile.probe import libraries, without_cufile
 from ..odirect.scratch import PREFIX, ended_cleanly
 from ..paths import CUFILE, NVFS, NVIDIA, PROOF, PROOF_COMPAT, REGISTRATION

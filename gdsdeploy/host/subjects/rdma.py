@@ -14,10 +14,10 @@ import os
 from functools import partial
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
+from ..data.late import dataclass, re
 from ..facts.document import Document, recorded_lines, there
 from ..facts.unknown import Facts, UndecidedError, Unknown, follows, given, if_known, known, require
 from ..io.reading import beginning
-from ..late import dataclass, re
 from ..model.expectation import Expectation
 from ..paths import CUFILE, INFINIBAND, INTERFACES
 from . import libcufile, quote

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
+from ..data.late import dataclass, replace
 from ..facts.unknown import UndecidedError, Unknown
-from ..late import dataclass, replace
 from ..model.discovery import import_modules
 from ..model.expectation import Expectation
 from ..model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
+from ..data.late import dataclass
 from ..facts.document import collected, group_of, once_for_alike
 from ..facts.unknown import Maybe, UndecidedError, Unknown, if_known, known
 from ..kmod.flavour import flavour_of, has_nvme_hooks
-from ..late import dataclass
 from ..model import compat
 from ..model.compat import Rule, Value, Version, kernel_version
 from ..model.expectation import Expectation

@@ -17,8 +17,8 @@ import os
 import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from ..data.late import re
 from ..io.mounts import PSEUDO, Row
-from ..late import re
 
 #: Folders of the system itself; a disk that is mounted below one may hold data.
 SYSTEM = (

@@ -9,9 +9,9 @@ import itertools
 from functools import partial
 from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
+from ..data.late import dataclass, replace
 from ..facts.document import Document, collected, there
 from ..facts.unknown import Maybe, UndecidedError, Unknown, if_known, known, or_else, require
-from ..late import dataclass, replace
 from ..model.expectation import Expectation
 from ..paths import NODES, NVFS, PCI
 from . import quote

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
 
+from ..data.late import re
 from ..evidence.recorder import Recorder
 from ..facts.document import Document
 from ..facts.unknown import Unknown, if_known, known
 from ..io.wording import line
-from ..late import re
 from ..libcufile.counters import Counters, Route
 from ..paths import CUFILE
 from ..rootdir import list_folder

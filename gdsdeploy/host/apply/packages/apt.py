@@ -6,9 +6,9 @@ import contextlib
 import os
 from typing import Any, Dict, List, Optional, Sequence, Set
 
+from ...data.late import re, replace
 from ...errors import ApplyError, CannotTellError
 from ...kmod.packaged import PREFIX
-from ...late import re, replace
 from ...model import compat
 from ...rootdir import inside, list_folder
 from .. import files

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 
+from ...data.late import re, replace
 from ...errors import CannotTellError, NotOfferedError
-from ...late import re, replace
 from ...model import compat
 from ...process import Output
 from ..host import ManagedHost

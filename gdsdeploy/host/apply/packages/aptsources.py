@@ -5,8 +5,8 @@ from __future__ import annotations
 import fnmatch
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
+from ...data.late import dataclass, re
 from ...errors import HostError
-from ...late import dataclass, re
 from ..files import File
 from .managers import Index, Pin
 

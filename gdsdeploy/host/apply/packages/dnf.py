@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set
 
+from ...data.late import replace
 from ...errors import ApplyError, CannotTellError
-from ...late import replace
 from ...rootdir import list_folder
 from .. import files
 from ..file_resource import restore

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Collection, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ... import derived
+from ...data.late import dataclass, re, replace
 from ...derived import Thing
 from ...errors import ApplyError, CannotTellError, NotOfferedError
-from ...late import dataclass, re, replace
 from ..host import ManagedHost
 from ..model import Change, writing
 from . import transaction

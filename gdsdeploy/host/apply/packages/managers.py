@@ -10,9 +10,9 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Dict, Iterator, List, Literal, Mapping, Optional, Sequence, Set, Tuple
 
 from ... import process
+from ...data.late import dataclass, field, re
 from ...errors import ApplyError, BuildError, DesiredError
 from ...io import space
-from ...late import dataclass, field, re
 from ...model.discovery import module_names
 from ...rootdir import inside
 from ..files import File

@@ -10,8 +10,8 @@ import os
 import pkgutil
 from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 
+from ...data.late import dataclass, re
 from ...errors import ApplyError, CannotTellError, NotOfferedError
-from ...late import dataclass, re
 from ...process import Output
 from ...rootdir import read_text
 from ..host import ManagedHost

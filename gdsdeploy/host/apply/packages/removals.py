@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Callable, Collection, List, Sequence
 
-from ...late import replace
+from ...data.late import replace
 from ..model import Change, Refusal
 
 #: The ids of refusals.

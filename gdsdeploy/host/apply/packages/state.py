@@ -8,9 +8,9 @@ import struct
 from typing import Any, Dict, Iterable, List, Optional
 
 from ... import process
+from ...data.late import dataclass, replace
 from ...errors import RolloutError
 from ...io import reading
-from ...late import dataclass, replace
 from ...rootdir import inside, list_folder, read_text
 
 #: Of :mod:`~gdsdeploy.host.io.reading`.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import fnmatch
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set
 
+from ...data.late import dataclass, field, replace
 from ...kmod.packaged import PREFIX
-from ...late import dataclass, field, replace
 from ..host import ManagedHost
 from ..model import INSTALLS, Change
 from . import removals
