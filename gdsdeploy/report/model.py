@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -117,6 +117,19 @@ def cut(lines: Sequence[str], most: int, *, whole: bool = False, indent: str = "
 
 #: Activities in one line.
 FEW_ACTIVITIES: Final = 3
+#: What a host keeps in host/build/kbuild.PROGRESS.
+_BUILD: Final = re.compile(r"(nvidia(?:-(?:uvm|modeset|drm|peermem|fs))?) ([0-9]{1,6}) ([0-9]{1,6})\s*")
+
+
+def build_words(text: str) -> str:
+    """``compiling nvidia.ko, unit 212 of 640`` for a line of a build's progress; empty for any other text."""
+    match = _BUILD.fullmatch(text)
+    if match is None:
+        return ""
+    module, number, total = match[1], int(match[2]), int(match[3])
+    if not number:
+        return f"probing the kernel's headers for {module}.ko"
+    return f"compiling {module}.ko, unit {number}" + (f" of {total}" if number <= total else "")
 
 
 @dataclass(frozen=True)
@@ -131,6 +144,8 @@ class Activity:
     usual: float | None = None
     #: whether its time says how long such work takes
     timed: bool = True
+    #: what it is at, within that work; empty: it isn't known
+    detail: Callable[[], str] = str
 
 
 def activity_lines(activities: Iterable[Activity], now: float, rows: int) -> list[str]:
@@ -152,13 +167,18 @@ def heartbeat(activities: Iterable[Activity], now: float) -> str:
 
 def _activity_words(activities: Iterable[Activity], now: float) -> tuple[list[str], list[str]]:
     ordered = sorted(activities, key=lambda each: each.since)
-    steps = [_activity_line(each.what, [each], now) for each in ordered if not each.host]
+    steps = [_activity_line(_step_words(each), [each], now) for each in ordered if not each.host]
     return steps, list(_activities_of_hosts([each for each in ordered if each.host], now))
+
+
+def _step_words(step: Activity) -> str:
+    detail = step.detail()
+    return f"{step.what}: {detail}," if detail else step.what
 
 
 def _activities_of_hosts(ordered: list[Activity], now: float) -> Iterator[str]:
     of = {each.host: each for each in ordered}
-    groups = grouped((each.host, each.what) for each in ordered)
+    groups = grouped((each.host, f"{detail}," if (detail := each.detail()) else each.what) for each in ordered)
     for what, hosts in sorted(groups.items(), key=lambda group: of[group[1][0]].since):
         yield _activity_line(f"{on(hosts)}: {what}", [of[host] for host in hosts], now)
 
