@@ -89,6 +89,12 @@ def errors_alike(failures: Mapping[str, GdsError]) -> list[GdsError]:
     return together
 
 
+def failures_in(outcomes: Mapping[str, object]) -> str:
+    """``2 of 3 hosts failed``, by the errors among the outcomes; empty: none did."""
+    failed = sum(isinstance(outcome, GdsError) for outcome in outcomes.values())
+    return f"{failed} of {count(len(outcomes), 'host')} failed" if failed else ""
+
+
 def cell(hosts: Sequence[str], *, whole: bool = False) -> str:
     """``gpu1``, or ``gpu[1-3] (3)``, for a column of a table."""
     names = hostnames.words(hosts, 0 if whole else CELL)

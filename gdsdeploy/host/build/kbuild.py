@@ -65,8 +65,8 @@ AGAIN = "the sources weren't judged: this build is tried again when it is next a
 _ENDS: Dict[str, Type[BuildError]] = {"error: ": UnbuildableError, "trouble: ": BuildError}
 _HINT = "hint: "
 _TAIL = 1 << 16
-#: What make is at, for whoever waits for a build on this host: ``nvidia 212 640``, a module, its units so far, and all
-#: of them or 0.  The file is there while make runs.
+#: What make is at, for programs that wait for a build on this host: ``nvidia 212 640``, a module, its units so far, and
+#: all of them or 0.  The file is there while make runs.
 PROGRESS = "/run/gdsdeploy/build"
 #: kbuild's line about a unit, with its folder; what modpost generates isn't in the sources' lists.
 _UNIT = re.compile(rb"^ +C(?:C|XX) \[M\] +(?:(?:\S*/)?([\w-]+)/)?[\w-][\w.-]*(?<!\.mod)\.o$")

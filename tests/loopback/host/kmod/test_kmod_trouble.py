@@ -178,6 +178,6 @@ def test_no_variable_of_the_caller_reaches_make(variable: str, tmp_path: Path, m
     names = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
     assert "KCPPFLAGS" in names
     assert not {name for name in names if name in os.environ} - {*kbuild.INHERITED, "LC_ALL", "PWD", "SHLVL", "_"} - {
-        "MAKEFLAGS", "MAKELEVEL", "MFLAGS", "TERM"
+        "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS", "TERM"
     }  # fmt: skip
     assert values.get(variable, "elsewhere") not in done.stdout
