@@ -66,7 +66,7 @@ def is_outdated(host: ManagedHost, units: Sequence[str]) -> bool:
 
 
 def _shown(host: ManagedHost, unit: str) -> Any:
-    """Property → what systemd says of a unit; raises CannotTellError."""
+    """Property → what systemd says about a unit; raises CannotTellError."""
     names = [*OWN, *([] if unit in OWN else [unit])]
     argv = ["systemctl", "show", "--property=ActiveState,NeedDaemonReload", *names]
     blocks = host.query(argv).strip().split("\n\n")
