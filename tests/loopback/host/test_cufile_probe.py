@@ -61,9 +61,7 @@ def test_an_accepted_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (facts.opened.error, facts.opened.hung) == (0, False)
 
 
-def test_a_library_that_lists_its_configuration_is_opened_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_that_lists_its_configuration_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = """
     Error cuFileDriverOpen(void) {
         FILE *log = fopen(get("CUFILE_LOGFILE_PATH"), "w");
