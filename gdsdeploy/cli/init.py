@@ -159,7 +159,7 @@ def _ask(source: Source, output: Path, timeout: float, errors: dict[str, GdsErro
             names,
             timeout=timeout,
             progress=console.say_each(len(names)),
-            sources=True,
+            more=("--sources",),
         )
     observations: dict[str, Observation] = {}
     for name, outcome in facts.items():

@@ -45,8 +45,8 @@ def facts_of_host(
         raise FleetInvalid(words, hint=hint)
     fleet = load_fleet(fleet_file, mode)
     require_host(name, fleet.hosts, fleet_file)
-    argv = ["evidence", "--json", *(["--mount", mount] if mount else [])]
-    ((_, facts),) = ask(fleet, fleet_file, [name], argv, reply_schema.facts_of_reply, timeout=timeout, read_only=True)
+    more, progress = ("--mount", mount) if mount else (), lambda _: None
+    facts = ask_facts(fleet, fleet_file, [name], timeout=timeout, progress=progress, more=more)[name]
     if isinstance(facts, GdsError):
         raise facts
     return facts.but(rules=fleet._own_rules)
@@ -67,16 +67,16 @@ def ask_facts(
     *,
     timeout: float = TIMEOUT,
     progress: Callable[[str], None],
-    sources: bool = False,
+    more: Sequence[str] = (),
 ) -> dict[str, HostFacts | GdsError]:
     """The facts of each host, in the order of ``names``, or why it gave none.
 
-    timeout: seconds for each host.  sources: whether the evidence also has the package repositories of the host.
+    timeout: seconds for each host.  more: options for what the evidence also has.
     """
-    argv = ["evidence", "--json", *(["--sources"] if sources else [])]
+    argv = ["evidence", "--json", *more]
     outcomes: dict[str, HostFacts | GdsError] = {}
     for answer, outcome in ask(
-        fleet, fleet_file, names, argv, reply_schema.facts_of_reply, timeout=timeout, read_only=not sources
+        fleet, fleet_file, names, argv, reply_schema.facts_of_reply, timeout=timeout, read_only=True
     ):
         outcomes[answer.host] = outcome
         failed = isinstance(outcome, GdsError)

@@ -61,13 +61,15 @@ def _hello(_arguments: argparse.Namespace) -> int:
         "--sources", action="store_true", help="also collect this host's package repositories and their public keys"
     ),
     option("--trail", action="store_true", help="also collect the end of the audit trail"),
+    option("--nvlink", action="store_true", help="also ask nvidia-smi for the NVLinks between GPUs"),
     _LOAD,
     with_json=False,
 )
 def _evidence(arguments: argparse.Namespace) -> int:
     expectation = read_expectation(arguments.expectation)
     if arguments.mount is None:
-        _print(_collect(expectation, arguments.load, sources=arguments.sources, end=arguments.trail))
+        more = {name: getattr(arguments, name) for name in ("sources", "trail", "nvlink")}
+        _print(_collect(expectation, arguments.load, **more))
     elif arguments.load:
         raise UsageError("--load reads from the mounts of the expectation; it does not go with --mount")
     else:
@@ -140,10 +142,10 @@ def read_evidence(path: str) -> Dict[str, Any]:
         raise UsageError(error.message + (f"\n{error.hint}" if error.hint else "")) from None
 
 
-def _collect(expectation: Optional[Expectation], load: bool = False, sources: bool = False, end: bool = False) -> Any:
+def _collect(expectation: Optional[Expectation], load: bool = False, **more: Any) -> Any:
     from ..evidence import NOTHING, collect, request_for
 
-    return collect(replace(request_for(expectation, load) if expectation else NOTHING, sources=sources, trail=end))
+    return collect(replace(request_for(expectation, load) if expectation else NOTHING, **more))
 
 
 def collect_evidence(mount: Optional[str], expectation: Optional[Expectation]) -> Any:

@@ -210,10 +210,8 @@ def _lustre(mount: Mount) -> Iterator[Feature]:
         yield Feature(CHECKSUMS, POSSIBLE if any(value == "1" for value in values.values()) else OFF, lines[:4])
 
     def layout() -> Tuple[str, str]:
-        run = mount.document.ran(LFS + mount.mount_point)
-        if run.status != 0:
-            raise UndecidedError("lfs getstripe: " + run.stderr.strip()[:120])
-        on_metadata = re.search(r"pattern:\s*(\S*\bmdt\b\S*)", run.stdout)
+        layout = mount.document.output(LFS + mount.mount_point, "lfs getstripe")
+        on_metadata = re.search(r"pattern:\s*(\S*\bmdt\b\S*)", layout)
         words = f"pattern {on_metadata.group(1)}" if on_metadata else "no component on the metadata servers"
         return POSSIBLE if on_metadata else OFF, f"lfs getstripe -d {mount.mount_point}: {words}"
 
