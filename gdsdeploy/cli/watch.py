@@ -247,12 +247,10 @@ def _check(fleet: Fleet, shapes: dict[str, Topology], as_json: bool, errors: Map
     if as_json:
         console.json(differences)
     else:
-        unnamed = ["its profile names no golden topology"]
-        each = (
-            (name, tuple(unnamed if found is None else found or ["matches"])) for name, found in differences.items()
-        )
-        for lines, hosts in hostnames.grouped(each).items():
-            console.data(joined(f"{hostnames.words(hosts)}: {line}" for line in lines))
+        none = ["its profile names no golden topology"]
+        said = {name: none if found is None else found or ["matches"] for name, found in differences.items()}
+        for words, hosts in hostnames.grouped((name, tuple(words)) for name, words in said.items()).items():
+            console.data(joined(f"{hostnames.words(hosts)}: {each}" for each in words))
     if not errors and differences and all(lines is None for lines in differences.values()):
         hint = "Name one in a profile (topology: {golden: FILE}), and write it: gdsdeploy topology FLEET --golden write"
         raise ChecksUnknown("no profile of these hosts names a golden topology", hint=hint)

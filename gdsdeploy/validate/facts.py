@@ -73,11 +73,9 @@ def ask_facts(
 
     timeout: seconds for each host.  more: options for what the evidence also has.
     """
-    argv = ["evidence", "--json", *more]
+    argv, judge = ("evidence", "--json", *more), reply_schema.facts_of_reply
     outcomes: dict[str, HostFacts | GdsError] = {}
-    for answer, outcome in ask(
-        fleet, fleet_file, names, argv, reply_schema.facts_of_reply, timeout=timeout, read_only=True
-    ):
+    for answer, outcome in ask(fleet, fleet_file, names, argv, judge, timeout=timeout, read_only=True):
         outcomes[answer.host] = outcome
         failed = isinstance(outcome, GdsError)
         progress(f"  ✗ {answer.host}: {outcome}" if failed else f"  ✓ {answer.host} ({answer.seconds:.1f} s)")

@@ -215,13 +215,11 @@ class DriverFacts(Facts):
         if not self.document.recorded("commands", FABRIC_STATES):
             return {}
         run = self.document.ran(FABRIC_STATES)
-        if "not a valid field" in run.stdout + run.stderr:
+        rows, said = [_FABRIC_ROW.match(line) for line in run.stdout.splitlines()], run.stdout + run.stderr
+        if "not a valid field" in said:
             return {}
-        rows = [_FABRIC_ROW.match(line) for line in run.stdout.splitlines()]
         if run.status != 0 or None in rows:
-            raise UndecidedError(
-                f"nvidia-smi doesn't say the state of the fabric: {(run.stdout + run.stderr)[:200].strip()}"
-            )
+            raise UndecidedError(f"nvidia-smi doesn't say the state of the fabric: {said[:200].strip()}")
         return {row[1]: FabricState(row[2], row[3]) for row in rows if row}
 
     def tree_digest(self, path: str) -> Optional[str]:

@@ -50,8 +50,6 @@ TRANSLATE = (
     "remove iommu.passthrough=1 from the kernel's command line; without that word, enable the SMMU in the firmware"
 )
 IOMMU_WORDS = {OFF: "off", PASSTHROUGH: "pt: it passes addresses through", TRANSLATING: "on: it translates addresses"}
-#: A cell for two GPUs in nvidia-smi's table; early drivers have SOC for SYS.
-_CELL = re.compile(r"NV(\d{1,3})|PIX|PXB|PHB|NODE|SYS|SOC")
 #: Speed that a GPU lowers its link to while it rests, in gigatransfers a second: most to 2.5, some boards to 5.
 RESTING = 5.0
 
@@ -149,7 +147,6 @@ class Topology:
 
     def nodes(self) -> Tuple[Node, ...]:
         """Every node of the tree, each before what hangs below it."""
-
         found = list(self.roots)
         for place, node in enumerate(found, 1):
             found[place:place] = node.children
@@ -230,11 +227,8 @@ def _capable(function: Function, pci: PciFacts) -> Optional[Tuple[float, int]]:
 
 def _labels(functions: Sequence[Function]) -> Dict[str, str]:
     """Address → label, in the order of devices."""
-    labels: Dict[str, str] = {}
-    for kind, word in LABELS.items():
-        addresses = sorted(function.address for function in functions if kind_of(function) == kind)
-        labels.update((address, f"{word}{number}") for number, address in enumerate(addresses))
-    return labels
+    of_kind = {kind: sorted(one.address for one in functions if kind_of(one) == kind) for kind in LABELS}
+    return {address: f"{LABELS[kind]}{index}" for kind in LABELS for index, address in enumerate(of_kind[kind])}
 
 
 def _pair(one: Function, other: Function, labels: Mapping[str, str], pci: PciFacts, nodes: Maybe[int]) -> Pair:
@@ -260,7 +254,7 @@ def _nvlinks(one: Function, other: Function) -> int:
     names = {kernel.address(line): f"GPU{index}" for index, line in enumerate(order.splitlines())}
     pair = tuple(names.get(kernel.address(gpu.address), "") for gpu in (one, other))
     cells = _cells(table)
-    cell = _CELL.fullmatch(cells.get(pair, ""))
+    cell = re.fullmatch("|".join((r"NV(\d{1,3})", *DISTANCES)), cells.get(pair, ""))
     if cell is None or cells.get(pair[::-1]) != cell[0] or len(cells) != len(names) ** 2:
         raise UndecidedError(f"what {LINK_TABLE} says about {one.address} and {other.address} isn't understood")
     return int(cell[1] or 0)
@@ -344,8 +338,7 @@ def _endpoints(facts: HostFacts, mount: Optional[Mount]) -> List[Function]:
 
 def disks(facts: HostFacts, mount: Optional[Mount]) -> List[Function]:
     devices = mount.devices if mount is not None else ()
-    matches = (facts.pci.find(device.pci_address) for device in devices if device.pci_address)
-    return [function for function in matches if function is not None]
+    return list(filter(None, (facts.pci.find(device.pci_address) for device in devices if device.pci_address)))
 
 
 def iommu(facts: HostFacts, mount: Optional[Mount], needs_it_off: bool) -> Iterator[Condition]:

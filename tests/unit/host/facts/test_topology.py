@@ -63,10 +63,8 @@ def unpacked(recording: Path, root: Path) -> Path:
         if value.startswith("link:"):
             link(root, name, value.removeprefix("link:"))
         elif value.startswith("dir:"):
-            path.mkdir(exist_ok=True)
-            if name == "/sys/devices/system/node":
-                for entry in value.removeprefix("dir:").split():
-                    (path / entry).mkdir(exist_ok=True)
+            for entry in ("", *value.removeprefix("dir:").split() * (name == "/sys/devices/system/node")):
+                (path / entry).mkdir(exist_ok=True)
         elif value.startswith("base64:"):
             path.write_bytes(base64.b64decode(value.removeprefix("base64:")))
         elif not path.is_dir():
@@ -95,11 +93,9 @@ def test_a_real_machine_with_four_gpus_agrees_with_nvidia_smi(tmp_path: Path, mo
     ours = [line.split() for line in trees.matrix(result) if line.startswith("GPU")]
     assert [[*row[:5], row[6]] for row in ours] == [[*row[:5], row[6]] for row in rows], "NVLinks and NUMA nodes"
     assert not evidence(tmp_path, EvidenceRequest())["commands"], "what opens every GPU runs only where it is asked for"
-    for (index, address, gen, _, width, _), gpu in zip(links, result.of_kind("gpu"), strict=True):
-        assert gpu.label == f"GPU{index}"
-        assert address.lower().endswith(gpu.address)
-        assert isinstance(gpu.link, Link)
-        assert (gpu.link.speed, gpu.link.width) == ({"5": 32.0}[gen], int(width))
+    for (index, address, gen, most, width, widest), gpu in zip(links, result.of_kind("gpu"), strict=True):
+        assert (gpu.label, gpu.address) == (f"GPU{index}", address[4:])
+        assert gpu.link == Link({"5": 32.0}[gen], int(width), {"5": 32.0}[most], int(widest))
         assert (gpu.bar1, gpu.driver) == (262144 << 20, "nvidia")
     assert {pair.distance for pair in result.pairs} == {"PHB"}, "over PCIe they meet at the host bridge"
     assert [entry.names for entry in result.of_kind(NIC)] == [("eth0",)]
@@ -115,8 +111,8 @@ def test_the_text_names_what_stands_between() -> None:
     assert "ACS sends GPU0-NIC0, GPU0-NIC1 up to the host bridge: 0000:02:00.0, 0000:02:01.0" in text
     assert "\nNVLink between GPUs is unknown, and isn't shown: nvidia-smi topo -m was not run\n" in text
     assert "IOMMU: on (intel_iommu=on" in trees.text(topology(hosts.named("switches-iommu")))
-    empty = patched(hosts.named("two sockets"), {"listings": {PCI: []}})
-    assert trees.text(topology(empty)).startswith("no GPU, NVMe disk or network adapter")
+    document = patched(hosts.named("two sockets"), {"listings": {PCI: []}})
+    assert trees.text(topology(document)).startswith("no GPU, NVMe disk or network adapter")
 
 
 @pytest.mark.parametrize(
