@@ -61,7 +61,8 @@ def unpacked(recording: Path, root: Path) -> Path:
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         if value.startswith("link:"):
-            link(root, name, value.removeprefix("link:"))
+            # A link below ``root`` doesn't lead out of it.
+            path.symlink_to(os.path.relpath(root / value.removeprefix("link:").lstrip("/"), path.parent))
         elif value.startswith("dir:"):
             for entry in ("", *value.removeprefix("dir:").split() * (name == "/sys/devices/system/node")):
                 (path / entry).mkdir(exist_ok=True)
@@ -70,13 +71,6 @@ def unpacked(recording: Path, root: Path) -> Path:
         elif not path.is_dir():
             path.write_text(value)
     return root
-
-
-def link(root: Path, name: str, target: str) -> None:
-    """A link below ``root`` that does not lead out of it."""
-    path = root / name.lstrip("/")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.symlink_to(os.path.relpath(root / target.lstrip("/"), path.parent))
 
 
 def test_a_real_machine_with_four_gpus_agrees_with_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,9 +88,8 @@ def test_a_real_machine_with_four_gpus_agrees_with_nvidia_smi(tmp_path: Path, mo
     assert [[*row[:5], row[6]] for row in ours] == [[*row[:5], row[6]] for row in rows], "NVLinks and NUMA nodes"
     assert not evidence(tmp_path, EvidenceRequest())["commands"], "what opens every GPU runs only where it is asked for"
     for (index, address, gen, most, width, widest), gpu in zip(links, result.of_kind("gpu"), strict=True):
-        assert (gpu.label, gpu.address) == (f"GPU{index}", address[4:])
         assert gpu.link == Link({"5": 32.0}[gen], int(width), {"5": 32.0}[most], int(widest))
-        assert (gpu.bar1, gpu.driver) == (262144 << 20, "nvidia")
+        assert (gpu.label, gpu.address, gpu.bar1, gpu.driver) == (f"GPU{index}", address[4:], 262144 << 20, "nvidia")
     assert {pair.distance for pair in result.pairs} == {"PHB"}, "over PCIe they meet at the host bridge"
     assert [entry.names for entry in result.of_kind(NIC)] == [("eth0",)]
 
