@@ -49,6 +49,7 @@ _JUDGING = ("--check", "--waive", "--until", "--reason", "--verbose", "--json", 
     help="Only this check; repeatable.",
 )
 @click.option("--load", is_flag=True, help="Also read under load, for some seconds, from mounts that have a threshold.")
+@click.option("--fresh", is_flag=True, help="Open libcufile even if its kept answer still holds.")
 @click.option("--since-boot", is_flag=True, help="Show the results of each host's gate in the current boot.")
 @click.option(
     "--waive",
@@ -74,6 +75,7 @@ def validate(
     limit: str | None,
     only: tuple[str, ...],
     load: bool,
+    fresh: bool,
     since_boot: bool,
     waive: tuple[str, ...],
     until: str | None,
@@ -123,7 +125,7 @@ def validate(
     from gdsdeploy.validate import fleet_validation
 
     checks = [fleet_validation.require_check(name) for name in only]
-    request = fleet_validation.ValidateOptions(checks, waivers, load=load)
+    request = fleet_validation.ValidateOptions(checks, waivers, load=load, fresh=fresh)
     # Before a host is asked.
     for file in (junit, page, metrics):
         require_folder(file)

@@ -29,7 +29,7 @@ from gdsdeploy.ssh.transport import ask
 
 def facts_of_this_machine(mount: str) -> HostFacts:
     """Collect the evidence here, also about ``mount`` unless it's empty."""
-    return facts_from(evidence.collect(replace(evidence.NOTHING, mounts=(mount,) if mount else ())))
+    return facts_from(evidence.collect(replace(evidence.NOTHING, mounts=(mount,) if mount else (), fresh=True)))
 
 
 def facts_of_host(
@@ -45,7 +45,7 @@ def facts_of_host(
         raise FleetInvalid(words, hint=hint)
     fleet = load_fleet(fleet_file, mode)
     require_host(name, fleet.hosts, fleet_file)
-    more, progress = ("--mount", mount) if mount else (), lambda _: None
+    more, progress = ("--mount", mount) if mount else ("--fresh",), lambda _: None
     facts = ask_facts(fleet, fleet_file, [name], timeout=timeout, progress=progress, more=more)[name]
     if isinstance(facts, GdsError):
         raise facts

@@ -47,6 +47,8 @@ class EvidenceRequest:
     nvlink: bool = False
     #: whether the end of the audit trail is collected
     trail: bool = False
+    #: whether libcufile is opened again where nothing has changed that its last answer depends on
+    fresh: bool = False
     #: what the modules are audited against
     expectation: Optional[Expectation] = None
 

@@ -13,6 +13,7 @@ Hosts of a fleet are alike: a text that one host had needs no second reading whe
 
 from __future__ import annotations
 
+import calendar
 import glob
 import io
 import os
@@ -20,6 +21,7 @@ import posixpath
 import re
 import shlex
 import sys
+import time
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Union
@@ -37,6 +39,8 @@ READ = "could not be read"
 #: As in process.py.
 NOT_FOUND = 127
 TIMED_OUT = 124
+#: Times in a document: UTC.
+TIME = "%Y-%m-%dT%H:%M:%SZ"
 #: Programs whose record always has the log that they wrote, empty or not.
 OPENS = (CUFILE_OPEN, CUFILE_CONTROL)
 LOGGED = (*OPENS, GDSCHECK)
@@ -132,6 +136,15 @@ class Document:
         if "error" in value:
             raise UndecidedError("the output of {} is {}".format(name, value["error"]))
         return Ran(status, stdout, stderr, log)
+
+    def age(self, name: str) -> float:
+        """Seconds from a program's run to the collection of the document; 0 where it doesn't say more."""
+        times = [_get(self._section("commands").get(name), "asked_at"), self.value.get("collected_at")]
+        try:
+            asked, collected = (calendar.timegm(time.strptime(text, TIME)) for text in times)
+        except (TypeError, ValueError):
+            return 0.0
+        return max(0.0, collected - asked)
 
     def printed(self, name: str) -> str:
         """What was kept of a program's output, complete or not; it proves what it shows, and no absence."""

@@ -216,7 +216,8 @@ def _verdict(expectation: Expectation, settings: Settings) -> Dict[str, Any]:
     from .. import checks, facts
     from ..evidence import collect, request_for
 
-    host_facts = facts.facts_from(collect(request_for(expectation), total=settings.seconds))
+    request = replace(request_for(expectation), fresh=True)
+    host_facts = facts.facts_from(collect(request, total=settings.seconds))
     findings = apply(checks.run(host_facts, expectation), settings.waivers, today())
     document = checks.document(expectation, host_facts, findings)
     state, reason = decide(findings)
