@@ -3,7 +3,8 @@
 Needs root, and changes nothing: in a private mount namespace, the machine's /etc, /usr and /var are overlays in
 memory, with a kernel, NVIDIA's modules, DKMS's tree and an expectation in them.  Modules are small there, so a first
 call on a real host costs more.  apt, dpkg and modprobe are the machine's.  With --here there are no overlays: the host
-is this machine with its GPUs, and the programs go to /run/gdsdeploy as those of a controller do.  Prints one JSON object.
+is this machine with its GPUs, and the programs go to /run/gdsdeploy as those of a controller do.  Prints one JSON
+object.
 """
 
 from __future__ import annotations

@@ -11,8 +11,9 @@ import subprocess  # nosec B404 # started here and nowhere else
 import sys
 import threading
 import time
-from dataclasses import dataclass, replace
 from typing import IO, Any, Callable, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Tuple, Union
+
+from .data.late import dataclass, replace
 
 #: Bytes kept of each of stdout and stderr; the rest is read and dropped, so the program never blocks on a full pipe.
 OUTPUT_LIMIT = 16 * 1024 * 1024
