@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.paths import DEFAULT_FLEET
 from gdsdeploy.ssh import reply_schema
 from gdsdeploy.ssh.endpoint import TIMEOUT
-from gdsdeploy.ssh.transport import answer_line, ask
+from gdsdeploy.ssh.transport import ask, ask_all
 
 
 def facts_of_this_machine(mount: str) -> HostFacts:
@@ -45,8 +45,8 @@ def facts_of_host(
         raise FleetInvalid(words, hint=hint)
     fleet = load_fleet(fleet_file, mode)
     require_host(name, fleet.hosts, fleet_file)
-    more, progress = ("--mount", mount) if mount else ("--fresh",), lambda _: None
-    facts = ask_facts(fleet, fleet_file, [name], timeout=timeout, progress=progress, more=more)[name]
+    argv = ["evidence", "--json", *(["--mount", mount] if mount else ["--fresh"])]
+    ((_, facts),) = ask(fleet, fleet_file, [name], argv, reply_schema.facts_of_reply, timeout=timeout, read_only=True)
     if isinstance(facts, GdsError):
         raise facts
     return facts.but(rules=fleet._own_rules)
@@ -66,7 +66,6 @@ def ask_facts(
     names: Sequence[str],
     *,
     timeout: float = TIMEOUT,
-    progress: Callable[[str], None],
     more: Sequence[str] = (),
 ) -> dict[str, HostFacts | GdsError]:
     """The facts of each host, in the order of ``names``, or why it gave none.
@@ -74,11 +73,7 @@ def ask_facts(
     timeout: seconds for each host.  more: options for what the evidence also has.
     """
     argv, judge = ("evidence", "--json", *more), reply_schema.facts_of_reply
-    outcomes: dict[str, HostFacts | GdsError] = {}
-    for answer, outcome in ask(fleet, fleet_file, names, argv, judge, timeout=timeout, read_only=True):
-        outcomes[answer.host] = outcome
-        progress(answer_line(answer, outcome))
-    return {name: outcomes[name] for name in names}
+    return ask_all(fleet, fleet_file, names, argv, judge, timeout=timeout, read_only=True)
 
 
 def require_topology(name: str, facts: HostFacts | GdsError) -> Topology:
