@@ -152,7 +152,7 @@ def _ask(source: Source, output: Path, timeout: float, errors: dict[str, GdsErro
     if not source.settings:
         return {}
     names = list(source.settings)
-    facts = ask_facts(_fleet(source), _folder(output) / "fleet.yml", names, timeout=timeout, sources=True)
+    facts = ask_facts(_fleet(source), _folder(output) / "fleet.yml", names, timeout=timeout, more=("--sources",))
     observations: dict[str, Observation] = {}
     for name, outcome in facts.items():
         results, problems = reply_schema.judge_each(

@@ -175,9 +175,10 @@ def topology(
 ) -> None:
     """Show the distances between GPUs, NVMe disks and network adapters on the hosts of FLEET.
 
-    It reads only sysfs, so it also works before a driver is installed. The distances are those of `nvidia-smi topo
-    -m`: PIX, PXB, PHB, NODE, SYS. It also shows links that are slower or narrower than both ends allow, access control
-    (ACS) that sends peers' traffic out of a switch, the IOMMU's mode, and BAR1.
+    The distances over PCIe are from sysfs, so they need no driver, in the words of `nvidia-smi topo -m`: PIX, PXB, PHB,
+    NODE, SYS. Between GPUs, the NVLinks that nvidia-smi counts take their place: NV18 for 18. It also shows links that
+    are slower or narrower than both ends allow, access control (ACS) that sends peers' traffic out of a switch, the
+    IOMMU's mode, and BAR1.
 
     A profile may name a file with the golden topology of its machines (`topology: {golden: FILE}`). --golden write
     makes it from a correct host. --golden check and `gdsdeploy validate` show what has moved since: slot, part, link,
@@ -210,7 +211,7 @@ def topology(
     assert fleet is not None, "without saved evidence, it has a default"
     intent = load_fleet(fleet, TRUSTED)
     names = selection.select(limit, list(intent.hosts), fleet)
-    facts = ask_facts(intent, fleet, names, timeout=timeout)
+    facts = ask_facts(intent, fleet, names, timeout=timeout, more=() if golden else ("--nvlink",))
     shapes, errors = reply_schema.judge_each(facts, require_topology)
     if golden == "write":
         options.raise_last(errors, fleet)
@@ -243,17 +244,14 @@ def _check(fleet: Fleet, shapes: dict[str, Topology], as_json: bool, errors: Map
     if as_json:
         console.json(differences)
     else:
-        words: dict[tuple[str, ...] | None, tuple[str, ...]] = {
-            None: ("its profile names no golden topology",),
-            (): ("matches",),
-        }
-        each = ((name, None if lines is None else tuple(lines)) for name, lines in differences.items())
-        for key, hosts in hostnames.grouped(each).items():
-            console.data(joined(f"{hostnames.words(hosts)}: {line}" for line in words.get(key) or key or ()))
+        none = ["its profile names no golden topology"]
+        said = {name: none if found is None else found or ["matches"] for name, found in differences.items()}
+        for words, hosts in hostnames.grouped((name, tuple(words)) for name, words in said.items()).items():
+            console.data(joined(f"{hostnames.words(hosts)}: {each}" for each in words))
     if not errors and differences and all(lines is None for lines in differences.values()):
         hint = "Name one in a profile (topology: {golden: FILE}), and write it: gdsdeploy topology FLEET --golden write"
         raise ChecksUnknown("no profile of these hosts names a golden topology", hint=hint)
-    moved = [name for name, lines in differences.items() if lines]
+    moved = [name for name, found in differences.items() if found]
     if moved and not errors:
         raise ChecksFailed(
             f"the topology has moved on {hostnames.words(moved)}",

@@ -102,6 +102,9 @@ GDSCHECK = "gdscheck"
 RECOVERY = "nvidia-smi-recovery"
 #: How far each GPU is with its NVLink fabric.
 FABRIC_STATES = "nvidia-smi-fabric"
+#: The table of links between GPUs, and the GPUs of its rows in order; each name is also the command.
+LINK_TABLE = "nvidia-smi topo -m"
+GPU_ORDER = "nvidia-smi --query-gpu=pci.bus_id --format=csv,noheader"
 CUFILE_OPEN = "cufile-open"
 CUFILE_CONTROL = "cufile-open-control"
 #: What programs ask the loader for; also the key of the listing of such files, where no program looks for it.

@@ -250,26 +250,24 @@ def _run(
     errors: List[bytes] = []
     error_target = _Target(OUTPUT_LIMIT, errors.append)
     threads = [_read(process.stdout, target), _read(process.stderr, error_target), _feed(process.stdin, data)]
-    timed_out = False
+    # With a timeout, wait() itself would look for the end only every now and then, up to 50 ms apart.
+    ended = _start_thread(process.wait)
     try:
-        # With a timeout, wait() itself would look for the end only every now and then, up to 50 ms apart.
-        ended = _start_thread(process.wait)
         ended.join(timeout)
-        if ended.is_alive():
-            timed_out = True
+        timed_out = ended.is_alive()
+        if timed_out:
             _kill(process)
-        status = process.wait()
-        # A grandchild that left the session can hold the pipes open for ever; what it writes is not waited for.
-        for thread in threads:
+        # Neither a system call that never ends is waited for, nor a grandchild that left the session with the pipes.
+        for thread in (ended, *threads):
             thread.join(5.0)
     except BaseException:
         _kill(process)
-        process.wait()
+        ended.join(5.0)
         raise
     stderr = b"".join(errors).decode("utf-8", "replace")
     if timed_out:
         return Output(TIMED_OUT, "", stderr + f"{args[0]}: killed after {timeout:g} s\n", target.cut)
-    return Output(status, "", stderr, target.cut or error_target.cut)
+    return Output(process.returncode, "", stderr, target.cut or error_target.cut)
 
 
 def _environment(extra: Optional[Mapping[str, Optional[str]]]) -> Dict[str, str]:

@@ -66,15 +66,14 @@ def ask_facts(
     names: Sequence[str],
     *,
     timeout: float = TIMEOUT,
-    sources: bool = False,
+    more: Sequence[str] = (),
 ) -> dict[str, HostFacts | GdsError]:
     """The facts of each host, in the order of ``names``, or why it gave none.
 
-    timeout: seconds for each host.  sources: whether the evidence also has the package repositories of the host.
+    timeout: seconds for each host.  more: options for what the evidence also has.
     """
-    argv = ["evidence", "--json", *(["--sources"] if sources else [])]
-    judge = reply_schema.facts_of_reply
-    return ask_all(fleet, fleet_file, names, argv, judge, timeout=timeout, read_only=not sources)
+    argv, judge = ("evidence", "--json", *more), reply_schema.facts_of_reply
+    return ask_all(fleet, fleet_file, names, argv, judge, timeout=timeout, read_only=True)
 
 
 def require_topology(name: str, facts: HostFacts | GdsError) -> Topology:

@@ -333,7 +333,7 @@ def pack_fleet(
     evidence_of = partial(
         reply_schema.judge_reply, question="evidence", shape=reply_schema.Evidence, judge=dict[str, Any]
     )
-    argv = (*EVIDENCE, "--trail")
+    argv = (*EVIDENCE, "--trail", "--nvlink")
     for answer, evidence in ask(
         fleet, fleet_path, names, argv, evidence_of, timeout=timeout, stdin=stdin, read_only=True
     ):

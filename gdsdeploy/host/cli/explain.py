@@ -56,16 +56,16 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 @PROGRAM.command(
     "topology",
-    "how far GPUs, NVMe disks and network adapters are from each other, from sysfs alone",
+    "how far GPUs, NVMe disks and network adapters are from each other, and the NVLinks between GPUs",
     option("--evidence", metavar="FILE", help="evidence that was collected before, of any host"),
 )
 def _topology(arguments: argparse.Namespace) -> int:
-    from ..evidence import NOTHING, collect
+    from ..evidence import EvidenceRequest, collect
     from ..facts import facts_from
     from ..subjects import trees
 
-    saved = arguments.evidence
-    evidence = collect(NOTHING, only=("kernel", "gpu", "pci")) if saved is None else read_evidence(saved)
+    saved, parts = arguments.evidence, ("kernel", "gpu", "pci")
+    evidence = collect(EvidenceRequest(nvlink=True), only=parts) if saved is None else read_evidence(saved)
     try:
         tree = facts_from(evidence).topology
     except UndecidedError as error:

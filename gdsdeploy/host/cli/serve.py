@@ -187,6 +187,10 @@ def _unanswered(words: str) -> RefusedError:
 
 #: Verb → options that a request may give, with what checks their value; None: they have none.
 _QUESTIONS: Mapping[str, Dict[str, Optional[Callable[[str], Any]]]] = {
-    "evidence": {"--json": None, "--expectation": str, "--mount": _mount_point, "--trail": None, "--fresh": None},
+    "evidence": {
+        **dict.fromkeys(("--json", "--trail", "--nvlink", "--fresh")),
+        "--expectation": str,
+        "--mount": _mount_point,
+    },
     "watch": {"--json": None, "--once": None, "--every": interval, "--job": job},
 }

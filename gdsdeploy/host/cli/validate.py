@@ -65,6 +65,7 @@ def _hello(_arguments: argparse.Namespace) -> int:
         "--sources", action="store_true", help="also collect this host's package repositories and their public keys"
     ),
     option("--trail", action="store_true", help="also collect the end of the audit trail"),
+    option("--nvlink", action="store_true", help="also ask nvidia-smi for the NVLinks between GPUs"),
     _LOAD,
     _FRESH,
     with_json=False,
@@ -75,7 +76,8 @@ def _evidence(arguments: argparse.Namespace) -> int:
     expectation = read_expectation(arguments.expectation)
     if arguments.mount is None:
         request = _request(expectation, arguments.load, arguments.fresh)
-        _print(collect(replace(request, sources=arguments.sources, trail=arguments.trail)))
+        more = {name: getattr(arguments, name) for name in ("sources", "trail", "nvlink")}
+        _print(collect(replace(request, **more)))
     elif arguments.load:
         raise UsageError("--load reads from the mounts of the expectation; it does not go with --mount")
     else:

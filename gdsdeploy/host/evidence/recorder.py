@@ -42,6 +42,8 @@ class EvidenceRequest:
     registration: bool = False
     #: whether package repositories and their keys are collected
     sources: bool = False
+    #: whether nvidia-smi is asked for the NVLinks between GPUs
+    nvlink: bool = False
     #: whether the end of the audit trail is collected
     trail: bool = False
     #: whether libcufile is opened again where nothing has changed that its last answer depends on

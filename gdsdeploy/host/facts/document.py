@@ -112,6 +112,14 @@ class Document:
             raise UndecidedError(f"{name} had not ended when its time was up")
         return run
 
+    def output(self, name: str, words: str) -> str:
+        """What a program printed that ended well; ``words`` is its name in the reason why another one didn't."""
+        run = self.ran(name)
+        if run.status != 0:
+            said = run.stderr.strip() or run.stdout[:200].strip()
+            raise UndecidedError(f"{words}: {said or f'exit status {run.status}'}")
+        return run.stdout
+
     def attempted(self, name: str) -> Ran:
         """A program's run, whatever its exit status, which wrote no more than was kept."""
         value = self._section("commands").get(name)

@@ -21,9 +21,11 @@ from ..paths import (
     FABRIC_STATES,
     FIRMWARE,
     FIRMWARE_PATH,
+    GPU_ORDER,
     HOLDERS,
     IMEX_NODES,
     LEGACY_SERVICE,
+    LINK_TABLE,
     MODPROBE,
     NVFS,
     NVFS_DEVICE,
@@ -48,13 +50,14 @@ _MODULES = (
 
 
 @collector("gpu")
-def collect_gpu(recorder: Recorder, _request: EvidenceRequest) -> None:
+def collect_gpu(recorder: Recorder, request: EvidenceRequest) -> None:
     for name in _MODULES:
         folder = "/sys/module/" + name
         recorder.texts(("version", "srcversion", "taint", "initstate", "refcnt"), folder)
         recorder.binary(folder + BUILD_ID)
     recorder.texts(("version", "params"), NVIDIA)
-    recorder.texts(f"{gpu}/information" for gpu in recorder.paths(NVIDIA + "/gpus"))
+    gpus = recorder.paths(NVIDIA + "/gpus")
+    recorder.texts(f"{gpu}/information" for gpu in gpus)
     recorder.names("/dev", "nvidia*")
     recorder.texts(("version", "stats", "devcount", "bridges", "peer_distance", "peer_affinity"), NVFS)
     _collect_registrations(recorder)
@@ -62,6 +65,10 @@ def collect_gpu(recorder: Recorder, _request: EvidenceRequest) -> None:
     recorder.texts(f"{peer}/version" for peer in recorder.paths(PEERS))
     recorder.paths(*HOLDERS)
     recorder.paths(*SERVICE_FOLDERS, pattern=LEGACY_SERVICE)
+    # Each of these opens every GPU.
+    for command in (LINK_TABLE, GPU_ORDER) if request.nvlink and len(gpus) > 1 else ():
+        if recorder.command(command, command.split(), timeout=20.0).status != 0:
+            return
 
 
 def _collect_registrations(recorder: Recorder) -> None:
@@ -202,10 +209,8 @@ class DriverFacts(Facts):
     @fact
     def recovery(self) -> Mapping[str, str]:
         """GPU by its address → what it needs, ``None``, ``Reset`` or ``Reboot``; nvidia-smi is asked after an Xid."""
-        run = self.document.ran(RECOVERY)
-        if run.status != 0:
-            raise UndecidedError(f"nvidia-smi doesn't say what the GPUs need: {(run.stdout + run.stderr).strip()}")
-        rows = (line.partition(",") for line in run.stdout.splitlines())
+        table = self.document.output(RECOVERY, "nvidia-smi doesn't say what the GPUs need")
+        rows = (line.partition(",") for line in table.splitlines())
         return {gpu: action.strip() for gpu, _, action in rows}
 
     @fact
@@ -217,13 +222,11 @@ class DriverFacts(Facts):
         if not self.document.recorded("commands", FABRIC_STATES):
             return {}
         run = self.document.ran(FABRIC_STATES)
-        if "not a valid field" in run.stdout + run.stderr:
+        rows, said = [_FABRIC_ROW.match(line) for line in run.stdout.splitlines()], run.stdout + run.stderr
+        if "not a valid field" in said:
             return {}
-        rows = [_FABRIC_ROW.match(line) for line in run.stdout.splitlines()]
         if run.status != 0 or None in rows:
-            raise UndecidedError(
-                f"nvidia-smi doesn't say the state of the fabric: {(run.stdout + run.stderr)[:200].strip()}"
-            )
+            raise UndecidedError(f"nvidia-smi doesn't say the state of the fabric: {said[:200].strip()}")
         return {row[1]: FabricState(row[2], row[3]) for row in rows if row}
 
     def tree_digest(self, path: str) -> Optional[str]:
@@ -442,15 +445,12 @@ def services(facts: HostFacts, expectation: Expectation) -> Answer:
     hidden = "" if fabric else hidden_switches(facts.pci, facts.driver)
     if FABRIC not in services and units.get(FABRIC, {}).get("ActiveState") == "active":
         services.append(FABRIC)
+    add = f"Add {'nvlink5' if bridges else 'fabricmanager'} to the profile's companions, then lock and provision"
     if fabric and FABRIC not in services:
-        hint = "Add {} to the profile's companions, then lock and provision".format(
-            "nvlink5" if bridges else "fabricmanager"
-        )
         what = "NVSwitches" if switches else "ways to NVSwitches"
-        return failed(f"this host has {len(fabric)} {what}, and the lock holds no fabric manager", hint, fabric)
+        return failed(f"this host has {len(fabric)} {what}, and the lock holds no fabric manager", add, fabric)
     if bridges and NVLSM not in expectation.packages and NVLSM not in facts.packages.installed:
-        hint = "Add nvlink5 to the profile's companions, then lock and provision"
-        return failed(f"the NVSwitches need {NVLSM}, which isn't installed", hint, bridges)
+        return failed(f"the NVSwitches need {NVLSM}, which isn't installed", add, bridges)
     if bridges and UMAD not in facts.kernel.modules and facts.kernel.option("INFINIBAND_USER_MAD") != "y":
         hint = f"Load it, then start the fabric manager again: modprobe {UMAD} && systemctl restart {FABRIC}"
         return failed(f"{NVLSM} reaches the NVSwitches through {UMAD}, which isn't loaded", hint, bridges)

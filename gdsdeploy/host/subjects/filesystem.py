@@ -210,10 +210,8 @@ def _lustre(mount: Mount) -> Iterator[Feature]:
         yield Feature(CHECKSUMS, POSSIBLE if any(value == "1" for value in values.values()) else OFF, lines[:4])
 
     def layout() -> Tuple[str, str]:
-        run = mount.document.ran(LFS + mount.mount_point)
-        if run.status != 0:
-            raise UndecidedError("lfs getstripe: " + run.stderr.strip()[:120])
-        on_metadata = re.search(r"pattern:\s*(\S*\bmdt\b\S*)", run.stdout)
+        layout = mount.document.output(LFS + mount.mount_point, "lfs getstripe")
+        on_metadata = re.search(r"pattern:\s*(\S*\bmdt\b\S*)", layout)
         words = f"pattern {on_metadata.group(1)}" if on_metadata else "no component on the metadata servers"
         return POSSIBLE if on_metadata else OFF, f"lfs getstripe -d {mount.mount_point}: {words}"
 
@@ -611,17 +609,15 @@ def of_nvidia_fs(_facts: HostFacts, mount: Optional[Mount]) -> Iterator[Conditio
 @condition
 def _journal_mode(mount: Mount) -> Condition:
     mode = journal(mount)
-    what, fix, evidence = f"ext4 on {mount.mount_point} is mounted with data={mode}", "", quote.mount(mount)
+    what, evidence = f"ext4 on {mount.mount_point} is mounted with data={mode}", quote.mount(mount)
     # ext4 can't change the mode of a mount, and / is never unmounted.
-    if mount.mount_point == "/":
-        fix = "use another mount, or set data=ordered for / in /etc/fstab and boot with rootflags=data=ordered"
+    other = "use another mount, or" if mount.mount_point == "/" else ""
+    fix = other and f"{other} set data=ordered for / in /etc/fstab and boot with rootflags=data=ordered"
     if mount.option("data") is None:
         evidence = (f"/proc/fs/ext4/{_device_of(mount).name}/options: {f'data={mode}' if mode else 'no data='}",)
     if mode is None:
         what = f"ext4 on {mount.mount_point} has no journal, so it is not in the mode data=ordered"
-        first = (
-            "use another mount, or start a rescue system" if fix else "end the programs that use it, then unmount it"
-        )
+        first = f"{other} start a rescue system" if other else "end the programs that use it, then unmount it"
         fix = f"{first} and add a journal: tune2fs -O has_journal {mount.source}"
     return required(mode == "ordered", "ext4.not-ordered", evidence, what, fix)
 

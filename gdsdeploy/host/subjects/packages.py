@@ -180,10 +180,7 @@ class PackageFacts(Facts):
         if self.document.has("dkms"):
             return there(self.document.names(DKMS, "dkms"), DKMS)
         # Older evidence has what the program said.
-        run = self.document.ran("dkms")
-        if run.status != 0:
-            raise UndecidedError("dkms status: " + (run.stderr.strip() or f"exit status {run.status}"))
-        return tuple(run.stdout.splitlines())
+        return tuple(self.document.output("dkms", "dkms status").splitlines())
 
     @fact
     def dkms_signs(self) -> str:

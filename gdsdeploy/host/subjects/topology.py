@@ -1,20 +1,22 @@
 """The PCIe tree between GPUs, network adapters and disks: links, distances, and what stands between peers.
 
-Distances are those of ``nvidia-smi topo``, nearest first: PIX, PXB, PHB, NODE, SYS.
+Distances over PCIe are from sysfs, in the words of ``nvidia-smi topo``, nearest first: PIX, PXB, PHB, NODE, SYS.  The
+NVLinks between GPUs are those that nvidia-smi counts, where it was asked.
 """
 
 from __future__ import annotations
 
 import itertools
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..data.late import dataclass, replace
-from ..facts.document import Document, collected, there
+from ..facts.document import Document, collected, once_for_alike, there
 from ..facts.unknown import Maybe, UndecidedError, Unknown, if_known, known, or_else, require
 from ..model.expectation import Expectation
-from ..paths import NODES, NVFS, PCI
-from . import quote
+from ..paths import GPU_ORDER, LINK_TABLE, NODES, NVFS, PCI
+from . import kernel, quote
 from .condition import NOTES, Cause, Condition, condition, listed_cause, rule, weigh
 from .gpu import ARM, NO_GPU, STATIC_BYTES, WHOLE, X86, bar1, cached, grace, not_asked, of_all, of_some, with_bar1
 from .pci import BRIDGE, DISK, GPU, NIC, REDIRECTS, Function, Link, PciFacts, kind_of
@@ -106,6 +108,8 @@ class Pair:
     path: Tuple[str, ...]
     #: those below ``bridge`` that send peers' requests up to the root, so that they leave the switch (ACS)
     redirecting: Maybe[Tuple[str, ...]]
+    #: NVLinks between two GPUs, direct or through NVSwitches; 0 for other devices
+    nvlinks: Maybe[int]
 
 
 @dataclass(frozen=True)
@@ -143,11 +147,10 @@ class Topology:
 
     def nodes(self) -> Tuple[Node, ...]:
         """Every node of the tree, each before what hangs below it."""
-
-        def under(nodes: Tuple[Node, ...]) -> Tuple[Node, ...]:
-            return tuple(each for node in nodes for each in (node, *under(node.children)))
-
-        return under(self.roots)
+        found = list(self.roots)
+        for place, node in enumerate(found, 1):
+            found[place:place] = node.children
+        return tuple(found)
 
 
 def topology_facts(document: Document, pci: PciFacts, driver: DriverFacts) -> Topology:
@@ -224,11 +227,8 @@ def _capable(function: Function, pci: PciFacts) -> Optional[Tuple[float, int]]:
 
 def _labels(functions: Sequence[Function]) -> Dict[str, str]:
     """Address → label, in the order of devices."""
-    labels: Dict[str, str] = {}
-    for kind, word in LABELS.items():
-        addresses = sorted(function.address for function in functions if kind_of(function) == kind)
-        labels.update((address, f"{word}{number}") for number, address in enumerate(addresses))
-    return labels
+    of_kind = {kind: sorted(one.address for one in functions if kind_of(one) == kind) for kind in LABELS}
+    return {address: f"{LABELS[kind]}{index}" for kind in LABELS for index, address in enumerate(of_kind[kind])}
 
 
 def _pair(one: Function, other: Function, labels: Mapping[str, str], pci: PciFacts, nodes: Maybe[int]) -> Pair:
@@ -244,7 +244,28 @@ def _pair(one: Function, other: Function, labels: Mapping[str, str], pci: PciFac
         root_port=shared[0] if shared else "",
         path=(*up, *shared[-1:], *down),
         redirecting=known(lambda: tuple([name for name in between if pci.control(name) & REDIRECTS])),
+        nvlinks=known(lambda: _nvlinks(one, other) if kind_of(one) == kind_of(other) == GPU else 0),
     )
+
+
+def _nvlinks(one: Function, other: Function) -> int:
+    """How many nvidia-smi counts; raises UndecidedError where it wasn't asked, or its answer isn't understood."""
+    table, order = (one.document.output(command, command) for command in (LINK_TABLE, GPU_ORDER))
+    names = {kernel.address(line): f"GPU{index}" for index, line in enumerate(order.splitlines())}
+    pair = tuple(names.get(kernel.address(gpu.address), "") for gpu in (one, other))
+    cells = _cells(table)
+    cell = re.fullmatch("|".join((r"NV(\d{1,3})", *DISTANCES)), cells.get(pair, ""))
+    if cell is None or cells.get(pair[::-1]) != cell[0] or len(cells) != len(names) ** 2:
+        raise UndecidedError(f"what {LINK_TABLE} says about {one.address} and {other.address} isn't understood")
+    return int(cell[1] or 0)
+
+
+@once_for_alike
+def _cells(table: str) -> Mapping[Tuple[str, ...], str]:
+    """Row and column → cell of nvidia-smi's table; of GPUs only."""
+    rows = [[cell.strip() for cell in line.split("\t")] for line in re.sub(r"\x1b\[[\d;]*m", "", table).splitlines()]
+    head, *rows = [row for row in rows if len(row) > 1 and re.match(r"(GPU\d+)?$", row[0])] or [[]]
+    return {(row[0], name): cell for row in rows for name, cell in zip(head, row) if re.match(r"GPU\d+$", name)}
 
 
 def _distance(one: Function, other: Function, shared: Sequence[str], apart: int, nodes: Maybe[int]) -> str:
@@ -317,8 +338,7 @@ def _endpoints(facts: HostFacts, mount: Optional[Mount]) -> List[Function]:
 
 def disks(facts: HostFacts, mount: Optional[Mount]) -> List[Function]:
     devices = mount.devices if mount is not None else ()
-    matches = (facts.pci.find(device.pci_address) for device in devices if device.pci_address)
-    return [function for function in matches if function is not None]
+    return list(filter(None, (facts.pci.find(device.pci_address) for device in devices if device.pci_address)))
 
 
 def iommu(facts: HostFacts, mount: Optional[Mount], needs_it_off: bool) -> Iterator[Condition]:

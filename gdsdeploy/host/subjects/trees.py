@@ -1,4 +1,4 @@
-"""A PCIe topology as text, like ``nvidia-smi topo -m`` with rows for disks; as JSON; and compared with a golden one.
+"""A topology as text, like ``nvidia-smi topo -m`` with rows for disks; as JSON; and compared with a golden one.
 
 A golden topology is the expected PCIe tree of one kind of machine, a JSON object: ``version`` (1), ``label`` (the kind
 of machine), ``devices`` (address → {label, part, numa_node, link, bridges, bar1}; ``link`` as ``32 GT/s x16`` or null),
@@ -8,10 +8,11 @@ of machine), ``devices`` (address → {label, part, numa_node, link, bridges, ba
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from ..facts.unknown import Maybe, UndecidedError, Unknown, as_dict, if_known, known
+from ..facts.unknown import Maybe, UndecidedError, Unknown, as_dict, if_known, known, or_else
 from ..io import jsontext
 from ..io.wording import aligned, first_few, joined
 from ..model.expectation import Expectation
@@ -28,6 +29,7 @@ LEGEND = (
     ("PHB", "a PCIe host bridge, typically the CPU"),
     ("NODE", "host bridges within one NUMA node"),
     ("SYS", "the link between NUMA nodes"),
+    ("NV#", "as many NVLinks between two GPUs, direct or through NVSwitches; --json has their distance over PCIe"),
 )
 UNKNOWN_MARK = "?"
 
@@ -76,6 +78,8 @@ def _cell(topology: Topology, one: str, other: str) -> str:
     if one == other:
         return "X"
     pair = topology.pair(one, other)
+    if pair is not None and or_else(pair.nvlinks, 0):
+        return f"NV{pair.nvlinks}"
     return pair.distance if pair is not None and isinstance(pair.distance, str) else UNKNOWN_MARK
 
 
@@ -115,7 +119,10 @@ def _words(topology: Topology) -> Iterator[str]:
         short = if_known(partial(degraded, node), "")
         if short:
             yield f"degraded link: {node.label or 'switch'} {node.address} runs at {short}"
-    cells = {_cell(topology, pair.one, pair.other) for pair in topology.pairs} | {"X"}
+    unasked = [pair.nvlinks.reason for pair in topology.pairs if isinstance(pair.nvlinks, Unknown)]
+    if unasked:
+        yield f"NVLink between GPUs is unknown, and isn't shown: {unasked[0]}"
+    cells = {re.sub(r"^NV\d+$", "NV#", _cell(topology, pair.one, pair.other)) for pair in topology.pairs} | {"X"}
     yield from (f"{word:<5} {means}" for word, means in LEGEND if word in cells)
     if UNKNOWN_MARK in cells:
         reasons = (pair.distance.reason for pair in topology.pairs if isinstance(pair.distance, Unknown))

@@ -42,20 +42,21 @@ def test_the_locale_is_c_and_env_is_added() -> None:
 def test_input_reaches_the_program_and_one_that_does_not_read_it_is_no_error() -> None:
     assert process.run(["cat"], 30, input="text").stdout == "text"
     assert process.run(["true"], 30, input="x" * 5_000_000).status == 0
+    assert process.run(["cat"], 10).status == 0, "without input, stdin is empty"
 
 
-def test_stdin_is_empty_without_input() -> None:
-    assert process.run(["cat"], 10).status == 0
-
-
-def test_a_missing_program_is_127_and_says_its_name() -> None:
+def test_a_missing_program_is_127_and_says_its_name_and_so_is_a_missing_directory() -> None:
     done = process.run(["/nowhere/program"], 5)
-    assert done.status == process.NOT_FOUND
+    assert done.status == process.run(["true"], 5, cwd="/nowhere").status == process.NOT_FOUND
     assert "/nowhere/program: No such file" in done.stderr
 
 
-def test_a_missing_directory_is_an_answer_too() -> None:
-    assert process.run(["true"], 5, cwd="/nowhere").status == process.NOT_FOUND
+def test_a_program_that_hangs_in_the_kernel_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[subprocess.Popen[bytes]] = []
+    monkeypatch.setattr(process, "_kill", left.append)
+    done = process.run(["sh", "-c", "exec sleep 60 >&- 2>&-"], 1)
+    assert (done.status, left[0].poll()) == (process.TIMED_OUT, None), "it goes on, because nothing ends it"
+    left[0].kill()
 
 
 def test_a_program_past_its_time_is_killed_with_its_children() -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.evidence.recorder import NOTHING, Recorder
+from gdsdeploy.host import process
+from gdsdeploy.host.evidence.recorder import EvidenceRequest, Recorder
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.subjects import trees
 from gdsdeploy.host.subjects.driver import collect_gpu
@@ -39,12 +40,12 @@ NVME4  ?     PHB   ?     ?      ?      ?      ?      X      1
 """
 
 
-def evidence(root: Path) -> dict[str, Any]:
+def evidence(root: Path, request: EvidenceRequest) -> dict[str, Any]:
     """What the real collectors of the tree find below ``root``, with the kernel's command line."""
     recorder = Recorder(60.0, root=str(root))
     recorder.text("/proc/cmdline")
     for collect in (collect_gpu, collect_pci):
-        collect(recorder, NOTHING)
+        collect(recorder, request)
     return recorder.finish()
 
 
@@ -60,12 +61,11 @@ def unpacked(recording: Path, root: Path) -> Path:
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         if value.startswith("link:"):
-            link(root, name, value.removeprefix("link:"))
+            # A link below ``root`` doesn't lead out of it.
+            path.symlink_to(os.path.relpath(root / value.removeprefix("link:").lstrip("/"), path.parent))
         elif value.startswith("dir:"):
-            path.mkdir(exist_ok=True)
-            if name == "/sys/devices/system/node":
-                for entry in value.removeprefix("dir:").split():
-                    (path / entry).mkdir(exist_ok=True)
+            for entry in ("", *value.removeprefix("dir:").split() * (name == "/sys/devices/system/node")):
+                (path / entry).mkdir(exist_ok=True)
         elif value.startswith("base64:"):
             path.write_bytes(base64.b64decode(value.removeprefix("base64:")))
         elif not path.is_dir():
@@ -73,30 +73,24 @@ def unpacked(recording: Path, root: Path) -> Path:
     return root
 
 
-def link(root: Path, name: str, target: str) -> None:
-    """A link below ``root`` that does not lead out of it."""
-    path = root / name.lstrip("/")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.symlink_to(os.path.relpath(root / target.lstrip("/"), path.parent))
-
-
-def test_a_real_machine_with_four_gpus_agrees_with_nvidia_smi(tmp_path: Path) -> None:
+def test_a_real_machine_with_four_gpus_agrees_with_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RECORDED / "h200-x4"
-    result = topology(evidence(unpacked(folder / "sysfs.json", tmp_path)))
-    rows = [line.split("\t") for line in (folder / "nvidia-smi-topo-m.txt").read_text().splitlines()]
-    theirs = {row[0].strip(): row[6].strip() for row in rows if row[0].startswith("GPU")}
-    ours = {line.split()[0]: line.split()[-1] for line in trees.matrix(result) if line.startswith("GPU")}
-    assert ours == theirs, "labels and NUMA nodes"
+    table = (folder / "nvidia-smi-topo-m.txt").read_text()
     links = [line.split(", ") for line in (folder / "nvidia-smi-links.txt").read_text().splitlines()[1:]]
-    for (index, address, gen, _, width, _), gpu in zip(links, result.of_kind("gpu"), strict=True):
-        assert gpu.label == f"GPU{index}"
-        assert address.lower().endswith(gpu.address)
-        assert isinstance(gpu.link, Link)
-        assert (gpu.link.speed, gpu.link.width) == ({"5": 32.0}[gen], int(width))
-        assert (gpu.bar1, gpu.driver) == (262144 << 20, "nvidia")
-    # nvidia-smi has NVLink between them, which is no PCIe; over PCIe they meet at the host bridge.
-    gpus = [pair.distance for pair in result.pairs if "GPU0" in (pair.one, pair.other)]
-    assert set(gpus) == {"PHB"}
+    said = {"topo": table, "--query-gpu=pci.bus_id": "".join(f"{row[1]}\n" for row in links)}
+    monkeypatch.setattr(process, "run", lambda argv, *_, **__: process.Output(0, said[argv[1]], ""))
+    unpacked(folder / "sysfs.json", tmp_path)
+    for row in links:
+        (tmp_path / "proc/driver/nvidia/gpus" / row[1][4:]).mkdir(parents=True)
+    result = topology(evidence(tmp_path, EvidenceRequest(nvlink=True)))
+    rows = [line.split() for line in table.splitlines() if line.startswith("GPU")]
+    ours = [line.split() for line in trees.matrix(result) if line.startswith("GPU")]
+    assert [[*row[:5], row[6]] for row in ours] == [[*row[:5], row[6]] for row in rows], "NVLinks and NUMA nodes"
+    assert not evidence(tmp_path, EvidenceRequest())["commands"], "what opens every GPU runs only where it is asked for"
+    for (index, address, gen, most, width, widest), gpu in zip(links, result.of_kind("gpu"), strict=True):
+        assert gpu.link == Link({"5": 32.0}[gen], int(width), {"5": 32.0}[most], int(widest))
+        assert (gpu.label, gpu.address, gpu.bar1, gpu.driver) == (f"GPU{index}", address[4:], 262144 << 20, "nvidia")
+    assert {pair.distance for pair in result.pairs} == {"PHB"}, "over PCIe they meet at the host bridge"
     assert [entry.names for entry in result.of_kind(NIC)] == [("eth0",)]
 
 
@@ -108,9 +102,10 @@ def test_the_text_names_what_stands_between() -> None:
     redirecting = {"acs": {f"0000:02:0{number}.0": 29 for number in range(4)}}
     text = trees.text(topology(patched(hosts.named("two sockets"), redirecting)))
     assert "ACS sends GPU0-NIC0, GPU0-NIC1 up to the host bridge: 0000:02:00.0, 0000:02:01.0" in text
+    assert "\nNVLink between GPUs is unknown, and isn't shown: nvidia-smi topo -m was not run\n" in text
     assert "IOMMU: on (intel_iommu=on" in trees.text(topology(hosts.named("switches-iommu")))
-    empty = patched(hosts.named("two sockets"), {"listings": {PCI: []}})
-    assert trees.text(topology(empty)).startswith("no GPU, NVMe disk or network adapter")
+    document = patched(hosts.named("two sockets"), {"listings": {PCI: []}})
+    assert trees.text(topology(document)).startswith("no GPU, NVMe disk or network adapter")
 
 
 @pytest.mark.parametrize(
