@@ -39,8 +39,9 @@ def run_suite(
         findings.write_text("".join(formats.json_pieces(report)), encoding="utf-8")
         command = [
             *(sys.executable, "-P", "-m", "pytest"),
-            # Neither the settings of a project that lies about, nor traces in the installed package.
-            *("-c", os.devnull, f"--rootdir={suite}", "-p", "no:cacheprovider"),
+            # Neither the settings of a project that lies about, nor traces in the installed package, nor the
+            # fixtures of gdsdeploy's own tests in a checkout.
+            *("-c", os.devnull, f"--rootdir={suite}", "-p", "no:cacheprovider", f"--confcutdir={suite}"),
             f"--hosts={','.join(f'ssh://{name}' for name in names)}",
             f"--ssh-config={config}",
             f"--gds-report={findings}",
