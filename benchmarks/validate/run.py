@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,10 +29,11 @@ import yaml
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from lights import command  # noqa: E402
+from lights import PROGRAM, command  # noqa: E402
 
 import gdslab as labs  # noqa: E402
 from gdsdeploy import console  # noqa: E402
+from gdsdeploy.errors import ChecksFailed  # noqa: E402
 from gdsdeploy.fleetfile.load import load_fleet  # noqa: E402
 from gdsdeploy.lock import lockfile  # noqa: E402
 from gdsdeploy.model.fleet import Fleet  # noqa: E402
@@ -42,6 +43,7 @@ from gdsdeploy.ssh.transport import Meter  # noqa: E402
 from gdsdeploy.validate.fleet_validation import validate  # noqa: E402
 from tests.loopback import loopback_sshd  # noqa: E402
 from tests.loopback.loopback_fleet import LoopbackFleet  # noqa: E402
+from tests.loopback.loopback_sshd import SERVED  # noqa: E402
 
 #: What a hand-written suite asks of a GDS host, forty times one round trip or more.
 SUITE = """
@@ -86,7 +88,7 @@ def test_mount(host, path):
     assert host.file(path).is_directory
 """
 ASSERTIONS = 40
-PARTS = ("growth", "suites", "bad-hosts")
+PARTS = ("growth", "suites", "bad-hosts", "pytest")
 #: What is measured in turn: see ``work_of``.
 KINDS = ("paramiko true", "openssh true", "records", "evidence")
 #: So that it takes as many new connections as the controller opens at once.
@@ -98,6 +100,7 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, nargs="+", default=[8, 64, 256])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--suite-hosts", type=int, default=8, help="hosts of the testinfra suite (default: 8)")
+    parser.add_argument("--pytest-hosts", type=int, nargs="+", default=[1, 8, 64], help="hosts of the part pytest")
     parser.add_argument("--lab", default="validate", help="name of the lab; made if it's missing (default: validate)")
     parser.add_argument("--keep", action="store_true", help="leave the lab up, for another run")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
@@ -119,6 +122,8 @@ def main() -> None:
                     results["suites"] = suites(folder, fleet, options.suite_hosts, options.rounds)
         if "bad-hosts" in options.parts:
             results["bad_hosts"] = bad_hosts(folder)
+        if "pytest" in options.parts:
+            results["pytest"] = [as_pytest(folder, number, options.rounds) for number in options.pytest_hosts]
     console.data(json.dumps({**results, "load_after": load()}, indent=2))
 
 
@@ -321,6 +326,53 @@ def bad_hosts(folder: Path) -> dict[str, Any]:
         for bad in (server, flood, dying, hanging):
             with suppress(subprocess.TimeoutExpired):
                 bad.stop()
+
+
+def as_pytest(folder: Path, number: int, rounds: int) -> dict[str, Any]:
+    """``validate`` and ``validate --pytest`` in turn, each as a user starts it, on ``number`` names of this machine.
+
+    Medians of each, and of the ratios of the pairs: seconds by the clock, and processor seconds of the verb and the
+    programs that it starts, without the hosts'.
+    """
+    here = new_folder(folder / f"pytest-{number}")
+    servers = [loopback_sshd.start(new_folder(here / str(first))) for first in range(0, number, len(SERVED))]
+    try:
+        hosts = {
+            f"h{index:03}": {"profile": "right", "address": SERVED[index % len(SERVED)], "port": server.port,
+                             "identity_file": str(server.identity), "known_hosts": str(server.known_hosts)}
+            for index, server in ((index, servers[index // len(SERVED)]) for index in range(number))
+        }  # fmt: skip
+        for server in servers:
+            # The last fleet writes the addresses into it: the hosts' keys are the server's.
+            fleet = LoopbackFleet(here, server, hosts)
+        # This plugin imports hypothesis, which an installation of gdsdeploy doesn't have.
+        forms = {"validate": [], "pytest": ["--pytest", "--", "-p", "no:hypothesispytest"]}
+        runs: dict[str, list[dict[str, float]]] = {form: [] for form in forms}
+        for _ in range(rounds):
+            for form, argv in forms.items():
+                runs[form].append(started([PROGRAM, "validate", fleet.path, *argv]))
+        ratios = [
+            {key: pytest[key] / alone[key] for key in alone}
+            for alone, pytest in zip(runs["validate"], runs["pytest"], strict=True)
+        ]
+        return {
+            "hosts": number, **{form: medians(samples) for form, samples in runs.items()}, "ratio": medians(ratios)
+        }  # fmt: skip
+    finally:
+        for server in servers:
+            server.stop()
+
+
+def started(argv: Sequence[str | Path]) -> dict[str, float]:
+    """Seconds of one command by the clock, and of the processors."""
+    begin = time.perf_counter()
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(argv, stdout=output, stderr=output)
+        _, status, usage = os.wait4(process.pid, 0)
+        output.seek(0)
+        # The machine isn't as the fleet file says: a check fails.
+        assert os.waitstatus_to_exitcode(status) == ChecksFailed.exit_code, output.read().decode()
+    return {"seconds": time.perf_counter() - begin, "cpu": usage.ru_utime + usage.ru_stime}
 
 
 def new_folder(folder: Path) -> Path:

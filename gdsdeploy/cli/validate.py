@@ -32,7 +32,7 @@ _JUDGING = ("--check", "--waive", "--until", "--reason", "--verbose", "--json", 
 
 @click.command(context_settings={"ignore_unknown_options": False})
 @options.combined(
-    options.alone("--pytest", "--limit", hint="; pytest has -k and --junitxml"),
+    options.alone("--pytest", "--limit", "--timeout", "--connections", hint="; pytest has -k and --junitxml"),
     options.alone("--evidence", *_JUDGING),
     options.alone("--since-boot", "--limit", "--timeout", "--connections", *_JUDGING),
     options.needs("--waive", "--until", "--reason"),
@@ -113,11 +113,7 @@ def validate(
       gdsdeploy validate fleet.yml --pytest -- --junitxml=gpus.xml -k storage
     """
     options.require((fleet is None) != (source is None), "name a fleet file, or a support bundle with --evidence")
-    if as_pytest:
-        assert fleet is not None
-        _as_pytest(fleet, limit, pytest_args)
-        return
-    if pytest_args:
+    if pytest_args and not as_pytest:
         raise click.UsageError(f"unexpected argument {pytest_args[0]!r}; arguments for pytest need --pytest")
     waivers = _waivers(waive, until, reason)
     from gdsdeploy.files.output import require_folder, write_each
@@ -145,6 +141,11 @@ def validate(
                 *(intent, lock, fleet, names), timeout=timeout, options=request, since_boot=since_boot, progress=say
             )
             step.failure = _failure(report)
+        if as_pytest:
+            from gdsdeploy.validate import pytest_suite
+
+            pytest_suite.run_suite(report, intent, fleet, pytest_args, line=console.data)
+            return
     # First, because a reader of the words may go before their end.
     unwritten = write_each(
         [
@@ -185,16 +186,6 @@ def _locked(fleet: Path, limit: str | None) -> tuple[Fleet, Lock, list[str]]:
 
     intent, lock = lockfile.fleet_and_lock(fleet, TRUSTED, signed=False)
     return intent, lock, selection.select(limit, list(intent.hosts), fleet)
-
-
-def _as_pytest(fleet: Path, limit: str | None, argv: tuple[str, ...]) -> None:
-    from gdsdeploy.fleetfile import selection
-    from gdsdeploy.fleetfile.load import TRUSTED, load_fleet
-    from gdsdeploy.validate import pytest_suite
-
-    intent = load_fleet(fleet, TRUSTED)
-    names = selection.select(limit, list(intent.hosts), fleet)
-    pytest_suite.run_suite(intent, fleet, names, argv, line=console.data)
 
 
 def _waivers(checks: tuple[str, ...], until: str | None, reason: str | None) -> list[Waiver]:

@@ -152,14 +152,18 @@ class Gds:
     def __call__(self, host: str | Host) -> GdsHost:
         """The host of this name; of testinfra's host, asked through its connection, once."""
         if isinstance(host, str):
-            if host not in self.names:
-                words = f"{self._path} has no host {host!r}{did_you_mean(host, self.names)}"
-                fail(NameUnknown(f"{words}; it has {', '.join(self.names)}"))
+            self.require(host)
             return self._hosts[host]
         key = str(host.backend.get_pytest_id())
         if key not in self._others:
             self._others[key] = self._carried(host)
         return self._others[key]
+
+    def require(self, host: str) -> None:
+        """Fail the test unless the fleet has a host of this name."""
+        if host not in self.names:
+            words = f"{self._path} has no host {host!r}{did_you_mean(host, self.names)}"
+            fail(NameUnknown(f"{words}; it has {', '.join(self.names)}"))
 
     @property
     def names(self) -> list[str]:
@@ -198,7 +202,7 @@ class Gds:
     def _carried(self, host: Host) -> GdsHost:
         """Of a host that the fleet file has by this name, what that expects; of others, what provision left there."""
         name = str(host.backend.hostname)
-        in_fleet = self._path.exists() and name in self._intent[0].hosts
+        in_fleet = self._path.is_file() and name in self._intent[0].hosts
         expected = expectation.expectation(Machine(*self._intent, name)).to_json() if in_fleet else None
         try:
             findings = carried_findings(host, expected)

@@ -1,4 +1,4 @@
-"""Run the testinfra suite of ``tests/host`` against a fleet, from a checkout or from an installed wheel alike."""
+"""Show the findings of a report as the testinfra suite of ``tests/host``, from a checkout or a wheel alike."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from gdsdeploy import paths, resources, run
 from gdsdeploy.errors import ChecksFailed, ProgramFailed
 from gdsdeploy.host.io.wording import joined
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.ssh import machines, sshconfig
+from gdsdeploy.report import formats
+from gdsdeploy.report.model import Report
+from gdsdeploy.ssh import sshconfig
 from gdsdeploy.ssh.endpoint import Endpoint
 
 #: pytest's exit status for tests that failed.
@@ -21,26 +23,28 @@ FAILED = 1
 
 
 def run_suite(
-    fleet: Fleet, fleet_path: Path, names: Sequence[str], argv: Sequence[str], *, line: Callable[[str], None]
+    report: Report, fleet: Fleet, fleet_path: Path, argv: Sequence[str], *, line: Callable[[str], None]
 ) -> None:
-    """Run pytest with one test for each check and host of ``names``, handing its output to ``line``.
+    """Run pytest with one test for each finding of ``report``, handing its output to ``line``.
 
-    argv: for pytest, as it is.  Raises ChecksFailed when a test failed, ProgramFailed for pytest's other ends,
-    and FleetInvalid where two names are one endpoint.
+    No host is asked for these tests.  Others, which ``argv`` may name, reach the hosts by testinfra's ``host``.
+    argv: for pytest, as it is.  Raises ChecksFailed when a test failed, and ProgramFailed for pytest's other ends.
     """
     suite, fleet_dir = resources.share() / "tests" / "host", paths.folder_of(fleet_path).resolve()
-    endpoints = sshconfig.endpoints(fleet, fleet_dir, names)
-    distinct = machines.Distinct(names, fleet_path)
+    names = [host.host for host in report.hosts]
     with tempfile.TemporaryDirectory(prefix="gdsdeploy-") as folder:
-        config = Path(folder) / "ssh_config"
-        config.write_text("".join(ssh_config(distinct.add(endpoint)) for endpoint in endpoints), encoding="utf-8")
+        config, findings = Path(folder) / "ssh_config", Path(folder) / "report.json"
+        sections = map(ssh_config, sshconfig.endpoints(fleet, fleet_dir, names))
+        config.write_text("".join(sections), encoding="utf-8")
+        findings.write_text("".join(formats.json_pieces(report)), encoding="utf-8")
         command = [
             *(sys.executable, "-P", "-m", "pytest"),
-            # Neither the settings of a project that lies about, nor traces in the installed package.
-            *("-c", os.devnull, f"--rootdir={suite}", "-p", "no:cacheprovider"),
+            # Neither the settings of a project that lies about, nor traces in the installed package, nor the
+            # fixtures of gdsdeploy's own tests in a checkout.
+            *("-c", os.devnull, f"--rootdir={suite}", "-p", "no:cacheprovider", f"--confcutdir={suite}"),
             f"--hosts={','.join(f'ssh://{name}' for name in names)}",
             f"--ssh-config={config}",
-            f"--fleet={fleet_path.resolve()}",
+            f"--gds-report={findings}",
             *argv,
             str(suite),
         ]

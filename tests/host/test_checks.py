@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, WAIVED, Finding
 
 
-def test_check(finding: Finding | Exception) -> None:
-    """Fails with the finding's own words; "could not tell" is not a pass.
+def shown(finding: Finding | str) -> tuple[str, str]:
+    """(passed, failed or skipped, the finding's own words); "could not tell" is not a pass.
 
     A check that is waived or not applicable is skipped, with the reason.
     """
-    if isinstance(finding, Exception):
-        pytest.fail(f"this host could not be asked: {finding}", pytrace=False)
+    if isinstance(finding, str):
+        return "failed", f"this host could not be asked: {finding}"
     if finding.verdict == WAIVED and finding.waiver:
-        pytest.skip(f"waived until {finding.waiver['until']}: {finding.waiver['reason']}; {finding.found}")
+        return "skipped", f"waived until {finding.waiver['until']}: {finding.waiver['reason']}; {finding.found}"
     if finding.verdict == NOT_APPLICABLE:
-        pytest.skip(f"not applicable: {finding.found}")
-    if finding.verdict != PASS:
-        pytest.fail(_words(finding), pytrace=False)
+        return "skipped", f"not applicable: {finding.found}"
+    return "passed" if finding.verdict == PASS else "failed", _words(finding)
 
 
 def _words(finding: Finding) -> str:

@@ -14,9 +14,10 @@ import pytest
 
 from gdsdeploy import resources, run
 from gdsdeploy.converge import ansible, inventory
-from gdsdeploy.errors import ChecksFailed
+from gdsdeploy.errors import ChecksFailed, HostUnreachable
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.report.model import HostReport, Report, trouble_from
 from gdsdeploy.ssh import sshconfig
 from gdsdeploy.validate import pytest_suite
 from tests.loopback.loopback_sshd import Sshd
@@ -214,8 +215,10 @@ def test_the_suite_for_hosts_loads_nothing_that_lies_about(
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p theirs")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     lines: list[str] = []
+    trouble = trouble_from(HostUnreachable("gpu1 is off"))
+    report = Report("fleet.yml", "", "", (HostReport("gpu1", "gds", trouble=trouble),))
     with pytest.raises(ChecksFailed):
-        pytest_suite.run_suite(load_fleet(golden_fleet), golden_fleet, ["gpu1"], ["-q"], line=lines.append)
+        pytest_suite.run_suite(report, load_fleet(golden_fleet), golden_fleet, ["-q"], line=lines.append)
     assert any("this host could not be asked" in line for line in lines), lines
     assert not (tmp_path / "ran").exists()
 

@@ -513,6 +513,41 @@ def test_pytest_runs_the_checks_with_the_fleets_own_connections(make_fleet: Make
     assert "pytest ended with status 4" in err
 
 
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
+def test_pytest_has_the_results_of_one_login_to_each_host(
+    make_fleet: Make, run: Run, tmp_path: Path, workers: tuple[str, ...]
+) -> None:
+    fleet = make_fleet(gpu1=RIGHT, gpu2=WRONG, gpu3={**RIGHT, "port": free_port()})
+    with_waivers(fleet, {"check": "os.release", "until": "9999-12-31", "reason": "CHG-4711"})
+    xml = tmp_path / "junit.xml"
+
+    def logins() -> int:
+        return (fleet.server.folder / "log").read_text().count("Accepted publickey")
+
+    code, out, err = run("validate", fleet.path, "--pytest", "--timeout", "60", "--", f"--junitxml={xml}", *workers)
+    assert code == 30, out + err
+    assert (logins(), fleet.sessions()) == (2, 2)
+    shown = {}
+    for case in ET.parse(xml).getroot().iter("testcase"):
+        assert len(case) <= 1
+        shown[case.get("name")] = ("passed", "") if not len(case) else (case[0].tag, case[0].get("message", ""))
+    _, out, _ = run("validate", fleet.path, "--json")
+    hosts = json.loads(out)["hosts"]
+    words = {"pass": "passed", "waived": "skipped", "not-applicable": "skipped"}
+    expected = {
+        f"test_check[ssh://{name}-{finding['check']}]": (words.get(finding["verdict"], "failure"), finding)
+        for name, host in hosts.items()
+        for finding in host["findings"]
+    }
+    assert {finding["verdict"] for _, finding in expected.values()} >= {"pass", "fail", "unknown", "not-applicable"}
+    kind, message = shown.pop("test_check[ssh://gpu3-reachable]")
+    assert (kind, hosts["gpu3"]["error"]["message"] in message) == ("failure", True)
+    assert shown.keys() == expected.keys()
+    for name, (kind, finding) in expected.items():
+        assert shown[name][0] == kind, name
+        assert kind == "passed" or finding["found"] in shown[name][1]
+
+
 # --- under load ------------------------------------------------------------------------------------------------------
 
 
