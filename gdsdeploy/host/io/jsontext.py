@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import re
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
 
 #: Characters.  The evidence of a host has less than a tenth of it.
 LIMIT = 8 * 1024 * 1024
@@ -20,8 +20,8 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 #: Of lists and objects in each other.
 _DEPTH = 64
 _TOO_DEEP = f"it is nested more than {_DEPTH} deep"
-#: Where half of a surrogate pair may be, which no program can write again.
-_HALF = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
+#: Where half of a surrogate pair may be, which no program can write again: the first is found fast in a long text.
+_ESCAPED_HALF, _HALF = re.compile(r"\\u[dD][89a-fA-F]"), re.compile("[\ud800-\udfff]")
 
 
 class NotJsonError(ValueError):
@@ -52,12 +52,13 @@ def loads(text: str, *, limit: int = LIMIT, items: int = 0, more: bool = False) 
 
 def _checked(value: Any, text: str) -> Any:
     """The ``value`` of ``text``, which is not too deep, as one that can be written."""
-    level = [value]
+    level = _containers([value])
     for _ in range(_DEPTH):
-        level = [inner for outer in level for inner in _children(outer)]
-    if any(isinstance(inner, (dict, list)) for inner in level):
+        level = [inner for outer in level for inner in _containers(outer)]
+    if level:
         raise ValueError(_TOO_DEEP)
-    return _without_surrogates(value) if _HALF.search(text) else value
+    has_half = _ESCAPED_HALF.search(text) or (not text.isascii() and _HALF.search(text))
+    return _without_surrogates(value) if has_half else value
 
 
 def _require_few(text: str, items: int = 0) -> None:
@@ -153,8 +154,10 @@ def _fraction(text: str) -> float:
     return value
 
 
-def _children(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+def _containers(value: Any) -> List[Any]:
+    """The lists and objects in one."""
+    inside = value.values() if isinstance(value, dict) else value
+    return [inner for inner in inside if isinstance(inner, (dict, list))]
 
 
 def _without_surrogates(value: Any) -> Any:
