@@ -20,8 +20,8 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 #: Of lists and objects in each other.
 _DEPTH = 64
 _TOO_DEEP = f"it is nested more than {_DEPTH} deep"
-#: Where half of a surrogate pair may be, which no program can write again: the first is found fast in a long text.
-_ESCAPED_HALF, _HALF = re.compile(r"\\u[dD][89a-fA-F]"), re.compile("[\ud800-\udfff]")
+#: Half of a surrogate pair in ASCII, which no program can write again; it begins as it is found fast in a long text.
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class NotJsonError(ValueError):
@@ -57,8 +57,7 @@ def _checked(value: Any, text: str) -> Any:
         level = [inner for outer in level for inner in _containers(outer)]
     if level:
         raise ValueError(_TOO_DEEP)
-    has_half = _ESCAPED_HALF.search(text) or (not text.isascii() and _HALF.search(text))
-    return _without_surrogates(value) if has_half else value
+    return value if text.isascii() and not _HALF.search(text) else _without_surrogates(value)
 
 
 def _require_few(text: str, items: int = 0) -> None:
@@ -155,9 +154,9 @@ def _fraction(text: str) -> float:
 
 
 def _containers(value: Any) -> List[Any]:
-    """The lists and objects in one."""
-    inside = value.values() if isinstance(value, dict) else value
-    return [inner for inner in inside if isinstance(inner, (dict, list))]
+    return [
+        inner for inner in (value.values() if isinstance(value, dict) else value) if isinstance(inner, (dict, list))
+    ]
 
 
 def _without_surrogates(value: Any) -> Any:

@@ -155,8 +155,9 @@ def required(
 ) -> Condition:
     """A condition with a cause of the table, if it doesn't hold or may not; see ``listed_cause``."""
     found = known(holds) if callable(holds) else holds
-    cause = None if found is True else listed_cause(ident, evidence, what, fix, **values)
-    return Condition(found, cause, suspect=suspect)
+    return Condition(
+        found, None if found is True else listed_cause(ident, evidence, what, fix, **values), suspect=suspect
+    )
 
 
 def doubted(ident: str, evidence: Tuple[str, ...] = (), what: str = "", fix: str = "", **values: str) -> Condition:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import lru_cache, partial
 from typing import (
     Container,
     Dict,
@@ -17,7 +17,6 @@ from typing import (
     List,
     Mapping,
     Optional,
-    Pattern,
     Sequence,
     Tuple,
 )
@@ -384,13 +383,9 @@ class Message:
         return f"{self.xid}: {self.meaning.what}" if self.xid else self.meaning.what
 
 
+@lru_cache(maxsize=1)
 def meanings() -> Tuple[Meaning, ...]:
     return data.rows("kernel_messages", Meaning)
-
-
-@cache
-def _patterns(module: str) -> Tuple[Tuple[Pattern[str], Meaning], ...]:
-    return tuple((re.compile(row.pattern), row) for row in meanings() if row.module == module)
 
 
 def messages(lines: Iterable[str], module: str, recovered: Container[Address] = ()) -> Iterator[Message]:
@@ -401,11 +396,12 @@ def messages(lines: Iterable[str], module: str, recovered: Container[Address] = 
     lines, loads = list(lines), _LOADS.get(module)
     loaded = max((place for place, line in enumerate(lines) if loads and loads in line), default=0)
     told = _recoveries(lines)
+    table = [(re.compile(row.pattern), row) for row in meanings() if row.module == module]
     for place, line in enumerate(lines):
         if not _ABOUT[module].search(line):
             continue
         xid = XID.search(line) if module == NVIDIA else None
-        meaning = next((row for pattern, row in _patterns(module) if pattern.search(line)), UNLISTED if xid else None)
+        meaning = next((row for pattern, row in table if pattern.search(line)), UNLISTED if xid else None)
         if meaning is None:
             continue
         if xid:
