@@ -272,8 +272,8 @@ def fan_out(
     waiting = deque(hosts)
     answers: queue.SimpleQueue[Answer | Exception] = queue.SimpleQueue()
     opened = _Connections()
-    # For hosts that are asked, and as many whose answers wait: they may be judged more slowly than they come.
-    places = threading.Semaphore(2 * workers)
+    # For hosts that are asked and for answers that wait: they may be judged more slowly than they come.
+    places = threading.Semaphore(workers)
 
     def work() -> None:
         while places.acquire() and not opened.closed:
