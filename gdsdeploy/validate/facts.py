@@ -24,12 +24,12 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.paths import DEFAULT_FLEET
 from gdsdeploy.ssh import reply_schema
 from gdsdeploy.ssh.endpoint import TIMEOUT
-from gdsdeploy.ssh.transport import ask
+from gdsdeploy.ssh.transport import answer_line, ask
 
 
 def facts_of_this_machine(mount: str) -> HostFacts:
     """Collect the evidence here, also about ``mount`` unless it's empty."""
-    return facts_from(evidence.collect(replace(evidence.NOTHING, mounts=(mount,) if mount else ())))
+    return facts_from(evidence.collect(replace(evidence.NOTHING, mounts=(mount,) if mount else (), fresh=True)))
 
 
 def facts_of_host(
@@ -45,7 +45,7 @@ def facts_of_host(
         raise FleetInvalid(words, hint=hint)
     fleet = load_fleet(fleet_file, mode)
     require_host(name, fleet.hosts, fleet_file)
-    argv = ["evidence", "--json", *(["--mount", mount] if mount else [])]
+    argv = ["evidence", "--json", *(["--mount", mount] if mount else ["--fresh"])]
     ((_, facts),) = ask(fleet, fleet_file, [name], argv, reply_schema.facts_of_reply, timeout=timeout, read_only=True)
     if isinstance(facts, GdsError):
         raise facts
@@ -79,8 +79,7 @@ def ask_facts(
         fleet, fleet_file, names, argv, reply_schema.facts_of_reply, timeout=timeout, read_only=not sources
     ):
         outcomes[answer.host] = outcome
-        failed = isinstance(outcome, GdsError)
-        progress(f"  ✗ {answer.host}: {outcome}" if failed else f"  ✓ {answer.host} ({answer.seconds:.1f} s)")
+        progress(answer_line(answer, outcome))
     return {name: outcomes[name] for name in names}
 
 

@@ -40,7 +40,7 @@ from gdsdeploy.host.io import jsontext
 from gdsdeploy.host.io.wording import count
 from gdsdeploy.host.model import finding as waiver
 from gdsdeploy.host.model.expectation import Expectation
-from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding, Waiver
+from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, WAIVED, Finding, Waiver
 from gdsdeploy.host.subjects.stack import STACK, stack
 from gdsdeploy.model import hostnames
 from gdsdeploy.model.fleet import Fleet
@@ -127,6 +127,8 @@ class ValidateOptions:
     day: str = ""
     #: whether mounts for which the fleet has a threshold under load are read from; never from a bundle or a record
     load: bool = False
+    #: whether libcufile is opened also where nothing has changed since its last answer
+    fresh: bool = False
 
     def today(self) -> str:
         return self.day or waiver.today()
@@ -169,7 +171,7 @@ def validate(
 
         return reply_schema.judge_reply(answer, "evidence", reply_schema.Evidence, report)
 
-    argv = (*EVIDENCE, *(["--load"] if options.load else []))
+    argv = (*EVIDENCE, *(["--load"] if options.load else []), *(["--fresh"] if options.fresh else []))
     stdin = {} if since_boot else {name: each.to_json().encode() for name, each in expected.items()}
     program = GATE_FILES if since_boot else None
     if options.load:
@@ -213,6 +215,12 @@ def line(host: HostReport) -> str:
     """One host's outcome as progress."""
     checks = f"{examined(host.findings)}, " if host.findings else ""
     return f"  {SYMBOLS[host.verdict]} {host.host}: {WORDS[host.verdict]} ({checks}{host.seconds:.1f} s)"
+
+
+def failures_in(report: Report) -> str:
+    """``2 of 3 hosts don't pass``; empty: all do."""
+    failed = sum(host.verdict not in (PASS, WAIVED) for host in report.hosts)
+    return f"{failed} of {count(len(report.hosts), 'host')} don't pass" if failed else ""
 
 
 def utc_now() -> str:

@@ -733,7 +733,7 @@ def check_host(work: Work, *, but: Collection[str] = (), load: bool = False) -> 
         work.fleet_path,
         [work.name],
         timeout=work.patience.validation,
-        options=validation.ValidateOptions(load=load),
+        options=validation.ValidateOptions(load=load, fresh=True),
         progress=lambda text: work.say(text.strip()),
     )
     (report,) = answer.hosts
