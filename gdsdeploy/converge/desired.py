@@ -7,7 +7,7 @@ controller that a machine's :class:`~gdsdeploy.converge.files.Files` reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from operator import attrgetter
@@ -73,6 +73,8 @@ class Resource:
     #: variables of the role that name files of the controller, instead of the fields with their contents
     files: Callable[[Machine], dict[str, Any]] = lambda _: {}
     contents: tuple[str, ...] = ()
+    #: whether it has the name of a machine: its own, or that of the one that builds for it
+    named: bool = False
 
 
 _host, _boots, _builds = attrgetter("is_host"), attrgetter("boots"), attrgetter("builds")
@@ -257,7 +259,7 @@ RESOURCES: Final[tuple[Resource, ...]] = (
         ),
     ),
     Resource("program", "gds_host", lambda _: program.Desired()),
-    Resource("expectation", "gds_host", _expectation),
+    Resource("expectation", "gds_host", _expectation, named=True),
     Resource("recipes", "gds_modules", lambda machine: recipes.Desired(**_recipe(machine)), has_dkms),
     Resource("guard", "gds_kernel", lambda machine: guard.Desired(machine.manager), _boots),
     Resource("driver_options", "gds_driver", _driver_options, _host),
@@ -318,6 +320,7 @@ RESOURCES: Final[tuple[Resource, ...]] = (
         _builds_or_receives,
         files=lambda machine: {"archive": machine.archive_path, "builder_key": machine.builder_key_path},
         contents=("hand_over", "archive_sha256", "builder_key"),
+        named=True,
     ),
     Resource(
         "boot_default",
@@ -374,18 +377,29 @@ RESOURCES: Final[tuple[Resource, ...]] = (
 ROLES: Final[Mapping[str, str]] = {resource.name: resource.role for resource in RESOURCES}
 
 
-def desired_states(machine: Machine) -> dict[str, Any]:
+def desired_states(machine: Machine, *, named: bool = False) -> dict[str, Any]:
     """Name of each resource that the machine has → its desired state.
 
-    Raises FleetInvalid where a keyring is missing.
+    named: only of those resources.  Raises FleetInvalid where a keyring is missing.
     """
-    return {resource.name: resource.desired(machine) for resource in RESOURCES if resource.when(machine)}
+    return {
+        resource.name: resource.desired(machine)
+        for resource in RESOURCES
+        if resource.when(machine) and (resource.named or not named)
+    }
 
 
-def listed(machine: Machine) -> list[dict[str, Any]]:
-    """The same as the host program's document lists it."""
-    entries = ((name.partition("."), state) for name, state in desired_states(machine).items())
-    return [{"resource": name[0], "instance": name[2], "desired": plain(state)} for name, state in entries]
+def listed(machine: Machine, alike: dict[Hashable, dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same as the host program's document lists it.
+
+    alike: what machines of one run have in common.
+    """
+    key = machine.kind
+    if key not in alike:
+        alike[key] = plain(desired_states(machine))
+    states = {**alike[key], **plain(desired_states(machine, named=True))}
+    entries = ((name.partition("."), state) for name, state in states.items())
+    return [{"resource": name[0], "instance": name[2], "desired": state} for name, state in entries]
 
 
 def variables(machine: Machine) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ from gdsdeploy.builds.assign import Supply, archive_of, by_intent
 from gdsdeploy.converge.files import Files, NoFiles
 from gdsdeploy.cufile.render import FitTarget, render
 from gdsdeploy.errors import LockStale
+from gdsdeploy.fleetfile import selection
 from gdsdeploy.host.apply.packages import managers
 from gdsdeploy.host.kmod.packaged_file import PackagedFile
 from gdsdeploy.lock import repo_settings
@@ -160,6 +161,13 @@ class Machine:
     def platform(self) -> StackPlatform:
         """Its operating system."""
         return stack_platform_for(self.target.os)
+
+    @property
+    def kind(self) -> Hashable:
+        """What else than its name and its builder's decides about its desired states, given the files of a run."""
+        fleet, name, fitted = self.fleet, self.name, self.files.fits.get(self.name)
+        own = (fleet.modules(name), fleet.imex_nodes(name), tuple(selection.waivers_of(fleet, name)), self.image)
+        return (self.profile_name, self.is_host, replace(self.supply, origin=""), *own, name if fitted else "")
 
     @property
     def release(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -255,19 +255,19 @@ def plan_fleet(
         name: _missing(desired_states[name], results, supplies[name]) for name, results in answers.variants.items()
     }
     answers.ask(question, {name: document for name, document in others.items() if document})
+    archives = {want: sha256(archive_of(want, shelf.folder)) for want in {each.want for each in supplies.values()}}
     for name, results in answers.variants.items():
-        archive = sha256(archive_of(supplies[name].want, shelf.folder))
-        add(name, plan(name, results, supplies[name], archive))
+        add(name, plan(name, results, supplies[name], archives[supplies[name].want]))
     files = replace(run_files, supplies=supplies)
     return FleetPlan({name: plans[name] for name in names}, {name: seconds[name] for name in names}, files)
 
 
 def desired_documents(fleet: Fleet, lock: Lock, run_files: RunFiles, names: Sequence[str]) -> dict[str, Document]:
     """Machine → the desired state in each way in which it may come to its modules.  Raises FleetInvalid."""
-    files = Files()
+    files, alike = Files(), dict[Hashable, Any]()
 
     def states(name: str, supply: Supply) -> list[dict[str, Any]]:
-        return desired.listed(Machine(fleet, lock, name, replace(run_files, supplies={name: supply}), files))
+        return desired.listed(Machine(fleet, lock, name, replace(run_files, supplies={name: supply}), files), alike)
 
     documents: dict[str, Document] = {}
     for name in names:

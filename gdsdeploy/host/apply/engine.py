@@ -88,27 +88,43 @@ def run(
     *,
     diff: bool = False,
     done: Callable[[Result], None] = lambda _: None,
+    known: Optional[List[Any]] = None,
 ) -> List[Result]:
     """Apply ``targets`` in order, or with ``host.check`` say what would change.
 
-    done: called after each resource.  Raises ApplyError at the first resource that fails, which is unchanged or
+    done: called after each resource.  known: checks of other variants on the same host, to which these are added.
+    Raises ApplyError at the first resource that fails, which is unchanged or
     continues in a second run; refusals of any resource come before the first change.
     """
     results: List[Result] = []
     pending: List[Change] = []
+    known = [] if known is None else known
     # Another variant may have been checked on the same host.
     host.judged = set()
     if not host.check and len(targets) > 1:
         _refuse([refusal for target in targets for refusal in _refusals(host, target)])
     with labels.restore_after(host):
         for target in targets:
-            result = _check(host, target, pending) if host.check else _apply(host, target, diff=diff)
+            result = _check_once(host, target, pending, known) if host.check else _apply(host, target, diff=diff)
             if diff and host.check:
                 result.diffs = _diffs(host, target, result.changes)
             pending += result.changes
             results.append(result)
             done(result)
     return results
+
+
+def _check_once(host: ManagedHost, target: DesiredResource, pending: Sequence[Change], known: List[Any]) -> Result:
+    """What was found of the same desired state after the same changes, or what a check finds."""
+    question = (target.name, target.desired, list(pending), set(host.judged))
+    result: Result
+    for asked, result, judged in known:
+        if asked == question:
+            host.judged = set(judged)
+            return result
+    result = _check(host, target, pending)
+    known.append((question, result, set(host.judged)))
+    return result
 
 
 def _check(host: ManagedHost, target: DesiredResource, pending: Sequence[Change]) -> Result:

@@ -6,12 +6,15 @@ import contextlib
 import fnmatch
 import os
 import shutil
+from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .. import derived, process
 from ..derived import Thing
 from ..errors import ApplyError, CannotTellError, HostError
+from ..evidence.recorder import stored_run
 from ..io import atomic, reading
+from ..io.cache import Inputs
 from ..kmod.kernel import Kernel
 from ..process import Output
 from ..rootdir import LoopError, inside, list_folder
@@ -56,18 +59,26 @@ class ManagedHost:
     # Looking
 
     def query(
-        self, argv: Sequence[str], statuses: Sequence[int] = (0,), env: Mapping[str, str] = {}, *, again: bool = False
+        self,
+        argv: Sequence[str],
+        statuses: Sequence[int] = (0,),
+        env: Mapping[str, str] = {},
+        *,
+        again: bool = False,
+        inputs: Optional[Inputs] = None,
     ) -> str:
         """The output of a program that changes nothing; cached until a change.  Raises CannotTellError.
 
         again: whether a run whose exit status isn't 0 is repeated once.
+        inputs: all that it reads; while they are the same, later calls needn't run it.
         """
 
         def run() -> Output:
             output = process.run(argv, _QUERY_SECONDS, env=env)
             return process.run(argv, _QUERY_SECONDS, env=env) if again and output.status != 0 else output
 
-        output: Output = self.once((tuple(argv), tuple(sorted(env.items()))), run)
+        ask = run if inputs is None else partial(stored_run, " ".join(argv[:2]), argv, inputs, run)
+        output: Output = self.once((tuple(argv), tuple(sorted(env.items()))), ask)
         if output.status not in statuses or output.truncated:
             raise CannotTellError(f"{' '.join(argv[:2])}: {output.failure()}")
         return output.stdout

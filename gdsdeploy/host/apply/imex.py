@@ -45,12 +45,13 @@ class Imex(FileResource[Desired]):
         return [File.of(IMEX_NODES, text(desired.imex_nodes))] if desired.imex_nodes else []
 
     def observe(self, host: ManagedHost, desired: Desired) -> Any:
-        """Also what takes back an earlier domain's file, and whether IMEX runs."""
+        """Also what takes back an earlier domain's file, and whether IMEX runs, where that decides about a restart."""
         _check(desired.imex_nodes)
         observed = super().observe(host, desired)
         observed["left"] = [] if desired.imex_nodes else restoration_changes(host, self.reverts)
-        observed["active"] = _is_active(host)
         observed["due"] = derived.is_due(running(host), host.root)
+        concerned = desired.imex_nodes or observed["left"] or observed["due"]
+        observed["active"] = bool(concerned) and _is_active(host)
         return observed
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, List, Sequence, Tuple, TypeVar
 from .. import derived
 from ..data.late import dataclass, re
 from ..derived import Thing
+from ..errors import CannotTellError
 from ..rootdir import list_folder
 from .file_resource import FileResource, restoration_changes, restore, take_back
 from .files import FILE, File
@@ -24,6 +25,8 @@ FOLDER = "/etc/systemd/system"
 _VENDOR = "/usr/lib/systemd/system"
 #: There while systemd runs, see sd_booted(3).
 _BOOTED = "/run/systemd/system"
+#: The units of gdsdeploy, and the one that it keeps from working: one call of systemctl tells about all.
+OWN = ("gds-gate.service", "gds-peermem.service", "gds-watch.service", "nv_peer_mem.service")
 #: gds-peermem.service may take 300 s to start; stopping it is one rmmod.
 _SECONDS = 360.0
 _NAME = re.compile(r"[A-Za-z0-9:_.\\@-]+\.(service|target|socket|mount|path|timer)")
@@ -59,8 +62,17 @@ def is_booted(host: ManagedHost) -> bool:
 
 def is_outdated(host: ManagedHost, units: Sequence[str]) -> bool:
     """Whether the running systemd has read another version of a unit than the files say; raises CannotTellError."""
-    argv = ["systemctl", "show", "--property=NeedDaemonReload", *units]
-    return is_booted(host) and "NeedDaemonReload=yes" in host.query(argv)
+    return is_booted(host) and any(_shown(host, unit).get("NeedDaemonReload") == "yes" for unit in units)
+
+
+def _shown(host: ManagedHost, unit: str) -> Any:
+    """Property → what systemd says about a unit; raises CannotTellError."""
+    names = [*OWN, *([] if unit in OWN else [unit])]
+    argv = ["systemctl", "show", "--property=ActiveState,NeedDaemonReload", *names]
+    blocks = host.query(argv).strip().split("\n\n")
+    if len(blocks) != len(names):
+        raise CannotTellError(f"systemctl show: {len(blocks)} answers about {len(names)} units")
+    return dict(line.partition("=")[::2] for line in blocks[names.index(unit)].splitlines())
 
 
 def reload_changes(*, outdated: bool, changes: Sequence[Change], reason: str = "outdated") -> List[Change]:
@@ -124,13 +136,12 @@ def enable_vendor(host: ManagedHost, unit: str, missing: Sequence[str]) -> None:
 
 def is_active(host: ManagedHost, unit: str) -> bool:
     """Whether a unit runs; raises CannotTellError."""
-    # 3: it doesn't run; 4: systemd doesn't know it.
-    return host.query(["systemctl", "is-active", unit], statuses=(0, 3, 4)).strip() == "active"
+    return bool(_shown(host, unit).get("ActiveState") == "active")
 
 
 def has_failed(host: ManagedHost, unit: str) -> bool:
     """Whether the latest start of a unit failed; raises CannotTellError."""
-    return is_booted(host) and host.query(["systemctl", "is-failed", unit], statuses=(0, 1, 4)).strip() == "failed"
+    return is_booted(host) and _shown(host, unit).get("ActiveState") == "failed"
 
 
 def disable(host: ManagedHost, unit: str, *, stop: bool = False) -> None:

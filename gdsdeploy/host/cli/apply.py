@@ -137,7 +137,9 @@ def check_variants(document: Dict[str, Any], only: Sequence[str] = ()) -> Dict[s
         name: engine.read_resources({"version": document.get("version"), "resources": listed}, only)
         for name, listed in sorted(variants.items())
     }
-    return {name: [result.to_json() for result in engine.run(host, resources)] for name, resources in targets.items()}
+    known: List[Any] = []
+    results = {name: engine.run(host, resources, known=known) for name, resources in targets.items()}
+    return {name: [result.to_json() for result in listed] for name, listed in results.items()}
 
 
 def read(path: str) -> Any:

@@ -31,7 +31,7 @@ from gdsdeploy.host.model import expectation
 from gdsdeploy.image.root import ImageRoot
 from gdsdeploy.lock import lockfile
 from gdsdeploy.mirror.host_sources import HOST_KEYRING
-from gdsdeploy.model.fleet import Fit, Fleet, FleetWaiver, KernelPin, Mirror
+from gdsdeploy.model.fleet import Fit, Fleet, FleetWaiver, ImexNode, KernelPin, Mirror
 from gdsdeploy.model.profile_parts import Boot, Signing
 from gdsdeploy.ssh.endpoint import Answer
 from gdsdeploy.zipapp import hostapp
@@ -83,6 +83,25 @@ def test_preflight_watches_the_flavour_where_the_profile_names_none(
 ) -> None:
     variants = ways(changed(fleet, **profile), "gpu1")
     assert {resources["preflight"].unasked_kernel for resources in variants.values()} == {kernel}
+
+
+def test_machines_of_a_kind_share_all_but_their_names(fleet: Fleet) -> None:
+    """Each document is what it is alone, whatever tells the machines apart."""
+    own = fleet.hosts["gpu1"]
+    others = {
+        "gpu9": own,
+        "waived": own,
+        "builds": own.model_copy(update={"modules": "build"}),
+        "imex": own.model_copy(update={"imex": ImexNode(domain="rack", address="192.0.2.1")}),
+        "imex2": own.model_copy(update={"imex": ImexNode(domain="rack2", address="192.0.2.2")}),
+    }
+    waiver = FleetWaiver(check="system.iommu", until=dt.date(2099, 1, 1), reason="tried", hosts=["waived"])
+    fleet = fleet.model_copy(update={"hosts": {**fleet.hosts, **others}, "waivers": [*fleet.waivers, waiver]})
+    names = list(fleet.everyone())
+    together = plan_fleet.desired_documents(fleet, LOCK, RunFiles(LAB), names)
+    assert len({json.dumps(together[name]) for name in names}) == len(names)
+    for name in names:
+        assert together[name] == plan_fleet.desired_documents(fleet, LOCK, RunFiles(LAB), [name])[name], name
 
 
 HOST = [
@@ -280,7 +299,7 @@ def state(fleet: Fleet, of: Image | None) -> tuple[dict[str, Any], dict[str, Any
     """The variables of gpu1, and its desired state by the name of the resource; the host program reads it."""
     machine = Machine(fleet, LOCK, "gpu1", RunFiles(LAB, image=of))
     values = values_in(inventory(fleet, LOCK, machine.files))["gpu1"]
-    listed = desired.listed(machine)
+    listed = desired.listed(machine, {})
     return values, {entry.name: entry.desired for entry in engine.read_resources({"version": 1, "resources": listed})}
 
 

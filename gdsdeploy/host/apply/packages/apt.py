@@ -103,8 +103,8 @@ release=$1
     def observe_pins(self, host: ManagedHost, desired: Any) -> Any:
         """The preferences as they are and as apt's names for the repositories make them."""
         closed = any(index.exclusive for index in desired.indices)
-        argv = ["apt-get", "indextargets", "--format", aptsources.TARGET_FORMAT, "Created-By: Packages"]
-        repositories = aptsources.exclusive(host.query(argv).splitlines() if closed else [], desired.indices)
+        lines = aptplan.targets(host, aptsources.TARGET_FORMAT) if closed else []
+        repositories = aptsources.exclusive(lines, desired.indices)
         entry = host.entry(PREFERENCES)
         # Anything but a file there is refused.
         text_before = host.text(PREFERENCES) if entry is not None and entry.kind == files.FILE else ""

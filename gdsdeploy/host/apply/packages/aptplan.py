@@ -6,8 +6,10 @@ from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 
 from ...data.late import re, replace
 from ...errors import CannotTellError, NotOfferedError
+from ...evidence.recorder import Recorder
 from ...model import compat
 from ...process import Output
+from ...subjects.packages import apt_inputs
 from ..host import ManagedHost
 from ..model import Change
 from . import state as database
@@ -127,7 +129,17 @@ def ask(host: ManagedHost, words: Sequence[str], statuses: Sequence[int] = (0,))
     apt 2.6.1 that meets a cache of before an update may say "Cache is out of sync", and makes another one: so
     it did in 4 of 308 runs that followed a killed one.
     """
-    return host.query(["apt-cache", *words], statuses, again=True)
+    return host.query(["apt-cache", *words], statuses, again=True, inputs=_inputs(host))
+
+
+def targets(host: ManagedHost, form: str) -> List[str]:
+    """A line of this form for each list of packages that apt has.  Raises CannotTellError."""
+    argv = ["apt-get", "indextargets", "--format", form, "Created-By: Packages"]
+    return host.query(argv, inputs=_inputs(host)).splitlines()
+
+
+def _inputs(host: ManagedHost) -> Any:
+    return host.once("apt's inputs", lambda: apt_inputs(Recorder(root=host.root)))
 
 
 def _problem(output: Output) -> str:

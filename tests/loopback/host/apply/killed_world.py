@@ -161,9 +161,10 @@ class World:
         unit = words[-1] if words else ""
         running = f"{_WORLD}running/{unit}"
         if verb == "show":
-            return "NeedDaemonReload=yes" if self.text(_WORLD + "units") != self.units() else "NeedDaemonReload=no"
-        if verb in ("is-active", "is-failed"):
-            return "active\n" if (self.root / running.lstrip("/")).exists() else "inactive\n"
+            outdated = "yes" if self.text(_WORLD + "units") != self.units() else "no"
+            places = [self.root / f"{_WORLD}running/{name}".lstrip("/") for name in words[1:]]
+            states = ["active" if place.exists() else "inactive" for place in places]
+            return "\n\n".join(f"ActiveState={state}\nNeedDaemonReload={outdated}" for state in states)
         if verb in ("reenable", "disable"):
             text = self.text(services.path(unit))
             for link in services.observe(ManagedHost(root=str(self.root)), unit).links:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import process
+from gdsdeploy.host.apply.host import ManagedHost
+from gdsdeploy.host.apply.packages import aptplan
 from gdsdeploy.host.evidence import EvidenceRequest
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.io import cache
@@ -122,6 +124,30 @@ def test_apts_policy_follows_every_change(tmp_path: Path, runs: Runs, ask_apt: C
     after = ask_apt()
     assert after != before
     assert after == machine.run("apt-cache", "policy", "nvidia-driver")
+
+
+@pytest.mark.parametrize("name", APT_CHANGES)
+def test_what_provision_asks_apt_follows_every_change(
+    tmp_path: Path, runs: Runs, ask_apt: Callable[[], str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    machine, form = apt_machine(tmp_path / "root"), "$(SOURCESENTRY) $(REPO_URI) $(SUITE)"
+    real = process.run
+
+    def run(argv: list[str], *words: Any, env: Any = None, **named: Any) -> process.Output:
+        return real(argv, *words, env={**packages.ENVIRONMENT, **(env or {})}, **named)
+
+    monkeypatch.setattr(process, "run", run)
+
+    def ask() -> tuple[str, str, list[str]]:
+        host = ManagedHost(check=True, root=str(tmp_path / "root"))
+        words = (["policy", "nvidia-driver"], ["show", "--", "nvidia-driver"])
+        return (*(aptplan.ask(host, each, (0, 100)) for each in words), aptplan.targets(host, form))
+
+    before = stored(ask, runs)
+    APT_CHANGES[name](machine)
+    after = ask()
+    assert after != before
+    assert after[0] == machine.run("apt-cache", "policy", "nvidia-driver")
 
 
 def test_a_configuration_of_ones_own_is_not_stored(

@@ -104,4 +104,5 @@ class Systemctl:
             for link in services.links(unit, text) if argv[-2] == "reenable" else []:
                 Path(root + link).parent.mkdir(exist_ok=True)
                 Path(root + link).symlink_to(services.path(unit))
-        return Output(0, "", "")
+        shown = [f"{unit}=" for unit in argv if unit in services.OWN and "show" in argv]
+        return Output(0, "\n\n".join(shown), "")

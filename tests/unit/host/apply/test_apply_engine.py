@@ -66,6 +66,30 @@ def test_resources_are_chosen_by_name_and_instance() -> None:
         engine.read_resources(value, ["peermem"])
 
 
+class Asked(Some):
+    """Writes down what was pending when it was asked, and reports it."""
+
+    def __init__(self) -> None:
+        self.pending: list[int] = []
+
+    def observe(self, host: ManagedHost, desired: DesiredFiles) -> Any:
+        self.pending.append(len(host.pending))
+        return {**super().observe(host, desired), "pending": len(host.pending)}
+
+    def report(self, desired: DesiredFiles, observed: Any) -> dict[str, int]:
+        return {"pending": observed["pending"], "files": len(desired.files)}
+
+
+def test_what_variants_have_in_common_is_checked_once(tmp_path: Path) -> None:
+    asked = Asked()
+    one, two, three, last = (desired_resource(asked, DesiredFiles(FILES[:number])) for number in (1, 2, 3, 4))
+    variants, known = ([one, two, last], [one, two, last], [one, three, last], [last]), list[Any]()
+    host = ManagedHost(check=True, root=str(tmp_path))
+    together = [engine.run(host, targets, known=known) for targets in variants]
+    assert asked.pending == [0, 1, 2, 1, 3, 0], "the same only after the same changes"
+    assert together == [engine.run(host, targets) for targets in variants]
+
+
 class Failing(Some):
     """Writes its files, and then something happens."""
 

@@ -156,7 +156,7 @@ def test_systemctl_as_it_is_called_where_systemd_runs(monkeypatch: pytest.Monkey
     services.enable(host, peermem.UNIT)
     services.reload(host)
     assert systemctl.calls == [
-        ["systemctl", "show", "--property=NeedDaemonReload", "nv_peer_mem.service", "gds-peermem.service"],
+        ["systemctl", "show", "--property=ActiveState,NeedDaemonReload", *services.OWN],
         ["systemctl", "disable", "--now", "gds-peermem.service"],
         ["systemctl", "reenable", "gds-peermem.service"],
         ["systemctl", "daemon-reload"],

@@ -70,8 +70,8 @@ def test_the_unit_that_failed_at_boot_starts_again_once_the_modules_are_loaded(
     commands: list[list[str]] = []
 
     def run(argv: list[str], *_: object, **__: object) -> Output:
-        if argv[1] == "is-failed":
-            return Output(0, "failed\n", "")
+        if argv[1] == "show":
+            return Output(0, "\n\n".join(["ActiveState=failed"] * len(argv[3:])), "")
         commands.append(argv)
         return Output(status if argv[0] == "systemctl" else 0, "", "")
 
@@ -114,8 +114,9 @@ class Systemd:
 
     def run(self, argv: list[str], *_: object, **__: object) -> Output:
         words = [word for word in argv if not word.startswith("--root")]
-        if words[:2] == ["systemctl", "is-active"]:
-            return Output(0, "active\n", "") if words[2] in self.active else Output(3, "inactive\n", "")
+        if words[:2] == ["systemctl", "show"]:
+            states = ["active" if unit in self.active else "inactive" for unit in words[3:]]
+            return Output(0, "\n\n".join(f"ActiveState={state}\nNeedDaemonReload=no" for state in states), "")
         self.commands.append(words)
         if words[1] == "start":
             self.active.add(words[2])
