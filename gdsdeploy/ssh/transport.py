@@ -274,13 +274,11 @@ def fan_out(
     waiting = deque(hosts)
     answers: queue.SimpleQueue[Answer | Exception] = queue.SimpleQueue()
     opened = _Connections()
+    # For hosts that are asked and for answers that wait: they may be judged more slowly than they come.
+    places = threading.Semaphore(workers)
 
     def work() -> None:
-        while not opened.closed:
-            if answers.qsize() > workers:
-                # They are judged more slowly than they come.
-                time.sleep(0.05)
-                continue
+        while places.acquire() and not opened.closed:
             try:
                 host = waiting.popleft()
             except IndexError:
@@ -298,11 +296,13 @@ def fan_out(
         for _ in hosts:
             # Also when a thread is stuck in a name look-up.
             answer = stop.take(answers)
+            places.release()
             if isinstance(answer, Exception):
                 raise answer
             yield answer
     finally:
         opened.close()
+        places.release(workers)
 
 
 class _Connections:

@@ -205,7 +205,8 @@ def _naming_fleet(report: HostReport, fleet_path: Path) -> HostReport:
     def step(hint: str) -> str:
         return with_fleet(hint, fleet_path).replace("--limit HOST", f"--limit {report.host}")
 
-    findings = tuple(replace(each, hint=step(each.hint)) if each.hint else each for each in report.findings)
+    named = ((each, step(each.hint)) for each in report.findings)
+    findings = tuple(each if hint == each.hint else replace(each, hint=hint) for each, hint in named)
     trouble = report.trouble and replace(report.trouble, hint=step(report.trouble.hint))
     return replace(report, findings=findings, trouble=trouble)
 

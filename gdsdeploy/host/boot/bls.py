@@ -64,7 +64,9 @@ class _Block:
     count: int = 0
 
 
-def menu_entries(text: str) -> List[MenuEntry]:
+# Hosts of a fleet may have the same menu, and a host's is read for several questions.
+@functools.lru_cache(maxsize=16)
+def menu_entries(text: str) -> Sequence[MenuEntry]:
     """Every menu entry of a grub.cfg, in its order."""
     listed: List[MenuEntry] = []
     root = _Block("submenu")
@@ -86,7 +88,7 @@ def menu_entries(text: str) -> List[MenuEntry]:
     return listed
 
 
-def menu_choice(menu: List[MenuEntry], choice: str) -> Optional[MenuEntry]:
+def menu_choice(menu: Sequence[MenuEntry], choice: str) -> Optional[MenuEntry]:
     """The entry that GRUB takes for ``choice``: numbers, ids or titles joined with ``>``; None when there is none."""
     parts = choice.split(">")
     for entry in menu:
@@ -136,10 +138,6 @@ def _id(words: List[str]) -> str:
     return next((words[words.index(option) + 1] for option in options), words[1])
 
 
-# Hosts of a fleet have the same menu.
-_split = functools.lru_cache(1024)(shlex.split)
-
-
 def _words(line: str) -> List[str]:
     """A line as GRUB's shell splits it, roughly; commands that end with ``;`` on one line don't matter here."""
     text = line.strip()
@@ -147,7 +145,7 @@ def _words(line: str) -> List[str]:
     if text.startswith(("menuentry", "submenu", "linux")):
         # An open quote is one of text that goes over several lines, in a custom entry.
         with contextlib.suppress(ValueError):
-            return list(_split(text))
+            return shlex.split(text)
     return [] if text.startswith("#") else text.split()
 
 

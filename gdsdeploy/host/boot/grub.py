@@ -159,7 +159,7 @@ class MenuGrub(_Grub):
     def config(self) -> str:  # type: ignore[override]
         return self.files.text(GRUB_CFG)
 
-    def menu(self) -> List[MenuEntry]:
+    def menu(self) -> Sequence[MenuEntry]:
         """Its entries; raises BootError without a grub.cfg."""
         text = self.config
         if not text:
@@ -306,7 +306,7 @@ def _in_menu(entry: Optional[MenuEntry]) -> Optional[Entry]:
     return Entry(entry.path, entry.path, entry.release) if entry is not None else None
 
 
-def _entries(menu: List[MenuEntry], release: str) -> List[MenuEntry]:
+def _entries(menu: Sequence[MenuEntry], release: str) -> List[MenuEntry]:
     """Those that bring up this system with kernel ``release``."""
     own = [entry.words for entry in menu if entry.is_made]
     listed = [entry for entry in menu if entry.release == release and not entry.recovery]

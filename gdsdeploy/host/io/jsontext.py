@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
 
 from ..data.late import re
 
@@ -21,8 +21,8 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 #: Of lists and objects in each other.
 _DEPTH = 64
 _TOO_DEEP = f"it is nested more than {_DEPTH} deep"
-#: Where half of a surrogate pair may be, which no program can write again.
-_HALF = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
+#: Half of a surrogate pair in ASCII, which no program can write again; it begins as it is found fast in a long text.
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class NotJsonError(ValueError):
@@ -53,12 +53,12 @@ def loads(text: str, *, limit: int = LIMIT, items: int = 0, more: bool = False) 
 
 def _checked(value: Any, text: str) -> Any:
     """The ``value`` of ``text``, which is not too deep, as one that can be written."""
-    level = [value]
+    level = _containers([value])
     for _ in range(_DEPTH):
-        level = [inner for outer in level for inner in _children(outer)]
-    if any(isinstance(inner, (dict, list)) for inner in level):
+        level = [inner for outer in level for inner in _containers(outer)]
+    if level:
         raise ValueError(_TOO_DEEP)
-    return _without_surrogates(value) if _HALF.search(text) else value
+    return value if text.isascii() and not _HALF.search(text) else _without_surrogates(value)
 
 
 def _require_few(text: str, items: int = 0) -> None:
@@ -154,8 +154,10 @@ def _fraction(text: str) -> float:
     return value
 
 
-def _children(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+def _containers(value: Any) -> List[Any]:
+    return [
+        inner for inner in (value.values() if isinstance(value, dict) else value) if isinstance(inner, (dict, list))
+    ]
 
 
 def _without_surrogates(value: Any) -> Any:

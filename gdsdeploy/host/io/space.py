@@ -74,12 +74,9 @@ def _needs(need: Any) -> List[Tuple[str, Dict[str, int]]]:
     for folder, size in sorted(need.items()):
         value = size if isinstance(size, dict) else {"bytes": size}
         numbers = [value.get(name, 0) for name in ("bytes", "inodes")]
-        if folder not in FOLDERS or set(value) - {"bytes", "inodes"} or not all(map(_is_size, numbers)):
+        valid = all(isinstance(each, int) and not isinstance(each, bool) and each >= 0 for each in numbers)
+        if folder not in FOLDERS or set(value) - {"bytes", "inodes"} or not valid:
             words = f"folders are {', '.join(FOLDERS)}, sizes whole numbers"
             raise RolloutError("usage", f"{folder!r}: {size!r} cannot be a need; {words}")
         needs.append((folder, {"bytes": numbers[0], "inodes": numbers[1]}))
     return needs
-
-
-def _is_size(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -153,8 +153,11 @@ def required(
     suspect: bool = False,
     **values: str,
 ) -> Condition:
-    """A condition with a cause of the table; see ``listed_cause``."""
-    return Condition(holds, listed_cause(ident, evidence, what, fix, **values), suspect=suspect)
+    """A condition with a cause of the table, if it doesn't hold or may not; see ``listed_cause``."""
+    found = known(holds) if callable(holds) else holds
+    return Condition(
+        found, None if found is True else listed_cause(ident, evidence, what, fix, **values), suspect=suspect
+    )
 
 
 def doubted(ident: str, evidence: Tuple[str, ...] = (), what: str = "", fix: str = "", **values: str) -> Condition:

@@ -403,13 +403,10 @@ def _names(pattern: str, name: str) -> bool:
 def repository(facts: ForeignFacts, locked: Locked) -> Iterator[Piece]:
     """Repositories with a driver that the lock doesn't use; nothing of one that isn't verified can be trusted."""
     for one in facts.sources if locked.repositories else ():
-        if one.trusted or not any(bare in one.line for bare in filter(None, map(_bare, locked.repositories))):
+        # Without the scheme, a password and the last slash.
+        bare = (re.sub(r"^[a-z+]+://(?:[^/@]*@)?", "", each).rstrip("/") for each in locked.repositories)
+        if one.trusted or not any(each and each in one.line for each in bare):
             yield Trace(one.path, _shown(one)), False
-
-
-def _bare(address: str) -> str:
-    """Without the scheme, a password and the last slash."""
-    return re.sub(r"^[a-z+]+://(?:[^/@]*@)?", "", address).rstrip("/")
 
 
 def _shown(source: Source) -> str:

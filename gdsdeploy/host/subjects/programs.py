@@ -255,13 +255,10 @@ def bouncing(facts: HostFacts) -> Tuple[Bouncing, ...]:
 def _other_libraries(program: Program, release: str, whose: str) -> Iterator[Cause]:
     """Copies of its own that aren't this release; versions of three or four numbers are compared by what both have."""
     for path, version in program.libraries.items():
-        if not isinstance(version, Unknown) and not _is_same(version + ".", release + "."):
+        mine, other = f"{version}.", f"{release}."
+        if not isinstance(version, Unknown) and not (mine.startswith(other) or other.startswith(mine)):
             values = {"version": version, "whose": whose, "release": release}
             yield listed_cause("process.own-libcufile", (f"/proc/{program.pid}/maps: {path}",), **values)
-
-
-def _is_same(version: str, other: str) -> bool:
-    return version.startswith(other) or other.startswith(version)
 
 
 def process_document(explained: ExplainedProcess) -> Dict[str, Any]:

@@ -6,6 +6,7 @@ A fact that isn't known ends it with "could not tell" and the reason.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 from ..data.late import dataclass, replace
@@ -134,6 +135,7 @@ def check(
     return register
 
 
+@lru_cache(maxsize=1)
 def listed() -> Tuple[Check, ...]:
     """All checks of the pages, in the order of a report."""
     import_modules(__package__)
