@@ -65,7 +65,8 @@ _SETTINGS = ("exclude", "excludepkgs")
 def collect_foreign(recorder: Recorder, request: EvidenceRequest) -> None:
     """Of the locked kernel where there is an expectation, else of the running one."""
     running: str = recorder.document["host"]["uname"]["release"]
-    look(recorder, request.expectation.kernel_release if request.expectation is not None else running)
+    release = request.expectation.kernel_release if request.expectation is not None else running
+    look(recorder, release, partial(recorder.kernels.get, release) if release in recorder.kernels else None)
 
 
 def look(recorder: Recorder, release: str, kernel: Optional[Callable[[], Kernel]] = None) -> None:
