@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from json import dumps
 from typing import Any
 
@@ -187,19 +188,33 @@ def keep_beating(beat: Callable[[], str], wait: Callable[[float], bool]) -> None
             say(text)
 
 
+@dataclass
+class Step:
+    """A step that is under way."""
+
+    #: what it is at
+    detail: Callable[[], str] = str
+    #: what failed in it, although no error ends it: ``2 of 3 hosts failed``
+    failure: str = ""
+
+
 @contextmanager
-def step(title: str) -> Iterator[None]:
-    """Announce a long step, show it with all that is on the board while it lasts, measure it, and print its end."""
+def step(title: str) -> Iterator[Step]:
+    """Announce a long step, show it with all that is on the board while it lasts, measure it, and print its end.
+
+    Its end is a ✓ only without an error and a failure.
+    """
     if not is_live():
         say(f"‣ {title} …")
     begin = time.monotonic()
-    mark = "✗"
+    current, mark = Step(), "✗"
     try:
-        with _shown(), board.step(title):
-            yield
-        mark = "✓"
+        with _shown(), board.step(title, lambda: current.detail()):
+            yield current
+        mark = "✗" if current.failure else "✓"
     finally:
-        say(f"  {mark} {title} ({span(time.monotonic() - begin)})")
+        end = f"{title}: {current.failure}" if current.failure else title
+        say(f"  {mark} {end} ({span(time.monotonic() - begin)})")
 
 
 @contextmanager

@@ -6,16 +6,21 @@ The host program's own commands work on this machine, too: same arguments and co
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import re
+import tempfile
 import textwrap
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from gdsdeploy import console
+from gdsdeploy.board import build_progress
 from gdsdeploy.builds import cache as buildcache
 from gdsdeploy.builds.cache import BuildCache, BuilderKeys, CacheEntry
 from gdsdeploy.cli import options
@@ -214,9 +219,9 @@ class _Mirror(click.Command):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> None:
-        arguments = _parser().parse_args(["kmod", *ctx.meta[_WORDS]])
+        name, *words = ctx.meta[_WORDS]
         try:
-            status = arguments.unguarded(arguments)
+            status = _build(words) if name == "build" else _run(_parsed(name, *words))
         except (BuildError, AuditError) as error:
             raise ModuleBuildFailed(error.message, hint=error.hint) from None
         except HostError as error:
@@ -225,6 +230,28 @@ class _Mirror(click.Command):
             raise ModuleBuildFailed("")
         if status == kmod.UNDECIDED:
             raise ChecksUnknown("")
+
+
+def _parsed(*words: str) -> argparse.Namespace:
+    return _parser().parse_args(["kmod", *words])
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    status: int = arguments.unguarded(arguments)
+    return status
+
+
+def _build(words: Sequence[str]) -> int:
+    """Show what make is at; what the build prints comes after it, because a display would mix with it."""
+    with tempfile.TemporaryDirectory(prefix="gdsdeploy-") as folder:
+        file, printed = Path(folder) / "progress", io.StringIO()
+        arguments = _parsed("build", "--progress", str(file), *words)
+        try:
+            with console.step(f"Building {' '.join(arguments.words)}") as step, contextlib.redirect_stdout(printed):
+                step.detail = partial(build_progress, file)
+                return _run(arguments)
+        finally:
+            console.stream([printed.getvalue()])
 
 
 def _parser() -> argparse.ArgumentParser:

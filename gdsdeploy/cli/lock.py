@@ -310,8 +310,9 @@ def _check_names(upgrade: Upgrade, old: Lock | None, path: Path) -> None:
 def _check(fleet: Path, mode: Reading, as_json: bool) -> None:
     intent, lock = lockfile.fleet_and_lock(fleet, mode, fresh=False)
     path = lockfile.beside(fleet)
-    with console.step(f"Checking {path}"), _fetcher(intent, fleet, mode) as fetcher:
+    with console.step(f"Checking {path}") as step, _fetcher(intent, fleet, mode) as fetcher:
         reasons = resolve_fleet.check(intent, lock, fetcher, step=console.step)
+        step.failure = "it cannot be used" if reasons else ""
     if as_json:
         value = [{**asdict(reason), "difference": reason.difference.name} for reason in reasons]
         console.json({"lock": str(path), "fits": not reasons, "reasons": value})

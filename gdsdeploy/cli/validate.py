@@ -133,16 +133,18 @@ def validate(
         from gdsdeploy.validate.support_bundle import judge, read
 
         saved = read(source)
-        with console.step(f"Judging the evidence from {words(saved.hosts)} of {saved.when}"):
+        with console.step(f"Judging the evidence from {words(saved.hosts)} of {saved.when}") as step:
             report = judge(saved, request, fleet=str(source), progress=console.say_each(len(saved.hosts)))
+            step.failure = fleet_validation.failures_in(report)
     else:
         assert fleet is not None
         intent, lock, names = _locked(fleet, limit)
         say = console.say_each(len(names))
-        with console.step(f"Validating {words(names)}"):
+        with console.step(f"Validating {words(names)}") as step:
             report = fleet_validation.validate(
                 *(intent, lock, fleet, names), timeout=timeout, options=request, since_boot=since_boot, progress=say
             )
+            step.failure = fleet_validation.failures_in(report)
     # First, because a reader of the words may go before their end.
     unwritten = write_each(
         [
@@ -277,10 +279,11 @@ def support_bundle(fleet: Path, output: Path, limit: str | None, hide_names: boo
 
     intent, lock, names = _locked(fleet, limit)
     require_folder(output)
-    with console.step(f"Asking {words(names)}"):
+    with console.step(f"Asking {words(names)}") as step:
         data, replaced = pack_fleet(
-            intent, lock, fleet, names, hide_names=hide_names, timeout=timeout, progress=console.say_each(len(names))
-        )
+            *(intent, lock, fleet, names),
+            hide_names=hide_names, timeout=timeout, progress=console.say_each(len(names)), step=step,
+        )  # fmt: skip
     write(output, data, mode=0o600)
     console.say(f"Replaced: {', '.join(f'{number} {kind}' for kind, number in replaced.items()) or 'nothing'}")
     console.data(str(output))

@@ -32,6 +32,7 @@ from gdsdeploy.fleetfile.ansible_inventory import PYTHON, configured
 from gdsdeploy.host.apply.model import Change
 from gdsdeploy.host.io import jsontext
 from gdsdeploy.host.io.wording import line, quoted
+from gdsdeploy.report import model
 from gdsdeploy.ssh.endpoint import TAIL_WIDTH, WORDS
 
 Say = Callable[[str], None]
@@ -130,6 +131,8 @@ class Outcome:
 
     status: int
     hosts: dict[str, HostResult] = field(default_factory=dict)
+    #: that were on the board
+    begun: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -251,7 +254,12 @@ def play(
                 tail.append(f"  | {line(text[:TAIL_WIDTH])}")
 
         memory = MEMORY + PER_BYTE * inventory
-        outcome.status = run.stream(command, doing="run ansible-playbook", line=take, env=env, memory=memory)
+        try:
+            outcome.status = run.stream(command, doing="run ansible-playbook", line=take, env=env, memory=memory)
+        finally:
+            for name in outcome.begun:
+                # A host whose task never came to its end.
+                console.board.end(name, done=False)
     if outcome.status != 0 and not any(result.failure for result in outcome.hosts.values()):
         words = "\n".join([f"ansible-playbook ended with status {outcome.status}", *tail])
         raise ConvergeFailed(words, hint=f"Whole output: {log}")
@@ -266,7 +274,7 @@ def play(
 class _Event(BaseModel):
     """A line of callbacks/gds_events.py."""
 
-    event: Literal["play", "long", "result", "recap"]
+    event: Literal["play", "long", "build", "result", "recap"]
     name: str = ""
     host: str = ""
     role: str = ""
@@ -275,7 +283,7 @@ class _Event(BaseModel):
     seconds: Annotated[float, Field(allow_inf_nan=False)] = 0.0
     changed: bool = False
     hosts: list[str] = []
-    #: JSON of a _HostPart
+    #: JSON of a _HostPart; of a build: what the host keeps in a file
     said: str = ""
 
 
@@ -311,8 +319,12 @@ def _event(text: str, mark: str, outcome: Outcome, says: tuple[Say, Say], log: P
         case "play":
             says[0](f"▸ {event.name}")
         case "long":
+            outcome.begun.add(event.host)
             console.board.begin(event.host, f"{event.role}: {event.task}", ago=LONG)
             says[1](f"{place} …")
+        case "build":
+            words = model.build_words(event.said)
+            console.board.tell(event.host, lambda: words)
         case "recap":
             for name in outcome.hosts.keys() & event.hosts:
                 outcome.hosts[name].ended = True

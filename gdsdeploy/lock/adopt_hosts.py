@@ -15,7 +15,7 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.ssh.endpoint import TIMEOUT, Answer, refusal
 from gdsdeploy.ssh.reply_schema import Name, Plain, Shape, Version, parse_reply
-from gdsdeploy.ssh.transport import ask
+from gdsdeploy.ssh.transport import answer_line, ask
 
 #: Packages of one host.
 _MANY = 100_000
@@ -50,8 +50,7 @@ def ask_pieces(
 
     for answer, outcome in ask(fleet, path, names, ["packages", "--json"], judge, timeout=timeout):
         outcomes[answer.host] = outcome
-        failed = isinstance(outcome, GdsError)
-        progress(f"  ✗ {outcome}" if failed else f"  ✓ {answer.host} ({answer.seconds:.1f} s)")
+        progress(answer_line(answer, outcome))
     of_hosts: dict[str, Mapping[str, str]] = {}
     for name in names:
         result = outcomes[name]

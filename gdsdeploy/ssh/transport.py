@@ -665,6 +665,11 @@ def _on_board(names: Sequence[str], answers: Iterator[Answer]) -> Iterator[Answe
             console.board.end(name)
 
 
+def answer_line(answer: Answer, outcome: object) -> str:
+    """One host's outcome as progress; the command that asks ends with its error, in words."""
+    return f"  {'✗' if isinstance(outcome, GdsError) else '✓'} {answer.host} ({answer.seconds:.1f} s)"
+
+
 def judged(judge: Callable[[Answer], T], answer: Answer) -> T | GdsError:
     """The result that ``judge`` makes of an answer, or the error that it raises."""
     try:

@@ -24,7 +24,7 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.paths import DEFAULT_FLEET
 from gdsdeploy.ssh import reply_schema
 from gdsdeploy.ssh.endpoint import TIMEOUT
-from gdsdeploy.ssh.transport import ask
+from gdsdeploy.ssh.transport import answer_line, ask
 
 
 def facts_of_this_machine(mount: str) -> HostFacts:
@@ -79,8 +79,7 @@ def ask_facts(
         fleet, fleet_file, names, argv, reply_schema.facts_of_reply, timeout=timeout, read_only=not sources
     ):
         outcomes[answer.host] = outcome
-        failed = isinstance(outcome, GdsError)
-        progress(f"  ✗ {answer.host}: {outcome}" if failed else f"  ✓ {answer.host} ({answer.seconds:.1f} s)")
+        progress(answer_line(answer, outcome))
     return {name: outcomes[name] for name in names}
 
 
