@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from json import dumps
 from typing import Any
@@ -57,8 +57,7 @@ PIPE = 200
 ROWS = 12
 #: What is under way, of all threads.
 board = Board()
-_drawing, _stepping = threading.Lock(), threading.Lock()
-_steps, _region = 0, ExitStack()
+_drawing = threading.Lock()
 
 
 def configure(*, quiet: bool) -> None:
@@ -209,29 +208,12 @@ def step(title: str) -> Iterator[Step]:
     begin = time.monotonic()
     current, mark = Step(), "✗"
     try:
-        with _shown(), board.step(title, lambda: current.detail()):
+        with live(_lines, _beat, transient=True), board.step(title, lambda: current.detail()):
             yield current
         mark = "✗" if current.failure else "✓"
     finally:
         end = f"{title}: {current.failure}" if current.failure else title
         say(f"  {mark} {end} ({span(time.monotonic() - begin)})")
-
-
-@contextmanager
-def _shown() -> Iterator[None]:
-    """Show the board while at least one thread is in a step."""
-    global _steps
-    with _stepping:
-        _steps += 1
-        if _steps == 1:
-            _region.enter_context(live(_lines, _beat, transient=True))
-    try:
-        yield
-    finally:
-        with _stepping:
-            _steps -= 1
-            if not _steps:
-                _region.close()
 
 
 def _lines(_columns: int, rows: int) -> Sequence[str]:

@@ -152,16 +152,7 @@ def _ask(source: Source, output: Path, timeout: float, errors: dict[str, GdsErro
     if not source.settings:
         return {}
     names = list(source.settings)
-    with console.step(f"Asking {words(names)}") as step:
-        facts = ask_facts(
-            _fleet(source),
-            _folder(output) / "fleet.yml",
-            names,
-            timeout=timeout,
-            progress=console.say_each(len(names)),
-            sources=True,
-        )
-        step.failure = model.failures_in(facts)
+    facts = ask_facts(_fleet(source), _folder(output) / "fleet.yml", names, timeout=timeout, sources=True)
     observations: dict[str, Observation] = {}
     for name, outcome in facts.items():
         results, problems = reply_schema.judge_each(

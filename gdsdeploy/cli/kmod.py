@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import io
 import re
 import tempfile
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -219,9 +218,10 @@ class _Mirror(click.Command):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> None:
-        name, *words = ctx.meta[_WORDS]
         try:
-            status = _build(words) if name == "build" else _run(_parsed(name, *words))
+            with _shown(ctx.meta[_WORDS]) as words:
+                arguments = _parser().parse_args(["kmod", *words])
+                status = arguments.unguarded(arguments)
         except (BuildError, AuditError) as error:
             raise ModuleBuildFailed(error.message, hint=error.hint) from None
         except HostError as error:
@@ -232,26 +232,16 @@ class _Mirror(click.Command):
             raise ChecksUnknown("")
 
 
-def _parsed(*words: str) -> argparse.Namespace:
-    return _parser().parse_args(["kmod", *words])
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    status: int = arguments.unguarded(arguments)
-    return status
-
-
-def _build(words: Sequence[str]) -> int:
-    """Show what make is at; what the build prints comes after it, because a display would mix with it."""
+@contextlib.contextmanager
+def _shown(words: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The command, and of a build once a minute what make is at: lines that are redrawn would mix with its output."""
+    if words[0] != "build":
+        yield words
+        return
     with tempfile.TemporaryDirectory(prefix="gdsdeploy-") as folder:
-        file, printed = Path(folder) / "progress", io.StringIO()
-        arguments = _parsed("build", "--progress", str(file), *words)
-        try:
-            with console.step(f"Building {' '.join(arguments.words)}") as step, contextlib.redirect_stdout(printed):
-                step.detail = partial(build_progress, file)
-                return _run(arguments)
-        finally:
-            console.stream([printed.getvalue()])
+        file = Path(folder) / "progress"
+        with console.live(lambda *_: (), partial(build_progress, file), redraw=False):
+            yield ["build", "--progress", str(file), *words[1:]]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -135,7 +135,7 @@ def validate(
         saved = read(source)
         with console.step(f"Judging the evidence from {words(saved.hosts)} of {saved.when}") as step:
             report = judge(saved, request, fleet=str(source), progress=console.say_each(len(saved.hosts)))
-            step.failure = fleet_validation.failures_in(report)
+            step.failure = _failure(report)
     else:
         assert fleet is not None
         intent, lock, names = _locked(fleet, limit)
@@ -144,7 +144,7 @@ def validate(
             report = fleet_validation.validate(
                 *(intent, lock, fleet, names), timeout=timeout, options=request, since_boot=since_boot, progress=say
             )
-            step.failure = fleet_validation.failures_in(report)
+            step.failure = _failure(report)
     # First, because a reader of the words may go before their end.
     unwritten = write_each(
         [
@@ -155,6 +155,14 @@ def validate(
     ).values()
     _show(report, as_json=as_json, verbose=verbose)
     options.end_with([*unwritten, fleet_validation.outcome(report)])
+
+
+def _failure(report: Report) -> str:
+    """How a step ends whose report isn't one of success: ``2 of 3 hosts pass, 1 FAIL``."""
+    from gdsdeploy.report import model
+    from gdsdeploy.validate import fleet_validation
+
+    return model.sentence(report).partition(";")[0] if fleet_validation.outcome(report) is not None else ""
 
 
 def _show(report: Report, *, as_json: bool, verbose: bool) -> None:

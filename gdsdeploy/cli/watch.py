@@ -210,9 +210,7 @@ def topology(
     assert fleet is not None, "without saved evidence, it has a default"
     intent = load_fleet(fleet, TRUSTED)
     names = selection.select(limit, list(intent.hosts), fleet)
-    with console.step(f"Asking {hostnames.words(names)}") as step:
-        facts = ask_facts(intent, fleet, names, timeout=timeout, progress=console.say_each(len(names)))
-        step.failure = model.failures_in(facts)
+    facts = ask_facts(intent, fleet, names, timeout=timeout)
     shapes, errors = reply_schema.judge_each(facts, require_topology)
     if golden == "write":
         options.raise_last(errors, fleet)

@@ -131,8 +131,6 @@ class Outcome:
 
     status: int
     hosts: dict[str, HostResult] = field(default_factory=dict)
-    #: that were on the board
-    begun: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -254,12 +252,7 @@ def play(
                 tail.append(f"  | {line(text[:TAIL_WIDTH])}")
 
         memory = MEMORY + PER_BYTE * inventory
-        try:
-            outcome.status = run.stream(command, doing="run ansible-playbook", line=take, env=env, memory=memory)
-        finally:
-            for name in outcome.begun:
-                # A host whose task never came to its end.
-                console.board.end(name, done=False)
+        outcome.status = run.stream(command, doing="run ansible-playbook", line=take, env=env, memory=memory)
     if outcome.status != 0 and not any(result.failure for result in outcome.hosts.values()):
         words = "\n".join([f"ansible-playbook ended with status {outcome.status}", *tail])
         raise ConvergeFailed(words, hint=f"Whole output: {log}")
@@ -319,7 +312,6 @@ def _event(text: str, mark: str, outcome: Outcome, says: tuple[Say, Say], log: P
         case "play":
             says[0](f"▸ {event.name}")
         case "long":
-            outcome.begun.add(event.host)
             console.board.begin(event.host, f"{event.role}: {event.task}", ago=LONG)
             says[1](f"{place} …")
         case "build":

@@ -180,6 +180,9 @@ def _play(
                 inventory=path.stat().st_size,
             )  # fmt: skip
     finally:
+        for name in reachable:
+            # A host whose task never came to its end.
+            console.board.end(name, done=False)
         path.replace(work / "inventory.yml")
         if files.image is None and not flags.checks:
             release(fleet, fleet_path, reachable, files.program.read_bytes(), identity)

@@ -40,7 +40,7 @@ from gdsdeploy.host.io import jsontext
 from gdsdeploy.host.io.wording import count
 from gdsdeploy.host.model import finding as waiver
 from gdsdeploy.host.model.expectation import Expectation
-from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, WAIVED, Finding, Waiver
+from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding, Waiver
 from gdsdeploy.host.subjects.stack import STACK, stack
 from gdsdeploy.model import hostnames
 from gdsdeploy.model.fleet import Fleet
@@ -214,12 +214,6 @@ def line(host: HostReport) -> str:
     """One host's outcome as progress."""
     checks = f"{examined(host.findings)}, " if host.findings else ""
     return f"  {SYMBOLS[host.verdict]} {host.host}: {WORDS[host.verdict]} ({checks}{host.seconds:.1f} s)"
-
-
-def failures_in(report: Report) -> str:
-    """``2 of 3 hosts don't pass``; empty: all do."""
-    failed = sum(host.verdict not in (PASS, WAIVED) for host in report.hosts)
-    return f"{failed} of {count(len(report.hosts), 'host')} don't pass" if failed else ""
 
 
 def utc_now() -> str:

@@ -79,6 +79,8 @@ class Log:
 
     def __init__(self, path: str, progress: str = "") -> None:
         self.path, self._progress = path, progress
+        #: of the next step: module → how many units it has, or 0; empty: it compiles nothing that is worth a count
+        self.units: Mapping[str, int] = {}
         self._killed = _out_of_memory()
         with failing(BuildError, f"cannot write the build log {path}"), os.fdopen(self._descriptor(), "w") as log:
             log.truncate()
@@ -97,18 +99,10 @@ class Log:
         with contextlib.suppress(OSError):
             self.note(f"{end}{error.message}\n{_HINT}{error.hint}")
 
-    def run(
-        self,
-        argv: Sequence[str],
-        cwd: str,
-        env: Optional[Mapping[str, str]] = None,
-        units: Optional[Mapping[str, int]] = None,
-    ) -> process.Output:
-        """Run a step of the build in ``cwd``, with ``env`` and INHERITED as its environment.
-
-        units: module → how many units it has, or 0, where the step compiles modules and is to be counted.
-        """
-        with _counting(self._progress, units or {}) as each:
+    def run(self, argv: Sequence[str], cwd: str, env: Optional[Mapping[str, str]] = None) -> process.Output:
+        """Run a step of the build in ``cwd``, with ``env`` and INHERITED as its environment."""
+        units, self.units = self.units, {}
+        with _counting(self._progress, units) as each:
             done = process.run(argv, TIMEOUT, env, cwd, inherited=INHERITED, each=each)
         self.note(f"$ cd {cwd} && {' '.join(argv)}\n{done.stdout}{done.stderr}[exit status {done.status}]")
         return done
@@ -135,33 +129,32 @@ class Log:
 @contextlib.contextmanager
 def _counting(path: str, units: Mapping[str, int]) -> Iterator[Callable[[bytes], object]]:
     """What takes make's output, and keeps in the file ``path`` which unit it is at; see PROGRESS."""
-    if not path or not units:
+    try:
+        descriptor = atomic.open_descriptor(path, os.O_WRONLY, 0o644) if path and units else -1
+    except OSError:
+        # Users may build, too; what is built is the same.
+        descriptor = -1
+    if descriptor < 0:
         yield len
         return
-    counts, rest = dict.fromkeys(units, 0), b""
-
-    def show(name: str) -> None:
-        # A reader gets the old line or the new one, as they are equally long.
-        os.pwrite(descriptor, f"{name} {counts[name]} {units[name]}".ljust(63).encode() + b"\n", 0)
+    name, counts, rest = next(iter(units)), dict.fromkeys(units, 0), b""
 
     def take(chunk: bytes) -> None:
-        nonlocal rest
+        nonlocal name, rest
         *lines, rest = (rest + chunk).split(b"\n")
         for unit in filter(None, map(_UNIT.match, lines)):
             folder = (unit[1] or b"").decode()
-            name = folder if folder in units else next(iter(units))
+            name = folder if folder in units else name
             counts[name] += 1
-            show(name)
+        # A reader gets the old line or the new one, as they are equally long.
+        os.pwrite(descriptor, f"{name} {counts[name]} {units[name]}".ljust(63).encode() + b"\n", 0)
 
-    with contextlib.ExitStack() as undo:
-        try:
-            descriptor = atomic.open_descriptor(path, os.O_WRONLY, 0o644)
-            undo.callback(os.close, descriptor)
-            show(next(iter(units)))
-        except OSError:
-            # Users may build, too; what is built is the same.
-            take = len  # type: ignore[assignment]
+    try:
+        with contextlib.suppress(OSError):
+            take(b"")
         yield take
+    finally:
+        os.close(descriptor)
         with contextlib.suppress(OSError):
             atomic.remove(path)
 
@@ -198,17 +191,11 @@ def failure_in(path: str) -> Optional[BuildError]:
 
 
 def make_modules(
-    log: Log,
-    kernel: Kernel,
-    folder: str,
-    variables: Sequence[str],
-    jobs: int,
-    env: Optional[Mapping[str, str]] = None,
-    units: Optional[Mapping[str, int]] = None,
+    log: Log, kernel: Kernel, folder: str, variables: Sequence[str], jobs: int, env: Optional[Mapping[str, str]] = None
 ) -> process.Output:
     """Build the external module in ``folder`` by the target kernel's own kbuild."""
     argv = ["make", f"-j{max(jobs, 1)}", "-C", kernel.headers(), "M=" + folder, *variables, "modules"]
-    return log.run(argv, folder, env, units)
+    return log.run(argv, folder, env)
 
 
 def without_debug_information(kernel: Kernel) -> Dict[str, str]:
@@ -344,6 +331,8 @@ class BuildRequest:
     ahead: bool = False
     #: nvidia-peermem: ``required``, ``optional`` (left out where it would be a stub) or ``stub`` (DKMS needs the file)
     peermem: str = "optional"
+    #: a file; see PROGRESS
+    progress: str = ""
 
 
 @dataclass(frozen=True)

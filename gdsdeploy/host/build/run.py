@@ -173,7 +173,8 @@ def source_version(source: str) -> str:
 def _configure(context: BuildContext, log: Log, folder: str) -> None:
     """Run the source's own probes for the target kernel; their answers go to config-host.h."""
     release = context.request.kernel.release
-    done = log.run(["bash", "./configure", release], folder, {"KVER": release}, _units(folder))
+    log.units = _units(folder)
+    done = log.run(["bash", "./configure", release], folder, {"KVER": release})
     answers = re.findall(r"^[Cc]hecking .*?(yes|no)$", done.stdout, re.MULTILINE)
     if done.status != 0 or "yes" not in answers:
         # The headers were checked, so the compiler works; the script itself must be broken.
@@ -202,7 +203,8 @@ def _compile(request: BuildRequest, log: Log, folder: str, symvers: str) -> Outp
     ]
     env = {"KCPPFLAGS": flags, "CONFIG_NVFS_BATCH_SUPPORT": "y", "CONFIG_NVFS_STATS": "y"}
     env.update(without_debug_information(request.kernel))
-    return make_modules(log, request.kernel, folder, settings, request.jobs, env, _units(folder))
+    log.units = _units(folder)
+    return make_modules(log, request.kernel, folder, settings, request.jobs, env)
 
 
 def _units(folder: str) -> Dict[str, int]:
@@ -274,8 +276,8 @@ def build_driver(context: BuildContext, output: str, log: Log) -> List[Built]:
     argv = ["make", f"-j{max(request.jobs, 1)}", "modules", "KERNEL_UNAME=" + request.kernel.release]
     argv += ["NV_KERNEL_MODULES=" + " ".join(names), "NV_EXCLUDE_KERNEL_MODULES="]
     argv += [*ofed_settings(context, folder, ofed), *request.variables]
-    env = {"IGNORE_CC_MISMATCH": "1", **without_debug_information(request.kernel)}
-    done = log.run(argv, folder, env, units_of(folder, names))
+    log.units = units_of(folder, names)
+    done = log.run(argv, folder, {"IGNORE_CC_MISMATCH": "1", **without_debug_information(request.kernel)})
     files = [os.path.join(folder, name + ".ko") for name in names]
     missing = [os.path.basename(file) for file in files if not os.path.isfile(file)]
     if done.status != 0 or missing:
@@ -368,14 +370,11 @@ class Report:
         }
 
 
-def build(
-    request: BuildRequest, modules: Sequence[str], source: str, output: str, log: str = "", progress: str = ""
-) -> Report:
+def build(request: BuildRequest, modules: Sequence[str], source: str, output: str, log: str = "") -> Report:
     """Build ``modules`` (of MODULES) and place them; if one fails, the others are still built.
 
     source: of nvidia-fs.  output: a file for one module, a folder for several or for the driver.  log: one file for
-    all commands; default: ``<output>.log`` or ``<folder>/<module>.log``.  progress: a file; see kbuild.PROGRESS.
-    Raises HostError if no build can start.
+    all commands; default: ``<output>.log`` or ``<folder>/<module>.log``.  Raises HostError if no build can start.
     """
     names = [name for name in MODULES if name in modules]
     folder = os.path.isdir(output) or output.endswith("/") or len(names) > 1 or "driver" in names
@@ -392,7 +391,7 @@ def build(
             place = os.path.join(output, name + ("" if name == "driver" else ".ko")) if folder else output
             path = os.path.abspath(log or (place.rsplit(".ko", 1)[0] if folder else place) + ".log")
             if path not in logs:
-                logs[path] = Log(path, progress)
+                logs[path] = Log(path, request.progress)
             outcomes.append(_build_one(context, name, source, output if name == "driver" else place, logs[path]))
         tree = context.ofed.tree if names != ["nvidia-fs"] else None
     finally:

@@ -208,11 +208,13 @@ def _report(arguments: argparse.Namespace, modules: List[str], variables: List[s
         chosen = files.select(files.find_trees(), version, flavour or "open")
     # The cores that this process may use.
     jobs = arguments.jobs or len(os.sched_getaffinity(0))
-    request = BuildRequest(Kernel(arguments.kernel), chosen, jobs, variables, arguments.ahead, arguments.peermem)
+    request = BuildRequest(
+        Kernel(arguments.kernel), chosen, jobs, variables, arguments.ahead, arguments.peermem, arguments.progress
+    )
     if arguments.log:
         with failing(BuildError, f"cannot make the folder of {arguments.log}"):
             atomic.make_folder(os.path.dirname(os.path.abspath(arguments.log)))
-    report = build(request, modules, arguments.source, arguments.output, arguments.log, arguments.progress)
+    report = build(request, modules, arguments.source, arguments.output, arguments.log)
     if arguments.verbose:
         for path in dict.fromkeys(outcome.log for outcome in report.outcomes):
             with open(path, encoding="utf-8", errors="replace") as file:

@@ -128,7 +128,8 @@ def test_make_shows_its_units_while_it_runs(tmp_path: Path) -> None:
     units = kbuild.units_of(str(tmp_path), ["nvidia", "nvidia-uvm"])
     assert units == {"nvidia": 2, "nvidia-uvm": 0}
     with ThreadPoolExecutor() as pool:
-        build = pool.submit(log.run, ["make", "modules"], str(tmp_path), None, units)
+        log.units = units
+        build = pool.submit(log.run, ["make", "modules"], str(tmp_path))
         for words in LINES.values():
             while build_progress(file) != words or seen.exists():
                 assert not build.done(), build.result()
