@@ -106,6 +106,8 @@ class Recorder:
 
     def __init__(self, total: float = 600.0, root: str = "/") -> None:
         self.root = root
+        #: kernels by their release, whose folders were walked already
+        self.kernels: Dict[str, Any] = {}
         self._begin = time.monotonic()
         self._end = self._begin + total
         uname = os.uname()

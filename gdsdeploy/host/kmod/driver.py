@@ -69,11 +69,10 @@ def requests_of(module: Module) -> Dict[str, Set[str]]:
 def offers_of(kernel: Kernel) -> Dict[str, Optional[Offer]]:
     """Driver → what it exports on this kernel, for those that export anything of the kind; None: it can't be read."""
     offers: Dict[str, Optional[Offer]] = {}
-    # Of tens of thousands, these are some hundreds.
-    symvers = kernel.symvers()
-    operations = {name: symvers[name] for name in symvers if name.endswith("_ops")}
     builtin = {
-        name: export.gpl for name, export in operations.items() if export.module == "vmlinux" and _NAME.fullmatch(name)
+        name: export.gpl
+        for name, export in kernel.operations().items()
+        if export.module == "vmlinux" and _NAME.fullmatch(name)
     }
     for driver in DRIVERS:
         exports = _exports(kernel, driver, builtin)

@@ -500,6 +500,12 @@ class Kernel:
         path = self._symvers_path()
         return _symvers_of(path, os.path.getmtime(path)) if path else {}
 
+    def operations(self) -> Mapping[str, Export]:
+        """Those whose names end as tables of operations do: some hundreds of tens of thousands."""
+        path, symvers = self._symvers_path(), self.symvers()
+        names = cache.of_file("operations", path, lambda: [name for name in symvers if name.endswith("_ops")])
+        return {name: symvers[name] for name in names if name in symvers}
+
     def symvers_digest(self) -> str:
         """``sha256:…`` of Module.symvers as it is stored, or nothing."""
         path = self._symvers_path()

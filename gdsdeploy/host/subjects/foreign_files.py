@@ -65,7 +65,9 @@ _SETTINGS = ("exclude", "excludepkgs")
 def collect_foreign(recorder: Recorder, request: EvidenceRequest) -> None:
     """Of the locked kernel where there is an expectation, else of the running one."""
     running: str = recorder.document["host"]["uname"]["release"]
-    look(recorder, request.expectation.kernel_release if request.expectation is not None else running)
+    release = request.expectation.kernel_release if request.expectation is not None else running
+    kernel = recorder.kernels.get(release)
+    look(recorder, release, None if kernel is None else lambda: kernel)
 
 
 def look(recorder: Recorder, release: str, kernel: Optional[Callable[[], Kernel]] = None) -> None:

@@ -88,7 +88,8 @@ def collect_audits(recorder: Recorder, request: EvidenceRequest) -> None:
         from ..kmod.kernel import Kernel
 
         def results(_: str) -> Dict[str, Any]:
-            return {"release": release, "results": audit_expected(Kernel(release), request.expectation)}
+            kernel = recorder.kernels[release] = Kernel(release)
+            return {"release": release, "results": audit_expected(kernel, request.expectation)}
 
         recorder.value("audits", which, results)
 
