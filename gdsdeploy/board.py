@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 from gdsdeploy import atomic, paths
-from gdsdeploy.report.model import Activity
+from gdsdeploy.report.model import Activity, build_words
 
 #: Seconds that work takes at least to be worth remembering; times of one kind of work, and kinds, that are remembered.
 LEAST, TIMES, KINDS = 5.0, 5, 500
@@ -43,6 +46,17 @@ def record_durations(work: Mapping[str, Sequence[float]]) -> None:
         atomic.write(paths.state() / "durations.json", json.dumps(latest, ensure_ascii=False), mode=0o600)
 
 
+def build_progress(path: Path) -> str:
+    """What a build on this machine is at, by the file that it keeps; empty: it isn't known."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            return build_words(os.read(descriptor, 64).decode("ascii", "replace"))
+        finally:
+            os.close(descriptor)
+    return ""
+
+
 class Board:
     """Steps of this program, and one activity of each host.  clock: seconds, only ever advancing."""
 
@@ -59,10 +73,11 @@ class Board:
             return list(self._activities.values())
 
     @contextmanager
-    def step(self, what: str) -> Iterator[None]:
-        """A step of this program."""
+    def step(self, what: str, detail: Callable[[], str] = str) -> Iterator[None]:
+        """A step of this program.  detail: what it is at."""
         key = object()
         self.begin("", what, key=key)
+        self.tell(key, detail)
         done = False
         try:
             yield
@@ -82,6 +97,12 @@ class Board:
             # The (upper) median.
             usual = times[len(times) // 2] if times else None
             self._activities[key or host] = Activity(what, host, self.clock() - ago, usual, timed)
+
+    def tell(self, key: object, detail: Callable[[], str]) -> None:
+        """What the work of ``key`` is at, asked whenever it is shown; without such work, nothing."""
+        with self._lock:
+            if key in self._activities:
+                self._activities[key] = replace(self._activities[key], detail=detail)
 
     def end(self, key: object, *, done: bool = True) -> None:
         """That work is over.  done: it came to its end, so that its time says how long it takes."""

@@ -10,7 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from dataclasses import dataclass
 from json import dumps
 from typing import Any
 
@@ -56,8 +57,7 @@ PIPE = 200
 ROWS = 12
 #: What is under way, of all threads.
 board = Board()
-_drawing, _stepping = threading.Lock(), threading.Lock()
-_steps, _region = 0, ExitStack()
+_drawing = threading.Lock()
 
 
 def configure(*, quiet: bool) -> None:
@@ -187,36 +187,33 @@ def keep_beating(beat: Callable[[], str], wait: Callable[[float], bool]) -> None
             say(text)
 
 
+@dataclass
+class Step:
+    """A step that is under way."""
+
+    #: what it is at
+    detail: Callable[[], str] = str
+    #: what failed in it, although no error ends it: ``2 of 3 hosts failed``
+    failure: str = ""
+
+
 @contextmanager
-def step(title: str) -> Iterator[None]:
-    """Announce a long step, show it with all that is on the board while it lasts, measure it, and print its end."""
+def step(title: str) -> Iterator[Step]:
+    """Announce a long step, show it with all that is on the board while it lasts, measure it, and print its end.
+
+    Its end is a ✓ only without an error and a failure.
+    """
     if not is_live():
         say(f"‣ {title} …")
     begin = time.monotonic()
-    mark = "✗"
+    current, mark = Step(), "✗"
     try:
-        with _shown(), board.step(title):
-            yield
-        mark = "✓"
+        with live(_lines, _beat, transient=True), board.step(title, lambda: current.detail()):
+            yield current
+        mark = "✗" if current.failure else "✓"
     finally:
-        say(f"  {mark} {title} ({span(time.monotonic() - begin)})")
-
-
-@contextmanager
-def _shown() -> Iterator[None]:
-    """Show the board while at least one thread is in a step."""
-    global _steps
-    with _stepping:
-        _steps += 1
-        if _steps == 1:
-            _region.enter_context(live(_lines, _beat, transient=True))
-    try:
-        yield
-    finally:
-        with _stepping:
-            _steps -= 1
-            if not _steps:
-                _region.close()
+        end = f"{title}: {current.failure}" if current.failure else title
+        say(f"  {mark} {end} ({span(time.monotonic() - begin)})")
 
 
 def _lines(_columns: int, rows: int) -> Sequence[str]:

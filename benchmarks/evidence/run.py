@@ -2,7 +2,9 @@
 
 Needs root, and changes nothing: in a private mount namespace, the machine's /etc, /usr and /var are overlays in
 memory, with a kernel, NVIDIA's modules, DKMS's tree and an expectation in them.  Modules are small there, so a first
-call on a real host costs more.  apt, dpkg and modprobe are the machine's.  Prints one JSON object.
+call on a real host costs more.  apt, dpkg and modprobe are the machine's.  With --here there are no overlays: the host
+is this machine with its GPUs, and the programs go to /run/gdsdeploy as those of a controller do.  Prints one JSON
+object.
 """
 
 from __future__ import annotations
@@ -42,17 +44,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--program", type=Path, action="append", default=[], help="compare with this host program, too")
     parser.add_argument("--over", type=Path, help="lay this folder over the root, such as an unpacked package of dkms")
+    parser.add_argument("--here", action="store_true", help="look at this machine as it is, with its GPUs")
     parser.add_argument(INSIDE, action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if not options.inside:
+    if not options.inside and not options.here:
         argv = ["unshare", "--mount", sys.executable, __file__, *sys.argv[1:], INSIDE]
         sys.exit(subprocess.run(argv, check=False).returncode)
     with tempfile.TemporaryDirectory(prefix="gds-bench-") as name:
         folder = Path(name)
         own = hostapp.keep(folder / "programs")
         programs = [path.read_bytes() for path in (*options.program, own)]
-        cover()
-        provision(options.over)
+        if not options.here:
+            cover()
+            provision(options.over)
         console.data(json.dumps(compare(programs, options.rounds), indent=2))
 
 
@@ -140,6 +144,7 @@ def compare(programs: list[bytes], rounds: int) -> dict[str, Any]:
         "least": [round(min(values[1:]), 1) for values in samples],
         "python": round(statistics.median(alone), 1),
         "seconds_of_commands": {name: run["seconds"] for name, run in document["commands"].items()},
+        "gaps": document["gaps"],
     }
 
 
@@ -147,10 +152,7 @@ def evidence(program: bytes) -> tuple[float, dict[str, Any]]:
     """As the controller starts it: the program on standard input, which is in /run from the second call on."""
     argv = ["sh", "-c", "exec " + hostapp.start("/usr/bin/python3")]
     spent, output = spent_on(argv, hostapp.sent(program, ["evidence"], b"", b"\n"))
-    document: dict[str, Any] = json.loads(output)
-    if document["gaps"]:
-        sys.exit(f"the evidence has gaps: {document['gaps']}")
-    return spent, document
+    return spent, json.loads(output)
 
 
 def spent_on(argv: list[str], text: bytes) -> tuple[float, bytes]:

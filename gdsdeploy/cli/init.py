@@ -25,6 +25,7 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.hostnames import words
 from gdsdeploy.proposal.observe import Observation, Proposal, observe
 from gdsdeploy.proposal.propose import Source, propose, yaml_comment, yaml_text
+from gdsdeploy.report import model
 from gdsdeploy.ssh import reply_schema
 from gdsdeploy.ssh.endpoint import TIMEOUT
 from gdsdeploy.validate.facts import ask_facts
@@ -111,8 +112,7 @@ def command(
         )
         _write(proposal, output, as_json)
         _show(proposal, observations, left_out, output, as_json)
-    for error in errors.values():
-        raise error
+    options.end_with(model.errors_alike(errors))
 
 
 def _source(
@@ -152,15 +152,7 @@ def _ask(source: Source, output: Path, timeout: float, errors: dict[str, GdsErro
     if not source.settings:
         return {}
     names = list(source.settings)
-    with console.step(f"Asking {words(names)}"):
-        facts = ask_facts(
-            _fleet(source),
-            _folder(output) / "fleet.yml",
-            names,
-            timeout=timeout,
-            progress=console.say_each(len(names)),
-            sources=True,
-        )
+    facts = ask_facts(_fleet(source), _folder(output) / "fleet.yml", names, timeout=timeout, sources=True)
     observations: dict[str, Observation] = {}
     for name, outcome in facts.items():
         results, problems = reply_schema.judge_each(
@@ -228,8 +220,8 @@ def _show(
     rows = [["profile", "hosts"], *([name, words(names)] for name, names in proposal.profiles.items())]
     for row in aligned(rows):
         show(row)
-    for name, reason in left_out.items():
-        show(f"left out: {name}: {reason}")
+    if left_out:
+        show(f"left out: {words(list(left_out))}")
     if proposal.checks:
         show("Check first:")
         for check in proposal.checks:

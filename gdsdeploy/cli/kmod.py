@@ -6,16 +6,20 @@ The host program's own commands work on this machine, too: same arguments and co
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
+import tempfile
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from gdsdeploy import console
+from gdsdeploy.board import build_progress
 from gdsdeploy.builds import cache as buildcache
 from gdsdeploy.builds.cache import BuildCache, BuilderKeys, CacheEntry
 from gdsdeploy.cli import options
@@ -214,9 +218,10 @@ class _Mirror(click.Command):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> None:
-        arguments = _parser().parse_args(["kmod", *ctx.meta[_WORDS]])
         try:
-            status = arguments.unguarded(arguments)
+            with _shown(ctx.meta[_WORDS]) as words:
+                arguments = _parser().parse_args(["kmod", *words])
+                status = arguments.unguarded(arguments)
         except (BuildError, AuditError) as error:
             raise ModuleBuildFailed(error.message, hint=error.hint) from None
         except HostError as error:
@@ -225,6 +230,18 @@ class _Mirror(click.Command):
             raise ModuleBuildFailed("")
         if status == kmod.UNDECIDED:
             raise ChecksUnknown("")
+
+
+@contextlib.contextmanager
+def _shown(words: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The command, and of a build once a minute what make is at: lines that are redrawn would mix with its output."""
+    if words[0] != "build":
+        yield words
+        return
+    with tempfile.TemporaryDirectory(prefix="gdsdeploy-") as folder:
+        file = Path(folder) / "progress"
+        with console.live(lambda *_: (), partial(build_progress, file), redraw=False):
+            yield ["build", "--progress", str(file), *words[1:]]
 
 
 def _parser() -> argparse.ArgumentParser:

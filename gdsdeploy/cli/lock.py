@@ -25,7 +25,6 @@ from gdsdeploy.lock.resolve_fleet import Resolved, Upgrade
 from gdsdeploy.mirror import writing
 from gdsdeploy.mirror.fill import KEYRING, mirror
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.model.hostnames import words
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.repo import credentials
 from gdsdeploy.repo.credentials import Logins
@@ -279,8 +278,7 @@ def _ask(intent: Fleet, fleet: Path, adopt: str, timeout: float) -> Pieces:
     names = selection.select(adopt, list(intent.hosts), fleet, option="--adopt")
     from gdsdeploy.lock.adopt_hosts import ask_pieces
 
-    with console.step(f"Asking {words(names)}"):
-        return ask_pieces(intent, fleet, names, timeout=timeout, progress=console.say)
+    return ask_pieces(intent, fleet, names, timeout=timeout)
 
 
 def _show_adopted(resolved: Resolved, pieces: Pieces) -> None:
@@ -310,8 +308,9 @@ def _check_names(upgrade: Upgrade, old: Lock | None, path: Path) -> None:
 def _check(fleet: Path, mode: Reading, as_json: bool) -> None:
     intent, lock = lockfile.fleet_and_lock(fleet, mode, fresh=False)
     path = lockfile.beside(fleet)
-    with console.step(f"Checking {path}"), _fetcher(intent, fleet, mode) as fetcher:
+    with console.step(f"Checking {path}") as step, _fetcher(intent, fleet, mode) as fetcher:
         reasons = resolve_fleet.check(intent, lock, fetcher, step=console.step)
+        step.failure = "it cannot be used" if reasons else ""
     if as_json:
         value = [{**asdict(reason), "difference": reason.difference.name} for reason in reasons]
         console.json({"lock": str(path), "fits": not reasons, "reasons": value})

@@ -106,10 +106,11 @@ def plan(fleet: Path, limit: str | None, root: Path | None, timeout: float, verb
       sudo gdsdeploy plan fleet.yml --root /mnt/image --limit gpu1
     """
     with selected_machines(fleet, root, limit, changes=False) as (intent, lock, names, image):
-        with console.step(f"Planning {place(names, image)}"):
+        with console.step(f"Planning {place(names, image)}") as step:
             result = plan_fleet(
                 intent, lock, fleet, names, timeout=timeout, progress=say_plans(len(names)), image=image
             )
+            step.failure = model.failures_in(result.hosts)
         profiles = sorted({intent.machine(name).profile for name in names})
         rules = rules_of(intent)
         warnings = [(name, verdict) for name in profiles for verdict in cautions(lock.targets[name], rules)]
@@ -201,11 +202,12 @@ def provision_hosts(
     flags, limit = require_flags(ansible, limit, root)
     with (
         selected_machines(fleet, root, limit, any_serial=allow_older_lock) as (intent, lock, names, image),
-        console.step(f"Provisioning {place(names, image)}"),
+        console.step(f"Provisioning {place(names, image)}") as step,
     ):
         run = provision(
             intent, lock, fleet, names=names, flags=flags, force_roles=force_roles, progress=console.say, image=image
         )
+        step.failure = model.failures_in({**dict.fromkeys(names), **run.failures()})
     if as_json:
         console.data(summary(run, image.to_json(lock) if image is not None else None))
     failures = run.failures()
@@ -263,11 +265,12 @@ def remove_hosts(
         raise click.UsageError("Missing option '--limit'.")
     with (
         selected_machines(fleet, root, limit, fresh=False, any_serial=allow_older_lock) as (intent, lock, names, image),
-        console.step(f"Removing from {place(names, image)}"),
+        console.step(f"Removing from {place(names, image)}") as step,
     ):
         run = provision(
             intent, lock, fleet, names=names, flags=flags, playbook="remove", progress=console.say, image=image
         )
+        step.failure = model.failures_in({**dict.fromkeys(names), **run.failures()})
     if as_json:
         console.data(summary(run, {"root": str(image.root.path), "left": []} if image is not None else None))
     options.raise_last(run.failures(), fleet)

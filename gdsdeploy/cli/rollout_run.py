@@ -96,7 +96,7 @@ def start(
         _require_no_unfinished(fleet)
     chosen = choose_participants(intent, fleet, limit, exclude)
     before = lockfile.read_signed(since, intent, fleet) if since else None
-    with console.step(f"Asking {len(chosen.names)} machines"):
+    with console.step(f"Asking {len(chosen.names)} machines") as step:
         outlook = preconditions.prepare(
             intent,
             lock,
@@ -107,6 +107,7 @@ def start(
             timeout=timeout,
             progress=say_plans(len(chosen.names)),
         )
+        step.failure = "the rollout can't begin" if outlook.reasons else ""
     if dry_run:
         console.data(preview.to_json(outlook) if as_json else preview.text(outlook, time.time()))
         outlook.require()

@@ -49,6 +49,7 @@ _JUDGING = ("--check", "--waive", "--until", "--reason", "--verbose", "--json", 
     help="Only this check; repeatable.",
 )
 @click.option("--load", is_flag=True, help="Also read under load, for some seconds, from mounts that have a threshold.")
+@click.option("--fresh", is_flag=True, help="Open libcufile even if its kept answer still holds.")
 @click.option("--since-boot", is_flag=True, help="Show the results of each host's gate in the current boot.")
 @click.option(
     "--waive",
@@ -74,6 +75,7 @@ def validate(
     limit: str | None,
     only: tuple[str, ...],
     load: bool,
+    fresh: bool,
     since_boot: bool,
     waive: tuple[str, ...],
     until: str | None,
@@ -123,7 +125,7 @@ def validate(
     from gdsdeploy.validate import fleet_validation
 
     checks = [fleet_validation.require_check(name) for name in only]
-    request = fleet_validation.ValidateOptions(checks, waivers, load=load)
+    request = fleet_validation.ValidateOptions(checks, waivers, load=load, fresh=fresh)
     # Before a host is asked.
     for file in (junit, page, metrics):
         require_folder(file)
@@ -131,16 +133,18 @@ def validate(
         from gdsdeploy.validate.support_bundle import judge, read
 
         saved = read(source)
-        with console.step(f"Judging the evidence from {words(saved.hosts)} of {saved.when}"):
+        with console.step(f"Judging the evidence from {words(saved.hosts)} of {saved.when}") as step:
             report = judge(saved, request, fleet=str(source), progress=console.say_each(len(saved.hosts)))
+            step.failure = _failure(report)
     else:
         assert fleet is not None
         intent, lock, names = _locked(fleet, limit)
         say = console.say_each(len(names))
-        with console.step(f"Validating {words(names)}"):
+        with console.step(f"Validating {words(names)}") as step:
             report = fleet_validation.validate(
                 *(intent, lock, fleet, names), timeout=timeout, options=request, since_boot=since_boot, progress=say
             )
+            step.failure = _failure(report)
     # First, because a reader of the words may go before their end.
     unwritten = write_each(
         [
@@ -151,6 +155,14 @@ def validate(
     ).values()
     _show(report, as_json=as_json, verbose=verbose)
     options.end_with([*unwritten, fleet_validation.outcome(report)])
+
+
+def _failure(report: Report) -> str:
+    """How a step ends whose report isn't one of success: ``2 of 3 hosts pass, 1 FAIL``."""
+    from gdsdeploy.report import model
+    from gdsdeploy.validate import fleet_validation
+
+    return model.sentence(report).partition(";")[0] if fleet_validation.outcome(report) is not None else ""
 
 
 def _show(report: Report, *, as_json: bool, verbose: bool) -> None:
@@ -275,10 +287,11 @@ def support_bundle(fleet: Path, output: Path, limit: str | None, hide_names: boo
 
     intent, lock, names = _locked(fleet, limit)
     require_folder(output)
-    with console.step(f"Asking {words(names)}"):
+    with console.step(f"Asking {words(names)}") as step:
         data, replaced = pack_fleet(
-            intent, lock, fleet, names, hide_names=hide_names, timeout=timeout, progress=console.say_each(len(names))
-        )
+            *(intent, lock, fleet, names),
+            hide_names=hide_names, timeout=timeout, progress=console.say_each(len(names)), step=step,
+        )  # fmt: skip
     write(output, data, mode=0o600)
     console.say(f"Replaced: {', '.join(f'{number} {kind}' for kind, number in replaced.items()) or 'nothing'}")
     console.data(str(output))

@@ -102,12 +102,11 @@ def watch_hosts(
         return watch.look(intent, fleet, names, every=every, job=job, timeout=timeout)
 
     if once:
-        with console.step(f"Watching {hostnames.words(names)} for {every:g} s"):
+        with console.step(f"Watching {hostnames.words(names)} for {every:g} s") as step:
             answers = round_of()
-        _print_round(answers, as_json)
-        failed = model.errors_alike({name: error for name, error in answers.items() if isinstance(error, GdsError)})
-        if failed:
-            raise failed[0]
+            step.failure = model.failures_in(answers)
+        _print_round(answers, as_json, errors=False)
+        options.raise_last({name: error for name, error in answers.items() if isinstance(error, GdsError)}, fleet)
         return
     _watch_on(round_of, as_json)
 
@@ -122,9 +121,9 @@ def _selected(targets: Sequence[str], fleet: Path, limit: str | None) -> tuple[P
     return fleet, selection.select(",".join(targets), list(intent.hosts), fleet, option="HOST"), intent
 
 
-def _print_round(answers: dict[str, dict[str, Any] | GdsError], as_json: bool) -> None:
+def _print_round(answers: dict[str, dict[str, Any] | GdsError], as_json: bool, *, errors: bool = True) -> None:
     if not as_json:
-        console.data(joined(watch.text(answers)))
+        console.data(joined(watch.text(answers, errors=errors)))
         return
     for name, one in answers.items():
         outcome = {"error": one.message} if isinstance(one, GdsError) else one
@@ -211,8 +210,7 @@ def topology(
     assert fleet is not None, "without saved evidence, it has a default"
     intent = load_fleet(fleet, TRUSTED)
     names = selection.select(limit, list(intent.hosts), fleet)
-    with console.step(f"Asking {hostnames.words(names)}"):
-        facts = ask_facts(intent, fleet, names, timeout=timeout, progress=console.say_each(len(names)))
+    facts = ask_facts(intent, fleet, names, timeout=timeout)
     shapes, errors = reply_schema.judge_each(facts, require_topology)
     if golden == "write":
         options.raise_last(errors, fleet)

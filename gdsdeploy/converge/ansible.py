@@ -32,6 +32,7 @@ from gdsdeploy.fleetfile.ansible_inventory import PYTHON, configured
 from gdsdeploy.host.apply.model import Change
 from gdsdeploy.host.io import jsontext
 from gdsdeploy.host.io.wording import line, quoted
+from gdsdeploy.report import model
 from gdsdeploy.ssh.endpoint import TAIL_WIDTH, WORDS
 
 Say = Callable[[str], None]
@@ -266,7 +267,7 @@ def play(
 class _Event(BaseModel):
     """A line of callbacks/gds_events.py."""
 
-    event: Literal["play", "long", "result", "recap"]
+    event: Literal["play", "long", "build", "result", "recap"]
     name: str = ""
     host: str = ""
     role: str = ""
@@ -275,7 +276,7 @@ class _Event(BaseModel):
     seconds: Annotated[float, Field(allow_inf_nan=False)] = 0.0
     changed: bool = False
     hosts: list[str] = []
-    #: JSON of a _HostPart
+    #: JSON of a _HostPart; of a build: what the host keeps in a file
     said: str = ""
 
 
@@ -313,6 +314,9 @@ def _event(text: str, mark: str, outcome: Outcome, says: tuple[Say, Say], log: P
         case "long":
             console.board.begin(event.host, f"{event.role}: {event.task}", ago=LONG)
             says[1](f"{place} …")
+        case "build":
+            words = model.build_words(event.said)
+            console.board.tell(event.host, lambda: words)
         case "recap":
             for name in outcome.hosts.keys() & event.hosts:
                 outcome.hosts[name].ended = True

@@ -30,7 +30,6 @@ from gdsdeploy.lock import releases
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.hostnames import grouped, words
 from gdsdeploy.model.lock import Lock
-from gdsdeploy.report import model
 from gdsdeploy.ssh import machines
 from gdsdeploy.ssh.endpoint import Answer
 from gdsdeploy.ssh.transport import ask
@@ -158,9 +157,8 @@ def _play(
 ) -> ProvisionRun:
     """Run the playbook on those of ``names`` that are neither satisfied nor refused."""
     identity = Identity.of(playbook)
-    first_lines = ((name, model.about(error.message.splitlines()[0], name)) for name, error in refused.items())
-    for why, hosts in grouped(first_lines).items():
-        progress(f"  {words(hosts)}: refused: {why}")
+    if refused:
+        progress(f"  {words(list(refused))}: refused")
     reachable = [name for name in names if name not in refused and name not in satisfied]
     work = paths.runs(fleet_path)
     # Each run has another log: a run of other hosts of the fleet may be under way.

@@ -11,8 +11,9 @@ import subprocess  # nosec B404 # started here and nowhere else
 import sys
 import threading
 import time
-from dataclasses import dataclass, replace
 from typing import IO, Any, Callable, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Tuple, Union
+
+from .data.late import dataclass, replace
 
 #: Bytes kept of each of stdout and stderr; the rest is read and dropped, so the program never blocks on a full pipe.
 OUTPUT_LIMIT = 16 * 1024 * 1024
@@ -78,16 +79,24 @@ def run(
     cwd: Optional[str] = None,
     input: Union[str, bytes, None] = None,  # noqa: A002 - the word subprocess uses
     inherited: Optional[Sequence[str]] = None,
+    each: Callable[[bytes], object] = len,
 ) -> Output:
     """Run ``argv`` for at most ``timeout`` seconds and return its output; a failure of the program raises nothing.
 
     ``env`` is added to this process's own environment; a value of None removes that variable.  ``inherited``: all that
     the program gets of the own environment.  ``LC_ALL`` is always C, and PATH as :func:`search_path` has it.  At the
-    time limit the program is killed with everything that it started (it gets a session of its own).
+    time limit the program is killed with everything that it started (it gets a session of its own).  ``each``
+    also takes what comes on stdout, while the program runs; an OSError of it changes nothing.
     """
     data = input.encode("utf-8") if isinstance(input, str) else input
     stdout: List[bytes] = []
-    stdin, target = subprocess.DEVNULL if data is None else subprocess.PIPE, _Target(OUTPUT_LIMIT, stdout.append)
+    stdin = subprocess.DEVNULL if data is None else subprocess.PIPE
+
+    def keep(chunk: bytes) -> None:
+        stdout.append(chunk)
+        each(chunk)
+
+    target = _Target(OUTPUT_LIMIT, keep)
     if inherited is not None:
         env = {**{name: None for name in os.environ if name not in inherited}, **(env or {})}
     output = _run(argv, timeout, env, cwd, stdin, data, target)

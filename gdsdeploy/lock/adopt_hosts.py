@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +15,7 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.ssh.endpoint import TIMEOUT, Answer, refusal
 from gdsdeploy.ssh.reply_schema import Name, Plain, Shape, Version, parse_reply
-from gdsdeploy.ssh.transport import ask
+from gdsdeploy.ssh.transport import ask_all
 
 #: Packages of one host.
 _MANY = 100_000
@@ -31,15 +31,12 @@ class _Reply(Shape):
     packages: Annotated[dict[Name, _Package], Field(max_length=_MANY)]
 
 
-def ask_pieces(
-    fleet: Fleet, path: Path, names: Sequence[str], *, timeout: float = TIMEOUT, progress: Callable[[str], None]
-) -> Pieces:
+def ask_pieces(fleet: Fleet, path: Path, names: Sequence[str], *, timeout: float = TIMEOUT) -> Pieces:
     """Ask all hosts at the same time.  timeout: seconds for each.
 
     Raises the first error of a host that didn't answer, HostUnfit for one of another system than its profile's, and
     what ssh.ask raises.
     """
-    outcomes: dict[str, Mapping[str, str] | GdsError] = {}
 
     def judge(answer: Answer) -> Mapping[str, str]:
         document = answer.require_document()
@@ -48,10 +45,7 @@ def ask_pieces(
             raise refusal(answer.host, error)
         return _pieces(fleet, answer.host, parse_reply(answer.host, "packages", _Reply, document))
 
-    for answer, outcome in ask(fleet, path, names, ["packages", "--json"], judge, timeout=timeout):
-        outcomes[answer.host] = outcome
-        failed = isinstance(outcome, GdsError)
-        progress(f"  ✗ {outcome}" if failed else f"  ✓ {answer.host} ({answer.seconds:.1f} s)")
+    outcomes = ask_all(fleet, path, names, ["packages", "--json"], judge, timeout=timeout)
     of_hosts: dict[str, Mapping[str, str]] = {}
     for name in names:
         result = outcomes[name]

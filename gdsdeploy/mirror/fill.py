@@ -428,7 +428,7 @@ def mirror(
     dependencies: bool = True,
     keyrings: Sequence[Path] = (),
     jobs: int = 4,
-    step: Callable[[str], AbstractContextManager[None]],
+    step: Callable[[str], AbstractContextManager[object]],
     progress: Callable[[str], None],
 ) -> Mirrored:
     """Write a mirror of ``lock`` to ``folder``, signed with the user's secret key ``fingerprint``.

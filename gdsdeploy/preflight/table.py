@@ -89,8 +89,9 @@ def _cell(
     if earlier is not None:
         return Cell(candidate, earlier, is_earlier=True)
     layers = trial.layers(target, platform, universe, fetcher)
-    with console.step(f"Trying {candidate.label}"):
-        new = trial.trial(candidate, layers)
+    with console.step(f"Trying {candidate.label}") as step:
+        new = trial.trial(candidate, layers, step)
+        step.failure = "" if new.ok else "failed" if new.failed else "undecided"
     if new.builds is not Answer.UNKNOWN:
         record.keep(new)
     return Cell(candidate, new, is_earlier=False)

@@ -22,11 +22,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
 from gdsdeploy import __version__, console, paths, run
+from gdsdeploy.board import build_progress
 from gdsdeploy.errors import GdsError, LockStale, NoSolution
 from gdsdeploy.files import folders
 from gdsdeploy.host.errors import StubError, UnbuildableError
@@ -436,7 +438,7 @@ def _is_locked(locked: Target, choice: tuple[Option, Option, Option]) -> bool:
 
 #: All of the driver's modules, where their common build fails.
 DRIVER = "driver"
-_PROGRAM = "gdsdeploy-host.pyz"
+_PROGRAM, _PROGRESS = "gdsdeploy-host.pyz", "progress"
 
 
 def require_machine(target: Target) -> None:
@@ -448,12 +450,16 @@ def require_machine(target: Target) -> None:
         )
 
 
-def trial(candidate: StackCandidate, layers: Sequence[str]) -> PreflightRecord:
-    """Build and audit ``candidate`` in a root of ``layers``; keep the build logs.  Raises what the root raises."""
+def trial(candidate: StackCandidate, layers: Sequence[str], step: console.Step) -> PreflightRecord:
+    """Build and audit ``candidate`` in a root of ``layers``; keep the build logs.  Raises what the root raises.
+
+    step: shows what the build is at.
+    """
     target = candidate.target
     assert target is not None
     begun = time.monotonic()
     with throwaway_root(layers) as throwaway:
+        step.detail = partial(build_progress, throwaway.build / _PROGRESS)
         report = _build(throwaway, target)
         modules = [module for outcome in report["modules"] for module in modules_of(outcome)]
         if all(module.builds is Answer.YES for module in modules):
@@ -486,7 +492,7 @@ def _build(throwaway: Root, target: Target) -> dict[str, Any]:
     if target.nvidia_fs is not None:
         modules.append("nvidia-fs")
         options += ["--source", target.nvidia_fs.source_tree]
-    words = ["build", *modules, *options, "--output", "/build/modules/"]
+    words = ["build", *modules, *options, "--output", "/build/modules/", "--progress", f"/build/{_PROGRESS}"]
     done = _kmod(throwaway, target, words, doing="build", ok=range(256))
     if not done.stdout.lstrip().startswith("{"):
         lines = [line for line in done.stderr.splitlines() if line.strip()]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -89,6 +89,12 @@ def errors_alike(failures: Mapping[str, GdsError]) -> list[GdsError]:
     return together
 
 
+def failures_in(outcomes: Mapping[str, object]) -> str:
+    """``2 of 3 hosts failed``, by the errors among the outcomes; empty: none did."""
+    failed = sum(isinstance(outcome, GdsError) for outcome in outcomes.values())
+    return f"{failed} of {count(len(outcomes), 'host')} failed" if failed else ""
+
+
 def cell(hosts: Sequence[str], *, whole: bool = False) -> str:
     """``gpu1``, or ``gpu[1-3] (3)``, for a column of a table."""
     names = hostnames.words(hosts, 0 if whole else CELL)
@@ -117,6 +123,19 @@ def cut(lines: Sequence[str], most: int, *, whole: bool = False, indent: str = "
 
 #: Activities in one line.
 FEW_ACTIVITIES: Final = 3
+#: What a host keeps in host/build/kbuild.PROGRESS.
+_BUILD: Final = re.compile(r"(nvidia(?:-(?:uvm|modeset|drm|peermem|fs))?) ([0-9]{1,6}) ([0-9]{1,6})\s*")
+
+
+def build_words(text: str) -> str:
+    """``compiling nvidia.ko, unit 212 of 640`` for a line of a build's progress; empty for any other text."""
+    match = _BUILD.fullmatch(text)
+    if match is None:
+        return ""
+    module, number, total = match[1], int(match[2]), int(match[3])
+    if not number:
+        return f"probing the kernel's headers for {module}.ko"
+    return f"compiling {module}.ko, unit {number}" + (f" of {total}" if number <= total else "")
 
 
 @dataclass(frozen=True)
@@ -131,6 +150,8 @@ class Activity:
     usual: float | None = None
     #: whether its time says how long such work takes
     timed: bool = True
+    #: what it is at, within that work; empty: it isn't known
+    detail: Callable[[], str] = str
 
 
 def activity_lines(activities: Iterable[Activity], now: float, rows: int) -> list[str]:
@@ -152,13 +173,18 @@ def heartbeat(activities: Iterable[Activity], now: float) -> str:
 
 def _activity_words(activities: Iterable[Activity], now: float) -> tuple[list[str], list[str]]:
     ordered = sorted(activities, key=lambda each: each.since)
-    steps = [_activity_line(each.what, [each], now) for each in ordered if not each.host]
+    steps = [_activity_line(_step_words(each), [each], now) for each in ordered if not each.host]
     return steps, list(_activities_of_hosts([each for each in ordered if each.host], now))
+
+
+def _step_words(step: Activity) -> str:
+    detail = step.detail()
+    return f"{step.what}: {detail}," if detail else step.what
 
 
 def _activities_of_hosts(ordered: list[Activity], now: float) -> Iterator[str]:
     of = {each.host: each for each in ordered}
-    groups = grouped((each.host, each.what) for each in ordered)
+    groups = grouped((each.host, f"{detail}," if (detail := each.detail()) else each.what) for each in ordered)
     for what, hosts in sorted(groups.items(), key=lambda group: of[group[1][0]].since):
         yield _activity_line(f"{on(hosts)}: {what}", [of[host] for host in hosts], now)
 

@@ -72,8 +72,14 @@ class Watch:
         with self._lock:
             if self.status is None:
                 return []
-            now, latest = time.time(), dict(self._latest)
-            return words.lines(self.status, now=now, width=width, live=live, shown=shown, latest=latest, whole=whole)
+            return words.lines(
+                self.status, now=time.time(), width=width, live=live, shown=shown, latest=self._at(), whole=whole
+            )
+
+    def _at(self) -> dict[str, str]:
+        """Host → what it is at: the unit that its build compiles, else the last line of its step."""
+        details = {each.host: each.detail() for each in console.board.activities()}
+        return {**self._latest, **{host: detail for host, detail in details.items() if detail}}
 
     def _lines(self, columns: int, rows: int) -> Sequence[str]:
         return self.lines(width=columns, shown=min(words.SHOWN, max(2, (rows - _OTHER_ROWS) // 2)))
@@ -82,7 +88,7 @@ class Watch:
         with self._lock:
             if self.status is None or self.status.finished:
                 return ""
-            return words.heartbeat(self.status, now=time.time(), latest=dict(self._latest))
+            return words.heartbeat(self.status, now=time.time(), latest=self._at())
 
     def _feed(self, event: Event) -> None:
         with self._lock:

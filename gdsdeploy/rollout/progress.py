@@ -273,7 +273,9 @@ def _waves(status: Status, width: int) -> Iterator[str]:
 def _wave(status: Status, part: WaveState) -> str:
     ended = sum(bool(status.hosts[name].outcome) for name in part.wave.hosts)
     until = f" until {clock(part.until)}" if part.state == "soaking" else ""
-    return f"{SYMBOLS.get(part.state, '▸')} {part.wave.name} {ended}/{len(part.wave.hosts)}{until}"
+    failed = part.state == "closed" and any(status.hosts[name].outcome in FAILURES for name in part.wave.hosts)
+    mark = "✗" if failed else SYMBOLS.get(part.state, "▸")
+    return f"{mark} {part.wave.name} {ended}/{len(part.wave.hosts)}{until}"
 
 
 def _hosts(status: Status, since: float, shown: int, latest: Mapping[str, str]) -> Iterator[str]:

@@ -91,6 +91,7 @@ class _Command(Shape):
     seconds: Time = 0.0
     pattern: Raw = ""
     log: Whole = ""
+    asked_at: Plain = ""
     error: Raw = ""
 
 

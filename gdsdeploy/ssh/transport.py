@@ -45,6 +45,8 @@ from gdsdeploy.host.io import reading
 from gdsdeploy.host.io.atomic import exposure
 from gdsdeploy.host.io.wording import line
 from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.hostnames import words
+from gdsdeploy.report.model import failures_in
 from gdsdeploy.run import Dialled, dial
 from gdsdeploy.ssh import endpoint, machines, sshconfig
 from gdsdeploy.ssh.endpoint import Answer, Endpoint, Files, Installed, Output, document
@@ -663,6 +665,26 @@ def _on_board(names: Sequence[str], answers: Iterator[Answer]) -> Iterator[Answe
     finally:
         for name in names:
             console.board.end(name)
+
+
+def answer_line(answer: Answer, outcome: object) -> str:
+    """One host's outcome as progress; the command that asks ends with its error, in words."""
+    return f"  {'✗' if isinstance(outcome, GdsError) else '✓'} {answer.host} ({answer.seconds:.1f} s)"
+
+
+def ask_all(
+    fleet: Fleet, fleet_path: Path, names: Sequence[str], argv: Sequence[str], judge: Callable[[Answer], T],
+    *, timeout: float, read_only: bool = False,
+) -> dict[str, T | GdsError]:  # fmt: skip
+    """Machine → result or error, in the order of ``names``; a step that shows each as it comes.  See ask."""
+    outcomes: dict[str, T | GdsError] = {}
+    say = console.say_each(len(names))
+    with console.step(f"Asking {words(names)}") as step:
+        for answer, outcome in ask(fleet, fleet_path, names, argv, judge, timeout=timeout, read_only=read_only):
+            outcomes[answer.host] = outcome
+            say(answer_line(answer, outcome))
+        step.failure = failures_in(outcomes)
+    return {name: outcomes[name] for name in names}
 
 
 def judged(judge: Callable[[Answer], T], answer: Answer) -> T | GdsError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,12 +24,12 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.paths import DEFAULT_FLEET
 from gdsdeploy.ssh import reply_schema
 from gdsdeploy.ssh.endpoint import TIMEOUT
-from gdsdeploy.ssh.transport import ask
+from gdsdeploy.ssh.transport import ask, ask_all
 
 
 def facts_of_this_machine(mount: str) -> HostFacts:
     """Collect the evidence here, also about ``mount`` unless it's empty."""
-    return facts_from(evidence.collect(replace(evidence.NOTHING, mounts=(mount,) if mount else ())))
+    return facts_from(evidence.collect(replace(evidence.NOTHING, mounts=(mount,) if mount else (), fresh=True)))
 
 
 def facts_of_host(
@@ -45,7 +45,7 @@ def facts_of_host(
         raise FleetInvalid(words, hint=hint)
     fleet = load_fleet(fleet_file, mode)
     require_host(name, fleet.hosts, fleet_file)
-    argv = ["evidence", "--json", *(["--mount", mount] if mount else [])]
+    argv = ["evidence", "--json", *(["--mount", mount] if mount else ["--fresh"])]
     ((_, facts),) = ask(fleet, fleet_file, [name], argv, reply_schema.facts_of_reply, timeout=timeout, read_only=True)
     if isinstance(facts, GdsError):
         raise facts
@@ -66,7 +66,6 @@ def ask_facts(
     names: Sequence[str],
     *,
     timeout: float = TIMEOUT,
-    progress: Callable[[str], None],
     sources: bool = False,
 ) -> dict[str, HostFacts | GdsError]:
     """The facts of each host, in the order of ``names``, or why it gave none.
@@ -74,14 +73,8 @@ def ask_facts(
     timeout: seconds for each host.  sources: whether the evidence also has the package repositories of the host.
     """
     argv = ["evidence", "--json", *(["--sources"] if sources else [])]
-    outcomes: dict[str, HostFacts | GdsError] = {}
-    for answer, outcome in ask(
-        fleet, fleet_file, names, argv, reply_schema.facts_of_reply, timeout=timeout, read_only=not sources
-    ):
-        outcomes[answer.host] = outcome
-        failed = isinstance(outcome, GdsError)
-        progress(f"  ✗ {answer.host}: {outcome}" if failed else f"  ✓ {answer.host} ({answer.seconds:.1f} s)")
-    return {name: outcomes[name] for name in names}
+    judge = reply_schema.facts_of_reply
+    return ask_all(fleet, fleet_file, names, argv, judge, timeout=timeout, read_only=not sources)
 
 
 def require_topology(name: str, facts: HostFacts | GdsError) -> Topology:

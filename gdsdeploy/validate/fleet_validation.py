@@ -127,6 +127,8 @@ class ValidateOptions:
     day: str = ""
     #: whether mounts for which the fleet has a threshold under load are read from; never from a bundle or a record
     load: bool = False
+    #: whether libcufile is opened also where nothing has changed since its last answer
+    fresh: bool = False
 
     def today(self) -> str:
         return self.day or waiver.today()
@@ -169,7 +171,7 @@ def validate(
 
         return reply_schema.judge_reply(answer, "evidence", reply_schema.Evidence, report)
 
-    argv = (*EVIDENCE, *(["--load"] if options.load else []))
+    argv = (*EVIDENCE, *(["--load"] if options.load else []), *(["--fresh"] if options.fresh else []))
     stdin = {} if since_boot else {name: each.to_json().encode() for name, each in expected.items()}
     program = GATE_FILES if since_boot else None
     if options.load:

@@ -51,11 +51,11 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.hostnames import grouped, words
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.report import formats
-from gdsdeploy.report.model import HostReport, Report, Trouble, trouble_from
+from gdsdeploy.report.model import HostReport, Report, Trouble, failures_in, trouble_from
 from gdsdeploy.ssh import reply_schema
 from gdsdeploy.ssh.endpoint import TIMEOUT
 from gdsdeploy.ssh.reply_schema import evidence_errors
-from gdsdeploy.ssh.transport import ask
+from gdsdeploy.ssh.transport import answer_line, ask
 from gdsdeploy.validate import fleet_validation
 from gdsdeploy.validate.fleet_validation import (
     ValidateOptions,
@@ -306,10 +306,11 @@ def pack_fleet(
     hide_names: bool = False,
     timeout: float = TIMEOUT,
     progress: Callable[[str], None],
+    step: console.Step,
 ) -> tuple[bytes, Mapping[str, int]]:
     """The archive of a support bundle, and kind → how many different things of it were replaced.
 
-    timeout: seconds for each host; one that cannot be asked is in the bundle with the reason.
+    timeout: seconds for each host; one that cannot be asked is in the bundle with the reason, and fails ``step``.
     Raises GdsError for more than a bundle can have, where possible before a host is asked.
     """
     if len(names) > MOST:
@@ -347,7 +348,8 @@ def pack_fleet(
         )
         learn_host(redactor, host, hide_names=hide_names)
         hosts[name] = host
-        progress(f"  {name}: {'no evidence' if answer.error else 'evidence'} ({answer.seconds:.1f} s)")
+        progress(answer_line(answer, evidence))
+    step.failure = failures_in({name: host.trouble and GdsError("") for name, host in hosts.items()})
     ordered = Bundle(fleet_path.name, lock.digest, when, hosts, text_of)
     redacted = redact_bundle(ordered, redactor)
     if kept := redactor.kept(HOST):

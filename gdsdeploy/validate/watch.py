@@ -132,10 +132,10 @@ def _with_words(document: dict[str, Any]) -> dict[str, Any]:
     return {**document, "processes": [explained(row) for row in document["processes"]]}
 
 
-def text(outcomes: dict[str, dict[str, Any] | GdsError], most: int = 0) -> list[str]:
+def text(outcomes: dict[str, dict[str, Any] | GdsError], most: int = 0, *, errors: bool = True) -> list[str]:
     """The table of all hosts, those processes first that bounce most, and what hosts couldn't say.
 
-    most: rows that are shown; 0: all.
+    most: rows that are shown; 0: all.  errors: whether to show why hosts didn't answer.
     """
     documents = {name: results for name, results in outcomes.items() if not isinstance(results, GdsError)}
     rows = [(name, row) for name, results in documents.items() for row in results["processes"]]
@@ -146,5 +146,5 @@ def text(outcomes: dict[str, dict[str, Any] | GdsError], most: int = 0) -> list[
         for name, results in documents.items()
         if results["incomplete"]
     ]
-    failed = {name: results for name, results in outcomes.items() if isinstance(results, GdsError)}
+    failed = {name: results for name, results in outcomes.items() if errors and isinstance(results, GdsError)}
     return [head, *lines(rows, most), *missing, *(f"✗ {error.message}" for error in model.errors_alike(failed))]

@@ -146,8 +146,9 @@ def accelerator(cache: Path, kernel: Path) -> str:
         boot = process.boot_id()
         if earlier.get("boot") == boot:
             return str(earlier["accelerator"])
-        with console.step("Trying KVM"):
+        with console.step("Trying KVM") as step:
             verdict = "kvm" if _kernel_trial(kernel) else "tcg"
+            step.failure = "" if verdict == "kvm" else "it doesn't work here"
         records.write_json(cache / "accelerator.json", {"boot": boot, "accelerator": verdict})
     return verdict
 

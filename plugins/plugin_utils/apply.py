@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import hashlib
 import json
 import os
 import shlex
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,10 @@ PACKED = Path(__file__).parents[2] / "gdsdeploy-host.pyz"
 VARIABLE = "GDSDEPLOY_HOST_PROGRAM"
 #: The program's answer follows this line; without it, Python didn't start.
 MARK = "\x1egdsdeploy\n"
+#: What a build on a host keeps while it lasts (host/build/kbuild.PROGRESS), and the seconds between two looks at it.
+BUILD, LOOK = "/run/gdsdeploy/build", 3.0
+#: Variable with what events of ``gdsdeploy provision`` begin with; see callbacks/gds_events.py.
+EVENTS = "GDSDEPLOY_EVENTS"
 #: Lines of a failed program's output in an error.
 TAIL = 12
 
@@ -98,7 +105,8 @@ class ProgramAction(ActionBase):  # type: ignore[misc]
         # Commands get the task's environment from their action, as a proxy for apt and dnf.
         start = self._compute_environment_string() + " " + hostapp.start(shlex.quote(self._interpreter()))
         sent = hostapp.sent(_program(), words, json.dumps(document).encode(), MARK.encode())
-        done = self._low_level_execute_command(start.strip(), sudoable=True, in_data=sent)
+        with self._watching():
+            done = self._low_level_execute_command(start.strip(), sudoable=True, in_data=sent)
         _, mark, output = done["stdout"].partition(MARK)
         if not mark:
             message = f"the host program can't start: no Python 3.9 or newer: {_tail(done)}"
@@ -114,6 +122,32 @@ class ProgramAction(ActionBase):  # type: ignore[misc]
         for text in [*answer.get("notes", []), *(f"can't tell what would change: {text}" for text in unknown)]:
             self.warn(text)
         return answer
+
+    @contextlib.contextmanager
+    def _watching(self) -> Iterator[None]:
+        """Tell ``gdsdeploy provision`` what a build on the host is at, while the block waits for the host."""
+        ended = threading.Event()
+        builds = self._templar.template(self.variables.get("gds_modules_source") or "") == "build"
+        if builds and not self.checks and os.environ.get(EVENTS):
+            threading.Thread(target=self._watch, args=(ended, copy.copy(self._connection)), daemon=True).start()
+        try:
+            yield
+        finally:
+            ended.set()
+
+    def _watch(self, ended: threading.Event, connection: Any) -> None:
+        # What a build left that was killed doesn't change.
+        earlier: bytes | None = None
+        while not ended.wait(LOOK):
+            try:
+                status, output, _ = connection.exec_command(f"cat {BUILD}", sudoable=False)
+            except (AnsibleError, OSError):
+                return
+            line = output[:64] if status == 0 else b""
+            if line != earlier is not None and not ended.is_set():
+                event = {"event": "build", "host": self.host, "said": line.decode("ascii", "replace")}
+                display.display(f"\x1e{os.environ[EVENTS]}{json.dumps(event)}")
+            earlier = line
 
     def _require_standard_input(self) -> None:
         become = self._connection.become

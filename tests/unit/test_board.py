@@ -114,6 +114,32 @@ def test_a_state_folder_that_cannot_be_written_costs_only_the_times(monkeypatch:
     assert paths.state() == Path("/proc/none")
 
 
+def test_only_a_step_that_succeeded_has_a_tick(capsys: pytest.CaptureFixture[str]) -> None:
+    with console.step("Asking gpu1"):
+        pass
+    with console.step("Asking gpu2") as step:
+        step.failure = "1 of 1 host failed"
+    with pytest.raises(KeyboardInterrupt), console.step("Asking gpu3"):
+        raise KeyboardInterrupt
+    lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("‣")]
+    assert lines == ["  ✓ Asking gpu1 (0 s)", "  ✗ Asking gpu2: 1 of 1 host failed (0 s)", "  ✗ Asking gpu3 (0 s)"]
+
+
+def test_work_shows_what_it_is_at(clock: Clock) -> None:
+    board = Board(clock)
+    with board.step("Trying kernel 6.12", lambda: "compiling nvidia.ko, unit 2 of 64"):
+        board.begin("build1", "gds_modules: Install the sources and tools", ago=5.0)
+        board.tell("build1", lambda: "compiling nvidia-fs.ko, unit 7")
+        board.tell("gpu1", lambda: "nothing")
+        clock.now += 60.0
+        assert model.activity_lines(board.activities(), clock(), 9) == [
+            "‣ Trying kernel 6.12: compiling nvidia.ko, unit 2 of 64, for 60 s",
+            "    build1: compiling nvidia-fs.ko, unit 7, for 65 s",
+        ]
+        board.end("build1")
+    assert load_durations().keys() == {"Trying kernel 6.12", "gds_modules: Install the sources and tools"}
+
+
 def test_many_hosts_have_no_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     console.say_each(console.FEW)("a line")
     console.say_each(console.FEW + 1)("no line")

@@ -32,7 +32,10 @@ MOST = 2 * 1024 * 1024
 
 
 class CallbackModule(CallbackBase):  # type: ignore[misc]
-    """Turns Ansible's callbacks into events: play, long (a task that takes its time), result, recap (of what ended)."""
+    """Turns Ansible's callbacks into events: play, long (a task that takes its time), result, recap (of what ended).
+
+    The event build is of plugin_utils/apply.py.
+    """
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "aggregate"

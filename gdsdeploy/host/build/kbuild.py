@@ -12,15 +12,14 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-import re
 import shutil
 import tempfile
-from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type
 
 from .. import process
 from ..audit.audit import Result, audit
+from ..data.late import dataclass, field, re
 from ..errors import BuildError, ElfError, HostError, KernelError, SymversError, UnbuildableError, failing
 from ..io import atomic
 from ..kmod import driver as drivers
@@ -65,6 +64,11 @@ AGAIN = "the sources weren't judged: this build is tried again when it is next a
 _ENDS: Dict[str, Type[BuildError]] = {"error: ": UnbuildableError, "trouble: ": BuildError}
 _HINT = "hint: "
 _TAIL = 1 << 16
+#: What make is at, for programs that wait for a build on this host: ``nvidia 212 640``, a module, its units so far, and
+#: all of them or 0.  The file is there while make runs.
+PROGRESS = "/run/gdsdeploy/build"
+#: kbuild's line about a unit, with its folder; what modpost generates isn't in the sources' lists.
+_UNIT = re.compile(rb"^ +C(?:C|XX) \[M\] +(?:(?:\S*/)?([\w-]+)/)?[\w-][\w.-]*(?<!\.mod)\.o$")
 #: The name of the empty module.
 EMPTY = "probe"
 _PROBE = '#include <linux/module.h>\nMODULE_LICENSE("GPL");\nMODULE_DESCRIPTION("probe");\n'
@@ -73,8 +77,10 @@ _PROBE = '#include <linux/module.h>\nMODULE_LICENSE("GPL");\nMODULE_DESCRIPTION(
 class Log:
     """A build's log file; every program's command line and output is appended."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str, progress: str = "") -> None:
+        self.path, self._progress = path, progress
+        #: of the next step: module → how many units it has, or 0; empty: it compiles nothing that is worth a count
+        self.units: Mapping[str, int] = {}
         self._killed = _out_of_memory()
         with failing(BuildError, f"cannot write the build log {path}"), os.fdopen(self._descriptor(), "w") as log:
             log.truncate()
@@ -95,7 +101,9 @@ class Log:
 
     def run(self, argv: Sequence[str], cwd: str, env: Optional[Mapping[str, str]] = None) -> process.Output:
         """Run a step of the build in ``cwd``, with ``env`` and INHERITED as its environment."""
-        done = process.run(argv, TIMEOUT, env, cwd, inherited=INHERITED)
+        units, self.units = self.units, {}
+        with _counting(self._progress, units) as each:
+            done = process.run(argv, TIMEOUT, env, cwd, inherited=INHERITED, each=each)
         self.note(f"$ cd {cwd} && {' '.join(argv)}\n{done.stdout}{done.stderr}[exit status {done.status}]")
         return done
 
@@ -116,6 +124,49 @@ class Log:
             return "the kernel has killed a process for lack of memory meanwhile"
         full = [place for place in (folder, tempfile.gettempdir()) if shutil.disk_usage(place).free < _FULL]
         return f"no space left in {full[0]}" if full else ""
+
+
+@contextlib.contextmanager
+def _counting(path: str, units: Mapping[str, int]) -> Iterator[Callable[[bytes], object]]:
+    """What takes make's output, and keeps in the file ``path`` which unit it is at; see PROGRESS."""
+    try:
+        descriptor = atomic.open_descriptor(path, os.O_WRONLY, 0o644) if path and units else -1
+    except OSError:
+        # Users may build, too; what is built is the same.
+        descriptor = -1
+    if descriptor < 0:
+        yield len
+        return
+    name, counts, rest = next(iter(units)), dict.fromkeys(units, 0), b""
+
+    def take(chunk: bytes) -> None:
+        nonlocal name, rest
+        *lines, rest = (rest + chunk).split(b"\n")
+        for unit in filter(None, map(_UNIT.match, lines)):
+            folder = (unit[1] or b"").decode()
+            name = folder if folder in units else name
+            counts[name] += 1
+        # A reader gets the old line or the new one, as they are equally long.
+        os.pwrite(descriptor, f"{name} {counts[name]} {units[name]}".ljust(63).encode() + b"\n", 0)
+
+    try:
+        with contextlib.suppress(OSError):
+            take(b"")
+        yield take
+    finally:
+        os.close(descriptor)
+        with contextlib.suppress(OSError):
+            atomic.remove(path)
+
+
+def units_of(folder: str, names: Sequence[str]) -> Dict[str, int]:
+    """Each module of the driver's tree ``folder`` → how many units the lists of its sources have."""
+    counts = {}
+    for name in names:
+        lists = [each for end in ("Kbuild", "mk") for each in glob.glob(f"{glob.escape(folder)}/{name}/*.{end}")]
+        text = "\n".join(read_text("/", each) for each in lists)
+        counts[name] = len(set(re.findall(rf"\b{name}/[\w./-]+\.c(?:c|pp)?\b", text)))
+    return counts
 
 
 def _out_of_memory() -> str:
@@ -280,6 +331,8 @@ class BuildRequest:
     ahead: bool = False
     #: nvidia-peermem: ``required``, ``optional`` (left out where it would be a stub) or ``stub`` (DKMS needs the file)
     peermem: str = "optional"
+    #: a file; see PROGRESS
+    progress: str = ""
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ import re
 import shutil
 import tempfile
 import time
-from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
+from ..data.late import dataclass, field
 from ..errors import BuildError, HostError, KernelError, StubError, TreeError, UnbuildableError, failing
 from ..io import atomic
 from ..kmod.files import digest_files
@@ -43,6 +43,7 @@ from .kbuild import (
     place,
     provenance,
     record,
+    units_of,
     without_debug_information,
 )
 
@@ -172,6 +173,7 @@ def source_version(source: str) -> str:
 def _configure(context: BuildContext, log: Log, folder: str) -> None:
     """Run the source's own probes for the target kernel; their answers go to config-host.h."""
     release = context.request.kernel.release
+    log.units = _units(folder)
     done = log.run(["bash", "./configure", release], folder, {"KVER": release})
     answers = re.findall(r"^[Cc]hecking .*?(yes|no)$", done.stdout, re.MULTILINE)
     if done.status != 0 or "yes" not in answers:
@@ -201,7 +203,12 @@ def _compile(request: BuildRequest, log: Log, folder: str, symvers: str) -> Outp
     ]
     env = {"KCPPFLAGS": flags, "CONFIG_NVFS_BATCH_SUPPORT": "y", "CONFIG_NVFS_STATS": "y"}
     env.update(without_debug_information(request.kernel))
+    log.units = _units(folder)
     return make_modules(log, request.kernel, folder, settings, request.jobs, env)
+
+
+def _units(folder: str) -> Dict[str, int]:
+    return {"nvidia-fs": sum(name.endswith(".c") for name in os.listdir(folder))}
 
 
 NAME = "nvidia-peermem"
@@ -269,6 +276,7 @@ def build_driver(context: BuildContext, output: str, log: Log) -> List[Built]:
     argv = ["make", f"-j{max(request.jobs, 1)}", "modules", "KERNEL_UNAME=" + request.kernel.release]
     argv += ["NV_KERNEL_MODULES=" + " ".join(names), "NV_EXCLUDE_KERNEL_MODULES="]
     argv += [*ofed_settings(context, folder, ofed), *request.variables]
+    log.units = units_of(folder, names)
     done = log.run(argv, folder, {"IGNORE_CC_MISMATCH": "1", **without_debug_information(request.kernel)})
     files = [os.path.join(folder, name + ".ko") for name in names]
     missing = [os.path.basename(file) for file in files if not os.path.isfile(file)]
@@ -383,7 +391,7 @@ def build(request: BuildRequest, modules: Sequence[str], source: str, output: st
             place = os.path.join(output, name + ("" if name == "driver" else ".ko")) if folder else output
             path = os.path.abspath(log or (place.rsplit(".ko", 1)[0] if folder else place) + ".log")
             if path not in logs:
-                logs[path] = Log(path)
+                logs[path] = Log(path, request.progress)
             outcomes.append(_build_one(context, name, source, output if name == "driver" else place, logs[path]))
         tree = context.ofed.tree if names != ["nvidia-fs"] else None
     finally:

@@ -18,7 +18,7 @@ from ..archive import pack
 from ..archive.provenance import Builder, Origin, own_key
 from ..audit.audit import Result, audit, file_of, has_errors, is_file, is_undecided, stack_files
 from ..build import dkms
-from ..build.kbuild import BuildRequest
+from ..build.kbuild import PROGRESS, BuildRequest
 from ..build.run import MODULES, Report, build
 from ..errors import BuildError, HostError, failing, guarded
 from ..io import atomic
@@ -152,6 +152,7 @@ examples:
     option("--log", default="", metavar="FILE", help="one log for everything; its folder is created"),
     option("--kept", default="", metavar="NAME", help="if it fails, put back what DKMS had as NAME"),
     option("--verbose", action="store_true", help="print the build log, whatever the outcome"),
+    option("--progress", default=PROGRESS, metavar="FILE", help=argparse.SUPPRESS),
     epilog=_BUILD_EXAMPLES,
 )
 def _build(arguments: argparse.Namespace) -> int:
@@ -207,7 +208,9 @@ def _report(arguments: argparse.Namespace, modules: List[str], variables: List[s
         chosen = files.select(files.find_trees(), version, flavour or "open")
     # The cores that this process may use.
     jobs = arguments.jobs or len(os.sched_getaffinity(0))
-    request = BuildRequest(Kernel(arguments.kernel), chosen, jobs, variables, arguments.ahead, arguments.peermem)
+    request = BuildRequest(
+        Kernel(arguments.kernel), chosen, jobs, variables, arguments.ahead, arguments.peermem, arguments.progress
+    )
     if arguments.log:
         with failing(BuildError, f"cannot make the folder of {arguments.log}"):
             atomic.make_folder(os.path.dirname(os.path.abspath(arguments.log)))

@@ -38,7 +38,7 @@ def matching(pattern: Union[str, Pattern[str]], words: str) -> Callable[[str], s
     """The type of an option that ``pattern`` matches as a whole; words: what is said of any other text."""
 
     def parse(text: str) -> str:
-        if not re.fullmatch(pattern, text):
+        if not (re.compile(pattern) if isinstance(pattern, str) else pattern).fullmatch(text):
             raise argparse.ArgumentTypeError(f"{text!r} {words}")
         return text
 

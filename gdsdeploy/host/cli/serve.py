@@ -10,13 +10,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-import re
 import signal
 import sys
-from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from .. import trail
+from ..data.late import dataclass, field, re
 from ..errors import DesiredError, HostError, UsageError, failing
 from ..io import jsontext
 from ..io.mounts import Mounts
@@ -188,6 +187,6 @@ def _unanswered(words: str) -> RefusedError:
 
 #: Verb → options that a request may give, with what checks their value; None: they have none.
 _QUESTIONS: Mapping[str, Dict[str, Optional[Callable[[str], Any]]]] = {
-    "evidence": {"--json": None, "--expectation": str, "--mount": _mount_point, "--trail": None},
+    "evidence": {"--json": None, "--expectation": str, "--mount": _mount_point, "--trail": None, "--fresh": None},
     "watch": {"--json": None, "--once": None, "--every": interval, "--job": job},
 }

@@ -10,15 +10,16 @@ import contextlib
 import json
 import os
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Dict, Optional
 
 from .. import trail
+from ..data.late import replace
 from ..errors import UsageError
 from ..paths import EXPECTATION
 from .parsers import FAILED, OK, PROGRAM, UNDECIDED, option
 
 if TYPE_CHECKING:
+    from ..evidence import EvidenceRequest
     from ..model.expectation import Expectation
 
 _JSON = option("--json", action="store_true", help="print one JSON object (only validate prints anything else)")
@@ -32,6 +33,9 @@ _LOAD = option(
     "--load",
     action="store_true",
     help="also read from mounts whose expectation has a rate under load; takes some seconds each",
+)
+_FRESH = option(
+    "--fresh", action="store_true", help="open libcufile also where nothing has changed since its last answer"
 )
 
 
@@ -62,12 +66,16 @@ def _hello(_arguments: argparse.Namespace) -> int:
     ),
     option("--trail", action="store_true", help="also collect the end of the audit trail"),
     _LOAD,
+    _FRESH,
     with_json=False,
 )
 def _evidence(arguments: argparse.Namespace) -> int:
+    from ..evidence import collect
+
     expectation = read_expectation(arguments.expectation)
     if arguments.mount is None:
-        _print(_collect(expectation, arguments.load, sources=arguments.sources, end=arguments.trail))
+        request = _request(expectation, arguments.load, arguments.fresh)
+        _print(collect(replace(request, sources=arguments.sources, trail=arguments.trail)))
     elif arguments.load:
         raise UsageError("--load reads from the mounts of the expectation; it does not go with --mount")
     else:
@@ -91,6 +99,7 @@ def _facts(arguments: argparse.Namespace) -> int:
     _EXPECTATION,
     _SAVED,
     _LOAD,
+    _FRESH,
     option("--with-evidence", action="store_true", help="put the evidence into the JSON object"),
     with_json=False,
 )
@@ -100,7 +109,7 @@ def _validate(arguments: argparse.Namespace) -> int:
     from ..model.finding import worst
 
     own = read_expectation(arguments.expectation, needed=True)
-    evidence = _document(arguments.evidence, own, load=arguments.load)
+    evidence = _document(arguments.evidence, own, arguments.load, arguments.fresh)
     host_facts, expectation = facts.facts_from(evidence), own or NoExpectation()
     findings = checks.run(host_facts, expectation)
     if arguments.json:
@@ -120,13 +129,17 @@ def status_of(verdict: str) -> int:
     return OK if verdict == PASS else FAILED if verdict == FAIL else UNDECIDED
 
 
-def _document(path: Optional[str], expectation: Optional[Expectation], load: bool = False) -> Any:
+def _document(path: Optional[str], expectation: Optional[Expectation], load: bool = False, fresh: bool = False) -> Any:
     if load and expectation is None:
         raise UsageError(f"--load reads from the mounts of an expectation, and there is no {EXPECTATION}")
     if path is None:
-        return _collect(expectation, load)
+        from ..evidence import collect
+
+        return collect(_request(expectation, load, fresh))
     if load:
         raise UsageError("--load reads from mounts now; it does not go with --evidence, which was collected before")
+    if fresh:
+        raise UsageError("--fresh opens libcufile now; it does not go with --evidence, which was collected before")
     return read_evidence(path)
 
 
@@ -140,17 +153,17 @@ def read_evidence(path: str) -> Dict[str, Any]:
         raise UsageError(error.message + (f"\n{error.hint}" if error.hint else "")) from None
 
 
-def _collect(expectation: Optional[Expectation], load: bool = False, sources: bool = False, end: bool = False) -> Any:
-    from ..evidence import NOTHING, collect, request_for
+def _request(expectation: Optional[Expectation], load: bool, fresh: bool) -> EvidenceRequest:
+    from ..evidence import NOTHING, request_for
 
-    return collect(replace(request_for(expectation, load) if expectation else NOTHING, sources=sources, trail=end))
+    return replace(request_for(expectation, load) if expectation else NOTHING, fresh=fresh)
 
 
 def collect_evidence(mount: Optional[str], expectation: Optional[Expectation]) -> Any:
-    """The evidence of this host, with that about ``mount``; no scratch file is made for it."""
-    from ..evidence import NOTHING, collect, request_for
+    """The evidence of this host, with that about ``mount``, collected now; no scratch file is made for it."""
+    from ..evidence import collect
 
-    scope = replace(request_for(expectation), scratch=()) if expectation else NOTHING
+    scope = replace(_request(expectation, load=False, fresh=True), scratch=())
     return collect(replace(scope, mounts=(*scope.mounts, mount)) if mount else scope)
 
 

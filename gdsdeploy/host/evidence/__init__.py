@@ -13,7 +13,8 @@ The document (version 1)::
     links     path → target as written; of the driver's libraries, where the links end | {"error"}
     listings  folder or pattern → sorted names | {"error"}
     excerpts  path → {"pattern", "lines"} | {"error"}: the matching lines of a file too large to keep
-    commands  name → {argv, status, stdout, stderr, seconds, [pattern], [log]}; status as in process.py
+    commands  name → {argv, status, stdout, stderr, seconds, [pattern], [log], [asked_at]}; status as in process.py;
+              asked_at, like collected_at: when it ran, where a later look may have kept it
     modules   path of a module file → what read_module found in it | {"error"}
     audits    running, next → {release, results: as audit/audit.py gives them} | {"error"}
     trees     folder of a driver's source → {version, flavour, dkms_name, digest} | {"error"}

@@ -9,17 +9,16 @@ import errno
 import fnmatch
 import gzip
 import os
-import re
 import signal
 import socket
 import sys
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import IO, Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from .. import process
+from ..data.late import dataclass, re
 from ..errors import HostError
 from ..io import cache
 from ..io.mounts import Mounts, mounts_in
@@ -45,6 +44,8 @@ class EvidenceRequest:
     sources: bool = False
     #: whether the end of the audit trail is collected
     trail: bool = False
+    #: whether libcufile is opened again where nothing has changed that its last answer depends on
+    fresh: bool = False
     #: what the modules are audited against
     expectation: Optional[Expectation] = None
 
@@ -88,6 +89,10 @@ SECTIONS = (
     "features", "opens", "odirect", "load", "insides", "acs", "ports", "vpd", "space", "configs",
     "processes", "dkms", "modulefiles", "owners", "excludes",
 )  # fmt: skip
+
+
+_OUTPUT = ("status", "stdout", "stderr", "truncated")
+_NO_MODULE = re.compile(r"mod(probe: FATAL|info: ERROR): Module \S+ not found(\.| in directory \S+)\n")
 
 
 class TimeLimitError(Exception):
@@ -227,17 +232,20 @@ class Recorder:
         cwd: Optional[str] = None,
         pattern: str = "",
         inputs: Optional[cache.Inputs] = None,
+        output: Optional[process.Output] = None,
     ) -> process.Output:
         """Run ``argv`` and record its output as ``name``; with ``pattern``, only the lines of stdout that match.
 
         inputs: all that decides about the output, if the program need not run again while it is the same.
+        output: what it would print, where that is known without it.
         """
         begin = time.monotonic()
 
         def run() -> process.Output:
             return process.run(list(argv), max(1.0, min(timeout, self._end - begin)), env=env, cwd=cwd)
 
-        output = run() if inputs is None else stored_run(name, argv, inputs, run)
+        if output is None:
+            output = run() if inputs is None else stored_run(name, argv, inputs, run)
         value: Dict[str, Any] = {
             "argv": list(argv),
             "status": output.status,
@@ -271,17 +279,21 @@ class Recorder:
 def stored_run(
     name: str, argv: Sequence[str], inputs: cache.Inputs, run: Callable[[], process.Output]
 ) -> process.Output:
-    """``run()``, or what it printed while all ``inputs`` were the same; a failure or a complaint isn't stored."""
+    """``run()``, or what it printed while all ``inputs`` were the same.
+
+    A failure or a complaint isn't stored, but kmod's that there is no such module: modules.dep says so.
+    """
     outputs: List[process.Output] = []
 
-    def read() -> Optional[str]:
+    def read() -> Optional[List[Any]]:
         outputs.append(run())
-        output = outputs[0]
-        return None if output.status != 0 or output.stderr or output.truncated else output.stdout
+        status, stdout, stderr, truncated = (getattr(outputs[0], name) for name in _OUTPUT)
+        settled = (status == 0 and not stderr) or (status == 1 and _NO_MODULE.fullmatch(stderr))
+        return [status, stdout, stderr] if settled and not truncated else None
 
     words = (*argv, "", *inputs.words)
-    stdout = cache.of("command " + name, inputs._replace(words=words), read)
-    return outputs[0] if outputs else process.Output(0, stdout, "")
+    stored = cache.of("command " + name, inputs._replace(words=words), read)
+    return outputs[0] if outputs else process.Output(*stored)
 
 
 def _bytes(path: str, limit: int) -> bytes:

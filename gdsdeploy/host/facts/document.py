@@ -13,17 +13,18 @@ Hosts of a fleet are alike: a text that one host had needs no second reading whe
 
 from __future__ import annotations
 
+import calendar
 import glob
 import io
 import os
 import posixpath
-import re
 import shlex
 import sys
-from dataclasses import dataclass
+import time
 from functools import lru_cache, partial
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Union
 
+from ..data.late import dataclass, re
 from ..errors import HostError
 from ..io import jsontext, reading
 from ..paths import CUFILE_CONTROL, CUFILE_OPEN, CUFILE_SONAME, GDSCHECK
@@ -37,6 +38,8 @@ READ = "could not be read"
 #: As in process.py.
 NOT_FOUND = 127
 TIMED_OUT = 124
+#: Times in a document: UTC.
+TIME = "%Y-%m-%dT%H:%M:%SZ"
 #: Programs whose record always has the log that they wrote, empty or not.
 OPENS = (CUFILE_OPEN, CUFILE_CONTROL)
 LOGGED = (*OPENS, GDSCHECK)
@@ -124,6 +127,15 @@ class Document:
         if "error" in value:
             raise UndecidedError("the output of {} is {}".format(name, value["error"]))
         return Ran(status, stdout, stderr, log)
+
+    def age(self, name: str) -> float:
+        """Seconds from a program's run to the collection of the document; 0 where it doesn't say more."""
+        times = [_get(self._section("commands").get(name), "asked_at"), self.value.get("collected_at")]
+        try:
+            asked, collected = (calendar.timegm(time.strptime(text, TIME)) for text in times)
+        except (TypeError, ValueError):
+            return 0.0
+        return max(0.0, collected - asked)
 
     def printed(self, name: str) -> str:
         """What was kept of a program's output, complete or not; it proves what it shows, and no absence."""

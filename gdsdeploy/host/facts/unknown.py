@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import copy
 import functools
-from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, TypeVar, Union, cast
 
+from ..data.late import dataclass
 from ..errors import UndecidedError as UndecidedError
 
 if TYPE_CHECKING:
@@ -134,6 +134,8 @@ def as_dict(value: Any) -> Any:
         shown = [name for name in vars(value) if name not in GIVEN and name[0] != "_"]
         shown += [name for kind in reversed(type(value).__mro__) for name in vars(kind) if _is_fact(value, name)]
         return {name: as_dict(known(functools.partial(getattr, value, name))) for name in shown}
+    from dataclasses import fields, is_dataclass
+
     if is_dataclass(value):
         return {entry.name: as_dict(getattr(value, entry.name)) for entry in fields(value) if entry.repr}
     if isinstance(value, Mapping):

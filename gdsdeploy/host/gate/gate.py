@@ -20,13 +20,12 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import time
 import traceback
 from collections import Counter
-from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
+from ..data.late import asdict, dataclass, field, re, replace
 from ..io import atomic
 from ..io.prometheus import Sample, folders, text
 from ..io.scontrol import SlurmError, node_name, scontrol
@@ -216,7 +215,8 @@ def _verdict(expectation: Expectation, settings: Settings) -> Dict[str, Any]:
     from .. import checks, facts
     from ..evidence import collect, request_for
 
-    host_facts = facts.facts_from(collect(request_for(expectation), total=settings.seconds))
+    request = replace(request_for(expectation), fresh=True)
+    host_facts = facts.facts_from(collect(request, total=settings.seconds))
     findings = apply(checks.run(host_facts, expectation), settings.waivers, today())
     document = checks.document(expectation, host_facts, findings)
     state, reason = decide(findings)

@@ -2,7 +2,7 @@
 
 It is a folder inside the program's own one in /run/gdsdeploy: root's, empty after a boot, and another program has
 another one (zipapp/bootstrap.py).  Without such a folder nothing is stored.  An entry counts while its inputs are the
-same.  Only what files hold is stored, never a verdict, an error, or anything of sysfs or the kernel's log.
+same.  What files hold is stored, and what NVIDIA's library answers to them; never a verdict or an error.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class Inputs(NamedTuple):
     words: Sequence[str] = ()
 
 
-def of(kind: str, inputs: Inputs, read: Callable[[], Any]) -> Any:
+def of(kind: str, inputs: Inputs, read: Callable[[], Any], fresh: bool = False) -> Any:
     """``read()``, a JSON value, or what it was while all ``inputs`` were the same.
 
-    None isn't stored.  Raises what ``read`` raises.
+    fresh: read in any case.  None isn't stored.  Raises what ``read`` raises.
     """
     # The digest of the words: /proc/modules alone has 20 KB.
     digest = hashlib.sha256("\0".join(inputs.words).encode("utf-8", "surrogateescape")).hexdigest()
@@ -56,15 +56,17 @@ def of(kind: str, inputs: Inputs, read: Callable[[], Any]) -> Any:
         identities = _identities(inputs.paths)
         return None if identities is None else [digest, identities]
 
-    return _kept(kind, "", now, read)
+    return _kept(kind, "", now, read, fresh)
 
 
-def _kept(kind: str, path: str, now: Callable[[], Optional[List[Any]]], read: Callable[[], Any]) -> Any:
+def _kept(
+    kind: str, path: str, now: Callable[[], Optional[List[Any]]], read: Callable[[], Any], fresh: bool = False
+) -> Any:
     """now: what decides about the value; None: it can't be told."""
     before = None if folder() is None else now()
     if before is None:
         return read()
-    value = _load(kind, path, before)
+    value = None if fresh else _load(kind, path, before)
     if value is None:
         value = read()
         # A file that changed meanwhile may have been read half before, half after.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from typing import Iterable, List, Sequence
+
+from ..data.late import re
 
 
 def first_few(words: Sequence[str], most: int, separator: str = ", ") -> str:
@@ -44,9 +45,11 @@ _COMMAND = re.compile(r"^(\s*)(:)(?=:[\w-]+(?:[ \t].*)?::)|(#)(?=#\w*\[)", re.MU
 
 def printable(text: str) -> str:
     """``text`` with what is hidden or a command as JSON writes it (``\\u001b``): JSON stays the same document."""
-    if text.isascii() and text.isprintable() and "::" not in text and "##" not in text:
-        return text
-    shown = HIDDEN.sub(lambda match: escaped(match[0]), text)
+    # The patterns aren't even compiled for most texts.
+    plain = text.isascii() and text.replace("\n", "").replace("\t", "").isprintable()
+    shown = text if plain else HIDDEN.sub(lambda match: escaped(match[0]), text)
+    if "::" not in shown and "##" not in shown:
+        return shown
     return _COMMAND.sub(lambda match: (match[1] or "") + escaped(match[2] or match[3]), shown)
 
 

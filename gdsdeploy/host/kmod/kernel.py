@@ -15,9 +15,7 @@ import contextlib
 import errno
 import fnmatch
 import os
-import re
 import tempfile
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import islice
 from typing import (
@@ -41,6 +39,7 @@ from typing import (
 )
 
 from .. import process
+from ..data.late import dataclass, re
 from ..errors import ElfError, HostError, KernelError, SymversError, failing
 from ..io import cache
 from ..rootdir import LoopError, inside, list_folder, list_names, read_file

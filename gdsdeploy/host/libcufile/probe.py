@@ -1,7 +1,8 @@
 """Check whether the installed libcufile accepts its configuration.
 
-Two children call ``cuFileDriverOpen``: one with the real configuration, one ("control") with a broken overlay.  Only if
-the library refuses the control has it read a configuration; only then does silence about the first mean acceptance.
+A child calls ``cuFileDriverOpen`` with the real configuration.  Where its log lists the configuration that is in force,
+the library has accepted it.  Elsewhere a second child ("control") has a broken overlay: only if the library refuses the
+control has it read a configuration, and only then does silence about the first mean acceptance.
 
 It works without a GPU: 1.4.0 to 1.20.0 read their configuration before they look for CUDA (tests/evidence/cufile-open).
 Then 1.4.0 to 1.15.1 return an error, and 1.16 to 1.20 open for host memory only, or hang without /proc/modules.
@@ -92,8 +93,17 @@ def said(output: str) -> Said:
     return Said(loaded is not None, library, problem[1] if problem else "", error, cuda_error)
 
 
+#: A line of the configuration in force, with which a library of any release ends the log of its start.
+_LISTED = re.compile(r"\] INFO .* properties\.use_compat_mode : ")
+
+
+def lists_configuration(log: str) -> bool:
+    """Whether the library got as far as listing the configuration that it uses."""
+    return _LISTED.search(log) is not None
+
+
 def probe(command: Callable[..., Any], commands: Dict[str, Any], config: str) -> None:
-    """Run both children through ``command`` (Recorder.command) and add the library's log to each of ``commands``."""
+    """Run the children through ``command`` (Recorder.command) and add the library's log to each of ``commands``."""
     with tempfile.TemporaryDirectory(prefix="cufile-") as folder:
         broken = os.path.join(folder, "broken.json")
         with open(broken, "w") as file:
@@ -104,6 +114,8 @@ def probe(command: Callable[..., Any], commands: Dict[str, Any], config: str) ->
             log = os.path.join(work, "cufile.log")
             command(name, child(libraries(), log, overlay), timeout=TIMEOUT, cwd=work)
             commands[name]["log"] = tail(log, LOG_LIMIT)
+            if lists_configuration(commands[name]["log"]):
+                return
 
 
 def libraries() -> List[str]:

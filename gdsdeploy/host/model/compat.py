@@ -20,8 +20,6 @@ The controller and the program on hosts both use this module.
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import (
     AbstractSet,
@@ -38,6 +36,7 @@ from typing import (
 )
 
 from .. import data
+from ..data.late import dataclass, field, re
 from ..kmod.flavour import flavour_of
 
 #: What compat.yml has version expressions about, and how these versions are written; conditions on anything else

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import Dict, Iterable, List, Mapping, Optional, Tuple
 
+from ..data.late import re
 from ..errors import HostError
 from ..facts.document import Document, Ran, collected, once_for_alike
 from ..facts.unknown import Facts, UndecidedError, fact, given, if_known
@@ -22,6 +22,7 @@ from ..paths import (
     UNIFIED_FOLDERS,
     parameter_path,
 )
+from ..process import Output
 from ..rootdir import Files
 from .register import Answer, check, collector, failed, passed, unknown
 from .types import EvidenceRequest, HostFacts, Recorder
@@ -61,10 +62,12 @@ def collect_boot(recorder: Recorder, _request: EvidenceRequest) -> None:
         recorder.names("/boot", pattern)
     recorder.link("/vmlinuz")
     if recorder.exists("/run/systemd/system"):
-        recorder.command("systemctl-state", ["systemctl", "is-system-running"])
+        state = recorder.command("systemctl-state", ["systemctl", "is-system-running"])
         recorder.command("systemctl-units", ["systemctl", "show", "--property", PROPERTIES, *UNITS])
+        # That state is the one of a system without failed units.
+        none = Output(0, "", "") if state.stdout.strip() == "running" else None
         failed_units = ["systemctl", "list-units", "--failed", "--plain", "--no-legend", "--no-pager"]
-        recorder.command("systemctl-failed", failed_units)
+        recorder.command("systemctl-failed", failed_units, output=none)
 
 
 def shown_parameters(document: Document, names: Iterable[str]) -> Mapping[str, Optional[str]]:

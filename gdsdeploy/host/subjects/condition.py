@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Tuple, TypeVar, Union, cast
 
+from ..data.late import dataclass
 from ..facts.document import collected
 from ..facts.unknown import Maybe, UndecidedError, Unknown, known
 from ..model import causes

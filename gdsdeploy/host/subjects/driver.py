@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shlex
 import time
-from dataclasses import dataclass
 from functools import partial
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
+from ..data.late import dataclass, re
 from ..facts.document import Document, collected, group_of
 from ..facts.unknown import Facts, Maybe, UndecidedError, any_of, fact, follows, given, if_known, known, require
+from ..io import cache
 from ..io.reading import kernel_number, try_open
 from ..model.expectation import Expectation
 from ..model.system import FABRIC, NVLSM, UMAD, services_of
@@ -33,6 +33,7 @@ from ..paths import (
     SERVICE_FOLDERS,
     SOURCES,
 )
+from ..process import Output
 from . import quote
 from .condition import DIRECT_PATH, USABLE, Cause, Condition, listed_cause, required, rule
 from .kernel import NOUVEAU, NVIDIA as DRIVER, SOURCES as LOGS, check_messages
@@ -82,10 +83,16 @@ def listed(output: str, name: str) -> List[str]:
     return re.findall(rf"^\s*{re.escape(name)}\s.*=>\s*(/\S+)$", output, re.MULTILINE)
 
 
+def known_libraries(recorder: Recorder) -> Output:
+    """Record and return what the loader's cache has of the stack."""
+    inputs = cache.Inputs(tuple(map(recorder.at, ("/etc/ld.so.cache", "/usr/sbin/ldconfig"))))
+    return recorder.command("ldconfig", ["ldconfig", "-p"], pattern=LIBRARIES, inputs=inputs)
+
+
 @collector("userland")
 def collect_userland(recorder: Recorder, _request: EvidenceRequest) -> None:
     """Its libraries, and the GPUs' firmware."""
-    output = recorder.command("ldconfig", ["ldconfig", "-p"], pattern=LIBRARIES)
+    output = known_libraries(recorder)
     for name in SONAMES:
         for path in listed(output.stdout, name)[:1]:
             # Debian's alternatives make a chain; the name at its end has the version.

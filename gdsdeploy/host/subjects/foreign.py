@@ -6,9 +6,7 @@ A recognizer is a pure function from facts to what it found.  What was found is 
 from __future__ import annotations
 
 import fnmatch
-import re
 import shlex
-from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import (
     Any,
@@ -26,6 +24,7 @@ from typing import (
 )
 
 from .. import data
+from ..data.late import asdict, dataclass, field, re
 from ..facts.unknown import UndecidedError, require
 from ..io.wording import first_few, line
 from ..model.expectation import Expectation

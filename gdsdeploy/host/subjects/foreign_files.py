@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from ..data.late import re
 from ..errors import ElfError, HostError
 from ..facts.document import Document, collected, recorded_lines
 from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, follows, given, known
@@ -205,7 +205,7 @@ def _programs(recorder: Recorder) -> Iterator[str]:
 def _libraries(recorder: Recorder) -> Iterator[str]:
     """Every file that the loader has for the stack's libraries; programs get the first one of each."""
     if "ldconfig" not in recorder.document["commands"]:
-        recorder.command("ldconfig", ["ldconfig", "-p"], pattern=driver.LIBRARIES)
+        driver.known_libraries(recorder)
     shown = recorder.document["commands"]["ldconfig"]["stdout"]
     for name in LIBRARIES:
         for path in listed(shown, name):

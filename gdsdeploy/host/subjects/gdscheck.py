@@ -1,20 +1,40 @@
-"""NVIDIA's gdscheck: what it reports about the host, and whether the other checks agree with it."""
+"""What libcufile and NVIDIA's gdscheck answer on the host, and whether the other checks agree with gdscheck."""
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
-import re
+import resource
 import tempfile
-from typing import TYPE_CHECKING, Callable, Iterator, Optional, Pattern, Tuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Pattern, Tuple
 
+from ..data.late import re
+from ..facts.document import Document
 from ..facts.unknown import Facts, UndecidedError, fact, given, if_known, require
+from ..io import cache
+from ..io.mounts import PSEUDO
+from ..io.reading import beginning
 from ..libcufile import probe
 from ..model.expectation import Expectation
-from ..paths import CUFILE, CUFILE_OPEN, GDSCHECK
+from ..paths import (
+    CUFILE,
+    CUFILE_OPEN,
+    CUFILE_SONAME,
+    FABRIC_STATES,
+    GDSCHECK,
+    LIBRARY_FOLDERS,
+    LIBRARY_PATTERN,
+    NVFS,
+    NVIDIA,
+    PCI,
+    RECOVERY,
+)
 from ..process import is_roots
 from ..subjects.driver import OPEN
 from . import libcufile
+from .kernel import BOOT_ID, SOURCES as LOGS
 from .register import Answer, check, collector, failed, not_applicable, passed
 from .types import EvidenceRequest, HostFacts, Recorder
 
@@ -28,15 +48,120 @@ GDSCHECK_SECONDS = 30.0
 LOG_LIMIT = 64 * 1024
 
 
+#: Files of the kernel, and folders of it of which the names count, that libcufile's answer depends on.
+_KERNEL_FILES = (
+    BOOT_ID,
+    *(NVIDIA + path for path in ("/version", "/params", "/gpus/*/information")),
+    *(NVFS + path for path in ("/version", "/devcount")),
+    "/sys/class/infiniband/*/ports/*/state",
+)
+_KERNEL_FOLDERS = (PCI, "/sys/module", "/sys/block", "/sys/class/infiniband")
+#: A node or a folder of a module that comes back has another number.
+_NODES = ("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/infiniband/*", "/sys/module/nvidia*")
+_FILE_LIMIT = 64 * 1024
+#: Where the loader has the libraries' paths from: ldconfig writes it.
+_LOADER_CACHE = "/etc/ld.so.cache"
+#: udev's records of block devices.
+_UDEV = "/run/udev/data/b*"
+#: Variables of the loader, of CUDA and of NVIDIA's libraries; those of cuFile aren't handed on.
+_VARIABLES = ("LD_", "CUDA_", "NV")
+
+
+def _inputs(recorder: Recorder, config: str) -> cache.Inputs:
+    """All that decides what libcufile answers to its configuration at ``config``, but for faults of hardware.
+
+    Of these, the kernel's messages and nvidia-smi tell.
+    """
+    commands = recorder.document["commands"]
+    listed = commands.get("ldconfig", {}).get("stdout", "")
+    libraries = [*(line.rpartition(" => ")[2] for line in listed.splitlines()), *probe.libraries()]
+    mounts = recorder.mounts().by_id.values()
+    words = [
+        *libraries,
+        *map(_content, _paths(*_KERNEL_FILES)),
+        *_paths(*(folder + "/*" for folder in _KERNEL_FOLDERS)),
+        *map(_node, _paths(*_NODES)),
+        *(mount.line for mount in mounts if not PSEUDO.match(mount.filesystem)),
+        *(f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(_VARIABLES)),
+        str(resource.getrlimit(resource.RLIMIT_MEMLOCK)),
+        *(line for log in LOGS for line in Document(recorder.document).printed(log).splitlines() if "NVRM" in line),
+        *(commands.get(name, {}).get("stdout", "") for name in (RECOVERY, FABRIC_STATES)),
+    ]
+    files = [path for path in libraries if path.startswith("/")]
+    return cache.Inputs((*files, CUFILE, config, _LOADER_CACHE, *_paths(_UDEV)), words)
+
+
+def _paths(*patterns: str) -> List[str]:
+    return [path for pattern in patterns for path in sorted(glob.glob(pattern))]
+
+
+def _content(path: str) -> str:
+    with contextlib.suppress(OSError):
+        path += " " + beginning(path, _FILE_LIMIT).decode("utf-8", "replace")
+    return path
+
+
+def _node(path: str) -> str:
+    with contextlib.suppress(OSError):
+        status = os.stat(path)
+        path += f" {status.st_ino} {status.st_rdev} {status.st_mode} {status.st_uid} {status.st_gid}"
+    return path
+
+
+def _keep(
+    recorder: Recorder, name: str, inputs: cache.Inputs, run: Callable[[], None], lasts: Callable[[], bool], fresh: bool
+) -> None:
+    """Record the programs that ``run`` records, or what they printed while ``inputs`` were the same.
+
+    lasts: whether what they printed may be kept.  fresh: run them in any case.
+    """
+    commands: Dict[str, Any] = recorder.document["commands"]
+    others = set(commands)
+
+    def read() -> Optional[Dict[str, Any]]:
+        run()
+        records = {name: record for name, record in commands.items() if name not in others}
+        for record in records.values():
+            record["asked_at"] = recorder.document["collected_at"]
+        return records if lasts() else None
+
+    commands.update(cache.of(name, inputs, read, fresh) or {})
+
+
+def _lasts(commands: Mapping[str, Any]) -> bool:
+    """Whether libcufile opened without an error, or found no GPU; other errors may pass by themselves."""
+    said = probe.said(commands[CUFILE_OPEN]["stdout"])
+    return said.cuda_error == libcufile.NO_DEVICE or (
+        said.error == 0 and "] ERROR " not in commands[CUFILE_OPEN]["log"]
+    )
+
+
+def _open_libcufile(recorder: Recorder, path: str, inputs: cache.Inputs, fresh: bool) -> None:
+    """Record which libraries there are, and what the one that programs load says to the configuration at ``path``."""
+    for library in recorder.paths(*LIBRARY_FOLDERS, pattern=LIBRARY_PATTERN):
+        recorder.link(library)
+    for unsafe in probe.unsafe_libraries():
+        recorder.gap(CUFILE_OPEN, f"{unsafe}: users other than root can replace it, so root doesn't load it")
+    ldconfig = recorder.document["commands"].get("ldconfig", {})
+    if ldconfig.get("status") == 0 and not probe.is_anywhere(ldconfig["stdout"]):
+        # A Python for nothing costs as much as a login.
+        recorder.document["listings"][CUFILE_SONAME] = []
+    else:
+        commands = recorder.document["commands"]
+        run = partial(probe.probe, recorder.command, commands, path)
+        _keep(recorder, CUFILE_OPEN, inputs, run, partial(_lasts, commands), fresh)
+
+
 @collector("programs")
 def collect_programs(recorder: Recorder, request: EvidenceRequest) -> None:
     for path in (CUFILE, request.cufile_path):
         recorder.text(path, limit=256 * 1024)
-    _run_gdscheck(recorder)
-    libcufile.ask(recorder, request.cufile_path)
+    inputs = _inputs(recorder, request.cufile_path)
+    _run_gdscheck(recorder, inputs, request.fresh)
+    _open_libcufile(recorder, request.cufile_path, inputs, request.fresh)
 
 
-def _run_gdscheck(recorder: Recorder) -> None:
+def _run_gdscheck(recorder: Recorder, inputs: cache.Inputs, fresh: bool) -> None:
     paths = [path for pattern in GDSCHECKS for path in sorted(glob.glob(pattern))]
     recorder.document["listings"][GDSCHECK] = paths
     safe_paths = [path for path in paths if is_roots(path)]
@@ -44,12 +169,18 @@ def _run_gdscheck(recorder: Recorder) -> None:
         for path in paths[:1]:
             recorder.gap(GDSCHECK, f"{path}: users other than root can replace it, so root doesn't run it")
         return
-    with tempfile.TemporaryDirectory(prefix="gdscheck-") as folder:
-        log = os.path.join(folder, "cufile.log")
-        # Only the log is redirected: this program doesn't write to its configured folder.
-        argv = [*probe.without_cufile(), "CUFILE_LOGFILE_PATH=" + log, safe_paths[0], "-p"]
-        recorder.command(GDSCHECK, argv, timeout=GDSCHECK_SECONDS, cwd=folder)
-        recorder.document["commands"][GDSCHECK]["log"] = probe.tail(log, LOG_LIMIT)
+    commands = recorder.document["commands"]
+
+    def run() -> None:
+        with tempfile.TemporaryDirectory(prefix="gdscheck-") as folder:
+            log = os.path.join(folder, "cufile.log")
+            # Only the log is redirected: this program doesn't write to its configured folder.
+            argv = [*probe.without_cufile(), "CUFILE_LOGFILE_PATH=" + log, safe_paths[0], "-p"]
+            recorder.command(GDSCHECK, argv, timeout=GDSCHECK_SECONDS, cwd=folder)
+            commands[GDSCHECK]["log"] = probe.tail(log, LOG_LIMIT)
+
+    inputs = inputs._replace(paths=(*inputs.paths, *safe_paths))
+    _keep(recorder, GDSCHECK, inputs, run, lambda: bool(commands[GDSCHECK]["status"] == 0), fresh)
 
 
 class GdscheckFacts(Facts):

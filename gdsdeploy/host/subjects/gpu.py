@@ -6,10 +6,9 @@ WSL, and some virtual machines, lack the PCI tree that libcufile expects; older 
 from __future__ import annotations
 
 import itertools
-import re
-from dataclasses import replace
 from typing import Iterable, Iterator, Optional, Sequence, Tuple
 
+from ..data.late import re, replace
 from ..facts.unknown import UndecidedError, Unknown, if_known, known, require
 from ..gdscheck.reader import Gpu, Report
 from ..model.expectation import Expectation

@@ -13,29 +13,23 @@ from typing import Iterator, List, Optional, Tuple
 
 from ..facts.document import TIMED_OUT, Document, Ran, group_of
 from ..facts.unknown import UndecidedError, Unknown, if_known, known, require
+from ..io.wording import span
 from ..libcufile import probe
 from ..model.expectation import Expectation
-from ..paths import CUFILE, CUFILE_CONTROL, CUFILE_OPEN, CUFILE_SONAME, LIBRARY_FOLDERS, LIBRARY_PATTERN
+from ..paths import (
+    CUFILE,
+    CUFILE_CONTROL,
+    CUFILE_OPEN,
+    LIBRARY_FOLDERS,
+    LIBRARY_PATTERN,
+)
 from . import quote
 from .condition import USABLE, Cause, Condition, listed_cause, numbers, required, rule
 from .register import Answer, Steps, check, failed, passed
-from .types import HostFacts, Mount, Recorder
+from .types import HostFacts, Mount
 
-
-def ask(recorder: Recorder, path: str) -> None:
-    """Record which libraries there are, and what the one that programs load says to the configuration at ``path``."""
-    for library in recorder.paths(*LIBRARY_FOLDERS, pattern=LIBRARY_PATTERN):
-        recorder.link(library)
-    for unsafe in probe.unsafe_libraries():
-        recorder.gap(CUFILE_OPEN, f"{unsafe}: users other than root can replace it, so root doesn't load it")
-    ldconfig = recorder.document["commands"].get("ldconfig", {})
-    if ldconfig.get("status") == 0 and not probe.is_anywhere(ldconfig["stdout"]):
-        # A Python for nothing costs as much as a login.
-        recorder.document["listings"][CUFILE_SONAME] = []
-    else:
-        probe.probe(recorder.command, recorder.document["commands"], path)
-
-
+#: CUresult of cuInit on a host without a GPU: CUDA_ERROR_NO_DEVICE.
+NO_DEVICE = 100
 ACCEPTED, REJECTED = "accepted", "rejected"
 #: libcufile's words for a configuration that it refuses (the same in 1.4.0 to 1.20.0).
 REFUSAL = re.compile(r"failed to load (user )?config|cuFile configuration load error|error reading config")
@@ -58,8 +52,17 @@ class Opened:
     error: Optional[int]
     cuda_error: Optional[int]
     hung: bool
+    #: seconds before the evidence was collected
+    age: float
     #: the library's messages: its output, then its log
     lines: Tuple[str, ...]
+    #: its log lists the configuration in force
+    listed: bool
+
+    @property
+    def when(self) -> str:
+        """How old the answer is, where a later look has kept it; empty where libcufile was opened for this one."""
+        return f" {span(self.age)} ago; what its answer depends on hasn't changed since" if self.age else ""
 
     @property
     def refusal(self) -> List[str]:
@@ -75,7 +78,8 @@ def opened(document: Document, name: str = CUFILE_OPEN) -> Opened:
     if not said.loaded:
         output = run.stderr.strip() or run.stdout.strip() or "it printed nothing"
         raise UndecidedError("no program could ask libcufile: " + output)
-    return Opened(said.error, said.cuda_error, run.status == TIMED_OUT, _messages(run))
+    age, listed = document.age(name), probe.lists_configuration(run.log)
+    return Opened(said.error, said.cuda_error, run.status == TIMED_OUT, age, _messages(run), listed)
 
 
 def _messages(run: Ran) -> Tuple[str, ...]:
@@ -86,10 +90,12 @@ def _messages(run: Ran) -> Tuple[str, ...]:
 
 
 def acceptance(document: Document) -> str:
-    """See ``libcufile/probe.py``: a refused control shows that a configuration is accepted."""
+    """See ``libcufile/probe.py``: a listed configuration, or a refused control, shows that it is accepted."""
     real = opened(document)
     if real.error in INVALID or any(REFUSAL.search(line) for line in real.lines):
         return REJECTED
+    if real.listed:
+        return ACCEPTED
     if real.error is None and not real.hung:
         if any(_ENDED.search(line) for line in real.lines):
             return REJECTED
@@ -188,10 +194,10 @@ def accepted(facts: HostFacts, _expectation: Expectation) -> Steps:
     if opened.error is None:
         yield passed("accepted (cuFileDriverOpen did not return afterwards)", opened.lines[-3:])
     elif opened.error != 0:
-        words = f"accepted (cuFileDriverOpen then returned {opened.error}: see the path of each mount)"
+        words = f"accepted{opened.when} (cuFileDriverOpen then returned {opened.error}: see the path of each mount)"
         yield passed(words, opened.lines[:3])
     else:
-        yield passed("accepted")
+        yield passed("accepted" + opened.when)
 
 
 #: The first release that returns NEWER for a file that it can't register; those before return OLDER.

@@ -8,9 +8,9 @@ properties.rdma_peer_type chooses, and over it CUFILE_DMABUF_ENABLE (NVIDIA, RDM
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Callable, Iterator, List, Optional, Sequence, Tuple
 
+from ..data.late import dataclass
 from ..facts.unknown import Maybe, Unknown, if_known, known, require
 from ..gdscheck.reader import Row
 from ..model.expectation import Expectation

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import asdict, dataclass, field, replace
+import os
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
+from ..data.late import asdict, dataclass, field, re, replace
 from ..facts.document import Document
 from ..facts.unknown import Facts, UndecidedError, fact, follows, given, if_known, known, require
+from ..io import cache
 from ..kmod.module import ERROR, NOTE, UNKNOWN, build_id_of, files_to_load, outcome_of, read_once, substitute_of
 from ..model import causes, compat
 from ..model.expectation import Expectation
-from ..paths import BUILD_ID, MODPROBE, SOURCES
+from ..paths import BUILD_ID, MODPROBE, PROBE_FOLDERS, SOURCES
 from ..secure_boot.firmware import WORDS
 from ..secure_boot.signature import KEYRINGS
 from . import quote
@@ -31,21 +32,35 @@ def collect_modules(recorder: Recorder, _request: EvidenceRequest) -> None:
     """The files that modprobe would load, and the driver's sources, which hosts that receive modules don't have."""
     from ..kmod.files import find_trees
 
+    inputs = modprobe_inputs(recorder)
     for name in (NVIDIA, NVIDIA_FS, PEERMEM):
-        output = recorder.command(MODPROBE + name, ["modprobe", "--show-depends", name]).stdout
+        output = recorder.command(MODPROBE + name, ["modprobe", "--show-depends", name], inputs=inputs).stdout
         replacement = substitute_of(output)
         if replacement:
             argv = ["modprobe", "--show-depends", "--ignore-install", replacement]
-            output = recorder.command(MODPROBE + replacement, argv).stdout
+            output = recorder.command(MODPROBE + replacement, argv, inputs=inputs).stdout
         for path in files_to_load(output):
             if path.rpartition("/")[2].startswith("nv") and path not in recorder.document["modules"]:
                 recorder.value("modules", path, digest)
-        recorder.command("modinfo:" + name, ["modinfo", "-n", name])
-    recorder.command(MODPROBE + NOUVEAU, ["modprobe", "--show-depends", NOUVEAU])
+        recorder.command("modinfo:" + name, ["modinfo", "-n", name], inputs=inputs)
+    recorder.command(MODPROBE + NOUVEAU, ["modprobe", "--show-depends", NOUVEAU], inputs=inputs)
     recorder.names(SOURCES, "nvidia*")
     trees = {tree.path: tree for tree in find_trees(SOURCES)}
     for path in trees:
         recorder.value("trees", path, lambda place: trees[place].as_dict())
+
+
+def modprobe_inputs(recorder: Recorder) -> Optional[cache.Inputs]:
+    """What decides which files modprobe would load: depmod's lists, its own configuration and the command line.
+
+    None where it has options that this program doesn't know.
+    """
+    words = recorder.text("/proc/cmdline")
+    if words is None or "MODPROBE_OPTIONS" in os.environ:
+        return None
+    release = recorder.document["host"]["uname"]["release"]
+    paths = (f"/lib/modules/{release}", *PROBE_FOLDERS, "/usr/bin/kmod", "/etc/modprobe.conf")
+    return cache.Inputs(tuple(map(recorder.at, paths)), (words,))
 
 
 def digest(path: str) -> Dict[str, Any]:

@@ -6,10 +6,10 @@ choose the coherent link between GPU and processor, which libcufile calls c2c.
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import TYPE_CHECKING, Iterator, List, Optional
 
+from ..data.late import re
 from ..facts.document import collected
 from ..facts.unknown import UndecidedError, Unknown, any_of, if_known, known, require
 from ..gdscheck.reader import Row

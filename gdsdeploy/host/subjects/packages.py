@@ -7,12 +7,11 @@ name, only for a first fleet file.
 from __future__ import annotations
 
 import os
-import re
-from dataclasses import dataclass
 from functools import partial
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .. import process
+from ..data.late import dataclass, re
 from ..facts.document import Document, Ran, once_for_alike, recorded_lines, there
 from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, if_known, known, require
 from ..io import cache, reading
@@ -50,7 +49,8 @@ def collect_packages(recorder: Recorder, request: EvidenceRequest) -> None:
     pattern = "^(?:{}{})".format(NAMES, rf"|(?:{exact})\t" if exact else "")
     if reading.package_manager(recorder.root) == reading.DPKG:
         argv = ["dpkg-query", "-W", "-f", DPKG_FORMAT]
-        recorder.command("dpkg-query", argv, timeout=30, env=ENVIRONMENT, pattern=pattern)
+        inputs = dpkg_inputs(recorder)
+        recorder.command("dpkg-query", argv, timeout=30, env=ENVIRONMENT, pattern=pattern, inputs=inputs)
     elif reading.package_manager(recorder.root) == reading.RPM:
         recorder.command("rpm", ["rpm", "-qa", "--qf", RPM_FORMAT], timeout=30, pattern=pattern)
     if recorder.exists(DKMS):
@@ -120,6 +120,14 @@ def collect_drift(recorder: Recorder, request: EvidenceRequest) -> None:
     recorder.texts(VERSIONLOCKS)
     _record_logs(recorder, "/var/log", DNF_LOG, rf"[A-Z][a-z]+: {names}-[0-9]")
     _record_logs(recorder, "/var/log", DNF_COMMANDS, r" Command: ")
+
+
+def dpkg_inputs(recorder: Recorder) -> Optional[cache.Inputs]:
+    """What decides about dpkg's packages; None where variables name another database."""
+    if any(name in os.environ for name in ("DPKG_ADMINDIR", "DPKG_ROOT", "DPKG_DATADIR")):
+        return None
+    paths = ("/var/lib/dpkg", "/var/lib/dpkg/updates", "/usr/bin/dpkg-query", "/etc/dpkg/dpkg.cfg")
+    return cache.Inputs(tuple(map(recorder.at, paths)))
 
 
 def apt_inputs(recorder: Recorder) -> Optional[cache.Inputs]:

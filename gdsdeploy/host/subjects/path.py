@@ -7,10 +7,10 @@ GPU.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Callable, Iterable, Iterator, List, Optional, Sequence, Tuple
 
+from ..data.late import dataclass, replace
 from ..facts.unknown import Maybe, Unknown, any_of, if_known, known
 from ..gdscheck.reader import SINCE
 from ..io.mounts import Mounts

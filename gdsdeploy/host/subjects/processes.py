@@ -11,7 +11,6 @@ import errno
 import json
 import os
 import posixpath
-import re
 import time
 from functools import partial
 from itertools import islice
@@ -31,6 +30,7 @@ from typing import (
     Union,
 )
 
+from ..data.late import re
 from ..evidence.recorder import matching_lines, read_all
 from ..facts.document import Document, collected
 from ..facts.unknown import Facts, Maybe, UndecidedError, fact, follows, if_known, known

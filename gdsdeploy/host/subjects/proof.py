@@ -19,13 +19,12 @@ import contextlib
 import json
 import os
 import pkgutil
-import re
 import secrets
 import tempfile
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from ..data.late import dataclass, re, replace
 from ..facts.document import NOT_FOUND, TIMED_OUT, Document, Ran
 from ..facts.unknown import Maybe, Unknown, if_known
 from ..libcufile.probe import libraries, without_cufile

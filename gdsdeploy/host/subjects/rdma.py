@@ -11,11 +11,10 @@ import contextlib
 import ipaddress
 import json
 import os
-import re
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
+from ..data.late import dataclass, re
 from ..facts.document import Document, recorded_lines, there
 from ..facts.unknown import Facts, UndecidedError, Unknown, follows, given, if_known, known, require
 from ..io.reading import beginning
@@ -36,13 +35,15 @@ NDEVS = "gid_attrs/ndevs"
 @collector("fit")
 def collect_fit(recorder: Recorder, _request: EvidenceRequest) -> None:
     recorder.excerpt("/proc/meminfo", "^MemTotal:")
-    for device in recorder.paths(INFINIBAND):
+    devices = recorder.paths(INFINIBAND)
+    for device in devices:
         recorder.link(device + "/device")
         recorder.texts(f"{INTERFACES}/{interface}/dev_port" for interface in recorder.names(device + "/device/net"))
         for port in recorder.paths(device + "/ports"):
             recorder.texts(("state", "rate", "link_layer"), port)
             recorder.value("excerpts", f"{port}/{NDEVS}", _lines_of_files)
-    recorder.command("ip-address", ["ip", "-json", "address", "show"])
+    if devices:
+        recorder.command("ip-address", ["ip", "-json", "address", "show"])
 
 
 def _lines_of_files(folder: str) -> Dict[str, Any]:

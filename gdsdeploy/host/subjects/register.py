@@ -6,9 +6,9 @@ A fact that isn't known ends it with "could not tell" and the reason.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
+from ..data.late import dataclass, replace
 from ..facts.unknown import UndecidedError, Unknown
 from ..model.discovery import import_modules
 from ..model.expectation import Expectation

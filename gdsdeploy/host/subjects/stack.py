@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
+from ..data.late import dataclass
 from ..facts.document import collected, group_of, once_for_alike
 from ..facts.unknown import Maybe, UndecidedError, Unknown, if_known, known
 from ..kmod.flavour import flavour_of, has_nvme_hooks

@@ -6,10 +6,10 @@ Distances are those of ``nvidia-smi topo``, nearest first: PIX, PXB, PHB, NODE, 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
+from ..data.late import dataclass, replace
 from ..facts.document import Document, collected, there
 from ..facts.unknown import Maybe, UndecidedError, Unknown, if_known, known, or_else, require
 from ..model.expectation import Expectation

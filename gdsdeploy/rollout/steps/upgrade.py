@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy import atomic, paths
+from gdsdeploy import atomic, console, paths
 from gdsdeploy.builds import assign
 from gdsdeploy.builds.assign import RunArchives, Supply
 from gdsdeploy.converge import ansible, boot as boot_settings
@@ -327,6 +327,8 @@ def _play_once(work: Work, step: str, document: Mapping[str, Any]) -> ansible.Ho
         program = hostapp.keep(paths.cache() / "program")
         environment = ansible.environment(control_dir=control, program=program)
         outcome = ansible.play(command, environment, log=log, progress=work.say)
+    # Its task may not have come to its end.
+    console.board.end(work.name, done=False)
     result = outcome.hosts.get(work.name)
     if result is None:
         raise ConvergeFailed(f"{work.name}: Ansible did nothing on it", hint=f"Whole output: {log}")
@@ -733,7 +735,7 @@ def check_host(work: Work, *, but: Collection[str] = (), load: bool = False) -> 
         work.fleet_path,
         [work.name],
         timeout=work.patience.validation,
-        options=validation.ValidateOptions(load=load),
+        options=validation.ValidateOptions(load=load, fresh=True),
         progress=lambda text: work.say(text.strip()),
     )
     (report,) = answer.hosts

@@ -10,11 +10,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
+from gdsdeploy.converge import ansible
+from tests import commandline
+from tests.loopback.loopback_fleet import LoopbackFleet
+from tests.loopback.loopback_sshd import free_port
 from tests.patience import SURELY
 
 STILL = "  still at work: Provisioning gpu1 for "
@@ -176,6 +180,42 @@ def screen(output: str) -> list[str]:
                 lines[row] = lines[row][:column].ljust(column) + text + lines[row][column + len(text) :]
                 column += len(text)
     return [line.rstrip() for line in lines if line.strip()]
+
+
+# -- An error is said once, and only what succeeded has a tick.
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("plan --limit g*", "provision --limit g*", "remove --limit g*", "validate --limit gone", "topology"),
+        *("watch --once --every 0.2", "lock --adopt gone,gpu1", "support-bundle -o bundle.tar.gz"),
+        "rollout start --dry-run",
+        *("init gone gpu1 --ssh-config ssh_config", "explain gone"),
+    ],
+)
+def test_a_host_that_does_not_answer_is_explained_once(
+    words: str, make_fleet: Callable[..., LoopbackFleet], own_folders: None, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str], tmp_path: Path,
+) -> None:  # fmt: skip
+    port = free_port()
+    fleet = make_fleet(gpu1={"profile": "right"}, gone={"profile": "right", "port": port})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ansible, "play", lambda *_, **__: ansible.Outcome(0, {"gpu1": ansible.HostResult(ended=True)}))
+    server = fleet.server
+    (tmp_path / "ssh_config").write_text(
+        f"Host gpu1 gone\n  HostName 127.0.0.1\n  User root\n  IdentityFile {server.identity}\n"
+        f"  UserKnownHostsFile {server.known_hosts}\nHost gpu1\n  Port {server.port}\nHost gone\n  Port {port}\n"
+    )
+    if words.startswith("init"):
+        fleet.path.unlink()
+    status = commandline.run(*words.split())
+    out, err = (commandline.plain(text) for text in capfd.readouterr())
+    assert status or words.startswith("support-bundle"), err
+    assert (out + err).count(f":{port}") == (not words.startswith("support-bundle")), out + err
+    steps = [line.split()[:2] for line in err.splitlines() if line.startswith(("  ✓ ", "  ✗ "))]
+    assert {mark for mark, title in steps if title not in ("gpu1", "gpu1:")} == {"✗"}, err
+    assert err.count("error: ") <= 1, err
 
 
 # -- Completion in a real bash, as a page shows it, and output that nothing reads.

@@ -203,7 +203,7 @@ def test_a_host_that_would_lose_packages_is_not_touched(
     fleet = make_fleet(gpu1=RIGHT, gpu2=RIGHT).path
     planned(gpu1=HostPlan("gpu1", (CHANGE,)), gpu2=HostPlan("gpu2", (CHANGE,), refusals=(refusal,)))
     _, _, err = run("provision", fleet, "--limit", "gpu*")
-    assert "gpu2: refused: decode would leave" in err
+    assert "  gpu2: refused\n" in err
     assert "played gpu1" in err.splitlines()[-1]
     planned(gpu2=HostPlan("gpu2", (CHANGE,), refusals=(refusal,)))
     code, _, err = run("provision", fleet, "--limit", "gpu2")

@@ -9,7 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy import resources
+from gdsdeploy import console, resources
+from gdsdeploy.board import Board
 from gdsdeploy.builds.assign import by_intent
 from gdsdeploy.converge import ansible, plan_fleet
 from gdsdeploy.converge.desired import RESOURCES, desired_states, variables
@@ -31,6 +33,8 @@ from gdsdeploy.image.root import ImageRoot
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.profile_parts import Signing
+from gdsdeploy.report.model import build_words
+from tests.patience import SURELY
 from tests.roles.tasks import APPLY
 
 
@@ -299,6 +303,62 @@ def test_a_host_is_done_when_its_end_was_seen(killed: bool, tmp_path: Path) -> N
     words = "ansible-playbook ended with status -9 before it was through with this host"
     assert failures == ({name: f"{name}: {words}" for name in ("gpu2", "gpu3")} if killed else {})
     assert outcome.status == (-9 if killed else 2)
+
+
+#: A host program that waits for the file ``go``, and a ``cat`` with what another build left, and then a build's units.
+WAITS = """
+import json, pathlib, sys, time
+end = time.monotonic() + {surely}
+while not pathlib.Path("{folder}/go").exists() and time.monotonic() < end:
+    time.sleep(0.05)
+print(json.dumps(dict(resources=[], notes=[], error=None)))
+"""
+CAT = """#!/bin/sh
+[ "$*" = /run/gdsdeploy/build ] || exec /bin/cat "$@"
+echo >>{folder}/looks
+n=$(wc -l <{folder}/looks)
+printf '%-63s\\n' "nvidia $([ $n -gt 2 ] && echo $n || echo 40) 64"
+"""
+
+
+def test_a_task_that_builds_shows_what_the_host_is_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+
+    class Watched(Board):
+        def tell(self, key: object, detail: Callable[[], str]) -> None:
+            super().tell(key, detail)
+            shown.extend(each.detail() for each in self.activities())
+            if len(shown) > 1:
+                (tmp_path / "go").touch()
+
+    monkeypatch.setattr(console, "board", Watched())
+    program = tmp_path / "host.pyz"
+    with zipfile.ZipFile(program, "w") as archive:
+        archive.writestr("__main__.py", WAITS.format(folder=tmp_path, surely=SURELY))
+    (tmp_path / "cat").write_text(CAT.format(folder=tmp_path))
+    (tmp_path / "cat").chmod(0o755)
+    host = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, "gds_modules_source": "build"}
+    (tmp_path / "inventory.yml").write_text(json.dumps({"all": {"hosts": {"build1": host}}}))
+    task = {"name": "Build", APPLY: {"resource": "modules", "state": "absent"}}
+    (tmp_path / "book.yml").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [task]}]))
+    command = ansible.argv("remove", tmp_path / "inventory.yml", limit=["build1"], extra=[])
+    paths = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    env = {**environment(tmp_path, {**os.environ, **paths}), "GDSDEPLOY_HOST_PROGRAM": str(program)}
+    lines: list[str] = []
+    command[-1] = str(tmp_path / "book.yml")
+    outcome = ansible.play(command, env, log=tmp_path / "log", progress=lines.append)
+    assert outcome.hosts["build1"].failure is None, (tmp_path / "log").read_text()
+    assert shown[:2] == ["compiling nvidia.ko, unit 3 of 64", "compiling nvidia.ko, unit 4 of 64"]
+    assert lines == ["▸ all", "  build1: : Build …"], "a log has no line of its own about a unit"
+    assert console.board.activities() == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["nvidia 1 2\nnvidia 2 2", "evil 1 2", "nvidia -1 2", "nvidia 1", "nvidia ١ 2", "nvidia 1234567 2", "\x1b[2J"],
+)
+def test_a_host_shows_nothing_else_as_its_build(said: str) -> None:
+    assert build_words(said) == ""
 
 
 def test_a_larger_inventory_has_more_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

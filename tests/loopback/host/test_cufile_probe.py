@@ -61,6 +61,20 @@ def test_an_accepted_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (facts.opened.error, facts.opened.hung) == (0, False)
 
 
+def test_a_library_that_lists_its_configuration_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = """
+    Error cuFileDriverOpen(void) {
+        FILE *log = fopen(get("CUFILE_LOGFILE_PATH"), "w");
+        fputs(" 21-11-2026 01:01:30:410 [pid=4 tid=4] INFO   0:1511 properties.use_compat_mode : true\\n", log);
+        fclose(log);
+        return (Error){0, 0};
+    }
+    """
+    document = run_probe(monkeypatch, library(tmp_path, source))
+    assert list(document["commands"]) == ["cufile-open"]
+    assert CufileFacts(Document(document)).acceptance == ACCEPTED
+
+
 def test_a_library_that_spins_is_ended_and_what_it_said_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from gdsdeploy.board import build_progress
 from gdsdeploy.host.build import kbuild, run
 from gdsdeploy.host.build.kbuild import BuildContext, Log, failure_in, make_modules
 from gdsdeploy.host.errors import BuildError, UnbuildableError
@@ -100,6 +102,44 @@ def test_a_process_that_the_kernel_killed_meanwhile_explains_the_failure(
     assert "lack of memory" in error.message
 
 
+#: kbuild's lines, as of several kernels → what is shown after each.
+LINES = {
+    "  CONFTEST: set_memory_uc": "probing the kernel's headers for nvidia.ko",
+    "  CC [M]  nvidia/nv.o": "compiling nvidia.ko, unit 1 of 2",
+    "  LD [M]  nvidia/nv.o": "compiling nvidia.ko, unit 1 of 2",
+    "  CC [M]  /var/lib/dkms/nvidia/550.1/build/nvidia-uvm/uvm.o": "compiling nvidia-uvm.ko, unit 1",
+    "  CXX [M] nvidia/libspdm.o": "compiling nvidia.ko, unit 2 of 2",
+    "  CC [M]  nvidia.mod.o": "compiling nvidia.ko, unit 2 of 2",
+    "  CC [M]  .module-common.o": "compiling nvidia.ko, unit 2 of 2",
+    "  CC [M]  nvidia/one-more.o": "compiling nvidia.ko, unit 3",
+}
+
+
+def test_make_shows_its_units_while_it_runs(tmp_path: Path) -> None:
+    """make waits until its latest line is shown, and fails where that doesn't happen."""
+    file, seen = tmp_path / "progress", tmp_path / "seen"
+    lists = {"nvidia/nvidia-sources.Kbuild": "S += nvidia/nv.c\nS += nvidia/libspdm.cc\n# nvidia/nv.c nv.conf\n"}
+    for name, text in {**lists, "nvidia-uvm/nvidia-uvm.Kbuild": "obj-m += nvidia-uvm.o\n"}.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+    waits = "for i in $$(seq 3000); do [ ! -e seen ] || { rm seen; exit 0; }; sleep 0.1; done; echo Killed; exit 1"
+    (tmp_path / "Makefile").write_text("modules:\n" + "".join(f"\t@echo '{each}'\n\t@{waits}\n" for each in LINES))
+    log = Log(str(tmp_path / "build.log"), str(file))
+    units = kbuild.units_of(str(tmp_path), ["nvidia", "nvidia-uvm"])
+    assert units == {"nvidia": 2, "nvidia-uvm": 0}
+    with ThreadPoolExecutor() as pool:
+        log.units = units
+        build = pool.submit(log.run, ["make", "modules"], str(tmp_path))
+        for words in LINES.values():
+            while build_progress(file) != words or seen.exists():
+                assert not build.done(), build.result()
+            seen.touch()
+        assert build.result().status == 0
+    assert not file.exists()
+    file.symlink_to(tmp_path / "build.log")
+    assert build_progress(file) == ""
+
+
 def full(context: BuildContext) -> None:
     Path("/dev/full").write_text("x")
 
@@ -139,6 +179,6 @@ def test_no_variable_of_the_caller_reaches_make(variable: str, tmp_path: Path, m
     names = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
     assert "KCPPFLAGS" in names
     assert not {name for name in names if name in os.environ} - {*kbuild.INHERITED, "LC_ALL", "PWD", "SHLVL", "_"} - {
-        "MAKEFLAGS", "MAKELEVEL", "MFLAGS", "TERM"
+        "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS", "TERM"
     }  # fmt: skip
     assert values.get(variable, "elsewhere") not in done.stdout
