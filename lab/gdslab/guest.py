@@ -33,6 +33,13 @@ DISK_BYTES = 12 << 30
 #: Where hosts have the module that gives a kernel its package's release.
 RENAMER = "usr/local/lib/lab/gds_lab_release.ko"
 NVME_LABEL, NVME_MOUNT = "nvme", "/mnt/nvme"
+#: The file of Debian's hosts with the archive, and the archive's components for a complete stack.
+SOURCES, COMPONENTS = "etc/apt/sources.list.d/debian.sources", "main contrib non-free non-free-firmware"
+#: Packages of Debian that bring along what a VM host's lock has for it, but for the kernel and its modules.
+STACK = (
+    *("firmware-nvidia-gsp", "gds-tools", "libcuda1", "libnvidia-pkcs11-openssl3", "libnvidia-ptxjitcompiler1"),
+    *("nvidia-modprobe", "nvidia-open-kernel-support", "nvidia-smi", "nvidia-support"),
+)
 
 _COMMON_PACKAGES = (
     "ca-certificates", "dbus", "iproute2", "kmod", "openssh-server", "procps", "python3",
@@ -123,9 +130,9 @@ def packages(kind: str) -> tuple[str, ...]:
     return (*_COMMON_PACKAGES, *(_VM_PACKAGES if kind == "vm" else ()))
 
 
-def suites(rel: Release, archive: Archive) -> list[tuple[str, tuple[str, ...]]]:
-    """The archive addresses of ``rel`` and the suites at each."""
-    main = (archive.uri, (rel.name, f"{rel.name}-updates"))
+def suites(rel: Release, archive: Archive, of_main: tuple[str, ...] = ()) -> list[tuple[str, tuple[str, ...]]]:
+    """The archive addresses of ``rel`` and the suites at each; of_main: those of the first, if not the usual ones."""
+    main = (archive.uri, of_main or (rel.name, f"{rel.name}-updates"))
     return [main, (archive.security_uri, (f"{rel.name}-security",))] if archive.security_uri else [main]
 
 
@@ -135,11 +142,11 @@ def keyring(archive: Archive) -> str:
     return DEBIAN_KEYRING.as_posix() if standard else f"/usr/share/keyrings/lab-{archive.keyring.name}"
 
 
-def debian_sources(rel: Release, archive: Archive) -> str:
-    """The guest's ``debian.sources``, as Debian's installer writes it."""
+def debian_sources(archive: Archive, listed: list[tuple[str, tuple[str, ...]]], components: str = "main") -> str:
+    """The guest's ``debian.sources``, as Debian's installer writes it; listed: addresses, and the suites at each."""
     return "\n".join(
-        f"Types: deb\nURIs: {uri}\nSuites: {' '.join(names)}\nComponents: main\nSigned-By: {keyring(archive)}\n"
-        for uri, names in suites(rel, archive)
+        f"Types: deb\nURIs: {uri}\nSuites: {' '.join(names)}\nComponents: {components}\nSigned-By: {keyring(archive)}\n"
+        for uri, names in listed
     )
 
 
@@ -156,7 +163,7 @@ def base_files(rel: Release, archive: Archive, kind: str) -> dict[str, str | Pat
     ca_bundle = "/etc/ssl/certs/lab-archive.pem" if archive.ca_bundle else None
     options = apt_options(archive, ca_bundle)
     files: dict[str, str | Path] = {
-        "etc/apt/sources.list.d/debian.sources": debian_sources(rel, archive),
+        SOURCES: debian_sources(archive, suites(rel, archive)),
         "etc/apt/apt.conf.d/90lab": "".join(f'{name} "{value}";\n' for name, value in sorted(options.items())),
         "etc/sudoers.d/lab": f"{USER} ALL=(ALL:ALL) NOPASSWD: ALL\n",
         "etc/ssh/sshd_config.d/lab.conf": "PasswordAuthentication no\nHostKey /etc/ssh/ssh_host_ed25519_key\n",

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy import run
+from gdsdeploy import cancel, run
 from gdsdeploy.errors import HostUnreachable, ProgramFailed
 from gdslab import process, records, ssh
 from gdslab.errors import LabUnavailable
@@ -114,7 +114,7 @@ class LabHost(ABC):
             if not self.running():
                 raise LabUnavailable(f"{self.name} ended while starting{self._console()}", hint=f"See {self.log}")
             if not ssh.greets(self.port):
-                time.sleep(0.3)
+                cancel.current().wait(0.3)
                 continue
             try:
                 self.ssh(["true"], timeout=60)

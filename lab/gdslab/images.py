@@ -8,7 +8,6 @@ import shutil
 import struct
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from gdsdeploy import console, run
@@ -28,32 +27,24 @@ _SPACE = {"light": 1 << 30, "vm": 3 << 30}
 CONTAINED = ("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
-@dataclass(frozen=True)
-class VmBase:
-    """A VM base: ``disk`` (qcow2, below the hosts' overlays) and its kernel for the trial of KVM."""
-
-    disk: Path
-    kernel: Path
+def path(cache: Path, recipe: Recipe) -> Path:
+    """Where :func:`base` has, or will have, a recipe's base system."""
+    return cache / recipe.name / ("disk.qcow2" if recipe.kind == "vm" else "root")
 
 
-def light_base(cache: Path, recipe: Recipe) -> Path:
-    """Root folder of the base system of light hosts; made when missing."""
+def base(cache: Path, recipe: Recipe) -> Path:
+    """A base system, made when missing: the root folder of light hosts, or the disk below the overlays of VM hosts.
 
-    def make(work: Path) -> None:
-        _bootstrap(recipe, work)
-
-    return folders.cached_folder(cache, recipe.name, make, what=f"the {recipe.system} base system") / "root"
-
-
-def vm_base(cache: Path, recipe: Recipe) -> VmBase:
-    """The base system of VM hosts, as a disk; made when missing."""
+    Beside a disk is its kernel, vmlinuz, for the trial of KVM.
+    """
 
     def make(work: Path) -> None:
         _bootstrap(recipe, work)
-        _make_disk(recipe.system, work)
+        if recipe.kind == "vm":
+            _make_disk(recipe.system, work)
 
-    entry = folders.cached_folder(cache, recipe.name, make, what=f"the {recipe.system} base system")
-    return VmBase(entry / "disk.qcow2", entry / "vmlinuz")
+    folders.cached_folder(cache, recipe.name, make, what=f"the {recipe.system} base system")
+    return path(cache, recipe)
 
 
 def unpacked(
@@ -91,7 +82,8 @@ def _bootstrap(recipe: Recipe, work: Path) -> None:
         tree = Path(folder)
         lay_out(recipe.files, tree)
         run.run(
-            run.as_root([*CONTAINED, *recipe.argv(work / "root", tree)]),
+            # A disk gets its initramfs later; each takes seconds, and packages would make one several times.
+            run.as_root([*CONTAINED, "env", "INITRD=No", *recipe.argv(work / "root", tree)]),
             doing=f"make the {recipe.system} base system",
             log=work / "log",
             hint="It comes from this machine's apt archive; check it with: apt-get update",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from gdsdeploy import console, paths
 from gdsdeploy.builds.cache import BuilderKeys
+from gdsdeploy.cancel import Stop
 from gdsdeploy.files import folders
 from gdslab import (
     archive as archives,
@@ -60,16 +62,18 @@ def up(
     preinstalled: tuple[tuple[str, str], ...] = (),
     firmware: Firmware | None = None,
     confirm: Callable[[str], bool] = agree,
+    meanwhile: Callable[[Lab, Future[None]], None] | None = None,
 ) -> Lab:
     """Bring lab ``lab_name`` up with at least these numbers of hosts; all answer at the end.
 
     Missing hosts are made and stopped hosts started; running hosts stay as they are.
-    nodes: number of light hosts to provision.  preinstalled: packages (name, version) in the image of new VM hosts,
-    which have another system than Debian.
+    nodes: number of light hosts to provision.  preinstalled: packages (name, version) in the image of new VM hosts;
+    on Debian, an empty version is any.
     vms, lights, nodes: None: 1, 1 and 0 for Debian; 0, 0 and 1 for other systems.
     os: such as ``ubuntu-24.04``.  release: of Debian, such as ``trixie``.  Neither: the lab's own, or debian-13.
     firmware: what VM hosts boot by.  None: the lab's own, or BIOS.
     confirm: called before packages are installed here.
+    meanwhile: called while hosts are made, once the lab has its fleet file; the future ends when light hosts answer.
     Raises LabUnavailable when this machine can't run the lab; the next run continues with what exists.
     """
     lab = Lab(lab_name)
@@ -96,12 +100,26 @@ def up(
         ssh.make_key(lab.key, f"lab {lab_name}")
         if system.kit:
             _serve(lab, system, archive)
-        # QEMU and mmdebstrap do the work, so threads make both kinds of hosts in parallel.
-        with ThreadPoolExecutor(max_workers=1) as pool:
-            light = pool.submit(_raise_lights, lab, {"light": lights, "node": nodes}, archive)
-            _raise_vms(lab, vms, archive, preinstalled)
-            light.result()
+        makers: dict[str, Callable[[], object]] = {}
+        for group, count in {"light": lights, "node": nodes, "vm": vms}.items():
+            kind = "vm" if group == "vm" else "light"
+            if lab.lacks(group, count) or _lacks_base(lab, kind):
+                recipe = _recipe(lab, kind, archive, preinstalled if kind == "vm" else ())
+                lab.add_hosts(group, count, images.path(cache_directory(), recipe))
+                makers[kind] = partial(images.base, cache_directory(), recipe)
         fleet.write(lab, archive)
+        stop = Stop()
+        # QEMU and mmdebstrap do the work, so threads make both kinds of hosts in parallel.
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            light, vm = (pool.submit(_raise, lab, kind, makers.get(kind), archive, stop) for kind in ("light", "vm"))
+            try:
+                if meanwhile is not None:
+                    meanwhile(lab, light)
+                light.result()
+                vm.result()
+            except BaseException:
+                stop.request()
+                raise
     return lab
 
 
@@ -159,28 +177,25 @@ def _recipe(lab: Lab, kind: str, archive: Archive, preinstalled: tuple[tuple[str
     """What the base system of the lab's hosts of ``kind`` is made from."""
     server, system = lab.server, lab.system
     if server is None:
-        if preinstalled:
-            raise LabUnavailable(f"VM hosts of {system.os} can't start with installed packages")
-        return recipe.debian(system.base, archive, kind)
+        words = ["=".join(filter(None, package)) for package in preinstalled]
+        return recipe.debian(system.base, archive, kind, words)
     if kind == "light":
         return _RECIPES[system.kit](system, server.kit, archive, None)
     renamer = standin.build(*standin.debian_kernel(archive)) / standin.RENAMER
     return _RECIPES[system.kit](system, server.kit, archive, Boot(renamer, preinstalled))
 
 
-def _raise_lights(lab: Lab, counts: Mapping[str, int], archive: Archive) -> None:
-    for group, count in counts.items():
-        if lab.lacks(group, count):
-            base = images.light_base(cache_directory(), _recipe(lab, "light", archive))
-            lab.add_hosts(group, count, base)
-    start(lab, "light", archive)
+def _lacks_base(lab: Lab, kind: str) -> bool:
+    """Whether a host of ``kind`` was recorded, and its base system isn't there yet."""
+    return any(host.kind == kind and not Path(host.record.base).exists() for host in lab.hosts())
 
 
-def _raise_vms(lab: Lab, count: int, archive: Archive, preinstalled: tuple[tuple[str, str], ...]) -> None:
-    if lab.lacks("vm", count):
-        base = images.vm_base(cache_directory(), _recipe(lab, "vm", archive, preinstalled))
-        lab.add_hosts("vm", count, base.disk)
-    start_vms(lab, archive)
+def _raise(lab: Lab, kind: str, make: Callable[[], object] | None, archive: Archive, stop: Stop) -> None:
+    """Make the base system of the hosts of ``kind``, if they need one, and start them."""
+    with stop.scope():
+        if make is not None:
+            make()
+        start_vms(lab, archive) if kind == "vm" else start(lab, kind, archive)
 
 
 def start_vms(lab: Lab, archive: Archive) -> None:

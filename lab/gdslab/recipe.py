@@ -69,17 +69,27 @@ class Boot:
     preinstalled: tuple[tuple[str, str], ...] = ()
 
 
-def debian(release: Release, archive: Archive, kind: str) -> Recipe:
-    """The recipe of Debian's own hosts."""
-    packages, sources = [*guest.packages(kind)], []
+def debian(release: Release, archive: Archive, kind: str, preinstalled: Sequence[str] = ()) -> Recipe:
+    """The recipe of Debian's own hosts; preinstalled: more packages, as ``name`` or ``name=version``.
+
+    With these, hosts have the sources of a complete stack, and apt has read them.
+    """
+    packages, sources = [*guest.packages(kind), *preinstalled], []
     if kind == "vm":
         packages.append("linux-image-amd64")
         if release.kernel:
             # A pattern, because the archive may have dropped that kernel.
             packages.append(f"?name(^linux-image-{re.escape(release.kernel)}$)")
             sources.append(_source(archive, archive.uri, release.suite))
-    content = guest.base_files(release, archive, kind)
-    return Recipe(release.name, kind, release, archive, tuple(packages), content, sources=tuple(sources))
+    content, options = guest.base_files(release, archive, kind), []
+    if preinstalled:
+        listed = guest.suites(release, archive, release.suites)
+        sources = [_source(archive, uri, suite, guest.COMPONENTS) for uri, suites in listed for suite in suites]
+        content[guest.SOURCES] = guest.debian_sources(archive, listed, guest.COMPONENTS)
+        options.append("--skip=cleanup/apt/lists")
+    return Recipe(
+        release.name, kind, release, archive, tuple(packages), content, sources=tuple(sources), options=tuple(options)
+    )
 
 
 def from_archive(
@@ -106,8 +116,8 @@ def from_archive(
     ]
 
 
-def _source(archive: Archive, uri: str, suite: str) -> str:
-    return f"deb [signed-by={archive.keyring}] {uri} {suite} main"
+def _source(archive: Archive, uri: str, suite: str, components: str = "main") -> str:
+    return f"deb [signed-by={archive.keyring}] {uri} {suite} {components}"
 
 
 def _hook(script: str, *arguments: str) -> str:

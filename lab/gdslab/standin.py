@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import io
 import re
+import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,25 +74,45 @@ def debian_kernel(archive: Archive) -> tuple[guest.Release, Kernel]:
     return guest.RELEASES["trixie"], Kernel(repacked.RELEASE, repacked.VERSION, (source,))
 
 
-def build(release: guest.Release, kernel: Kernel) -> Path:
+#: Builds the modules of the archive on standard input with the headers that a host has; prints an archive as base64.
+_ON_HOST = (
+    'work=$(mktemp -d); trap \'rm -r "$work"\' EXIT; tar --extract --directory="$work"'
+    '; make -C "/lib/modules/$0/build" M="$work" modules >&2; strip --strip-debug "$work"/*.ko'
+    f'; tar --create --directory="$work" {GPU} {RENAMER} | base64'
+)
+
+
+def build(release: guest.Release, kernel: Kernel, builder: LabHost | None = None) -> Path:
     """Folder of the modules GPU and RENAMER for ``kernel``, signed with the lab's own key.
 
-    Raises LabUnavailable without the kernel's headers, or if they don't compile.
+    builder: compiles them if it has this kernel's headers, which takes seconds.  Otherwise a copy of a base system
+    gets a compiler.  Raises LabUnavailable without the kernel's headers, or if they don't compile.
     """
     archive = archives.controller_archive()
-    base = images.light_base(cache_directory(), recipe.debian(release, archive, "light"))
     sources = guest.data("standin")
     digest = hashlib.sha256(b"".join((sources / name).read_bytes() for name in _SOURCES)).hexdigest()
     key = signing.module_key(cache_directory())
     version = (kernel.version or "any").replace(":", "_")
     name = f"standin-{kernel.release}-{version}-{digest[:12]}-{key.fingerprint[:8]}"
 
-    def make(work: Path) -> None:
+    def in_copy(work: Path) -> None:
+        base = images.base(cache_directory(), recipe.debian(release, archive, "light"))
         arguments = [base, work, sources, kernel.release, kernel.version or "", *kernel.sources]
         argv = [*images.CONTAINED, "sh", (sources / "build.sh").as_posix(), *map(str, arguments)]
+        run.run(run.as_root(argv), doing=f"build the lab's modules for {kernel.release}", log=work / "log")
+
+    def on_host(host: LabHost, work: Path) -> None:
+        files = {name: ((sources / name).read_bytes(), 0o644) for name in _SOURCES if name != "build.sh"}
+        done = host.ssh(["sh", "-euc", _ON_HOST, kernel.release], input=guest.tar(files))
+        with tarfile.open(fileobj=io.BytesIO(base64.b64decode(done.stdout))) as built:
+            built.extractall(work, filter="data")
+
+    def make(work: Path) -> None:
+        headers = ["test", "-d", f"/lib/modules/{kernel.release}/build"]
+        able = builder is not None and builder.running() and builder.ssh(headers, ok=(0, 1)).status == 0
         with console.step(f"Building the lab's modules for kernel {kernel.release}"):
             try:
-                run.run(run.as_root(argv), doing=f"build the lab's modules for {kernel.release}", log=work / "log")
+                on_host(builder, work) if builder is not None and able else in_copy(work)
             except ProgramFailed as error:
                 raise LabUnavailable(
                     error.message, hint="The archive may no longer have this kernel's headers; name another kernel"
@@ -116,7 +139,7 @@ def plug(lab: Lab, host: LabHost, kernel_release: str, kernel_version: str | Non
 def _gpu(lab: Lab, kernel: Kernel) -> bytes:
     """The stand-in for ``kernel``; that of a repacked kernel is the original's under another name."""
     if not lab.system.kit:
-        return (build(lab.release, kernel) / GPU).read_bytes()
+        return (build(lab.release, kernel, next(iter(lab.group("light")), None)) / GPU).read_bytes()
     module = build(*debian_kernel(archives.controller_archive())) / GPU
     return signing.module_key(cache_directory()).sign(repacked.renamed(module.read_bytes(), kernel.release))
 

@@ -137,9 +137,9 @@ def add_host(lab: Lab, folder: Path) -> None:
 def make(lab: Lab, target: Target, folder: Path) -> Image:
     """The disk of gpu1 before anything is provisioned, with the stand-in for the target's kernel."""
     archive = archives.controller_archive()
-    base = images.vm_base(cache_directory(), recipe.debian(lab.release, archive, "vm"))
-    shutil.copyfile(base.kernel, folder / "vmlinuz")
-    run.run(["qemu-img", "convert", "-O", "raw", base.disk, folder / "disk.raw"], doing="copy the disk")
+    base = images.base(cache_directory(), recipe.debian(lab.release, archive, "vm"))
+    shutil.copyfile(base.with_name("vmlinuz"), folder / "vmlinuz")
+    run.run(["qemu-img", "convert", "-O", "raw", base, folder / "disk.raw"], doing="copy the disk")
     (folder / "mnt").mkdir()
     image = Image(lab, target, folder / "disk.raw", folder / "mnt")
     image.use_mirror()

@@ -65,7 +65,7 @@ def test_a_second_run_changes_nothing(golden: Image, provisioned: dict[str, Any]
 
 def test_a_folder_for_the_network_has_no_boot_loader(golden: Image, provisioned: dict[str, Any]) -> None:
     archive = archives.controller_archive()
-    base = images.light_base(cache_directory(), recipe.debian(golden.lab.release, archive, "light"))
+    base = images.base(cache_directory(), recipe.debian(golden.lab.release, archive, "light"))
     root = golden.disk.with_name("root")
     try:
         run.run(run.as_root(["cp", "-a", "--reflink=auto", "-T", str(base), str(root)]), doing="copy the base system")

@@ -128,7 +128,7 @@ def test_interrupted_base_is_discarded_with_all_that_made_it(lab: Lab, tmp_path:
     program = (
         "import sys; from pathlib import Path; from gdslab import archive, guest, images, recipe\n"
         "made = recipe.debian(guest.release('trixie'), archive.controller_archive(), 'light')\n"
-        "images.light_base(Path(sys.argv[1]), made)\n"
+        "images.base(Path(sys.argv[1]), made)\n"
     )
     cache = tmp_path / "cache"
     making = subprocess.Popen(

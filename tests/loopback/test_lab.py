@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gdsdeploy import cancel
 from gdsdeploy.run import Completed
-from gdslab import archive, lifecycle, nspawn, process, qemu, records, requirements, state
+from gdslab import archive, guest, images, lifecycle, nspawn, process, qemu, recipe, records, requirements, state
 from gdslab.errors import LabUnavailable
 from gdslab.host import HostRecord, LabHost
 from gdslab.state import Lab
@@ -65,6 +67,62 @@ def test_purge_spares_what_a_lab_stands_on() -> None:
     assert lifecycle.purge() == [used.parent], "what stays"
     assert used.exists()
     assert not unused.exists()
+
+
+class Pause(Exception):
+    """What the work meanwhile ends with."""
+
+
+@pytest.fixture
+def making(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the base systems that are asked for, whose making ends when it is stopped."""
+    asked: list[str] = []
+
+    def base(cache: Path, made_from: recipe.Recipe) -> Path:
+        asked.append(made_from.name)
+        cancel.current().wait(10)
+        asked.append("not stopped")
+        return images.path(cache, made_from)
+
+    debian = archive.Archive("http://deb.example/debian", None, archive.DEBIAN_KEYRING, {}, {}, None)
+    monkeypatch.setattr(archive, "controller_archive", lambda: debian)
+    monkeypatch.setattr(requirements, "ensure", lambda **_: None)
+    monkeypatch.setattr(images, "base", base)
+    return asked
+
+
+def test_the_fleet_file_is_there_while_hosts_are_made(making: list[str]) -> None:
+    """What fails meanwhile ends the making; the next run makes the hosts that are on record."""
+    fleets: list[str] = []
+
+    def meanwhile(lab: Lab, lights: Future[None]) -> None:
+        assert not lights.done()
+        fleets.append(lab.fleet_path.read_text())
+        raise Pause
+
+    for _ in range(2):
+        with pytest.raises(Pause):
+            lifecycle.up("dev", meanwhile=meanwhile)
+    assert fleets[0] == fleets[1]
+    assert "build1: {profile: gds" in fleets[0]
+    assert "gpu1: {profile: gds" in fleets[0]
+    assert len(making) == 4
+    assert len(set(making)) == 2
+
+
+def test_image_with_a_stack_has_its_sources_and_what_apt_read() -> None:
+    debian = archive.Archive("http://deb.example/debian", None, archive.DEBIAN_KEYRING, {}, {}, None)
+    bare, filled = (recipe.debian(guest.RELEASES["trixie"], debian, "vm", more) for more in ((), ("libcuda1",)))
+    assert bare.name != filled.name
+    words = filled.argv(Path("root"), Path("tree"))
+    assert "--skip=cleanup/apt/lists" in words
+    assert any(word.startswith("--include=") and "libcuda1" in word for word in words)
+    signed = f"[signed-by={archive.DEBIAN_KEYRING}] http://deb.example/debian"
+    assert f"deb {signed} bookworm-backports {guest.COMPONENTS}" in words
+    assert f"Suites: trixie trixie-updates bookworm-backports\nComponents: {guest.COMPONENTS}\n" in str(
+        filled.files[guest.SOURCES]
+    )
+    assert "Components: main\n" in str(bare.files[guest.SOURCES])
 
 
 @pytest.fixture

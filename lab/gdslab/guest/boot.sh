@@ -50,6 +50,9 @@ else
     grep -q "root=UUID=$uuid" "$root/boot/grub/grub.cfg"
 fi
 
+# Where apt has read the archive, an emulated machine would take long to index it.
+[ -z "$(ls "$root"/var/lib/apt/lists/*_Packages 2>/dev/null)" ] || chroot "$root" apt-cache gencaches
+
 # Not through the BIOS, which takes an emulated machine twice the processor time.
 chroot "$root" grub-mkimage --format=i386-pc --output="/boot/$grub/i386-pc/core.img" \
     --prefix="(ahci0,msdos1)/boot/$grub" ahci part_msdos ext2 normal

@@ -133,7 +133,7 @@ def program(text: str) -> bytes:
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A copy of the lab's Debian, which takes seconds."""
     archive = archives.controller_archive()
-    base = images.light_base(cache_directory(), recipe.debian(guest.RELEASES["trixie"], archive, "light"))
+    base = images.base(cache_directory(), recipe.debian(guest.RELEASES["trixie"], archive, "light"))
     folder = tmp_path_factory.mktemp("image") / "root"
     subprocess.run(["cp", "-a", "--reflink=auto", "-T", base, folder], check=True)
     (folder / "etc/of-the-image").write_text("image")
