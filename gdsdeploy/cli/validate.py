@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gdsdeploy.model.fleet import Fleet
     from gdsdeploy.model.lock import Lock
     from gdsdeploy.report.model import Report
+    from gdsdeploy.validate.fleet_validation import ValidateOptions
 
 
 #: Of its options, those that say what is judged and what is printed.
@@ -126,12 +127,7 @@ def validate(
     for file in (junit, page, metrics):
         require_folder(file)
     if source is not None:
-        from gdsdeploy.validate.support_bundle import judge, read
-
-        saved = read(source)
-        with console.step(f"Judging the evidence from {words(saved.hosts)} of {saved.when}") as step:
-            report = judge(saved, request, fleet=str(source), progress=console.say_each(len(saved.hosts)))
-            step.failure = _failure(report)
+        report = _judge_bundle(source, request)
     else:
         assert fleet is not None
         intent, lock, names = _locked(fleet, limit)
@@ -156,6 +152,16 @@ def validate(
     ).values()
     _show(report, as_json=as_json, verbose=verbose)
     options.end_with([*unwritten, fleet_validation.outcome(report)])
+
+
+def _judge_bundle(source: Path, request: ValidateOptions) -> Report:
+    from gdsdeploy.validate.support_bundle import judge, read
+
+    saved = read(source)
+    with console.step(f"Judging the evidence from {words(saved.hosts)} of {saved.when}") as step:
+        report = judge(saved, request, fleet=str(source), progress=console.say_each(len(saved.hosts)))
+        step.failure = _failure(report)
+    return report
 
 
 def _failure(report: Report) -> str:

@@ -12,9 +12,8 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 from .. import derived, process
 from ..derived import Thing
 from ..errors import ApplyError, CannotTellError, HostError
-from ..evidence.recorder import stored_run
 from ..io import atomic, reading
-from ..io.cache import Inputs
+from ..io.cache import Inputs, stored_run
 from ..kmod.kernel import Kernel
 from ..process import Output
 from ..rootdir import LoopError, inside, list_folder

@@ -93,10 +93,6 @@ SECTIONS = (
 )  # fmt: skip
 
 
-_OUTPUT = ("status", "stdout", "stderr", "truncated")
-_NO_MODULE = re.compile(r"mod(probe: FATAL|info: ERROR): Module \S+ not found(\.| in directory \S+)\n")
-
-
 class TimeLimitError(Exception):
     """A collector used up its time."""
 
@@ -249,7 +245,7 @@ class Recorder:
             return process.run(list(argv), max(1.0, min(timeout, self._end - begin)), env=env, cwd=cwd)
 
         if output is None:
-            output = run() if inputs is None else stored_run(name, argv, inputs, run)
+            output = run() if inputs is None else cache.stored_run(name, argv, inputs, run)
         value: Dict[str, Any] = {
             "argv": list(argv),
             "status": output.status,
@@ -278,26 +274,6 @@ class Recorder:
     def at(self, path: str) -> str:
         """Where ``path`` is below the root."""
         return path if self.root == "/" else os.path.join(self.root, path.lstrip("/"))
-
-
-def stored_run(
-    name: str, argv: Sequence[str], inputs: cache.Inputs, run: Callable[[], process.Output]
-) -> process.Output:
-    """``run()``, or what it printed while all ``inputs`` were the same.
-
-    A failure or a complaint isn't stored, but kmod's that there is no such module: modules.dep says so.
-    """
-    outputs: List[process.Output] = []
-
-    def read() -> Optional[List[Any]]:
-        outputs.append(run())
-        status, stdout, stderr, truncated = (getattr(outputs[0], name) for name in _OUTPUT)
-        settled = (status == 0 and not stderr) or (status == 1 and _NO_MODULE.fullmatch(stderr))
-        return [status, stdout, stderr] if settled and not truncated else None
-
-    words = (*argv, "", *inputs.words)
-    stored = cache.of("command " + name, inputs._replace(words=words), read)
-    return outputs[0] if outputs else process.Output(*stored)
 
 
 def _bytes(path: str, limit: int) -> bytes:

@@ -15,6 +15,8 @@ import stat
 from functools import lru_cache
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, TypeVar
 
+from .. import process
+from ..data.late import re
 from . import atomic
 
 T = TypeVar("T")
@@ -23,6 +25,8 @@ T = TypeVar("T")
 PROGRAMS = "/run/gdsdeploy/program-"
 #: Bytes of one entry; a driver's module has 200 KB, a kernel's symbols 3 MB.
 ENTRY_LIMIT = 16 << 20
+_OUTPUT = ("status", "stdout", "stderr", "truncated")
+_NO_MODULE = re.compile(r"mod(probe: FATAL|info: ERROR): Module \S+ not found(\.| in directory \S+)\n")
 
 
 def of_file(kind: str, path: str, read: Callable[[], Any]) -> Any:
@@ -57,6 +61,24 @@ def of(kind: str, inputs: Inputs, read: Callable[[], Any], fresh: bool = False) 
         return None if identities is None else [digest, identities]
 
     return _kept(kind, "", now, read, fresh)
+
+
+def stored_run(name: str, argv: Sequence[str], inputs: Inputs, run: Callable[[], process.Output]) -> process.Output:
+    """``run()``, or what it printed while all ``inputs`` were the same.
+
+    A failure or a complaint isn't stored, but kmod's that there is no such module: modules.dep says so.
+    """
+    outputs: List[process.Output] = []
+
+    def read() -> Optional[List[Any]]:
+        outputs.append(run())
+        status, stdout, stderr, truncated = (getattr(outputs[0], name) for name in _OUTPUT)
+        settled = (status == 0 and not stderr) or (status == 1 and _NO_MODULE.fullmatch(stderr))
+        return [status, stdout, stderr] if settled and not truncated else None
+
+    words = (*argv, "", *inputs.words)
+    stored = of("command " + name, inputs._replace(words=words), read)
+    return outputs[0] if outputs else process.Output(*stored)
 
 
 def _kept(

@@ -139,9 +139,7 @@ def apt_inputs(recorder: Recorder) -> Optional[cache.Inputs]:
         return None
     argv = ["apt-config", "shell", *(word for place in APT_PLACES for word in ("X", place))]
     configuration = cache.Inputs(tuple(map(recorder.at, (*APT_CONFIGURATION, *APT_OTHERS))))
-    from ..evidence.recorder import stored_run
-
-    output = stored_run("apt-config", argv, configuration, lambda: process.run(argv, 10.0, env=ENVIRONMENT))
+    output = cache.stored_run("apt-config", argv, configuration, lambda: process.run(argv, 10.0, env=ENVIRONMENT))
     places = re.findall(r"^X='([^'\n]+)'$", output.stdout, re.MULTILINE)
     return cache.Inputs((*configuration.paths, *places)) if len(places) == len(APT_PLACES) else None
 
