@@ -110,7 +110,9 @@ def measure(folder: Path, percent: float, verb: list[str], version: Path | None 
     What the verb prints is in ``output`` and ``errors`` in the folder.
     """
     argv = [sys.executable, __file__, "--fail", str(percent), "--verb", *verb]
-    environment = {**os.environ, "PYTHONPATH": str(version or ROOT)}
+    # What is on the caller's path has the packages that gdsdeploy needs, where it isn't installed.
+    folders = [str(version or ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
     begin = time.monotonic()
     with (folder / "output").open("wb") as output, (folder / "errors").open("wb") as errors:
         process = subprocess.Popen(argv, stdout=output, stderr=errors, cwd=folder, env=environment)

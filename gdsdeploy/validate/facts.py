@@ -73,7 +73,8 @@ def ask_facts(
     timeout: seconds for each host.  more: options for what the evidence also has.
     """
     argv, judge = ("evidence", "--json", *more), reply_schema.facts_of_reply
-    return ask_all(fleet, fleet_file, names, argv, judge, timeout=timeout, read_only=True)
+    read_only = "--sources" not in more
+    return ask_all(fleet, fleet_file, names, argv, judge, timeout=timeout, read_only=read_only)
 
 
 def require_topology(name: str, facts: HostFacts | GdsError) -> Topology:
