@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any, Dict, List, Sequence
+from functools import partial
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
+from .data.late import replace
 from .facts import HostFacts, UndecidedError
+from .facts.document import Reads
 from .facts.unknown import if_known
 from .io.wording import aligned, joined
 from .model.expectation import Expectation, NeedsExpectationError, NoExpectation
@@ -32,9 +35,48 @@ EVIDENCE_WIDTH = 240
 PROVISIONED = "host.provisioned"
 
 
-def run(facts: HostFacts, expectation: Expectation) -> List[Finding]:
-    """Every check, from the ground up; each has at least one finding."""
-    return [finding for check in listed() for finding in _run(check, facts, expectation)]
+def run(facts: HostFacts, expectation: Expectation, memory: Optional[Memory] = None) -> List[Finding]:
+    """Every check, from the ground up; each has at least one finding.
+
+    memory: of other hosts; the facts are watched then.
+    """
+    if memory is None:
+        return [finding for check in listed() for finding in _run(check, facts, expectation)]
+    of = memory.of(facts, expectation)
+    return [finding for check in listed() for finding in of(check.id, partial(_run, check, facts, expectation))]
+
+
+class Memory:
+    """What checks found on other hosts: of a fleet's hosts most are alike in what a check reads of them."""
+
+    #: findings of one check that are kept, and kinds of hosts
+    MOST = 16
+
+    def __init__(self) -> None:
+        self._kinds: List[Tuple[Any, Dict[str, List[Tuple[Reads, List[Finding]]]]]] = []
+
+    def of(
+        self, facts: HostFacts, expectation: Expectation
+    ) -> Callable[[str, Callable[[], List[Finding]]], List[Finding]]:
+        """For a check's id and what computes its findings: those of an earlier host of which it would read the same."""
+        kind = (replace(expectation, host=""), facts.rules, facts.document.own_reads)
+        kept = next((findings for each, findings in self._kinds if each == kind), None)
+        if kept is None:
+            kept = {}
+            self._kinds = [(kind, kept), *self._kinds[: self.MOST - 1]]
+
+        def findings(name: str, compute: Callable[[], List[Finding]]) -> List[Finding]:
+            earlier = kept.setdefault(name, [])
+            for reads, found in earlier:
+                if facts.document.same(reads):
+                    return found
+            found, reads = facts.document.watching(compute)
+            # Findings that name the host are no other one's.
+            if not any(expectation.host in text for each in found for text in (each.found, each.hint)):
+                earlier[:] = [(reads, found), *earlier[: self.MOST - 1]]
+            return found
+
+        return findings
 
 
 def _needs_expectation(check: Check, facts: HostFacts, expectation: Expectation) -> bool:

@@ -158,6 +158,7 @@ def validate(
     waivers_of = {name: [*selection.waivers_of(fleet, name), *options.waivers] for name in names}
 
     machine_ids: dict[str, str] = {}
+    memory = checks.Memory()
 
     def judge(answer: Answer) -> HostReport:
         name = answer.host
@@ -167,7 +168,7 @@ def validate(
         def report(evidence: dict[str, Any]) -> HostReport:
             machine_ids[name] = evidence["host"].get("machine_id", "")
             expectation = fit_expectation(fleet, lock, expected[name], answer)
-            return host_report(expectation, evidence, options, waivers_of[name], answer.seconds)
+            return host_report(expectation, evidence, options, waivers_of[name], answer.seconds, memory)
 
         return reply_schema.judge_reply(answer, "evidence", reply_schema.Evidence, report)
 
@@ -256,10 +257,11 @@ def host_report(
     options: ValidateOptions,
     waivers: Sequence[Waiver],
     seconds: float = 0.0,
+    memory: checks.Memory | None = None,
 ) -> HostReport:
-    """The checks' report on a host's evidence, wherever it is from."""
-    facts = facts_from(evidence)
-    findings = tuple(finding for finding in checks.run(facts, expected) if selected(finding, options.only))
+    """The checks' report on a host's evidence, wherever it is from.  memory: of the other hosts."""
+    facts = facts_from(evidence, watched=memory is not None)
+    findings = tuple(finding for finding in checks.run(facts, expected, memory) if selected(finding, options.only))
     return HostReport(
         host=expected.host,
         profile=expected.profile,

@@ -38,6 +38,7 @@ from gdsdeploy.converge.machine import Machine
 from gdsdeploy.converge.plan_fleet import EVIDENCE
 from gdsdeploy.errors import GdsError, HostUnreachable, translated
 from gdsdeploy.fleetfile import selection
+from gdsdeploy.host.checks import Memory
 from gdsdeploy.host.errors import DesiredError
 from gdsdeploy.host.facts import document
 from gdsdeploy.host.facts.document import FOLDER, VERSION, limit_of
@@ -366,22 +367,24 @@ def judge(
 ) -> Report:
     """The checks' verdict on a bundle's evidence, with the waivers of its day.  fleet: its name in the report."""
     options = replace(options or ValidateOptions(), day=bundle.when[:10])
-    reports, waivers_of = list[HostReport](), dict[str, list[Waiver]]()
+    reports, waivers_of, memory = list[HostReport](), dict[str, list[Waiver]](), Memory()
     for name, host in bundle.hosts.items():
         waivers_of[name] = [*host.waivers, *options.waivers]
-        reports.append(_host_report(name, host, options, waivers_of[name]))
+        reports.append(_host_report(name, host, options, waivers_of[name], memory))
         progress(line(reports[-1]))
     waiver_uses = fleet_validation.waiver_uses(waivers_of, reports, options.today())
     return Report(fleet or bundle.fleet, bundle.lock, bundle.when, tuple(reports), waiver_uses)
 
 
-def _host_report(name: str, host: BundleHost, options: ValidateOptions, waivers: Sequence[Waiver]) -> HostReport:
+def _host_report(
+    name: str, host: BundleHost, options: ValidateOptions, waivers: Sequence[Waiver], memory: Memory
+) -> HostReport:
     if host.evidence is None:
         trouble = host.trouble or trouble_from(HostUnreachable(f"{name}: the bundle has no evidence of it"))
         return HostReport(name, host.expectation.profile, trouble=trouble, seconds=host.seconds)
     try:
         with reply_schema.unexpected_errors(name):
-            return host_report(host.expectation, host.evidence, options, waivers, host.seconds)
+            return host_report(host.expectation, host.evidence, options, waivers, host.seconds, memory)
     except GdsError as error:
         return report_without_evidence(host.expectation, error, host.seconds)
 

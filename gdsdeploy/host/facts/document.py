@@ -22,7 +22,7 @@ import shlex
 import sys
 import time
 from functools import lru_cache, partial
-from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
 from ..data.late import dataclass, re
 from ..errors import HostError
@@ -57,13 +57,82 @@ class Ran:
     log: str = ""
 
 
+#: (section, key) → what was there; see _Watched.
+Reads = Dict[Tuple[str, str], Any]
+#: In place of a key: the section's keys, and all of it.
+_KEYS, _ALL = "\0keys", "\0all"
+_TIMES = (("", "collected_at"), ("", "seconds"))
+
+
+class _Watched(Dict[str, Any]):
+    """A section that tells what is read of it."""
+
+    def __init__(self, name: str, section: Mapping[str, Any], frames: List[Reads]) -> None:
+        super().__init__(section)
+        self._name, self._frames = name, frames
+
+    def now(self, key: str) -> Any:
+        """What a reader of ``key`` gets."""
+        if key == _KEYS:
+            return list(dict.keys(self))
+        return dict(dict.items(self)) if key == _ALL else dict.get(self, key, _KEYS)
+
+    def _tell(self, key: str) -> None:
+        self._frames[-1][self._name, key] = self.now(key)
+
+    def __getitem__(self, key: str) -> Any:
+        self._tell(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._tell(key)
+        return super().get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        self._tell(str(key))
+        return super().__contains__(key)
+
+    def __iter__(self) -> Iterator[str]:
+        self._tell(_KEYS)
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        self._tell(_KEYS)
+        return super().__len__()
+
+    def keys(self) -> Any:
+        self._tell(_KEYS)
+        return super().keys()
+
+    def values(self) -> Any:
+        self._tell(_ALL)
+        return super().values()
+
+    def items(self) -> Any:
+        self._tell(_ALL)
+        return super().items()
+
+    def __eq__(self, other: object) -> bool:
+        self._tell(_ALL)
+        return super().__eq__(other)
+
+    __hash__ = None
+
+
 class Document:
     """An evidence document.  Its methods raise UndecidedError alone, however malformed the document is."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, watched: bool = False) -> None:
+        """watched: keep what each fact and each check reads."""
         #: all that was collected
         self.value: Dict[str, Any] = value if isinstance(value, dict) else {}
-        self._sections = {name: section for name, section in self.value.items() if isinstance(section, dict)}
+        #: what is being computed, innermost last, each with what it has read; None: nothing is kept
+        self.frames: Optional[List[Reads]] = [{}] if watched else None
+        if self.frames is not None:
+            sections = {name: each for name, each in self.value.items() if isinstance(each, dict)}
+            watching = {name: _Watched(name, section, self.frames) for name, section in sections.items()}
+            self.value = _Watched("", {**self.value, **watching}, self.frames)
+        self._sections = {name: section for name, section in dict.items(self.value) if isinstance(section, dict)}
 
     def text(self, path: str, section: str = "files") -> Optional[str]:
         """The whole of a file, or an entry of another section of texts."""
@@ -138,12 +207,14 @@ class Document:
 
     def age(self, name: str) -> float:
         """Seconds from a program's run to the collection of the document; 0 where it doesn't say more."""
-        times = [_get(self._section("commands").get(name), "asked_at"), self.value.get("collected_at")]
+        asked = _get(self._section("commands").get(name), "asked_at")
+        if asked is None:
+            return 0.0
         try:
-            asked, collected = (calendar.timegm(time.strptime(text, TIME)) for text in times)
+            begin, end = (calendar.timegm(time.strptime(text, TIME)) for text in (asked, self.collected_at()))
         except (TypeError, ValueError):
             return 0.0
-        return max(0.0, collected - asked)
+        return max(0.0, end - begin)
 
     def printed(self, name: str) -> str:
         """What was kept of a program's output, complete or not; it proves what it shows, and no absence."""
@@ -227,6 +298,33 @@ class Document:
         """Why the evidence doesn't have an entry that this release's ``collector`` records: ``what`` names it."""
         gap = next((gap for gap in self.gaps() if gap.startswith(collector + ": ")), "")
         return UndecidedError(f"{what} not collected: {gap or 'an older gdsdeploy recorded this evidence'}")
+
+    def watching(self, compute: Callable[[], Value]) -> Tuple[Value, Reads]:
+        """What ``compute`` returns, and what it has read of this document; nothing where it isn't watched."""
+        if self.frames is None:
+            return compute(), {}
+        self.frames.append({})
+        try:
+            value = compute()
+        finally:
+            reads = self.frames.pop()
+        return value, reads
+
+    @property
+    def own_reads(self) -> Reads:
+        """What was read before any check, but for the time of the collection."""
+        assert self.frames is not None
+        return {place: content for place, content in self.frames[0].items() if place not in _TIMES}
+
+    def same(self, reads: Reads) -> bool:
+        """Whether another document's readers would have got the same from this one, which is watched."""
+        value = self.value
+        assert isinstance(value, _Watched)
+        for (name, key), content in reads.items():
+            section = dict.get(value, name) if name else value
+            if not isinstance(section, _Watched) or section.now(key) != content:
+                return False
+        return True
 
     def _section(self, section: str) -> Dict[str, Any]:
         return self._sections.get(section, {})

@@ -89,6 +89,9 @@ class HostFacts(Facts):
         return int(group_of(total, "/proc/meminfo has no MemTotal")) * 1024
 
 
-def facts_from(evidence: Any) -> HostFacts:
-    """Every fact, each to be read when it is asked for; never raises, however malformed the document is."""
-    return HostFacts(Document(evidence))
+def facts_from(evidence: Any, watched: bool = False) -> HostFacts:
+    """Every fact, each to be read when it is asked for; never raises, however malformed the document is.
+
+    watched: for checks.Memory.
+    """
+    return HostFacts(Document(evidence, watched))

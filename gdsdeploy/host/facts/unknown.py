@@ -79,10 +79,14 @@ class _Fact:
     def __get__(self, facts: Any, _owner: object = None) -> Any:
         if facts is None:
             return self
-        decided = vars(facts).setdefault("_decided", {})
+        decided, document = vars(facts).setdefault("_decided", {}), facts.document
         if self._name not in decided:
-            decided[self._name] = known(functools.partial(self._function, facts))
-        return require(decided[self._name])
+            compute = functools.partial(known, functools.partial(self._function, facts))
+            decided[self._name] = document.watching(compute)
+        value, reads = decided[self._name]
+        if document.frames is not None:
+            document.frames[-1].update(reads)
+        return require(value)
 
 
 if TYPE_CHECKING:
@@ -117,7 +121,7 @@ class Facts:
     def but(self: Self, **others: object) -> Self:
         """The same with other facts, or Unknown in their place; what follows from them is computed again."""
         view = copy.copy(self)
-        vars(view)["_decided"] = {name: value for name, value in others.items() if _is_fact(view, name)}
+        vars(view)["_decided"] = {name: (value, {}) for name, value in others.items() if _is_fact(view, name)}
         vars(view).update({name: value for name, value in others.items() if not _is_fact(view, name)})
         return view
 
