@@ -135,7 +135,8 @@ def compare(fleet: Path, host: LabHost, number: int, rounds: int, *, plays: bool
                 assert "Nothing to change" in output, output
                 runs["provision"].append(figures)
                 if playbook is not None:
-                    output, figures = measured(*playbook, host, number)
+                    argv, environment = playbook
+                    output, figures = measured(argv, environment, host, number)
                     assert output.count("changed=0 ") == number, output
                     runs["ansible-playbook"].append(figures)
     middle = {kind: medians(samples) for kind, samples in runs.items()}
@@ -150,7 +151,7 @@ def played(path: Path, names: Sequence[str], gdsdeploy: Sequence[str]) -> Iterat
     """The command line of ansible-playbook that runs the roles on the hosts, and its environment."""
     # What hosts receive lies in a folder of each run; Ansible alone needs one, too.
     with assign.open_run_archives(path) as shelf, ansible.control_folder() as control:
-        machines.shared = lambda _: []
+        machines.shared = lambda values: []  # noqa: ARG005
         fleet, lock = load_fleet(path), lockfile.read(lockfile.beside(path))
         shelf.look(assign.by_intent(fleet, lock, names[0]).want, list(fleet.builders))
         subprocess.run([*gdsdeploy, "--force-roles", "--", *ONE], check=True, capture_output=True)

@@ -232,8 +232,7 @@ def processors(leader: int = 0) -> float:
             # It may end meanwhile: its parent has its time then.
             with suppress(OSError):
                 if (process / "ns/pid").readlink() == namespace:
-                    fields = (process / "stat").read_text().rpartition(")")[2].split()
-                    ticks += sum(map(int, fields[11:15]))
+                    ticks += sum(map(int, (process / "stat").read_text().rpartition(")")[2].split()[11:15]))
         return sum(os.times()[:4]) + ticks / os.sysconf("SC_CLK_TCK")
     fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
     return (sum(fields[:3]) + sum(fields[5:7])) / os.sysconf("SC_CLK_TCK")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import io
 import sys
 from typing import NoReturn
@@ -83,8 +82,6 @@ def group() -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command line and end the process with its exit code."""
-    # What a verb makes is mostly kept until it ends: a search for garbage finds little.
-    gc.set_threshold(20_000)
     end_with(group, "gdsdeploy", argv)
 
 

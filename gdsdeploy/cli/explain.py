@@ -159,8 +159,7 @@ def doctor(evidence: Path | None, as_json: bool) -> None:
         _print(as_json, diagnosing.as_document(diagnosis), diagnosing.render(diagnosis))
     if diagnosis.verdict != PASS:
         error = ChecksFailed if diagnosis.verdict == FAIL else ChecksUnknown
-        # Why, and what to do, is the first line of the result.
-        raise error("")
+        raise error(diagnosis.why, hint=diagnosis.advice)
 
 
 def _answer(facts: HostFacts, host: str, path: str, pid: int | None = None) -> tuple[Any, str]:

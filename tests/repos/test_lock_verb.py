@@ -27,8 +27,9 @@ from gdsdeploy.errors import (
     RepositoryUnusable,
     SignatureRefused,
 )
-from gdsdeploy.lock import adopt_hosts, lockfile, signatures
+from gdsdeploy.lock import lockfile, signatures
 from gdsdeploy.model.lock import LOCK_VERSION
+from gdsdeploy.ssh import transport
 from gdsdeploy.ssh.endpoint import Answer
 from tests.commandline import plain, run
 from tests.repos.conftest import Debian, Rhel, Ubuntu, Verb, lock, read_lock
@@ -540,7 +541,7 @@ class Hosts:
 @pytest.fixture
 def hosts(monkeypatch: pytest.MonkeyPatch) -> Hosts:
     answering = Hosts()
-    monkeypatch.setattr(adopt_hosts, "ask", answering.ask)
+    monkeypatch.setattr(transport, "ask", answering.ask)
     return answering
 
 

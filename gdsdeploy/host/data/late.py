@@ -29,7 +29,9 @@ else:
             self._words = words
 
         def __getattr__(self, name: str) -> Any:
-            value = getattr(_re.compile(*self._words), name)
+            import re
+
+            value = getattr(re.compile(*self._words), name)
             setattr(self, name, value)
             return value
 

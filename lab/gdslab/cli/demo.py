@@ -75,7 +75,7 @@ def _share_program(lab: Lab) -> None:
 
     Python compiles a program again if a file's time isn't the recorded one, so the archive keeps times.
     """
-    made = "cd /run/gdsdeploy && python3 -m compileall -q program-* && tar --create --gzip program-* | base64"
+    made = "cd /run/gdsdeploy && python3 -I -S -m compileall -q program-* && tar --create --gzip program-* | base64"
     script = (
         f"mkdir -p {PROGRAMS} && base64 --decode | tar --extract --gzip --directory={PROGRAMS}"
         f" && echo 'C /run/gdsdeploy - - - - {PROGRAMS}' >/etc/tmpfiles.d/lab.conf"

@@ -14,7 +14,7 @@ from gdsdeploy.host.data import late
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of classes that were made; all wait."""
     names: list[str] = []
-    make = late._made
+    make = vars(late)["_made"]
 
     def note(kind: Any, settings: dict[str, Any]) -> Any:
         names.append(kind.__name__)
