@@ -74,7 +74,7 @@ class Board:
 
     @contextmanager
     def step(self, what: str, detail: Callable[[], str] = str) -> Iterator[None]:
-        """A step of this program.  detail: what it is at."""
+        """A step of this program.  detail: the part that it works on now."""
         key = object()
         self.begin("", what, key=key)
         self.tell(key, detail)

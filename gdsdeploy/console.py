@@ -191,7 +191,7 @@ def keep_beating(beat: Callable[[], str], wait: Callable[[float], bool]) -> None
 class Step:
     """A step that is under way."""
 
-    #: what it is at
+    #: the part of the step that runs now
     detail: Callable[[], str] = str
     #: what failed in it, although no error ends it: ``2 of 3 hosts failed``
     failure: str = ""

@@ -72,7 +72,7 @@ class Memory:
                 if facts.document.same(reads):
                     return value
             value, reads = facts.document.watching(compute)
-            # What names the host is no other one's.
+            # Another host has another name.
             if expectation.host not in repr(value):
                 earlier[:] = [(reads, value), *earlier[: self.MOST - 1]]
             return value

@@ -150,7 +150,7 @@ class Activity:
     usual: float | None = None
     #: whether its time says how long such work takes
     timed: bool = True
-    #: what it is at, within that work; empty: it isn't known
+    #: the part of that work that it does now; empty: not known
     detail: Callable[[], str] = str
 
 

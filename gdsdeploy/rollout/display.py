@@ -77,7 +77,7 @@ class Watch:
             )
 
     def _at(self) -> dict[str, str]:
-        """Host → what it is at: the unit that its build compiles, else the last line of its step."""
+        """Host → the unit that its build compiles now, else the last line of its step."""
         details = {each.host: each.detail() for each in console.board.activities()}
         return {**self._latest, **{host: detail for host, detail in details.items() if detail}}
 

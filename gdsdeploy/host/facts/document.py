@@ -57,7 +57,7 @@ class Ran:
     log: str = ""
 
 
-#: (section, key) → what was there; see _Watched.
+#: (section, key) → the content that a reader got; see _Watched.
 Reads = Dict[Tuple[str, str], Any]
 #: In place of a key: the section's keys, and all of it.
 _KEYS, _ALL = "\0keys", "\0all"
