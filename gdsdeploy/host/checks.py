@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
-from .data.late import replace
 from .facts import HostFacts, UndecidedError
 from .facts.document import Reads
 from .facts.unknown import Value, if_known

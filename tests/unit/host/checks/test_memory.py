@@ -94,7 +94,7 @@ def test_alike_hosts_are_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_finding_that_names_the_host_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     evidence, expectation = HOSTS["lab-vm"]
-    naming = replace(checks.listed()[0], judge=lambda _, expected: failed("wrong", f"Repair {expected.host}"))
+    naming = checks.listed()[0]._replace(judge=lambda _, expected: failed("wrong", f"Repair {expected.host}"))
     monkeypatch.setattr(checks, "listed", lambda: (naming,))
     memory = checks.Memory()
     for name in ("host-one", "host-two"):
