@@ -56,7 +56,7 @@ def load(stream):
     exec(main, {"__name__": "__main__", "__file__": os.path.join(place, "__main__.py")})  # noqa: S102 # nosec B102 # the program that came with it
 
 
-def request_of(mark):
+def request_of(mark: bytes) -> bytes:
     """What asks the sender for the program; it doesn't contain the mark, which ends with a new line."""
     return mark[:-1] + b" needs it\n"
 
