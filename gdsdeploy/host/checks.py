@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
-from .data.late import replace
 from .facts import HostFacts, UndecidedError
 from .facts.document import Reads
-from .facts.unknown import if_known
+from .facts.unknown import Value, if_known
 from .io.wording import aligned, joined
 from .model.expectation import Expectation, NeedsExpectationError, NoExpectation
 from .model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, WAIVED, WORDS, Finding, worst
@@ -35,48 +35,49 @@ EVIDENCE_WIDTH = 240
 PROVISIONED = "host.provisioned"
 
 
-def run(facts: HostFacts, expectation: Expectation, memory: Optional[Memory] = None) -> List[Finding]:
-    """Every check, from the ground up; each has at least one finding.
+#: Of a name and what computes a value: the value.
+Remember = Callable[[str, Callable[[], Any]], Any]
 
-    memory: of other hosts; the facts are watched then.
-    """
-    if memory is None:
-        return [finding for check in listed() for finding in _run(check, facts, expectation)]
-    of = memory.of(facts, expectation)
-    return [finding for check in listed() for finding in of(check.id, partial(_run, check, facts, expectation))]
+
+def anew(_name: str, compute: Callable[[], Value]) -> Value:
+    """Remembers nothing."""
+    return compute()
+
+
+def run(facts: HostFacts, expectation: Expectation, remember: Remember = anew) -> List[Finding]:
+    """Every check, from the ground up; each has at least one finding."""
+    return [finding for check in listed() for finding in remember(check.id, partial(_run, check, facts, expectation))]
 
 
 class Memory:
-    """What checks found on other hosts: of a fleet's hosts most are alike in what a check reads of them."""
+    """What was found on other hosts: of a fleet's hosts most are alike in what a check reads of them."""
 
-    #: findings of one check that are kept, and kinds of hosts
+    #: values of one name that are kept, and kinds of hosts
     MOST = 16
 
     def __init__(self) -> None:
-        self._kinds: List[Tuple[Any, Dict[str, List[Tuple[Reads, List[Finding]]]]]] = []
+        self._kinds: List[Tuple[Any, Dict[str, List[Tuple[Reads, Any]]]]] = []
 
-    def of(
-        self, facts: HostFacts, expectation: Expectation
-    ) -> Callable[[str, Callable[[], List[Finding]]], List[Finding]]:
-        """For a check's id and what computes its findings: those of an earlier host of which it would read the same."""
+    def of(self, facts: HostFacts, expectation: Expectation) -> Remember:
+        """Gives the value of an earlier host of which ``compute`` would read the same.  facts: watched."""
         kind = (replace(expectation, host=""), facts.rules, facts.document.own_reads)
         kept = next((findings for each, findings in self._kinds if each == kind), None)
         if kept is None:
             kept = {}
             self._kinds = [(kind, kept), *self._kinds[: self.MOST - 1]]
 
-        def findings(name: str, compute: Callable[[], List[Finding]]) -> List[Finding]:
+        def remember(name: str, compute: Callable[[], Any]) -> Any:
             earlier = kept.setdefault(name, [])
-            for reads, found in earlier:
+            for reads, value in earlier:
                 if facts.document.same(reads):
-                    return found
-            found, reads = facts.document.watching(compute)
-            # Findings that name the host are no other one's.
-            if not any(expectation.host in text for each in found for text in (each.found, each.hint)):
-                earlier[:] = [(reads, found), *earlier[: self.MOST - 1]]
-            return found
+                    return value
+            value, reads = facts.document.watching(compute)
+            # What names the host is no other one's.
+            if expectation.host not in repr(value):
+                earlier[:] = [(reads, value), *earlier[: self.MOST - 1]]
+            return value
 
-        return findings
+        return remember
 
 
 def _needs_expectation(check: Check, facts: HostFacts, expectation: Expectation) -> bool:

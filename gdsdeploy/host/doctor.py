@@ -6,11 +6,12 @@ has the JSON object.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from .data.late import dataclass, re
 from .explain import ExplainedMount, Explanation, explain, path_row, wrapped
 from .facts import HostFacts, Unknown, as_dict
 from .facts.unknown import Maybe, known, or_else

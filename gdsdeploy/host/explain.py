@@ -5,10 +5,10 @@ As one JSON object, and for a terminal: the verdict of each mount first, then it
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Dict, Iterator, List, Sequence, Set, Tuple
 
-from .data.late import dataclass
 from .facts import HostFacts, Maybe, Unknown, as_dict, require
 from .facts.unknown import if_known, known, or_else
 from .io import wording

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .data.late import re
+import re
 
 #: gdsdeploy's own folders, by the folder that they are in; provision makes them before it changes anything else.
 OWN_NAME, OWN_PARENTS = "gdsdeploy", ("/etc", "/usr/lib", "/var/lib")

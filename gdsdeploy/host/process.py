@@ -11,9 +11,21 @@ import subprocess  # nosec B404 # started here and nowhere else
 import sys
 import threading
 import time
-from typing import IO, Any, Callable, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Tuple, Union
-
-from .data.late import dataclass, replace
+from typing import (
+    IO,
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    NoReturn,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 #: Bytes kept of each of stdout and stderr; the rest is read and dropped, so the program never blocks on a full pipe.
 OUTPUT_LIMIT = 16 * 1024 * 1024
@@ -29,8 +41,7 @@ NOT_FOUND = 127
 TIMED_OUT = 124
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(NamedTuple):
     """The result of a program.
 
     ``status``: its exit status; negative when a signal ended it; 127 when it does not exist or cannot be executed;
@@ -100,7 +111,7 @@ def run(
     if inherited is not None:
         env = {**{name: None for name in os.environ if name not in inherited}, **(env or {})}
     output = _run(argv, timeout, env, cwd, stdin, data, target)
-    return replace(output, stdout=b"".join(stdout).decode("utf-8", "replace"))
+    return output._replace(stdout=b"".join(stdout).decode("utf-8", "replace"))
 
 
 def end_by_signal(number: int, _frame: Any) -> NoReturn:

@@ -15,13 +15,13 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import stat
 import sys
 import time
 from functools import lru_cache
 from typing import Any, Callable, Dict, Sequence
 
-from .data.late import re
 from .io import atomic
 from .paths import IMAGE, TRAIL
 

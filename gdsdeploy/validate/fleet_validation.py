@@ -261,16 +261,17 @@ def host_report(
 ) -> HostReport:
     """The checks' report on a host's evidence, wherever it is from.  memory: of the other hosts."""
     facts = facts_from(evidence, watched=memory is not None)
-    findings = tuple(finding for finding in checks.run(facts, expected, memory) if selected(finding, options.only))
+    remember = memory.of(facts, expected) if memory else checks.anew
+    findings = tuple(finding for finding in checks.run(facts, expected, remember) if selected(finding, options.only))
     return HostReport(
         host=expected.host,
         profile=expected.profile,
         findings=tuple(waiver.apply(findings, waivers, options.today())),
         boot_id=if_known(lambda: facts.kernel.boot_id, ""),
-        stack=tuple(stack(facts)),
+        stack=remember("stack", lambda: tuple(stack(facts))),
         gaps=tuple(facts.gaps),
         seconds=seconds,
-        topology=if_known(lambda: facts.topology, None),
+        topology=remember("topology", lambda: if_known(lambda: facts.topology, None)),
     )
 
 

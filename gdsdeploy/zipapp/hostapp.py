@@ -49,10 +49,6 @@ if os.geteuid() == 0 and os.path.isfile(sys.path[0]):
 
     sys.path[0] = gdsdeploy_bootstrap.unpack_file(sys.path[0])
 
-from gdsdeploy.host.data import late
-
-late.CLASSES_WAIT = True
-
 from gdsdeploy.host.__main__ import main
 
 sys.exit(main())

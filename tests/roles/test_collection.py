@@ -122,9 +122,8 @@ def program(folder: Path, entry: Mapping[str, Any], notes: list[str]) -> dict[st
     """The environment of an Ansible with a host program that changes nothing and reports what it was sent."""
     path = folder / "program.pyz"
     with zipfile.ZipFile(path, "w") as file:
-        for name in ("", "host/", "host/data/"):
+        for name in ("", "host/"):
             file.writestr(f"gdsdeploy/{name}__init__.py", "")
-        file.writestr("gdsdeploy/host/data/late.py", "")
         file.writestr("__main__.py", hostapp._MAIN)
         file.writestr("gdsdeploy/host/__main__.py", f"ENTRY, NOTES = {dict(entry)!r}, {notes!r}\n{ANSWERS}")
     return {"GDSDEPLOY_HOST_PROGRAM": str(path)}
@@ -248,9 +247,8 @@ def test_repositories_that_are_new_and_cannot_be_pinned_are_taken_back(
     log = tmp_path / "log"
     env = {**environment(collections, tmp_path), "GDSDEPLOY_HOST_PROGRAM": str(tmp_path / "program.pyz")}
     with zipfile.ZipFile(env["GDSDEPLOY_HOST_PROGRAM"], "w") as file:
-        for name in ("", "host/", "host/data/"):
+        for name in ("", "host/"):
             file.writestr(f"gdsdeploy/{name}__init__.py", "")
-        file.writestr("gdsdeploy/host/data/late.py", "")
         file.writestr("__main__.py", hostapp._MAIN)
         file.writestr("gdsdeploy/host/__main__.py", f"LOG, REASON = {str(log)!r}, {reason!r}\n{REPOSITORIES}")
     variables = {"gds_repo_manager": "apt", "gds_repo_indices": [], "gds_repo_pins": []}

@@ -8,9 +8,10 @@ file in the link's place would leave that group broken, so gdsdeploy registers i
 from __future__ import annotations
 
 import os
+import re
+from dataclasses import dataclass
 from typing import Dict, List, Optional
 
-from ..data.late import dataclass, re
 from ..rootdir import inside
 from .files import File
 from .host import ManagedHost

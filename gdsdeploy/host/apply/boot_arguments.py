@@ -6,6 +6,7 @@ each entry of the Boot Loader Specification gets them, and /etc/kernel/cmdline f
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..boot import arguments
@@ -13,7 +14,6 @@ from ..boot.arguments import ArgumentRecord, Left
 from ..boot.grub import GRUB_CFG, MenuGrub
 from ..boot.loader import ENTRIES, GRUB, UNKNOWN, Arguments, loader
 from ..boot.present import boot_id
-from ..data.late import dataclass, field
 from ..errors import ApplyError, DesiredError
 from ..io import atomic
 from ..rootdir import inside, read_text

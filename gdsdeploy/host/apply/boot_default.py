@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, List, Sequence
 
 from ..boot import guard
 from ..boot.loader import loader
-from ..data.late import dataclass
 from ..errors import CannotTellError, HostError
 from ..model import expectation
 from ..paths import EXPECTATION

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import glob
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, List, Sequence
 
 from ..boot.present import expectation
-from ..data.late import dataclass, field
 from ..model.schema import LINES
 from . import alternatives, written
 from .file_resource import FileResource, restore

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Dict, List
 
-from ..data.late import dataclass, field
 from . import initramfs
 from .files import File
 from .host import ManagedHost

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from .. import derived
-from ..data.late import asdict, dataclass, field, replace
 from ..errors import ApplyError, CannotTellError, DesiredError, HostError
 from ..model import schema
 from . import files, labels, registry

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass, field, replace
 from typing import Any, List, Sequence
 
-from ..data.late import dataclass, field, replace
 from ..model import expectation
 from ..model.schema import LINES
 from ..paths import EXPECTATION

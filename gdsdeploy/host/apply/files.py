@@ -9,9 +9,9 @@ import hashlib
 import os
 import shutil
 import stat
+from dataclasses import dataclass
 from typing import IO, Any, Iterable, Iterator, List, Optional, Tuple
 
-from ..data.late import dataclass
 from ..errors import CannotTellError, DesiredError
 from ..io import atomic
 from ..rootdir import open_file

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+from dataclasses import dataclass, field
 from typing import Any, List, Sequence
 
-from ..data.late import dataclass, field, re
 from ..errors import CannotTellError
 from ..gate import gate
 from ..gate.gate import LOCK, PATH, RECORD, RUN_FOLDER, STATE_FOLDER, Settings, settings_from

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Dict, List, Tuple
 
-from ..data.late import dataclass
 from ..errors import DesiredError
 from .file_resource import FileResource
 from .files import FOLDER, File

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+from dataclasses import dataclass
 from typing import Any, ClassVar, List, Sequence
 
 from ..archive.provenance import KEY, PUBLIC
-from ..data.late import dataclass, re
 from ..gate.gate import RECORD, STATE_FOLDER
 from .files import File
 from .host import ManagedHost

@@ -6,11 +6,11 @@ The service reads it when it starts.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any, ClassVar, List, Sequence
 
 from .. import derived
-from ..data.late import dataclass, field
 from ..derived import Thing
 from ..errors import ApplyError, DesiredError
 from ..paths import IMEX_NODES

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Dict, List, Sequence
 
 from ..boot import needed
-from ..data.late import dataclass, field
 from ..rootdir import list_folder
 from . import services, unload
 from .host import ManagedHost

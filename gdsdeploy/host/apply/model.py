@@ -9,6 +9,7 @@ import contextlib
 import errno
 import os
 from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -25,7 +26,6 @@ from typing import (
     TypeVar,
 )
 
-from ..data.late import asdict, dataclass
 from ..derived import Thing
 from ..errors import ApplyError, HostError
 from ..io.atomic import UnsafePathError

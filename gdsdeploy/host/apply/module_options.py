@@ -5,9 +5,10 @@ nvme_core is loaded from the initramfs, before the root filesystem with its modp
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass, field
 from typing import Any, Dict, List
 
-from ..data.late import dataclass, field, re
 from ..errors import DesiredError
 from . import files, initramfs
 from .files import ABSENT, File

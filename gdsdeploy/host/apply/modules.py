@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import dataclass, field
 from typing import Any, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence
 
 from ..archive import key, pack, provenance
 from ..audit.audit import Result, audit, audit_packaged, stack_files
 from ..build import dkms
 from ..build.dkms import TIMEOUT
-from ..data.late import dataclass, field
 from ..errors import ApplyError, CannotTellError, HostError, KernelError, PackError
 from ..io import atomic
 from ..kmod import driver as drivers, files

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from typing import Any, List, Sequence
 
-from ..data.late import dataclass, field
 from . import driver_options, services
 from .files import FOLDER, File
 from .model import Change, Rdma, Refusal

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, List, Sequence
 
-from ..data.late import dataclass, field
 from . import files, repositories
 from .files import File
 from .host import ManagedHost

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ..boot.present import expectation
-from ..data.late import dataclass, field
 from ..errors import HostError
 from ..evidence.recorder import Recorder
 from ..facts.document import Document

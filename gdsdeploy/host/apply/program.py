@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, List
 
 from .. import trail
-from ..data.late import dataclass
 from ..errors import ApplyError
 from ..paths import OWN_NAME, OWN_PARENTS, PROGRAM as PATH
 from .file_resource import FileResource

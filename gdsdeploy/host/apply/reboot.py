@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Dict, List, Mapping, Sequence
 
 from ..boot.needed import UNLOADED, pending
-from ..data.late import asdict, dataclass, field
 from ..errors import ApplyError
 from ..kmod.packaged import PREFIX
 from .host import ManagedHost

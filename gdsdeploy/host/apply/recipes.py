@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any, ClassVar, List, Sequence
 
-from ..data.late import dataclass
 from ..kmod.packaged import broken_in_dkms, dkms_version
 from .file_resource import FileResource
 from .files import FOLDER, File

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, List
 
-from ..data.late import dataclass, field
 from .host import ManagedHost
 from .model import Refusal, Resource
 from .packages import Packages, transaction

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, List, Optional, Sequence
 from urllib.parse import unquote, urlsplit
 
-from ..data.late import dataclass, field
 from ..errors import DesiredError
 from . import files
 from .file_resource import restore

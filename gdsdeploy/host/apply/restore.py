@@ -10,11 +10,11 @@ import hashlib
 import os
 import shutil
 import tarfile
+from dataclasses import dataclass, field
 from typing import Any, List, Literal, Sequence, Tuple
 
 from .. import derived
 from ..archive import pack
-from ..data.late import dataclass, field
 from ..derived import Thing
 from ..errors import ApplyError, DesiredError
 from ..io import atomic

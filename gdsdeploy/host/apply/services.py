@@ -7,11 +7,12 @@ is neither predicted nor done there.
 from __future__ import annotations
 
 import os
+import re
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar, List, Sequence, Tuple, TypeVar
 
 from .. import derived
-from ..data.late import dataclass, re
 from ..derived import Thing
 from ..errors import CannotTellError
 from ..rootdir import list_folder

@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import os
 import stat
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence
 
-from ..data.late import dataclass, field
 from ..errors import ApplyError, CannotTellError, HostError
 from ..io import reading
 from ..model.schema import LINES

@@ -7,9 +7,9 @@ So modules in use stop the run before the transaction, on a host that will reboo
 
 from __future__ import annotations
 
+import re
 from typing import Any, Callable, Dict, Iterable, List
 
-from ..data.late import re
 from ..errors import ApplyError
 from . import gpu, peermem, services
 from .host import ManagedHost

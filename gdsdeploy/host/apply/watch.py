@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import Any, ClassVar, List, Sequence
 
 from .. import derived
-from ..data.late import dataclass, re
 from ..derived import Thing
 from ..io.prometheus import places
 from ..watch import service

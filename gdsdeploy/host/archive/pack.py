@@ -12,6 +12,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import tarfile
 import tempfile
@@ -19,7 +20,6 @@ from typing import IO, Any, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
 from .. import derived, process
 from ..audit.audit import Result, audit, file_of, stack_files
-from ..data.late import re
 from ..errors import AuditError, HostError, PackError, failing
 from ..io import atomic
 from ..kmod.files import sha256

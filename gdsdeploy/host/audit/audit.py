@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import fnmatch
 import os
+from dataclasses import replace
 from typing import Any, Container, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from ..data.late import replace
 from ..errors import ElfError, HostError
 from ..kmod import driver as drivers, files, ofed
 from ..kmod.btf import btf_problem

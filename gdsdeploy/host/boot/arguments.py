@@ -16,9 +16,10 @@ Which kernel arguments are gdsdeploy's, in ``/var/lib/gdsdeploy/boot-arguments.j
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import asdict, dataclass, field
 from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
-from ..data.late import asdict, dataclass, field, re
 from ..errors import ApplyError
 from ..io.reading import kernel_number, kernel_switch
 from ..model import schema

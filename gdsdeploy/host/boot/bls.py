@@ -14,10 +14,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import shlex
+from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from ..data.late import dataclass, field, re
 from ..paths import GRUB2_FILES
 from ..rootdir import Files, read_text
 

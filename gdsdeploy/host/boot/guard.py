@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Optional, Sequence
 
 from ..audit.audit import audit_expected, objections
-from ..data.late import asdict, dataclass, field
 from ..errors import HostError
 from ..kmod import driver as drivers
 from ..kmod.kernel import Kernel

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .. import process
-from ..data.late import dataclass
 from ..errors import HostError
 from ..io import atomic
 from ..rootdir import Files, inside, list_folder, read_object, read_text

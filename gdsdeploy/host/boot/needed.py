@@ -1,11 +1,11 @@
 """What a reboot would change: the running kernel, its arguments and the loaded modules, against what is installed."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Sequence
 
 from .. import process
-from ..data.late import dataclass
 from ..kmod.module import BUILD_ID, build_id_of, files_to_load, in_kernel, read_module, substitute_of
 from ..paths import parameter_path
 from ..rootdir import read_text

@@ -7,9 +7,9 @@ the entry for one boot before it starts it.
 from __future__ import annotations
 
 import fnmatch
+import re
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
-from ..data.late import re
 from ..errors import RolloutError
 from ..paths import EFI, PARTITIONS
 from ..rootdir import Files, list_folder, read_text

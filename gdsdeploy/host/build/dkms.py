@@ -17,14 +17,15 @@ import glob
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
+from dataclasses import dataclass
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .. import process
 from ..audit.audit import STACK, audit
-from ..data.late import dataclass, re
 from ..errors import BuildError, KernelError, StubError, UnbuildableError, failing
 from ..io import atomic
 from ..kmod import driver as drivers, ofed

@@ -12,14 +12,15 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
+import re
 import shutil
 import tempfile
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type
 
 from .. import process
 from ..audit.audit import Result, audit
-from ..data.late import dataclass, field, re
 from ..errors import BuildError, ElfError, HostError, KernelError, SymversError, UnbuildableError, failing
 from ..io import atomic
 from ..kmod import driver as drivers

@@ -19,9 +19,9 @@ import re
 import shutil
 import tempfile
 import time
+from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from ..data.late import dataclass, field
 from ..errors import BuildError, HostError, KernelError, StubError, TreeError, UnbuildableError, failing
 from ..io import atomic
 from ..kmod.files import digest_files

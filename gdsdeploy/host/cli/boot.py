@@ -13,11 +13,11 @@ from __future__ import annotations
 import argparse
 import sys
 import syslog
+from dataclasses import asdict
 from typing import Any, Dict
 
 from ..boot import guard, needed
 from ..boot.loader import loader
-from ..data.late import asdict
 from ..errors import AuditError, HostError, failing, guarded
 from ..io.wording import line
 from ..model.expectation import Expectation, from_json

@@ -9,11 +9,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from dataclasses import asdict, dataclass
 from typing import Callable, List
 
 from .. import process
 from ..boot.needed import file_of
-from ..data.late import asdict, dataclass
 from ..errors import HostError
 from ..kmod.module import in_kernel, read_module
 from ..paths import HOLDERS, PEERS

@@ -10,12 +10,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import re
 import signal
 import sys
+from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from .. import trail
-from ..data.late import dataclass, field, re
 from ..errors import DesiredError, HostError, UsageError, failing
 from ..io import jsontext
 from ..io.mounts import Mounts

@@ -10,10 +10,10 @@ import contextlib
 import json
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Dict, Optional
 
 from .. import trail
-from ..data.late import replace
 from ..errors import UsageError
 from ..paths import EXPECTATION
 from .parsers import FAILED, OK, PROGRAM, UNDECIDED, option

@@ -9,16 +9,16 @@ import errno
 import fnmatch
 import gzip
 import os
+import re
 import signal
-import socket
 import sys
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import IO, Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from .. import process
-from ..data.late import dataclass, re
 from ..errors import HostError
 from ..io import cache
 from ..io.mounts import Mounts, mounts_in
@@ -112,7 +112,7 @@ class Recorder:
             "collected_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "seconds": 0.0,
             "host": {
-                "name": socket.gethostname(),
+                "name": os.uname().nodename,
                 "uid": -1,
                 "python": ".".join(map(str, sys.version_info[:3])),
                 "uname": {

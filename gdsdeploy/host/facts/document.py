@@ -18,13 +18,14 @@ import glob
 import io
 import os
 import posixpath
+import re
 import shlex
 import sys
 import time
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
-from ..data.late import dataclass, re
 from ..errors import HostError
 from ..io import jsontext, reading
 from ..paths import CUFILE_CONTROL, CUFILE_OPEN, CUFILE_SONAME, GDSCHECK

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import copy
 import functools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, TypeVar, Union, cast
 
-from ..data.late import dataclass
 from ..errors import UndecidedError as UndecidedError
 
 if TYPE_CHECKING:

@@ -20,12 +20,13 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import time
 import traceback
 from collections import Counter
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from ..data.late import asdict, dataclass, field, re, replace
 from ..io import atomic
 from ..io.prometheus import Sample, folders, text
 from ..io.scontrol import SlurmError, node_name, scontrol

@@ -15,10 +15,10 @@ in any release between.
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from .. import data
-from ..data.late import re
 from ..io.wording import joined
 from ..libcufile import errors as cufile_errors
 from . import reader

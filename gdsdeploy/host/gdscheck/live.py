@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from dataclasses import dataclass, replace
 from typing import Any, Dict, Optional
 
-from ..data.late import dataclass, replace
 from ..errors import UsageError
 from ..libcufile import errors as cufile_errors, probe
 from ..libcufile.probe import TIMEOUT, child, libraries

@@ -17,9 +17,9 @@ Read a file: the output of one or several runs of gdscheck, or a libcufile log.
 from __future__ import annotations
 
 import codecs
+import re
+from dataclasses import dataclass, replace
 from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
-
-from ..data.late import dataclass, re, replace
 
 #: Headings in their order, and the table that each begins; what comes before the first is the header.
 SECTIONS = {

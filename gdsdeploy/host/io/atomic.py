@@ -15,13 +15,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 import shlex
 import shutil
 import stat
 from typing import IO, Dict, Iterator, Optional, Tuple, Union
-
-from ..data.late import re
 
 #: (uid, gid)
 Owner = Tuple[int, int]

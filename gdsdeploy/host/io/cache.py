@@ -11,12 +11,12 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import stat
 from functools import lru_cache
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, TypeVar
 
 from .. import process
-from ..data.late import re
 from . import atomic
 
 T = TypeVar("T")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
-
-from ..data.late import re
 
 #: Characters.  The evidence of a host has less than a tenth of it.
 LIMIT = 8 * 1024 * 1024

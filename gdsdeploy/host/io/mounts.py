@@ -6,10 +6,9 @@ options of the filesystem.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import List, NamedTuple, Optional, Tuple
-
-from ..data.late import re
 
 #: The filesystem that stands at a path until a program goes there (autofs(5), systemd.automount(5)).
 AUTOFS = "autofs"

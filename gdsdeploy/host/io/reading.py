@@ -10,12 +10,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import shlex
 import stat
 import struct
 from typing import Dict, Optional
 
-from ..data.late import re
 from ..rootdir import inside, open_file
 
 

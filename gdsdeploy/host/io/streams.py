@@ -5,10 +5,10 @@ from __future__ import annotations
 import codecs
 import contextlib
 import os
+import re
 import sys
 from typing import Any, Iterable, Iterator, Type
 
-from ..data.late import re
 from .wording import escaped, printable
 
 #: What a program ends with whose reader has gone, as SIGPIPE ends others; and one whose results are lost otherwise.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from typing import Iterable, List, Sequence
-
-from ..data.late import re
 
 
 def first_few(words: Sequence[str], most: int, separator: str = ", ") -> str:

@@ -12,9 +12,10 @@ module what it was built against; a stock build by DKMS leaves it in the log bes
 from __future__ import annotations
 
 import os
+import re
+from dataclasses import dataclass
 from typing import Container, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple
 
-from ..data.late import dataclass, re
 from ..errors import ElfError, TreeError
 from ..paths import DKMS
 from ..rootdir import inside, list_folder, read_text

@@ -21,15 +21,16 @@ import importlib
 import io
 import lzma
 import os
+import re
 import stat
 import struct
 import tempfile
 import zlib
+from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from typing import IO, Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type
 
 from .. import process
-from ..data.late import asdict, dataclass, re
 from ..errors import ElfError, HostError, TreeError, failing
 
 _LIBRARY = "libzstd.so.1"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple, Optional, Tuple
-
-from ..data.late import re
 
 #: Ubuntu's builds that this stack knows; the flavour is the end of ``uname -r`` and of the image package's name.
 UBUNTU = (

@@ -15,6 +15,7 @@ import contextlib
 import errno
 import fnmatch
 import os
+import re
 import tempfile
 from functools import cached_property, lru_cache
 from itertools import islice
@@ -39,7 +40,6 @@ from typing import (
 )
 
 from .. import process
-from ..data.late import dataclass, re
 from ..errors import ElfError, HostError, KernelError, SymversError, failing
 from ..io import cache
 from ..rootdir import LoopError, inside, list_folder, list_names, read_file
@@ -217,8 +217,7 @@ class Choice(NamedTuple):
         return name_of(self.file)
 
 
-@dataclass(frozen=True)
-class Order:
+class Order(NamedTuple):
     """depmod's configuration for one kernel release."""
 
     #: highest rank first; ``built-in`` stands for every folder that is not named, absolute ones are external

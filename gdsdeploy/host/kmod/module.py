@@ -11,11 +11,12 @@ differ only for an undecided finding: a warning with the outcome ``unknown``.
 from __future__ import annotations
 
 import os
+import re
 import struct
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
 from typing import IO, Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ..data.late import asdict, dataclass, field, re
 from ..errors import ElfError, failing
 from ..io import cache
 from ..io.wording import first_few

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
+import re
+from dataclasses import dataclass
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
-from ..data.late import dataclass, re
 from ..errors import ElfError, SymversError
 from ..rootdir import inside, list_folder, read_file
 from .files import sha256

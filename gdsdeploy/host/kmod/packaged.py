@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from typing import Any, Container, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set
 
-from ..data.late import re
 from ..errors import ElfError, KernelError
 from ..io import cache
 from ..paths import DKMS

@@ -6,10 +6,10 @@ from CUDA's CUresult and from Linux.  A release has a code if its library contai
 
 from __future__ import annotations
 
+import re
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from .. import data
-from ..data.late import re
 
 #: Families of codes, by who defines the number.
 CUFILE, CUDA, ERRNO, RDMA = "cufile", "cuda", "errno", "rdma"

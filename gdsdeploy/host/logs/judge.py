@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import shlex
 import sys
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, product
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from ..data.late import dataclass, re, replace
 from ..errors import UsageError
 from ..gdscheck import document
 from ..gdscheck.reader import BROKEN, COMPAT, DIRECT, REFUSED, UNKNOWN, encoding

@@ -9,6 +9,8 @@ What a report of gdscheck, whole or from a libcufile log, shows about causes.
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import (
     Callable,
@@ -28,7 +30,6 @@ from typing import (
 )
 
 from .. import data
-from ..data.late import dataclass, field, re
 from ..gdscheck import document, reader
 from ..gdscheck.reader import REFUSED, Report, plain
 from ..libcufile import p2pdma

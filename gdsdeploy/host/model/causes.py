@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Dict, Mapping, Tuple
 
 from .. import data
-from ..data.late import dataclass, field, re, replace
 
 #: Of a cause, or of a message of the kernel: its id, and what it follows from.
 Link = Tuple[str, Tuple[str, ...]]

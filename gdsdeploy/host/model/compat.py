@@ -20,6 +20,8 @@ The controller and the program on hosts both use this module.
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import (
     AbstractSet,
@@ -36,7 +38,6 @@ from typing import (
 )
 
 from .. import data
-from ..data.late import dataclass, field, re
 from ..kmod.flavour import flavour_of
 
 #: What compat.yml has version expressions about, and how these versions are written; conditions on anything else
@@ -303,8 +304,7 @@ class Rule:
 REFUSED, UNKNOWN, WARNED, FITS = KINDS = ("refused", "unknown", "warned", "fits")
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What one rule says about one combination that it speaks about."""
 
     rule: str

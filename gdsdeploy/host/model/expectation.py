@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List
 
-from ..data.late import asdict, dataclass, field
 from ..io import jsontext
 from ..kmod.packaged_file import PackagedFile
 from .compat import Rule, require_conditions

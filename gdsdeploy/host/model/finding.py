@@ -7,9 +7,9 @@ controller and the host use the same rule, so that the gate and ``validate`` agr
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Optional, Sequence
 
-from ..data.late import dataclass, field, replace
 from ..io.wording import line
 
 PASS = "pass"  # noqa: S105 # nosec B105 # a verdict, not a secret

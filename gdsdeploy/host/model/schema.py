@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections import abc
 from typing import Any, Dict, List, Literal, Mapping, Type, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from ..data.late import re
 from ..errors import DesiredError
 
 T = TypeVar("T")

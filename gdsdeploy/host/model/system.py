@@ -7,11 +7,10 @@ Services that have to be of the driver's version, or that some GPUs need.  Class
 
 from __future__ import annotations
 
+import re
 import shlex
 from functools import lru_cache
 from typing import Dict, Iterable, List, Mapping
-
-from ..data.late import re
 
 #: ID of os-release → the system's name in a profile.
 _NAMES = {"ol": "oracle", "amzn": "amazon"}

@@ -33,9 +33,9 @@ import mmap
 import os
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Iterator, Optional
 
-from ..data.late import dataclass, field
 from ..io.mounts import id_of
 from ..io.reading import flags_of
 from ..process import TIMED_OUT, apart

@@ -16,6 +16,7 @@ import re
 import shutil
 import syslog
 import tempfile
+from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
 from .. import process
@@ -24,7 +25,6 @@ from ..apply.host import ManagedHost
 from ..archive import pack
 from ..boot import needed as pending
 from ..boot.present import boot_id, of_this_boot
-from ..data.late import asdict, dataclass, field
 from ..errors import HostError, RolloutError
 from ..io import atomic
 from ..kmod.module import BUILD_ID, build_id_of, read_module

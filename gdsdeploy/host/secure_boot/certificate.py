@@ -6,9 +6,8 @@ Read DER (ITU-T X.690), as in PKCS#7 and X.509, within bounds: definite lengths,
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from typing import Any, FrozenSet, List, NamedTuple
-
-from ..data.late import dataclass
 
 #: Elements in one sequence; a certificate's longest has about 15, a name 10.
 _CHILDREN_LIMIT = 256

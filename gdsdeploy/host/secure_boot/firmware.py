@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from ..data.late import re
 from ..rootdir import list_folder, read_bytes, read_text
 from . import certificate
 from .certificate import Certificate, read_certificate

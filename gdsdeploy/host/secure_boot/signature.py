@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+from dataclasses import dataclass, replace
 from typing import IO, Callable, List, Optional, Tuple
 
-from ..data.late import dataclass, replace
 from ..errors import ElfError
 from ..io import cache
 from ..io.wording import first_few

@@ -16,14 +16,15 @@ import contextlib
 import json
 import lzma
 import os
+import re
 import secrets
 import shutil
 import stat
 import tempfile
+from dataclasses import dataclass
 from typing import IO, Any, Dict, List, Optional, Sequence, Tuple
 
 from .. import process
-from ..data.late import dataclass, re
 from ..errors import HostError, failing
 from ..io import atomic
 from ..io.atomic import exposure

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
 from functools import lru_cache
 from typing import (
@@ -24,7 +25,6 @@ from typing import (
     Tuple,
 )
 
-from ..data.late import re
 from ..errors import HostError
 from ..io.reading import kernel_switch
 from ..kmod.files import CHUNK, open_plain

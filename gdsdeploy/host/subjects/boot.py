@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from typing import Dict, Iterable, List, Mapping, Optional, Tuple
 
-from ..data.late import re
 from ..errors import HostError
 from ..facts.document import Document, Ran, collected, once_for_alike
 from ..facts.unknown import Facts, UndecidedError, fact, given, if_known

@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Tuple, TypeVar, Union, cast
+from typing import Any, Callable, Dict, Iterable, Iterator, NamedTuple, Optional, Tuple, TypeVar, Union, cast
 
-from ..data.late import dataclass
 from ..facts.document import collected
 from ..facts.unknown import Maybe, UndecidedError, Unknown, known
 from ..model import causes
@@ -81,8 +81,7 @@ def condition(function: Callable[..., Condition]) -> Callable[..., Condition]:
     return judged
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The result of several conditions: False if one doesn't hold, else unknown if one is unknown, else True."""
 
     holds: Maybe[bool]

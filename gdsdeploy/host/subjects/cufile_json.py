@@ -19,10 +19,10 @@ import json
 import os
 import re
 import stat
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple, cast
 
-from ..data.late import dataclass, field
 from ..facts.document import Document
 from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, any_of, fact, given, if_known, known, require
 from ..io.reading import whole

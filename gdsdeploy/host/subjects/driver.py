@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import time
+from dataclasses import dataclass
 from functools import partial
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
-from ..data.late import dataclass, re
 from ..facts.document import Document, collected, group_of
 from ..facts.unknown import Facts, Maybe, UndecidedError, any_of, fact, follows, given, if_known, known, require
 from ..io import cache

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+from dataclasses import dataclass
 from functools import partial
 from typing import Callable, Dict, List, Mapping, Optional, Tuple
 
-from ..data.late import dataclass, re
 from ..facts.document import Document, collected, recorded_lines, there
 from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, given, if_known, known, require
 from ..io.mounts import mounts_in

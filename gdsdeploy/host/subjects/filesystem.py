@@ -6,11 +6,11 @@ A feature is ``on`` (new files have it), ``possible`` (some files may), ``off``,
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import partial
 from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from .. import data
-from ..data.late import dataclass
 from ..facts.document import Document, collected, there
 from ..facts.unknown import Maybe, UndecidedError, Unknown, if_known, known, or_else, require
 from ..io.mounts import AUTOFS

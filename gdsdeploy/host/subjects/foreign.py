@@ -6,7 +6,9 @@ A recognizer is a pure function from facts to what it found.  What was found is 
 from __future__ import annotations
 
 import fnmatch
+import re
 import shlex
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import (
     Any,
@@ -24,7 +26,6 @@ from typing import (
 )
 
 from .. import data
-from ..data.late import asdict, dataclass, field, re
 from ..facts.unknown import UndecidedError, require
 from ..io.wording import first_few, line
 from ..model.expectation import Expectation
@@ -37,8 +38,7 @@ from .types import HostFacts
 REFUSE, TAKE_OVER, ADOPT, NOTE = "refuse", "take-over", "adopt", "note"
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """A row of the table; its schema describes the fields."""
 
     id: str

@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from ..data.late import re
 from ..errors import ElfError, HostError
 from ..facts.document import Document, collected, recorded_lines
 from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, follows, given, known

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
+import re
 import resource
 import tempfile
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Pattern, Tuple
 
-from ..data.late import re
 from ..facts.document import Document
 from ..facts.unknown import Facts, UndecidedError, fact, given, if_known, require
 from ..io import cache

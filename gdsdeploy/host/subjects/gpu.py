@@ -6,17 +6,20 @@ WSL, and some virtual machines, lack the PCI tree that libcufile expects; older 
 from __future__ import annotations
 
 import itertools
-from typing import Iterable, Iterator, Optional, Sequence, Tuple
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Iterable, Iterator, Optional, Sequence, Tuple
 
-from ..data.late import re, replace
 from ..facts.unknown import UndecidedError, Unknown, if_known, known, require
-from ..gdscheck.reader import Gpu, Report
 from ..model.expectation import Expectation
 from ..paths import CUFILE, CUFILE_OPEN, NVFS, PCI
 from . import quote
 from .condition import DIRECT_PATH, NOTES, USABLE, Cause, Condition, condition, listed_cause, required, rule, weigh
 from .pci import GPU, Function
 from .types import HostFacts, Mount
+
+if TYPE_CHECKING:
+    from ..gdscheck.reader import Gpu, Report
 
 #: GPUs that cuFile serves in compat mode only.
 CONSUMER = re.compile(r"\b(GeForce|TITAN)\b")
@@ -115,7 +118,7 @@ def report_of(facts: HostFacts) -> Report:
     """What libcufile reports about the platform, from its log, else through gdscheck; raises UndecidedError."""
     logged = known(lambda: facts.gdscheck.logged)
     for report in (logged, if_known(lambda: facts.gdscheck.report, None)):
-        if isinstance(report, Report) and report.gpus:
+        if report is not None and not isinstance(report, Unknown) and report.gpus:
             return report
     require(logged)
     raise UndecidedError("libcufile named no GPU")

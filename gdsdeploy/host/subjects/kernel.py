@@ -6,6 +6,8 @@ The log is that of the journal and of dmesg, as one.  What its messages mean: da
 from __future__ import annotations
 
 import os
+import re
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import (
     Container,
@@ -15,13 +17,13 @@ from typing import (
     Iterator,
     List,
     Mapping,
+    NamedTuple,
     Optional,
     Sequence,
     Tuple,
 )
 
 from .. import data
-from ..data.late import dataclass, re, replace
 from ..facts.document import Document, collected, group_of, once_for_alike, there
 from ..facts.unknown import Facts, UndecidedError, Unknown, fact, follows, given, if_known, known, require
 from ..kmod.flavour import flavour_of
@@ -350,8 +352,7 @@ _RECOVERED = re.compile(r": 154\b.* to 0x0\b")
 LOADED, RECOVERY, BOOT = "loaded", "recovery", "boot"
 
 
-@dataclass(frozen=True)
-class Meaning:
+class Meaning(NamedTuple):
     """A row of the table; its schema describes the fields."""
 
     id: str

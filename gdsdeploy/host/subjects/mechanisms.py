@@ -8,11 +8,9 @@ properties.rdma_peer_type chooses, and over it CUFILE_DMABUF_ENABLE (NVIDIA, RDM
 
 from __future__ import annotations
 
-from typing import Callable, Iterator, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from ..data.late import dataclass
 from ..facts.unknown import Maybe, Unknown, if_known, known, require
-from ..gdscheck.reader import Row
 from ..model.expectation import Expectation
 from ..paths import CUFILE
 from . import gpu, nvidia_fs, quote, rdma
@@ -36,11 +34,13 @@ from .register import Answer, capitalized, check, failed, passed
 from .topology import iommu
 from .types import HostFacts, Mount
 
+if TYPE_CHECKING:
+    from ..gdscheck.reader import Row
+
 NONE = "none"
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """The recommended settings of a host: ``mode`` and ``rdma`` as in a fleet file."""
 
     mode: Maybe[str]
@@ -77,8 +77,7 @@ def _p2pdma(facts: HostFacts) -> Iterator[Condition]:
     yield from needs(P2PDMA, facts)
 
 
-@dataclass(frozen=True)
-class Offer:
+class Offer(NamedTuple):
     """A value of the fleet file: the mechanism's name, what it requires, and why it is good."""
 
     value: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
-from ..data.late import asdict, dataclass, field, re, replace
 from ..facts.document import Document
 from ..facts.unknown import Facts, UndecidedError, fact, follows, given, if_known, known, require
 from ..io import cache
@@ -14,7 +15,6 @@ from ..model import causes, compat
 from ..model.expectation import Expectation
 from ..paths import BUILD_ID, MODPROBE, PROBE_FOLDERS, SOURCES
 from ..secure_boot.firmware import WORDS
-from ..secure_boot.signature import KEYRINGS
 from . import quote
 from .boot import blocking
 from .condition import Cause, Condition, condition, listed_cause, required
@@ -276,6 +276,8 @@ class ModuleAudit:
     @property
     def origin(self) -> str:
         """Which package brings it, and who signed it."""
+        from ..secure_boot.signature import KEYRINGS
+
         keyring = KEYRINGS.get(self.keyring, self.keyring)
         return f"packaged by {self.package}, " + (f"signed by {self.signer}, {keyring}" if self.signer else "unsigned")
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Iterator, Optional, Tuple
 
-from ..data.late import replace
 from ..facts.unknown import Facts, UndecidedError, fact, given, if_known
 from ..kmod.flavour import has_nvme_hooks
 from ..model.expectation import Expectation

@@ -5,10 +5,10 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
-from ..data.late import dataclass
 from ..facts.document import Document, collected
 from ..facts.unknown import Maybe, UndecidedError, Unknown, known, require
 from ..io.mounts import AUTOFS

@@ -6,13 +6,12 @@ choose the coherent link between GPU and processor, which libcufile calls c2c.
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Iterator, List, Optional
 
-from ..data.late import re
 from ..facts.document import collected
 from ..facts.unknown import UndecidedError, Unknown, any_of, if_known, known, require
-from ..gdscheck.reader import Row
 from ..paths import NVIDIA, PCI
 from ..subjects.driver import OPEN, registry
 from ..subjects.kernel import NVME_MULTIPATH
@@ -39,6 +38,7 @@ from .topology import disks, iommu, redirecting_bridges
 from .types import HostFacts, Mount
 
 if TYPE_CHECKING:
+    from ..gdscheck.reader import Row
     from .storage import Device
 
 #: First driver whose open modules map BAR1 as PCI P2PDMA memory, first libcufile with the mode, and first kernel whose

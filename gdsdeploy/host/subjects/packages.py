@@ -7,11 +7,12 @@ name, only for a first fleet file.
 from __future__ import annotations
 
 import os
+import re
+from dataclasses import dataclass
 from functools import partial
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .. import process
-from ..data.late import dataclass, re
 from ..facts.document import Document, Ran, once_for_alike, recorded_lines, there
 from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, if_known, known, require
 from ..io import cache, reading

@@ -7,12 +7,11 @@ GPU.
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Callable, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from ..data.late import dataclass, replace
 from ..facts.unknown import Maybe, Unknown, any_of, if_known, known
-from ..gdscheck.reader import SINCE
 from ..io.mounts import Mounts
 from ..libcufile.counters import NOT_COUNTED, route_words
 from ..model.expectation import Expectation
@@ -147,7 +146,7 @@ def _decide(shared: List[Condition], attempts: Sequence[Tuple[str, List[Conditio
         return name, verdict
     # What stands in the way of the paths that come before one that would be taken.
     tried = itertools.takewhile(lambda each: each[1].holds is not True, verdicts)
-    return name, replace(verdict, causes=distinct(cause for _, each in tried for cause in each.causes))
+    return name, verdict._replace(causes=distinct(cause for _, each in tried for cause in each.causes))
 
 
 #: What a fleet requires → the paths that satisfy it.
@@ -263,8 +262,7 @@ LOADED = ("sfxvdriver", "nvmeib_common")
 FSX = "fuse.fsx_lustre"
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """``label`` as libcufile and gdscheck write it; ``present``: whether this host has storage of this kind."""
 
     label: str
@@ -289,6 +287,8 @@ def kinds(facts: HostFacts) -> Tuple[Kind, ...]:
 
 
 def _labels(facts: HostFacts) -> Iterator[str]:
+    from ..gdscheck.reader import SINCE
+
     release = if_known(lambda: libcufile.release(facts), None)
     for label in (*STACKS, *FILESYSTEMS):
         first, last = SINCE.get(label, ((0, 0), (99, 99)))
@@ -369,7 +369,7 @@ def path(facts: HostFacts, expectation: Expectation) -> Iterator[Answer]:
         name = result.path_name if isinstance(result.path_name, str) else ""
         evidence = [*answer.evidence, *_at_work(facts, result.mount)]
         expected = WORDS.get(result.requirement, result.requirement)
-        yield replace(answer, path=name, evidence=evidence, subject=result.mount, expected=expected)
+        yield answer._replace(path=name, evidence=evidence, subject=result.mount, expected=expected)
 
 
 def _at_work(facts: HostFacts, mount: str) -> Iterator[str]:

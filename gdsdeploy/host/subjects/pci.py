@@ -5,10 +5,11 @@ Hardware is counted by physical functions, whether a driver runs them or not.
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
-from ..data.late import dataclass, re
 from ..facts.document import Document, collected, group_of, once_for_alike, there
 from ..facts.unknown import (
     Facts,

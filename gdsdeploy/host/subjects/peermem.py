@@ -6,9 +6,9 @@ nv_peer_mem is the module before nvidia-peermem.  Registrations are those of a t
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass, replace
 from typing import Any, Iterator, List, Mapping, Optional, Tuple
 
-from ..data.late import dataclass, replace
 from ..facts.document import Document, there
 from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, follows, given, if_known, known
 from ..model.expectation import Expectation

@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import posixpath
+import re
 import time
 from functools import partial
 from itertools import islice
@@ -30,7 +31,6 @@ from typing import (
     Union,
 )
 
-from ..data.late import re
 from ..evidence.recorder import matching_lines, read_all
 from ..facts.document import Document, collected
 from ..facts.unknown import Facts, Maybe, UndecidedError, fact, follows, if_known, known

@@ -5,10 +5,10 @@ The counters of a process are all since it opened cuFile.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Dict, Iterable, Iterator, List, Sequence, Tuple, Union
 
-from ..data.late import dataclass, replace
 from ..facts.unknown import Maybe, UndecidedError, Unknown, as_dict, if_known, known, or_else, require
 from ..libcufile.counters import MAPPED, NO_LIBRARY, NOT_COUNTED, REASONS, Route
 from ..model.expectation import Expectation

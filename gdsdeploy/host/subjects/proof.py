@@ -19,12 +19,13 @@ import contextlib
 import json
 import os
 import pkgutil
+import re
 import secrets
 import tempfile
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from ..data.late import dataclass, re, replace
 from ..facts.document import NOT_FOUND, TIMED_OUT, Document, Ran
 from ..facts.unknown import Maybe, Unknown, if_known
 from ..libcufile.probe import libraries, without_cufile
@@ -182,8 +183,7 @@ class _Ending(NamedTuple):
     tried: bool = True
 
 
-@dataclass(frozen=True)
-class _Pair:
+class _Pair(NamedTuple):
     """One operation: ``values`` as the child wrote them, ``ending``: None where it finished."""
 
     operation: str

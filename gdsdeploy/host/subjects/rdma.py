@@ -11,10 +11,11 @@ import contextlib
 import ipaddress
 import json
 import os
+import re
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
-from ..data.late import dataclass, re
 from ..facts.document import Document, recorded_lines, there
 from ..facts.unknown import Facts, UndecidedError, Unknown, follows, given, if_known, known, require
 from ..io.reading import beginning
@@ -170,8 +171,7 @@ def _by_number(name: str) -> List[Any]:
     return [int(part) if place % 2 else part for place, part in enumerate(parts)]
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(NamedTuple):
     """A network interface as ip(8) shows it."""
 
     #: ``ether``, ``infiniband``, or of a tunnel

@@ -7,9 +7,8 @@ A fact that isn't known ends it with "could not tell" and the reason.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from ..data.late import dataclass, replace
 from ..facts.unknown import UndecidedError, Unknown
 from ..model.discovery import import_modules
 from ..model.expectation import Expectation
@@ -52,8 +51,7 @@ def collectors() -> Dict[str, Collector]:
     return {name: _COLLECTORS[name] for name in sorted(_COLLECTORS, key=_place)}
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """A check's answer.  ``expected`` replaces the check's own words where they depend on the facts."""
 
     verdict: str
@@ -78,8 +76,7 @@ def _nothing(_facts: HostFacts, _expectation: Expectation) -> str:
     return ""
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """A registered check.  ``expects`` may name fields of the expectation in braces."""
 
     id: str
@@ -170,7 +167,7 @@ def answer(steps: Steps, unknown_hint: str = UNKNOWN_HINT, **of_all: str) -> Ans
         (one,) = answers(steps)
     except UndecidedError as error:
         one = unknown(str(error), error.hint or unknown_hint)
-    return replace(one, **of_all)
+    return one._replace(**of_all)
 
 
 def refused(cause: Optional[Cause]) -> Answer:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from ..data.late import dataclass
 from ..facts.document import collected, group_of, once_for_alike
 from ..facts.unknown import Maybe, UndecidedError, Unknown, if_known, known
 from ..kmod.flavour import flavour_of, has_nvme_hooks
@@ -28,8 +27,7 @@ _NVME = "mlnx-nvme"
 CUDA = (((1, 15), "13"), ((1, 5), "12"), ((1, 0), "11"))
 
 
-@dataclass(frozen=True)
-class Judgement:
+class Judgement(NamedTuple):
     """What the rules say about a running set."""
 
     #: rule → what it says and what runs

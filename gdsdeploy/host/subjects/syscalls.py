@@ -14,10 +14,10 @@ P2PDMA are counted isn't known, so no byte of a process that may use it is taken
 from __future__ import annotations
 
 import os
+import re
 import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from ..data.late import re
 from ..io.mounts import PSEUDO, Row
 
 #: Folders of the system itself; a disk that is mounted below one may hold data.

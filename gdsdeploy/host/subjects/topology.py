@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
-from ..data.late import dataclass, replace
 from ..facts.document import Document, collected, once_for_alike, there
 from ..facts.unknown import Maybe, UndecidedError, Unknown, if_known, known, or_else, require
 from ..model.expectation import Expectation

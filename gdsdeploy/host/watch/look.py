@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from ..data.late import re
 from ..evidence.recorder import Recorder
 from ..facts.document import Document
 from ..facts.unknown import Unknown, if_known, known

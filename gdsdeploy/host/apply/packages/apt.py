@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+from dataclasses import replace
 from typing import Any, Dict, List, Optional, Sequence, Set
 
-from ...data.late import re, replace
 from ...errors import ApplyError, CannotTellError
 from ...kmod.packaged import PREFIX
 from ...model import compat

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 
-from ...data.late import re, replace
 from ...errors import CannotTellError, NotOfferedError
 from ...evidence.recorder import Recorder
 from ...model import compat

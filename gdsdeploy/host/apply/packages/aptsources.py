@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
+import re
+from dataclasses import dataclass
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
-from ...data.late import dataclass, re
 from ...errors import HostError
 from ..files import File
 from .managers import Index, Pin

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set
 
-from ...data.late import replace
 from ...errors import ApplyError, CannotTellError
 from ...rootdir import list_folder
 from .. import files

@@ -5,10 +5,11 @@ A transaction that brings them back is simulated first.  It may move what the re
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass, replace
 from typing import Collection, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ... import derived
-from ...data.late import dataclass, re, replace
 from ...derived import Thing
 from ...errors import ApplyError, CannotTellError, NotOfferedError
 from ..host import ManagedHost

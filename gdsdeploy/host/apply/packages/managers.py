@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import re
 import time
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Dict, Iterator, List, Literal, Mapping, Optional, Sequence, Set, Tuple
 
 from ... import process
-from ...data.late import dataclass, field, re
 from ...errors import ApplyError, BuildError, DesiredError
 from ...io import space
 from ...model.discovery import module_names

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import os
 import pkgutil
+import re
+from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 
-from ...data.late import dataclass, re
 from ...errors import ApplyError, CannotTellError, NotOfferedError
 from ...process import Output
 from ...rootdir import read_text

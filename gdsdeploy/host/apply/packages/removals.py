@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Callable, Collection, List, Sequence
 
-from ...data.late import replace
 from ..model import Change, Refusal
 
 #: The ids of refusals.

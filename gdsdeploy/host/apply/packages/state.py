@@ -5,10 +5,10 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+from dataclasses import dataclass, replace
 from typing import Any, Dict, Iterable, List, Optional
 
 from ... import process
-from ...data.late import dataclass, replace
 from ...errors import RolloutError
 from ...io import reading
 from ...rootdir import inside, list_folder, read_text

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
+from dataclasses import dataclass, field, replace
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set
 
-from ...data.late import dataclass, field, replace
 from ...kmod.packaged import PREFIX
 from ..host import ManagedHost
 from ..model import INSTALLS, Change

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import NamedTuple, Tuple, Union
-
-from ...data.late import re
 
 #: The last hyphen begins the release; versions of packages have none, those in relations may.
 _EVR = re.compile(r"^(?:([0-9]+):)?([^\s:-]+(?:-[^\s:-]+)*?)(?:-([^\s:-]+))?$")

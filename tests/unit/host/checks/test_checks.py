@@ -83,7 +83,7 @@ def test_what_conditions_say() -> None:
     assert register.answer([unseen], "Try", expected="e", subject="s") == Answer(
         UNKNOWN, "not seen", "Try", (), "e", "s"
     )
-    assert register.answer(ends(fails), subject="s") == replace(off, subject="s")
+    assert register.answer(ends(fails), subject="s") == off._replace(subject="s")
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -280,7 +280,7 @@ def test_only_a_failure_repeats_that_a_host_was_never_provisioned(
 ) -> None:
     name = "packages.drift"
     answer = Answer(verdict, "seen")
-    changed = replace(register.CHECKS[name], judge=lambda _facts, _expectation: answer)
+    changed = register.CHECKS[name]._replace(judge=lambda _facts, _expectation: answer)
     listed = tuple(changed if check.id == name else check for check in register.listed())
     monkeypatch.setattr(checks, "listed", lambda: listed)
     assert verdicts(patched(BARE, NEVER_PROVISIONED))[name] == verdict

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import checks
-from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.model.expectation import Expectation, from_json
 from gdsdeploy.host.subjects.register import failed
+from gdsdeploy.validate.fleet_validation import ValidateOptions, host_report
 
 EVIDENCE = Path(__file__).parents[3] / "evidence"
 HOSTS = {
@@ -54,8 +54,9 @@ def changed(evidence: dict[str, Any], seed: int) -> Iterator[dict[str, Any]]:
 
 
 def rows(evidence: dict[str, Any], expectation: Expectation, memory: checks.Memory | None = None) -> list[Any]:
-    facts = facts_from(evidence, watched=memory is not None)
-    return [finding.as_dict() for finding in checks.run(facts, expectation, memory)]
+    """What a report has of a host: its findings, its stack and its topology."""
+    report = host_report(expectation, evidence, ValidateOptions(), [], memory=memory)
+    return [*(finding.as_dict() for finding in report.findings), report.stack, report.topology]
 
 
 @pytest.mark.parametrize("host", HOSTS)
@@ -93,7 +94,7 @@ def test_alike_hosts_are_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_finding_that_names_the_host_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     evidence, expectation = HOSTS["lab-vm"]
-    naming = replace(checks.listed()[0], judge=lambda _, expected: failed("wrong", f"Repair {expected.host}"))
+    naming = checks.listed()[0]._replace(judge=lambda _, expected: failed("wrong", f"Repair {expected.host}"))
     monkeypatch.setattr(checks, "listed", lambda: (naming,))
     memory = checks.Memory()
     for name in ("host-one", "host-two"):
