@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
-from typing import Dict, List, Optional
+from typing import Dict, List, NamedTuple, Optional
 
 from ..rootdir import inside
 from .files import File
@@ -32,8 +31,7 @@ _PRIORITY = re.compile(r"(?:@[^@]*@)?([0-9]+)")
 _SECONDS = 60.0
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """The group as its database has it."""
 
     #: whether the choice follows the priorities

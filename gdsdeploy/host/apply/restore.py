@@ -11,7 +11,7 @@ import os
 import shutil
 import tarfile
 from dataclasses import dataclass, field
-from typing import Any, List, Literal, Sequence, Tuple
+from typing import Any, List, Literal, NamedTuple, Sequence, Tuple
 
 from .. import derived
 from ..archive import pack
@@ -36,8 +36,7 @@ _KERNEL = "modules of kernel "
 _READABLE = 0o755
 
 
-@dataclass(frozen=True)
-class FileBefore:
+class FileBefore(NamedTuple):
     """A file before the rollout."""
 
     #: Path of the file.

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from dataclasses import replace
 from typing import Any, Container, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..errors import ElfError, HostError
@@ -346,7 +345,7 @@ def audit_packaged(
     ``signer``: as the signature names it; ``keyring``: where its key is, one of ``signature.KEYRINGS``, or empty.
     """
     intact = whole(kernel, files)
-    results = audit(kernel, modules, replace(expected, packaged=intact))
+    results = audit(kernel, modules, expected._replace(packaged=intact))
     wrong = {problem.file.module: problem for problem in problems(kernel, files)}
     names = {kernel.path(file.file): file.origin for file in intact.values()}
     for result in results:

@@ -22,9 +22,8 @@ import re
 import shlex
 import sys
 import time
-from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 from ..errors import HostError
 from ..io import jsontext, reading
@@ -48,8 +47,7 @@ LOGGED = (*OPENS, GDSCHECK)
 NO_LIBRARY = f"gdsdeploy: not loaded: {CUFILE_SONAME}: the host has no such file\n"
 
 
-@dataclass(frozen=True)
-class Ran:
+class Ran(NamedTuple):
     """A program's run: its exit status (124: killed at its time limit, 127: not installed) and its output."""
 
     status: int

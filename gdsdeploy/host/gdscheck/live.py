@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from dataclasses import dataclass, replace
-from typing import Any, Dict, Optional
+from typing import Any, Dict, NamedTuple, Optional
 
 from ..errors import UsageError
 from ..libcufile import errors as cufile_errors, probe
@@ -22,8 +21,7 @@ from .reader import REFUSED
 HUNG = "cuFileDriverOpen did not return; releases from 1.16 never return without /proc/modules"
 
 
-@dataclass(frozen=True)
-class Opened:
+class Opened(NamedTuple):
     """The result of opening a library; ``hung``: the child was killed at its time limit."""
 
     recording: reader.Recording
@@ -67,8 +65,8 @@ def _result(result: Output, log: bytes) -> Opened:
         # An error that the library returned outweighs its rows.
         line = f"cuFileDriverOpen returned {said.error}" + (f", cu_err {said.cuda_error}" if said.cuda_error else "")
         errors = (*recording.report.errors, line)
-        report = replace(recording.report, verdict=REFUSED, errors=errors, complete=False)
-        recording = replace(recording, runs=(*recording.runs[:-1], report))
+        report = recording.report._replace(verdict=REFUSED, errors=errors, complete=False)
+        recording = recording._replace(runs=(*recording.runs[:-1], report))
     return Opened(recording, said, result.status == TIMED_OUT)
 
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from dataclasses import dataclass, replace
-from typing import IO, Callable, List, Optional, Tuple
+from typing import IO, Callable, List, NamedTuple, Optional, Tuple
 
 from ..errors import ElfError
 from ..io import cache
@@ -67,8 +66,7 @@ class UnsupportedError(Exception):
     """Kernels ignore this kind of signature: the module counts as unsigned."""
 
 
-@dataclass(frozen=True)
-class Signature:
+class Signature(NamedTuple):
     """The signer, the method, and the signed part of the file."""
 
     #: the number of signed bytes
@@ -367,7 +365,7 @@ def _message(data: bytes, size: int) -> Signature:
         raise MalformedError(f"its signature is of content of type {inner[0].oid()}, not of plain data")
     if len(inner) > 1:
         raise MalformedError("its signature has the content inside; a signer has to make a detached one")
-    return replace(found, others=tuple(others))
+    return found._replace(others=tuple(others))
 
 
 def _of_signer(node: Node, size: int, message_version: int) -> Signature:

@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import time
-from dataclasses import dataclass
 from functools import partial
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
@@ -257,8 +256,7 @@ def registry(text: str) -> Mapping[str, int]:
     return {pair[0].lower(): kernel_number(pair[1], begins=True) or 0 for pair in pairs if len(pair) == 2 and all(pair)}
 
 
-@dataclass(frozen=True)
-class Library:
+class Library(NamedTuple):
     """A library as the loader finds it; ``version`` is the one in the name of the file, e.g. 550.163.01."""
 
     path: str

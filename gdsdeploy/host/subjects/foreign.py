@@ -63,8 +63,7 @@ class Trace:
     detail: str = ""
 
 
-@dataclass(frozen=True)
-class ForeignInstall:
+class ForeignInstall(NamedTuple):
     """What is on a host of one kind.  ``breaks``: a provision would not lead to the locked stack."""
 
     kind: str

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Iterable, Iterator, Optional, Sequence, Tuple
 
 from ..facts.unknown import UndecidedError, Unknown, if_known, known, require
@@ -68,7 +67,7 @@ def of_some(gpus: Iterable[Iterable[Condition]]) -> Iterator[Cause]:
     verdicts = [weigh(conditions) for conditions in gpus]
     if any(verdict.holds is True for verdict in verdicts):
         for cause in (cause for verdict in verdicts for cause in verdict.shown):
-            yield replace(cause, fix=f"run this work on the other GPUs, or {cause.fix}")
+            yield cause._replace(fix=f"run this work on the other GPUs, or {cause.fix}")
 
 
 def with_bar1(facts: HostFacts) -> Tuple[Function, ...]:

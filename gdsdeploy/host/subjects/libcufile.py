@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from dataclasses import dataclass
-from typing import Iterator, List, Optional, Tuple
+from typing import Iterator, List, NamedTuple, Optional, Tuple
 
 from ..facts.document import TIMED_OUT, Document, Ran, group_of
 from ..facts.unknown import UndecidedError, Unknown, if_known, known, require
@@ -45,8 +44,7 @@ _REASON = re.compile(
 _ENDED = re.compile(r"LargestUInt|Json|file index :cufio-px-pool")
 
 
-@dataclass(frozen=True)
-class Opened:
+class Opened(NamedTuple):
     """The result of ``cuFileDriverOpen``: its CUfileOpError and CUresult, None where it didn't return."""
 
     error: Optional[int]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Iterator, Optional, Tuple
 
 from ..facts.unknown import Facts, UndecidedError, fact, given, if_known
@@ -320,7 +319,7 @@ def _registered(facts: HostFacts, stack_name: str) -> Condition:
         return Condition(True)
     evidence = quote.file(facts, NVFS + "/modules", r".")
     cause = listed_cause("storage.hooks-not-registered", evidence, driver=stack_name)
-    return Condition(stack_name in registered, replace(cause, id=stack_name + ".not-registered"))
+    return Condition(stack_name in registered, cause._replace(id=stack_name + ".not-registered"))
 
 
 #: Up to this release nvidia-fs finds the driver's symbols at run time and imports none.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from functools import partial
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
@@ -154,8 +153,7 @@ _IDLE = re.compile(r"""^BUILD_EXCLUSIVE_KERNEL=["']\^\$["']""", re.MULTILINE)
 _SIGNS = re.compile(r"""^[ \t]*(?:export[ \t]+)?try_sign_modules=["']?([A-Za-z_]+)""", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Package:
+class Package(NamedTuple):
     """``status`` in dpkg's letters; ``ii`` is wanted and completely installed."""
 
     version: str

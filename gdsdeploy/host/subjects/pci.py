@@ -6,9 +6,8 @@ Hardware is counted by physical functions, whether a driver runs them or not.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..facts.document import Document, collected, group_of, once_for_alike, there
 from ..facts.unknown import (
@@ -112,8 +111,7 @@ _UNSET = 0x20000000
 _DOWNWARD = (4, 6)
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(NamedTuple):
     """A PCI Express link as one of its ends sees it: gigatransfers a second and lanes.
 
     ``max_*`` is the limit of this end; the other end may have a lower one.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import replace
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set
 
 from ...errors import ApplyError, CannotTellError
@@ -119,7 +118,7 @@ release=$2
         merged = merge_locks(text, locks(desired.pins, desired.deny), ours, _lines_before(host))
         file = File(LOCKS, content=merged.encode("utf-8", "surrogateescape"))
         if entry is not None and is_file:
-            file, entry = replace(file, mode=entry.mode), replace(entry, uid=0, gid=0)
+            file, entry = file._replace(mode=entry.mode), entry._replace(uid=0, gid=0)
         return {
             "plugin": has_plugin,
             "streams": missing,

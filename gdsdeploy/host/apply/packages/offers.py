@@ -9,8 +9,7 @@ import json
 import os
 import pkgutil
 import re
-from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 from ...errors import ApplyError, CannotTellError, NotOfferedError
 from ...process import Output
@@ -51,16 +50,14 @@ _UNSOLVED: Mapping[str, Tuple[str, str]] = {
 _SOLVE_SECONDS = 120.0
 
 
-@dataclass(frozen=True)
-class Offer:
+class Offer(NamedTuple):
     """NAME=EPOCH:VERSION-RELEASE → sha256 of each file of it that this machine can run, or why dnf may not take it."""
 
     digests: Mapping[str, Set[str]]
     hidden: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class Solution:
+class Solution(NamedTuple):
     """``moves``: everything that changes; that of a removal has a reason of removals.py, or none.
 
     ``erases``: dnf needs ``--allowerasing`` for it.

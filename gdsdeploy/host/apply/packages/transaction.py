@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from dataclasses import dataclass, field, replace
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from ...kmod.packaged import PREFIX
 from ..host import ManagedHost
@@ -41,8 +41,7 @@ class Desired:
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.removes)
 
 
-@dataclass(frozen=True)
-class Observed:
+class Observed(NamedTuple):
     """``ours``: what gdsdeploy holds.  ``simulate``: asks the package manager what a transaction would change.
 
     ``unfinished``: what was interrupted, and what any transaction finishes first.  ``lost``: what is installed again
@@ -80,7 +79,7 @@ class Observed:
                 later.pop(name, None)
                 later.update({name: Installed(rest, is_held)} if rest and change.before else {})
             elif name in later:
-                later[name] = replace(later[name], is_held=change.kind == "hold")
+                later[name] = later[name]._replace(is_held=change.kind == "hold")
         return later
 
     def plan(self, chosen: Manager, desired: Desired) -> Plan:
@@ -101,8 +100,7 @@ class Observed:
         return self.simulate(list(install.values()), [name for name in leaving if name not in install])
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """A transaction: what has to be installed and to leave, and the holds that go before it."""
 
     missing: Sequence[Package]
