@@ -135,10 +135,6 @@ def _readlink(host: ManagedHost, path: str) -> str:
     return os.readlink(place) if os.path.islink(place) else ""
 
 
-def _argv(host: ManagedHost, *words: str) -> List[str]:
-    root = [] if host.root == "/" else ["--root", inside(host.root, "/")]
-    return ["update-alternatives", *root, *words]
-
-
 def _run(host: ManagedHost, *words: str) -> None:
-    host.run(_argv(host, *words), _SECONDS)
+    root = [] if host.root == "/" else ["--root", inside(host.root, "/")]
+    host.run(["update-alternatives", *root, *words], _SECONDS)

@@ -11,7 +11,7 @@ import os
 import shutil
 import tarfile
 from dataclasses import dataclass, field
-from typing import Any, List, Literal, NamedTuple, Sequence, Tuple
+from typing import Any, List, Literal, Sequence, Tuple
 
 from .. import derived
 from ..archive import pack
@@ -36,7 +36,8 @@ _KERNEL = "modules of kernel "
 _READABLE = 0o755
 
 
-class FileBefore(NamedTuple):
+@dataclass(frozen=True)
+class FileBefore:
     """A file before the rollout."""
 
     #: Path of the file.

@@ -241,7 +241,11 @@ def _signed(trust: Trust, signature: Signature, path: str) -> List[Finding]:
     if unknown is not None:
         return [_unverified(unknown.message, unknown.hint)]
     if source == "MOK" and any(key.raw == certificate.raw for key in trust.firmware.leaving):
-        return [_leaving(certificate)]
+        message = (
+            f"is signed with {certificate.subject}'s key, which a person may delete at the console of the next boot"
+        )
+        hint = "sign the module with another enrolled key, or withdraw the request: sudo mokutil --revoke-delete"
+        return [finding("signature-key-leaving", "warning", message, hint)]
     return []
 
 
@@ -295,12 +299,6 @@ def _of_firmware(trust: Trust, signature: Signature, source: str) -> List[Findin
     if source == "MOK":
         hint = "have the kernel trust these keys (mokutil --trust-mok; CONFIG_INTEGRITY_MACHINE_KEYRING), then reboot"
     return [unknown_finding("signature-key-unknown", message, hint)]
-
-
-def _leaving(certificate: Certificate) -> Finding:
-    message = f"is signed with {certificate.subject}'s key, which a person may delete at the console of the next boot"
-    hint = "sign the module with another enrolled key, or withdraw the request: sudo mokutil --revoke-delete"
-    return finding("signature-key-leaving", "warning", message, hint)
 
 
 def _mok_unused(trust: Trust) -> List[Finding]:

@@ -8,19 +8,7 @@ from __future__ import annotations
 import os
 import re
 from functools import lru_cache, partial
-from typing import (
-    Container,
-    Dict,
-    FrozenSet,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Container, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .. import data
 from ..facts.document import Document, collected, group_of, once_for_alike, there

@@ -15,13 +15,7 @@ from ..facts.unknown import UndecidedError, Unknown, if_known, known, require
 from ..io.wording import span
 from ..libcufile import probe
 from ..model.expectation import Expectation
-from ..paths import (
-    CUFILE,
-    CUFILE_CONTROL,
-    CUFILE_OPEN,
-    LIBRARY_FOLDERS,
-    LIBRARY_PATTERN,
-)
+from ..paths import CUFILE, CUFILE_CONTROL, CUFILE_OPEN, LIBRARY_FOLDERS, LIBRARY_PATTERN
 from . import quote
 from .condition import USABLE, Cause, Condition, listed_cause, numbers, required, rule
 from .register import Answer, Steps, check, failed, passed

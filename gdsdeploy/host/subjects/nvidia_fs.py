@@ -10,18 +10,7 @@ from ..kmod.flavour import has_nvme_hooks
 from ..model.expectation import Expectation
 from ..paths import NVFS, NVFS_DEVICE
 from . import quote, storage
-from .condition import (
-    NVIDIA_FS,
-    USABLE,
-    Cause,
-    Condition,
-    condition,
-    doubted,
-    listed_cause,
-    numbers,
-    required,
-    rule,
-)
+from .condition import NVIDIA_FS, USABLE, Cause, Condition, condition, doubted, listed_cause, numbers, required, rule
 from .cufile_json import p2pdma_enabled
 from .filesystem import NETWORK, transport
 from .kernel import NVIDIA_FS as MODULE, check_messages

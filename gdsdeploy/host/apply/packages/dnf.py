@@ -13,17 +13,7 @@ from ..files import File
 from ..host import ManagedHost
 from ..model import Change, Refusal
 from . import offers, state as database, versions
-from .managers import (
-    REFRESH_SECONDS,
-    RETURNING,
-    TRANSACTION_SECONDS,
-    Index,
-    Manager,
-    Package,
-    Pin,
-    run,
-    wait,
-)
+from .managers import REFRESH_SECONDS, RETURNING, TRANSACTION_SECONDS, Index, Manager, Package, Pin, run, wait
 
 REPOSITORIES = "/etc/yum.repos.d/gdsdeploy.repo"
 LOCKS = "/etc/dnf/plugins/versionlock.list"

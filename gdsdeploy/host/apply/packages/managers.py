@@ -203,7 +203,7 @@ class Manager(ABC):
     def simulate(self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str]) -> Optional[List[Change]]:
         """Everything that the transaction would change; None where that can't be asked.
 
-        Removals have a reason of removals.py, or none.  Raises CannotTellError where the package manager refuses.
+        Removals have a reason of transaction.py, or none.  Raises CannotTellError where the package manager refuses.
         """
 
     @abstractmethod

@@ -17,7 +17,7 @@ from ...rootdir import read_text
 from ..host import ManagedHost
 from ..model import INSTALLS, Change
 from .managers import REFRESH_SECONDS, run
-from .removals import CONFLICTS, NEEDS, REPLACED
+from .transaction import CONFLICTS, NEEDS, REPLACED
 
 #: Why a locked package can't be taken: as in dnf_child.py; no repository has it; another version may be taken, too.
 EXCLUDED, STREAM, MISSING, UNLOCKED = "excluded", "stream", "missing", "unlocked"
@@ -58,7 +58,7 @@ class Offer(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """``moves``: everything that changes; that of a removal has a reason of removals.py, or none.
+    """``moves``: everything that changes; that of a removal has a reason of transaction.py, or none.
 
     ``erases``: dnf needs ``--allowerasing`` for it.
     """
