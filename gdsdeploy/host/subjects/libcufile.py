@@ -29,7 +29,7 @@ REFUSAL = re.compile(r"failed to load (user )?config|cuFile configuration load e
 #: cuFileDriverOpen's result for it: -EINVAL up to 1.15, CU_FILE_DRIVER_INVALID_PROPS in 1.20.
 INVALID = (-22, 5002)
 #: Lines before a refusal with its reason.
-_REASON = re.compile(
+_REASON = (
     r"json|config|invalid|specified:|aligned|multiple of|slab|parsing error|LargestUInt|initialization failed"
     r"|requires objectValue|mount point|cufio-px-pool"
 )
@@ -59,7 +59,7 @@ class Opened(NamedTuple):
     @property
     def refusal(self) -> List[str]:
         """The library's own lines about a refused configuration."""
-        return [line for line in self.lines if _REASON.search(line)]
+        return [line for line in self.lines if re.search(_REASON, line)]
 
 
 def opened(document: Document, name: str = CUFILE_OPEN) -> Opened:

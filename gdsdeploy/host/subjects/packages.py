@@ -150,7 +150,7 @@ def _record_logs(recorder: Recorder, folder: str, begin: str, pattern: str) -> N
 
 #: No kernel's release is empty: gdsdeploy writes it where the modules are received.
 _IDLE = re.compile(r"""^BUILD_EXCLUSIVE_KERNEL=["']\^\$["']""", re.MULTILINE)
-_SIGNS = re.compile(r"""^[ \t]*(?:export[ \t]+)?try_sign_modules=["']?([A-Za-z_]+)""", re.MULTILINE)
+_SIGNS = r"""^[ \t]*(?:export[ \t]+)?try_sign_modules=["']?([A-Za-z_]+)"""
 
 
 class Package(NamedTuple):
@@ -186,7 +186,7 @@ class PackageFacts(Facts):
         # The last assignment counts: DKMS sources its settings, then the fragments by name.
         value = "not_in_chroot"
         for path in (DKMS_SETTINGS, *(f"{DKMS_FRAGMENTS}/{name}" for name in sorted(names or ()))):
-            value = [value, *_SIGNS.findall(self.document.text(path) or "")][-1]
+            value = [value, *re.findall(_SIGNS, self.document.text(path) or "", re.MULTILINE)][-1]
         return value
 
     @fact

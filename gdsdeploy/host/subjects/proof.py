@@ -156,7 +156,7 @@ _TRUE = ("1", "true")
 _COUNTED, MAPPED = {READ: "Reads", WRITE: "Writes"}, "Bar1-map"
 #: One operation of 1 MiB may be counted in pieces of 64 KiB or more: the least max_direct_io_size_kb.
 PIECES = 16
-_COUNTER = re.compile(rf"^(Reads|Writes|{MAPPED})\s*: n=\d+ ok=(\d{{1,18}})", re.MULTILINE)
+_COUNTER = rf"^(Reads|Writes|{MAPPED})\s*: n=\d+ ok=(\d{{1,18}})"
 
 
 class Proof(NamedTuple):
@@ -223,7 +223,7 @@ def _operation(values: Mapping[str, Any]) -> str:
 
 def proof_counters(text: str) -> Dict[str, int]:
     """The counters of /proc/driver/nvidia-fs/stats that matter here; some releases and settings don't show all."""
-    return {name: int(number) for name, number in _COUNTER.findall(text)}
+    return {name: int(number) for name, number in re.findall(_COUNTER, text, re.MULTILINE)}
 
 
 def proofs(document: Document) -> Mapping[str, Tuple[Proof, ...]]:
