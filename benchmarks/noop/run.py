@@ -154,7 +154,8 @@ def played(path: Path, names: Sequence[str], gdsdeploy: Sequence[str]) -> Iterat
         machines.shared = lambda values: []  # noqa: ARG005
         fleet, lock = load_fleet(path), lockfile.read(lockfile.beside(path))
         shelf.look(assign.by_intent(fleet, lock, names[0]).want, list(fleet.builders))
-        subprocess.run([*gdsdeploy, "--force-roles", "--", *ONE], check=True, capture_output=True)
+        done = subprocess.run([*gdsdeploy, "--force-roles", "--", *ONE], check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
         # Another run of this fleet would replace it.
         inventory = Path(shutil.copy(paths.runs(path) / "inventory.yml", path.with_name("inventory.yml")))
         archive = re.compile(r'(gds_modules_archive: !unsafe ")[^"]+/([^"/]+")')

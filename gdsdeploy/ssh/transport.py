@@ -1,6 +1,7 @@
 """SSH to many hosts at once: one connection, one exec and one JSON document per host; nothing is installed there.
 
-The program (a zipapp) travels on the standard input of ``python3 -c``; :mod:`gdsdeploy.zipapp.bootstrap` runs it.
+The program (a zipapp) travels on the standard input of ``python3 -c``; :mod:`gdsdeploy.zipapp.bootstrap` runs it.  It
+is sent only when the host asks for it: most have it since an earlier call.
 A host's key is always checked, and a host's failure is only its own answer.  A hostile host can't change that: what it
 sends and its time are bounded below everything that reads its answer.  The format of known_hosts files, and how they
 match names, is in sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT".
@@ -52,6 +53,7 @@ from gdsdeploy.ssh import endpoint, machines, sshconfig
 from gdsdeploy.ssh.endpoint import Answer, Endpoint, Files, Installed, Output, document
 from gdsdeploy.ssh.sshconfig import Reach
 from gdsdeploy.zipapp import hostapp
+from gdsdeploy.zipapp.bootstrap import request_of
 
 #: Bytes of a file: keys of some hundred thousand hosts.
 LIMIT: Final = 64 * 1024 * 1024
@@ -355,7 +357,7 @@ def _ask(
     if alone and isinstance(program, bytes):
         program = Installed(hostapp.digest(program), hostapp.claim())
     other = None if isinstance(program, bytes) else program
-    mark, payload = _payload(program, argv, stdin, timeout)
+    mark, payload, awaited = _payload(program, argv, stdin, timeout)
     client, meter = paramiko.SSHClient(), Meter(ANSWER_LIMIT)
     opened.add(client)
     # paramiko waits for some of a server's messages without a limit.
@@ -368,7 +370,8 @@ def _ask(
     try:
         proxy = dial(host.proxy, doing=f"connect to {host.host}") if host.proxy else None
         _connect(client, host, timeout, proxy, meter)
-        output = _exec(client, command(host.user, other, alone=alone), payload, begin + timeout)
+        words = command(host.user, other, alone=alone)
+        output = _exec(client, words, mark, payload, awaited, begin + timeout)
         if not meter.full:
             reply = other.read(host, mark, output) if other else document(host, mark, output)
     except Exception as caught:  # noqa: BLE001 - whatever a host sets off is that host's failure
@@ -528,15 +531,18 @@ class _OnRecord(paramiko.MissingHostKeyPolicy):
 
 def _payload(
     program: bytes | Files | Installed, argv: Sequence[str], stdin: bytes, timeout: float
-) -> tuple[bytes, bytes]:
-    """(mark, bytes for standard input); before the mark, an answer has what the host's login scripts printed."""
+) -> tuple[bytes, bytes, bytes]:
+    """(mark, bytes for standard input, and the program that follows where the host asks for it).
+
+    Before the mark, an answer has what the host's login scripts printed.
+    """
     mark = f"\n{secrets.token_hex(16)}\n".encode()
     if isinstance(program, Files):
-        return mark, mark
+        return mark, mark, b""
     if isinstance(program, Installed):
-        return mark, program.sent(argv, stdin, mark, int(timeout) + 5)
+        return mark, program.sent(argv, stdin, mark, int(timeout) + 5), b""
     # The host ends the program itself when its answer is no longer awaited.
-    return mark, hostapp.sent(program, argv, stdin, mark, limit=int(timeout) + 5)
+    return mark, hostapp.sent(program, argv, stdin, mark, limit=int(timeout) + 5, waits=True), program
 
 
 def command(user: str, other: Files | Installed | None = None, *, alone: bool = False) -> str:
@@ -548,7 +554,10 @@ def command(user: str, other: Files | Installed | None = None, *, alone: bool = 
     return start if user == "root" or (alone and isinstance(other, Files)) else f"sudo -n {start}"
 
 
-def _exec(client: paramiko.SSHClient, words: str, payload: bytes, deadline: float) -> Output:
+def _exec(
+    client: paramiko.SSHClient, words: str, mark: bytes, payload: bytes, awaited: bytes, deadline: float
+) -> Output:
+    """Run ``words`` with ``payload`` as standard input; ``awaited``, the program, follows if the host asks for it."""
     transport = client.get_transport()
     if transport is None:
         raise EOFError
@@ -557,14 +566,20 @@ def _exec(client: paramiko.SSHClient, words: str, payload: bytes, deadline: floa
     channel.exec_command(words)  # nosec B601 # a fixed text
     channel.settimeout(0.0)
     stdout, stderr, rest = bytearray(), bytearray(), memoryview(payload)
-    grace = 0.0
+    request, searched, grace = request_of(mark), 0, 0.0
     with selectors.DefaultSelector() as selector:
         selector.register(channel.fileno(), selectors.EVENT_READ)
         while True:
-            rest = _send(channel, rest)
+            rest = _send(channel, rest, is_last=not awaited)
             # Asked before taking what is there: nothing comes after the end, but the end may come after the taking.
             over = channel.closed or channel.eof_received
             has_more = _receive(channel, stdout, stderr)
+            if awaited and has_more:
+                if is_asked := stdout.find(request, searched) >= 0:
+                    rest = memoryview(hostapp.framed(awaited))
+                if is_asked or stdout.find(mark, searched) >= 0:
+                    awaited = b""
+                searched = max(0, len(stdout) - len(request))
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise TimeoutError
@@ -594,8 +609,8 @@ def _status(channel: paramiko.Channel) -> int | None:
     return -1 if channel.get_transport().is_active() else None
 
 
-def _send(channel: paramiko.Channel, rest: memoryview) -> memoryview:
-    """Send what fits; return the rest."""
+def _send(channel: paramiko.Channel, rest: memoryview, *, is_last: bool) -> memoryview:
+    """Send what fits; return the rest.  The host's input ends with the last bytes."""
     while rest:
         try:
             sent = channel.send(bytes(rest[:65536]))
@@ -605,8 +620,8 @@ def _send(channel: paramiko.Channel, rest: memoryview) -> memoryview:
             # It ended without reading: its status and its last words say why.
             return rest[:0]
         rest = rest[sent:]
-        if not rest:
-            channel.shutdown_write()
+    if is_last and not channel.eof_sent:
+        channel.shutdown_write()
     return rest
 
 

@@ -25,34 +25,50 @@ RETENTION = 86400
 
 
 def load(stream):
-    """Read a time limit, a mark, arguments, the program with its name, its input, who asks; print the mark; run it."""
+    """Read a time limit, a mark, arguments, the program's name, its input, who asks, and it; print the mark; run it.
+
+    Where the program is empty, the sender waits for the mark, or for ``request_of`` the mark, and then sends it.
+    """
     if sys.version_info < (3, 9):  # noqa: UP036 - it runs on what the host has
         sys.stderr.write("its python3 is {}.{}; 3.9 or newer is needed\n".format(*sys.version_info[:2]))
         sys.exit(TOO_OLD)
-    (limit,) = struct.unpack(">Q", stream.read(8))
-    mark, argv, name = part(stream), json.loads(part(stream).decode("utf-8")), part(stream).decode("utf-8")
-    program, text = part(stream), keep(part(stream))
+    limit, mark, argv = size_in(stream), part(stream), json.loads(part(stream).decode("utf-8"))
+    name, text = part(stream).decode("utf-8"), keep(part(stream))
     os.environ["GDSDEPLOY_CONTROLLER"] = part(stream).decode("utf-8")
+    program = part(stream)
+    if limit:
+        guard(limit)
+
+    def fetch():
+        nonlocal program
+        if not program:
+            os.write(1, request_of(mark))
+            program = part(stream)
+        return program
+
+    place, main = locate(name, fetch)
     os.dup2(text, 0)
     os.close(text)
     sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")
-    if limit:
-        guard(limit)
-    place, main = locate(name, program)
     os.write(1, mark)
     sys.path.insert(0, place)
     sys.argv = [place] + argv
     exec(main, {"__name__": "__main__", "__file__": os.path.join(place, "__main__.py")})  # noqa: S102 # nosec B102 # the program that came with it
 
 
-def locate(name, program):
-    """Where the modules of ``program`` are, and the code to run.
+def request_of(mark: bytes) -> bytes:
+    """What asks the sender for the program; it doesn't contain the mark, which ends with a new line."""
+    return mark[:-1] + b" needs it\n"
+
+
+def locate(name, fetch):
+    """Where the modules of the program are, and the code to run; ``fetch`` brings the program where it isn't there yet.
 
     For root that is a folder, in which Python keeps the modules compiled; for others it is memory.
     """
     if os.geteuid() == 0:
         try:
-            place = unpack(os.path.join(FOLDER, name), program)
+            place = unpack(os.path.join(FOLDER, name), fetch)
             with open(os.path.join(place, "__main__.py")) as file:
                 return place, compile(file.read(), file.name, "exec")
         except OSError:
@@ -60,7 +76,7 @@ def locate(name, program):
             pass
     import zipimport
 
-    place = "/proc/self/fd/{}".format(keep(program))
+    place = "/proc/self/fd/{}".format(keep(fetch()))
     return place, zipimport.zipimporter(place).get_code("__main__")
 
 
@@ -72,7 +88,7 @@ def unpack_file(path):
     try:
         with open(path, "rb") as file:
             program = file.read()
-        return unpack(os.path.join(FOLDER, name_of(program)), program)
+        return unpack(os.path.join(FOLDER, name_of(program)), lambda: program)
     except OSError:
         return path
 
@@ -84,7 +100,7 @@ def name_of(program: bytes) -> str:
     return "program-" + hashlib.sha256(program).hexdigest()[:32]
 
 
-def unpack(folder, program):
+def unpack(folder, fetch):
     """``folder`` with the files of the program, made where it isn't there; raises OSError."""
     if is_private(folder):
         return folder
@@ -94,6 +110,7 @@ def unpack(folder, program):
     os.makedirs(FOLDER, 0o755, exist_ok=True)
     if not is_private(FOLDER):
         raise OSError(FOLDER + " can be changed by others")
+    program = fetch()
     new = "{}.{}".format(folder, os.getpid())
     os.mkdir(new, 0o700)
     try:
@@ -148,7 +165,16 @@ def guard(limit):
 
 def part(stream):
     """One piece: eight bytes of length, then so many bytes."""
-    (size,) = struct.unpack(">Q", stream.read(8))
+    return whole(stream, size_in(stream))
+
+
+def size_in(stream):
+    """Eight bytes as a number."""
+    return struct.unpack(">Q", whole(stream, 8))[0]
+
+
+def whole(stream, size):
+    """The next ``size`` bytes; ends this process where fewer come."""
     data = stream.read(size)
     if len(data) != size:
         sys.exit("gdsdeploy's program did not arrive whole")

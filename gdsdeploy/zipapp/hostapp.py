@@ -94,15 +94,24 @@ def start(python: str = "python3") -> str:
     return f"{python} {' '.join(FLAGS)} -c '{source}'"
 
 
-def sent(program: bytes, argv: Sequence[str], text: bytes, mark: bytes, *, limit: int = 0) -> bytes:
+def sent(
+    program: bytes, argv: Sequence[str], text: bytes, mark: bytes, *, limit: int = 0, waits: bool = False
+) -> bytes:
     """The standard input of :func:`start`: the bootstrap, then what it reads.
 
-    mark: printed before anything else; without it, Python did not start.  limit: seconds after which the host ends the
-    program; it also ends the program when the connection is gone.  0 turns both off.
+    mark: ends with a new line; printed before anything else; without it, Python did not start.
+    limit: seconds after which the host ends the program; it also ends the program when the connection is gone.  0
+    turns both off.
+    waits: don't send the program yet: a host that doesn't have it prints ``bootstrap.request_of`` the mark, and then
+    needs it ``framed``.
     """
-    parts = (mark, json.dumps(list(argv)).encode(), _name(program), program, text, claim().encode())
-    framed = b"".join(struct.pack(">Q", len(part)) + part for part in parts)
-    return _bootstrap() + struct.pack(">Q", limit) + framed
+    parts = (mark, json.dumps(list(argv)).encode(), _name(program), text, claim().encode(), b"" if waits else program)
+    return _bootstrap() + struct.pack(">Q", limit) + b"".join(map(framed, parts))
+
+
+def framed(part: bytes) -> bytes:
+    """A piece as the bootstrap reads it."""
+    return struct.pack(">Q", len(part)) + part
 
 
 @lru_cache(maxsize=1)

@@ -79,7 +79,7 @@ class Server:
                 mark, question = stream.read(), Question(host, tuple(command.decode().split()), b"")
             else:
                 stream.read(len(hostapp._bootstrap()) + 8)
-                mark, argv, _, _, stdin = (stream.read(struct.unpack(">Q", stream.read(8))[0]) for _ in range(5))
+                mark, argv, _, stdin = (stream.read(struct.unpack(">Q", stream.read(8))[0]) for _ in range(4))
                 question = Question(host, tuple(json.loads(argv)), stdin)
             self.questions.append(question)
             channel.sendall(mark)

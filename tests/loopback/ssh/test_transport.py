@@ -17,12 +17,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import paramiko
 import pytest
 
 from gdsdeploy.errors import ControllerUnfit, GdsError, HostKeyMismatch, HostUnfit, HostUnreachable
 from gdsdeploy.ssh import endpoint, transport
 from gdsdeploy.ssh.endpoint import Answer, Endpoint
 from gdsdeploy.validate import fleet_validation
+from gdsdeploy.zipapp import bootstrap, hostapp
 from tests.loopback.loopback_sshd import PLAIN, SUDOER, Sshd, free_port, keygen
 from tests.patience import SURELY, wait_for, with_time
 
@@ -88,6 +90,70 @@ def test_a_large_program_and_a_large_answer(sshd: Start) -> None:
     assert answer.error is None
     assert answer.document is not None
     assert len(answer.document["stdin"]) == 5_000_000
+
+
+@pytest.fixture
+def sent_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of what hosts get on standard input."""
+    sizes: list[int] = []
+    send = paramiko.Channel.send
+
+    def count(channel: paramiko.Channel, data: bytes) -> int:
+        sizes.append(send(channel, data))
+        return sizes[-1]
+
+    monkeypatch.setattr(paramiko.Channel, "send", count)
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("change", "is_sent"),
+    [
+        ("true", False),
+        ("rm -r {}", True),
+        ("rm {}/__main__.py", True),
+        ("chmod 777 {}", True),
+        ("chown 64001 {}", True),
+        ("mv {0} {0}.moved && ln -s {0}.moved {0}", True),
+    ],
+)
+@pytest.mark.parametrize("user", ["root", SUDOER])
+def test_a_host_gets_the_program_only_if_it_has_none(
+    sshd: Start, sent_bytes: list[int], user: str, change: str, is_sent: bool
+) -> None:
+    """Nor one that others could have changed."""
+    server, program = sshd(), zipapp(ECHO + f"#{os.urandom(100_000).hex()}\n")
+    place = f"{bootstrap.FOLDER}/{bootstrap.name_of(program)}"
+    try:
+        for expected, after in ((True, change), (is_sent, "true")):
+            (answer,) = transport.fan_out([server.endpoint(user=user)], program, ["a"], timeout=600, stdin=b"text")
+            assert answer.error is None
+            assert answer.document is not None
+            assert [answer.document[key] for key in ("argv", "stdin", "part")] == [
+                ["a"], "text", "imported from the archive"
+            ]  # fmt: skip
+            assert (sum(sent_bytes) > 200_000) == expected
+            sent_bytes.clear()
+            server.run(after.format(place))
+    finally:
+        server.run(f"rm -rf {place} {place}.moved")
+
+
+def test_a_host_gets_the_program_once_however_often_it_asks(sshd: Start, tmp_path: Path) -> None:
+    script = tmp_path / "greedy.py"
+    script.write_text(
+        "import json, os, sys\nf = open(0, 'rb', closefd=False)\nscope = {}\n"
+        f"exec(f.read({len(hostapp._bootstrap())}), scope)\n"
+        "scope['size_in'](f)\nparts = [scope['part'](f) for _ in range(6)]\n"
+        "os.write(1, scope['request_of'](parts[0]) * 2)\nprogram = scope['part'](f)\n"
+        "os.write(1, scope['request_of'](parts[0]))\nrest = f.read()\n"
+        "os.write(1, parts[0] + json.dumps({'program': len(program), 'rest': len(rest)}).encode())\n"
+    )
+    path = bin_with(tmp_path, python3=f"#!/bin/sh\nexec {sys.executable} {script}\n")
+    for place in (tmp_path, script):
+        place.chmod(0o755)
+    (answer,) = ask(sshd(f"SetEnv PATH={path}").endpoint())
+    assert answer.document == {"program": len(zipapp(ECHO)), "rest": 0}
 
 
 def test_what_a_login_script_prints_does_not_matter(sshd: Start) -> None:
@@ -431,7 +497,8 @@ def test_a_program_that_nobody_waits_for_ends(sshd: Start, tmp_path: Path, handl
 
 def test_the_host_itself_ends_a_program_after_its_time(tmp_path: Path) -> None:
     """The connection is still there, and nobody reads."""
-    mark, payload = transport._payload(zipapp("import time; time.sleep(600)"), [], b"", timeout=-3)
+    mark = b"\nmark\n"
+    payload = hostapp.sent(zipapp("import time; time.sleep(600)"), [], b"", mark, limit=2)
     argv = ["sh", "-c", transport.command("root")]
     begin = time.monotonic()
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:

@@ -13,6 +13,8 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +22,7 @@ import pytest
 
 from gdsdeploy import __version__
 from gdsdeploy.zipapp import bootstrap, hostapp
+from tests.patience import SURELY
 
 ROOT = Path(__file__).parents[3]
 TABLES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "gdsdeploy/host/data").glob("*.json"))
@@ -198,6 +201,61 @@ def test_half_a_program_is_not_run() -> None:
     assert b"did not arrive whole" in result.stderr
 
 
+#: A host that starts as another user, or has no program yet.
+AS = (
+    "import os; os.geteuid = lambda: {uid}; f = open(0, 'rb', closefd=False); exec(f.read({size})); FOLDER = {folder!r}"
+)
+
+
+@contextmanager
+def host_without_program(
+    folder: Path, mark: bytes, *, uid: int = 0, limit: int = 0
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A host that has asked for the program."""
+    source = AS.format(uid=uid, size=len(hostapp._bootstrap()), folder=str(folder))
+    argv = [sys.executable, "-I", "-S", "-c", f"{source}; load(f)"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(hostapp.sent(zipped(), [], b"", mark, limit=limit, waits=True))
+        process.stdin.flush()
+        request = bootstrap.request_of(mark)
+        assert mark not in request
+        assert process.stdout.read(len(request)) == request
+        yield process
+
+
+@pytest.mark.parametrize("uid", [0, 1000])
+def test_a_host_without_the_program_asks_for_it(uid: int, tmp_path: Path) -> None:
+    mark = b"\nmark\n"
+    with host_without_program(tmp_path / "run", mark, uid=uid) as process:
+        out, err = process.communicate(hostapp.framed(zipped()))
+    assert (process.returncode, out, err) == (0, mark + b"hello\n", b"")
+    assert bool(list(tmp_path.glob("run/program-*"))) == (uid == os.geteuid() == 0)
+
+
+@pytest.mark.parametrize("size", [0, 4, 100])
+def test_half_a_program_that_was_asked_for_is_not_run(size: int, tmp_path: Path) -> None:
+    """Nor is anything of it left for the next call."""
+    with host_without_program(tmp_path / "run", b"\nmark\n") as process:
+        out, err = process.communicate(hostapp.framed(zipped())[:size])
+    assert (process.returncode, out) == (1, b"")
+    assert err == b"gdsdeploy's program did not arrive whole\n"
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_host_does_not_wait_for_the_program_for_ever(tmp_path: Path) -> None:
+    with host_without_program(tmp_path / "run", b"\nmark\n", limit=1) as process:
+        assert process.wait(SURELY) != 0
+
+
+def test_a_host_does_not_wait_for_the_program_when_its_reader_is_gone(tmp_path: Path) -> None:
+    with host_without_program(tmp_path / "run", b"\nmark\n", limit=3600) as process:
+        assert process.stdout
+        process.stdout.close()
+        assert process.wait(SURELY) != 0
+
+
 def zipped(text: str = "print('hello')\n") -> bytes:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
@@ -216,11 +274,11 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_is_unpacked_once(programs: Path) -> None:
-    place = Path(bootstrap.unpack(str(programs / "program-1"), zipped()))
+    place = Path(bootstrap.unpack(str(programs / "program-1"), zipped))
     assert (place / "program.pyz").read_bytes() == zipped()
     assert place.stat().st_mode & 0o777 == 0o700
     (place / "__main__.py").write_text("compiled\n")
-    assert bootstrap.unpack(str(place), zipped()) == str(place)
+    assert bootstrap.unpack(str(place), zipped) == str(place)
     assert (place / "__main__.py").read_text() == "compiled\n"
     assert [path.name for path in programs.iterdir()] == ["program-1"]
 
@@ -232,11 +290,11 @@ def test_another_call_may_be_faster(programs: Path, monkeypatch: pytest.MonkeyPa
         with monkeypatch.context() as patch:
             patch.setattr(os, "rename", rename)
             patch.setattr(os, "getpid", lambda: 1)
-            bootstrap.unpack(target, zipped("first"))
+            bootstrap.unpack(target, lambda: zipped("first"))
         rename(source, target)
 
     monkeypatch.setattr(os, "rename", first)
-    place = Path(bootstrap.unpack(str(programs / "program-1"), zipped()))
+    place = Path(bootstrap.unpack(str(programs / "program-1"), zipped))
     assert (place / "__main__.py").read_text() == "first"
     assert [path.name for path in programs.iterdir()] == ["program-1"]
 
@@ -248,7 +306,7 @@ def test_what_finds_no_room_leaves_nothing(programs: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(zipfile.ZipFile, "extractall", full)
     with pytest.raises(OSError, match="No space left"):
-        bootstrap.unpack(str(programs / "program-1"), zipped())
+        bootstrap.unpack(str(programs / "program-1"), zipped)
     assert list(programs.iterdir()) == []
 
 
@@ -259,27 +317,27 @@ def test_what_others_can_change_is_not_used(mode: int, programs: Path) -> None:
     (folder / "__main__.py").write_text("theirs")
     folder.chmod(mode)
     with pytest.raises(OSError, match=r"not empty|exists"):
-        bootstrap.unpack(str(folder), zipped())
+        bootstrap.unpack(str(folder), zipped)
     folder.chmod(0o700)
-    assert bootstrap.unpack(str(folder), zipped()) == str(folder)
+    assert bootstrap.unpack(str(folder), zipped) == str(folder)
     programs.chmod(mode)
     with pytest.raises(OSError, match="can be changed by others"):
-        bootstrap.unpack(str(programs / "program-2"), zipped())
+        bootstrap.unpack(str(programs / "program-2"), zipped)
 
 
 def test_a_link_is_not_used(programs: Path, tmp_path: Path) -> None:
-    bootstrap.unpack(str(programs / "program-1"), zipped())
+    bootstrap.unpack(str(programs / "program-1"), zipped)
     (programs / "program-2").symlink_to(programs / "program-1")
     with pytest.raises(NotADirectoryError):
-        bootstrap.unpack(str(programs / "program-2"), zipped())
+        bootstrap.unpack(str(programs / "program-2"), zipped)
 
 
 def test_programs_of_yesterday_go_and_locks_stay(programs: Path) -> None:
     for name in ("program-old", "program-new", "apply.lock"):
-        bootstrap.unpack(str(programs / name), zipped())
+        bootstrap.unpack(str(programs / name), zipped)
     for name in ("program-old", "apply.lock"):
         os.utime(programs / name, (0, time.time() - bootstrap.RETENTION - 60))
-    bootstrap.unpack(str(programs / "program-1"), zipped())
+    bootstrap.unpack(str(programs / "program-1"), zipped)
     assert sorted(path.name for path in programs.iterdir()) == ["apply.lock", "program-1", "program-new"]
 
 
@@ -287,7 +345,7 @@ def test_programs_of_yesterday_go_and_locks_stay(programs: Path) -> None:
 def test_without_the_folder_it_runs_from_memory(uid: int, programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs.write_text("no folder")
     monkeypatch.setattr(os, "geteuid", lambda: uid)
-    place, code = bootstrap.locate("1", zipped("answer = 42\n"))
+    place, code = bootstrap.locate("1", lambda: zipped("answer = 42\n"))
     values: dict[str, object] = {}
     exec(code, values)
     os.close(int(place.rpartition("/")[2]))
