@@ -50,7 +50,8 @@ class Trace:
     detail: str = ""
 
 
-class ForeignInstall(NamedTuple):
+@dataclass(frozen=True)
+class ForeignInstall:
     """What is on a host of one kind.  ``breaks``: a provision would not lead to the locked stack."""
 
     kind: str
