@@ -30,7 +30,7 @@ HOSTS = {
     },
 }
 #: Entries of each host that are changed, one at a time.
-ENTRIES = 60
+ENTRIES = 30
 
 
 def changed(evidence: dict[str, Any], seed: int) -> Iterator[dict[str, Any]]:
