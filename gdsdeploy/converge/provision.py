@@ -25,7 +25,7 @@ from gdsdeploy.converge.machine import RunFiles
 from gdsdeploy.converge.plan_fleet import plan_fleet, write_run_files
 from gdsdeploy.converge.plan_report import origins, supply_words
 from gdsdeploy.errors import GdsError, HostUnfit, NotProvisioned
-from gdsdeploy.host.apply.packages.removals import REFUSAL as REMOVALS
+from gdsdeploy.host.apply.packages.transaction import REFUSAL as REMOVALS
 from gdsdeploy.lock import releases
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.hostnames import grouped, words

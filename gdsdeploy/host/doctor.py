@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from .explain import ExplainedMount, Explanation, explain, path_row, wrapped
 from .facts import HostFacts, Unknown, as_dict
@@ -32,8 +31,7 @@ SYSTEM = re.compile(r"/$|/(boot|efi|usr|var|tmp|home|root|opt|run|snap|nix|etc)(
 MOUNTS, FEW = 12, 4
 
 
-@dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(NamedTuple):
     """``mounts`` are judged, ``others`` aren't; ``processes``: a document of watch, None for saved evidence."""
 
     explanation: Explanation

@@ -5,9 +5,8 @@ As one JSON object, and for a terminal: the verdict of each mount first, then it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Dict, Iterator, List, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 from .facts import HostFacts, Maybe, Unknown, as_dict, require
 from .facts.unknown import if_known, known, or_else
@@ -27,8 +26,7 @@ from .subjects.storage import Mount
 VERSION = 1
 
 
-@dataclass(frozen=True)
-class ExplainedMount:
+class ExplainedMount(NamedTuple):
     """One mount and its path.  ``requested``: the path of the request, if it lies below the mount point."""
 
     mount: Mount
@@ -36,8 +34,7 @@ class ExplainedMount:
     requested: str = ""
 
 
-@dataclass(frozen=True)
-class Explanation:
+class Explanation(NamedTuple):
     """``runs`` are (part, version) from the kernel up."""
 
     host: str

@@ -10,6 +10,7 @@ import base64
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -80,7 +81,7 @@ def page(name: str, data: Iterable[tuple[str, Iterable[object]]], **values: obje
 
 def fit(text: str) -> str:
     """HTML has no control characters, and a host's text may have some."""
-    return HIDDEN.sub("\ufffd", text)
+    return re.sub(HIDDEN, "\ufffd", text)
 
 
 def _lines(values: Iterable[object]) -> Iterator[Markup]:

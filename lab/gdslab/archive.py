@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -99,7 +99,7 @@ def _choose(sources: Iterable[Source], suite: re.Pattern[str], folder: str) -> S
         return 2 * ("debian-archive" in (source.signed_by or "")) + (source.uri.rsplit("/", 1)[-1] == folder)
 
     candidates = (
-        replace(source, uri=uri)
+        source._replace(uri=uri)
         for source in sources
         if "deb" in source.types and "main" in source.components and suite.fullmatch(source.suite)
         if (uri := _first_mirror(source.uri))

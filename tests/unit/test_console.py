@@ -82,7 +82,7 @@ WRITERS: dict[str, Callable[[str], None]] = {
 
 
 def hidden(text: str) -> list[str]:
-    return [character for character in text if HIDDEN.match(character)]
+    return [character for character in text if re.match(HIDDEN, character)]
 
 
 def test_every_public_function_is_here() -> None:
@@ -183,7 +183,7 @@ def test_a_file_is_exact_where_it_is_redirected_and_printable_on_a_terminal(
 def test_hidden_is_what_unicode_calls_so() -> None:
     categories = {"Cc", "Cf", "Cs", "Zl", "Zp"}
     named = {chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) in categories}
-    matched = {chr(code) for code in range(sys.maxunicode + 1) if HIDDEN.match(chr(code))}
+    matched = {chr(code) for code in range(sys.maxunicode + 1) if re.match(HIDDEN, chr(code))}
     assert named - matched == {"\n", "\t"}
     # Letters and marks that have no width, and what a newer Unicode may name.
     blank = {"\u034f", "\u115f", "\u1160", "\u17b4", "\u17b5", "\u3164", "\uffa0"}

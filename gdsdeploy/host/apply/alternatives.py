@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
-from typing import Dict, List, Optional
+from typing import Dict, List, NamedTuple, Optional
 
 from ..rootdir import inside
 from .files import File
@@ -32,8 +31,7 @@ _PRIORITY = re.compile(r"(?:@[^@]*@)?([0-9]+)")
 _SECONDS = 60.0
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """The group as its database has it."""
 
     #: whether the choice follows the priorities
@@ -137,10 +135,6 @@ def _readlink(host: ManagedHost, path: str) -> str:
     return os.readlink(place) if os.path.islink(place) else ""
 
 
-def _argv(host: ManagedHost, *words: str) -> List[str]:
-    root = [] if host.root == "/" else ["--root", inside(host.root, "/")]
-    return ["update-alternatives", *root, *words]
-
-
 def _run(host: ManagedHost, *words: str) -> None:
-    host.run(_argv(host, *words), _SECONDS)
+    root = [] if host.root == "/" else ["--root", inside(host.root, "/")]
+    host.run(["update-alternatives", *root, *words], _SECONDS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from .. import derived
 from ..errors import ApplyError, CannotTellError, DesiredError, HostError
@@ -15,8 +15,7 @@ from .model import Change, Refusal, Resource, io_error
 VERSION = 1
 
 
-@dataclass(frozen=True)
-class DesiredResource:
+class DesiredResource(NamedTuple):
     """One resource of a document, its desired state already typed."""
 
     #: ``RESOURCE`` or ``RESOURCE.INSTANCE``

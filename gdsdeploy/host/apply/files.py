@@ -9,8 +9,7 @@ import hashlib
 import os
 import shutil
 import stat
-from dataclasses import dataclass
-from typing import IO, Any, Iterable, Iterator, List, Optional, Tuple
+from typing import IO, Any, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from ..errors import CannotTellError, DesiredError
 from ..io import atomic
@@ -26,8 +25,7 @@ MARK = written.MARK
 ROOT = (0, 0)
 
 
-@dataclass(frozen=True)
-class File:
+class File(NamedTuple):
     """A path as it should be, owned by root."""
 
     path: str
@@ -41,8 +39,7 @@ class File:
         return cls(path, FILE, text.encode("utf-8"), mode)
 
 
-@dataclass(frozen=True)
-class PathState:
+class PathState(NamedTuple):
     """A path as it is; ``kind`` is ``file``, ``folder``, ``link`` or ``other``, ``sha256`` empty but for files."""
 
     kind: str

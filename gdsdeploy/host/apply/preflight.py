@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..boot.present import expectation
 from ..errors import HostError
@@ -34,8 +34,7 @@ from .packages.managers import Installed, manager
 _SAME = (FABRIC, imex.UNIT)
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(NamedTuple):
     """Of a host with GPUs, ``switches``: NVSwitches, and ``bridges``: what leads to those of the fourth generation.
 
     Both are PCI addresses.

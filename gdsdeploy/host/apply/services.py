@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import re
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import Any, ClassVar, List, Sequence, Tuple, TypeVar
+from typing import Any, ClassVar, List, NamedTuple, Sequence, Tuple, TypeVar
 
 from .. import derived
 from ..derived import Thing
@@ -33,8 +32,7 @@ _SECONDS = 360.0
 _NAME = re.compile(r"[A-Za-z0-9:_.\\@-]+\.(service|target|socket|mount|path|timer)")
 
 
-@dataclass(frozen=True)
-class Unit:
+class Unit(NamedTuple):
     """A unit as it is on the host."""
 
     #: whether its file is there

@@ -94,7 +94,7 @@ class Signing(FileResource[Desired]):
         paths = [path for path in (desired.certificate, desired.key) if path] if desired.signs else []
         data = _read(host, desired.certificate) if desired.signs else _content(desired)
         return {
-            "files": {path: entry and vars(entry) for path, entry in entries.items()},
+            "files": {path: entry and entry._asdict() for path, entry in entries.items()},
             "signer": {path: _mode(host, path) for path in paths},
             "certificate": base64.b64encode(data).decode("ascii"),
             "enrolment": _enrolment(host, desired, data),

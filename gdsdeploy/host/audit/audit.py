@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from dataclasses import replace
+import struct
 from typing import Any, Container, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..errors import ElfError, HostError
 from ..kmod import driver as drivers, files, ofed
-from ..kmod.btf import btf_problem
 from ..kmod.driver import Expected
 from ..kmod.flavour import large_pages
 from ..kmod.kernel import GPL_COMPATIBLE, Export, Kernel, Symbols
@@ -306,7 +305,7 @@ def _layout(kernel: Kernel, module: Module) -> Iterator[Finding]:
     if not uses_types or "CONFIG_MODULE_ALLOW_BTF_MISMATCH" in kernel.config:
         return
     try:
-        problem, is_certain = btf_problem(module.path)
+        problem, is_certain = _btf_problem(module.path)
     except ElfError as error:
         kernel.inputs.skip(error)
         return
@@ -346,7 +345,7 @@ def audit_packaged(
     ``signer``: as the signature names it; ``keyring``: where its key is, one of ``signature.KEYRINGS``, or empty.
     """
     intact = whole(kernel, files)
-    results = audit(kernel, modules, replace(expected, packaged=intact))
+    results = audit(kernel, modules, expected._replace(packaged=intact))
     wrong = {problem.file.module: problem for problem in problems(kernel, files)}
     names = {kernel.path(file.file): file.origin for file in intact.values()}
     for result in results:
@@ -388,3 +387,49 @@ def objections(results: List[Result]) -> List[str]:
         for result in results
         for finding in decisive(result["findings"])
     ]
+
+
+#: Type data (BTF) of a module, as far as a kernel checks it without its own types: the layout is that of
+#: Documentation/bpf/btf.rst, and kernel/bpf/btf.c refuses a module whose data breaks it.
+_BTF_MAGIC = 0xEB9F
+#: struct btf_header: magic, version, flags, its own length; offset and length of types, and of texts.
+_BTF_HEADER = struct.Struct("<HBBIIIII")
+#: struct btf_type: name, kind and count, size or another type.
+_BTF_TYPE = struct.Struct("<III")
+#: Kind → bytes that follow a type: once, and for each of its members.
+_BTF_AFTER = {
+    **dict.fromkeys((2, 7, 8, 9, 10, 11, 12, 16, 18), (0, 0)),
+    **dict.fromkeys((1, 14, 17), (4, 0)),
+    3: (12, 0),
+    **dict.fromkeys((4, 5, 15, 19), (0, 12)),
+    **dict.fromkeys((6, 13), (0, 8)),
+}
+
+
+def _btf_problem(path: str) -> Tuple[str, bool]:
+    """(What is wrong with the type data of the module in ``path``, whether that's certain); empty: nothing is.
+
+    A kind of type that isn't known here may be one of newer kernels.  Raises ElfError.
+    """
+    with files.open_plain(path) as file:
+        elf = files.Elf(file, path)
+        section = elf.section(".BTF")
+        data = elf.content(section) if section is not None else b""
+    if not data:
+        return "", True
+    if len(data) < _BTF_HEADER.size:
+        return f"it ends after {len(data)} bytes", True
+    magic, version, _flags, size, types, types_size, texts, texts_size = _BTF_HEADER.unpack_from(data)
+    if magic != _BTF_MAGIC or version != 1:
+        return f"its header is of version {version}, magic 0x{magic:04x}", version == 1
+    if size < _BTF_HEADER.size or size + max(types + types_size, texts + texts_size) > len(data):
+        return f"its header needs more than its {len(data)} bytes", True
+    place, end = size + types, size + types + types_size
+    while place <= end - _BTF_TYPE.size:
+        info = _BTF_TYPE.unpack_from(data, place)[1]
+        kind, count = info >> 24 & 0x1F, info & 0xFFFF
+        if kind not in _BTF_AFTER:
+            return f"a type is of kind {kind}", not kind
+        once, each = _BTF_AFTER[kind]
+        place += _BTF_TYPE.size + once + count * each
+    return ("" if place == end else "its last type is truncated"), True

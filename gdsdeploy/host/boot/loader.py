@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Any, ClassVar, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .. import process
@@ -37,8 +36,7 @@ class Entry(NamedTuple):
     release: str
 
 
-@dataclass(frozen=True)
-class Arguments:
+class Arguments(NamedTuple):
     """How kernels get their arguments: GRUB, ENTRIES, or UNKNOWN with the reason in ``problem``.
 
     GRUB: update-grub puts GRUB_CMDLINE_LINUX into every entry of grub.cfg.  ENTRIES: ``places`` are the files that have

@@ -21,7 +21,6 @@ import re
 import shutil
 import tempfile
 import time
-from dataclasses import dataclass
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .. import process
@@ -140,8 +139,7 @@ class Package(NamedTuple):
         return f"{self.name}/{self.version}"
 
 
-@dataclass(frozen=True)
-class DkmsRequest:
+class DkmsRequest(NamedTuple):
     """``packages`` in the order of their dependencies, and the driver that they are built against."""
 
     target: str

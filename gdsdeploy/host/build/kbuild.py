@@ -319,8 +319,7 @@ SKIPPED = (
 SKIPPED_OF_DRIVER = ("*.o_binary", "nvidia-uvm", "nvidia-drm", "nvidia-modeset")
 
 
-@dataclass(frozen=True)
-class BuildRequest:
+class BuildRequest(NamedTuple):
     """What to build against, and how."""
 
     kernel: Kernel
@@ -336,8 +335,7 @@ class BuildRequest:
     progress: str = ""
 
 
-@dataclass(frozen=True)
-class Built:
+class Built(NamedTuple):
     """One finished module file; the path is of this machine."""
 
     file: str

@@ -112,7 +112,7 @@ class Recorder:
             "collected_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "seconds": 0.0,
             "host": {
-                "name": os.uname().nodename,
+                "name": uname.nodename,
                 "uid": -1,
                 "python": ".".join(map(str, sys.version_info[:3])),
                 "uname": {

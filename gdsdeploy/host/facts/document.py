@@ -22,9 +22,8 @@ import re
 import shlex
 import sys
 import time
-from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 from ..errors import HostError
 from ..io import jsontext, reading
@@ -48,8 +47,7 @@ LOGGED = (*OPENS, GDSCHECK)
 NO_LIBRARY = f"gdsdeploy: not loaded: {CUFILE_SONAME}: the host has no such file\n"
 
 
-@dataclass(frozen=True)
-class Ran:
+class Ran(NamedTuple):
     """A program's run: its exit status (124: killed at its time limit, 127: not installed) and its output."""
 
     status: int
@@ -408,7 +406,7 @@ _SHOWN = 20
 _HINT = "Save it on the host: python3 -I -S /usr/lib/gdsdeploy/gdsdeploy-host.pyz evidence --json >FILE"
 #: The files of a bundle that are read, and those with evidence, by host.
 _INDEX = "manifest.json"
-_MEMBER = re.compile(r"manifest\.json|hosts/[A-Za-z0-9][A-Za-z0-9._-]{0,62}/(evidence|expectation)\.json")
+_MEMBER = r"manifest\.json|hosts/[A-Za-z0-9][A-Za-z0-9._-]{0,62}/(evidence|expectation)\.json"
 _EVIDENCE = re.compile(r"hosts/([^/]+)/evidence\.json")
 #: The first bytes of gzip, and the mark that a tar header has from byte 257 on.
 _GZIP, _TAR, _HEADER = b"\x1f\x8b", b"ustar", 512
@@ -532,7 +530,7 @@ def _unreadable(path: str, error: OSError) -> EvidenceFileError:
 
 def limit_of(name: str) -> int:
     """Bytes that a file of a bundle may have; 0: it is for people."""
-    return (INDEX if name == _INDEX else jsontext.LIMIT) if _MEMBER.fullmatch(name) else 0
+    return (INDEX if name == _INDEX else jsontext.LIMIT) if re.fullmatch(_MEMBER, name) else 0
 
 
 def _folder(path: str) -> Mapping[str, bytes]:

@@ -142,6 +142,8 @@ def as_dict(value: Any) -> Any:
 
     if is_dataclass(value):
         return {entry.name: as_dict(getattr(value, entry.name)) for entry in fields(value) if entry.repr}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        value = value._asdict()
     if isinstance(value, Mapping):
         return {str(key): as_dict(entry) for key, entry in value.items()}
     if isinstance(value, (tuple, list)):

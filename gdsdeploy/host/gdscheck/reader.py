@@ -19,7 +19,7 @@ from __future__ import annotations
 import codecs
 import re
 from dataclasses import dataclass, replace
-from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
+from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 #: Headings in their order, and the table that each begins; what comes before the first is the header.
 SECTIONS = {
@@ -160,8 +160,7 @@ UNKNOWN = "unknown"
 VERDICTS = (DIRECT, COMPAT, BROKEN, REFUSED, ERRORS, UNKNOWN)
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """A storage row as printed.  ``supported``: whether a direct path is claimed; None: the report does not say."""
 
     value: str
@@ -184,8 +183,7 @@ class Gpu:
     bar: Optional[int] = None
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """What one run said."""
 
     release: str
@@ -545,8 +543,7 @@ LIMIT = 8 * 1024 * 1024
 GDSCHECK, LOG, NOTHING = "gdscheck", "cufile.log", "unknown"
 
 
-@dataclass(frozen=True)
-class Recording:
+class Recording(NamedTuple):
     """The content of a file.
 
     ``runs``: at least one, in their order; the last one counts.  ``kind``: ``gdscheck``, ``cufile.log`` or ``unknown``.

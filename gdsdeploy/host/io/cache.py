@@ -26,7 +26,7 @@ PROGRAMS = "/run/gdsdeploy/program-"
 #: Bytes of one entry; a driver's module has 200 KB, a kernel's symbols 3 MB.
 ENTRY_LIMIT = 16 << 20
 _OUTPUT = ("status", "stdout", "stderr", "truncated")
-_NO_MODULE = re.compile(r"mod(probe: FATAL|info: ERROR): Module \S+ not found(\.| in directory \S+)\n")
+_NO_MODULE = r"mod(probe: FATAL|info: ERROR): Module \S+ not found(\.| in directory \S+)\n"
 
 
 def of_file(kind: str, path: str, read: Callable[[], Any]) -> Any:
@@ -73,7 +73,7 @@ def stored_run(name: str, argv: Sequence[str], inputs: Inputs, run: Callable[[],
     def read() -> Optional[List[Any]]:
         outputs.append(run())
         status, stdout, stderr, truncated = (getattr(outputs[0], name) for name in _OUTPUT)
-        settled = (status == 0 and not stderr) or (status == 1 and _NO_MODULE.fullmatch(stderr))
+        settled = (status == 0 and not stderr) or (status == 1 and re.fullmatch(_NO_MODULE, stderr))
         return [status, stdout, stderr] if settled and not truncated else None
 
     words = (*argv, "", *inputs.words)

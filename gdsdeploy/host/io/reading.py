@@ -156,7 +156,7 @@ def package_manager(root: str = "/") -> str:
 
 
 #: As _parse_integer_fixup_radix() and _parse_integer() in lib/kstrtox.c take base 0: no blanks, underscores, 0b or 0o.
-_NUMBER = re.compile(r"([+-]?)(?:0[xX]([0-9a-fA-F]{1,16})|(0[0-7]{0,22})|([1-9][0-9]{0,19}))")
+_NUMBER = r"([+-]?)(?:0[xX]([0-9a-fA-F]{1,16})|(0[0-7]{0,22})|([1-9][0-9]{0,19}))"
 
 
 def kernel_number(text: str, *, begins: bool = False) -> Optional[int]:
@@ -164,7 +164,7 @@ def kernel_number(text: str, *, begins: bool = False) -> Optional[int]:
 
     begins: as NVIDIA's driver does, whatever follows the number, and without a sign.
     """
-    match = _NUMBER.match(text) if begins else _NUMBER.fullmatch(text)
+    match = re.match(_NUMBER, text) if begins else re.fullmatch(_NUMBER, text)
     if not match or (begins and match.group(1)):
         return None
     sign, hexadecimal, octal, decimal = match.groups()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from typing import Iterable, List, Sequence
 
 
@@ -33,23 +32,23 @@ def count(number: int, noun: str) -> str:
 
 #: Control, format (bidirectional ones too) and separator characters, surrogates, and what has no width: each line end
 #: but ``\n``, and no tab.
-HIDDEN = re.compile(
+HIDDEN = (
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5"
     "\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
     "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 #: What CI systems obey in a log: GitHub's ``::name …::`` behind blanks, and ``##[``, ``##vso[`` anywhere in a line.
-_COMMAND = re.compile(r"^(\s*)(:)(?=:[\w-]+(?:[ \t].*)?::)|(#)(?=#\w*\[)", re.MULTILINE)
+_COMMAND = r"^(\s*)(:)(?=:[\w-]+(?:[ \t].*)?::)|(#)(?=#\w*\[)"
 
 
 def printable(text: str) -> str:
     """``text`` with what is hidden or a command as JSON writes it (``\\u001b``): JSON stays the same document."""
     # The patterns aren't even compiled for most texts.
     plain = text.isascii() and text.replace("\n", "").replace("\t", "").isprintable()
-    shown = text if plain else HIDDEN.sub(lambda match: escaped(match[0]), text)
+    shown = text if plain else re.sub(HIDDEN, lambda match: escaped(match[0]), text)
     if "::" not in shown and "##" not in shown:
         return shown
-    return _COMMAND.sub(lambda match: (match[1] or "") + escaped(match[2] or match[3]), shown)
+    return re.sub(_COMMAND, lambda match: (match[1] or "") + escaped(match[2] or match[3]), shown, flags=re.MULTILINE)
 
 
 def line(text: str) -> str:
@@ -65,10 +64,8 @@ def joined(lines: Iterable[str]) -> str:
 def quoted(text: str) -> str:
     """A text of a host that may have several lines: each but the first stands behind a mark."""
     first, *rest = text.splitlines() or [""]
-    return joined([first, *(each if _MARKED.match(each) else f"  | {each.strip()}" for each in rest if each.strip())])
-
-
-_MARKED = re.compile("  [|-] ")
+    lines = [each if each.startswith(("  | ", "  - ")) else f"  | {each.strip()}" for each in rest if each.strip()]
+    return joined([first, *lines])
 
 
 def escaped(text: str) -> str:
@@ -85,6 +82,9 @@ def aligned(rows: Sequence[Sequence[str]], indent: str = "") -> List[str]:
 
 def wrapped(text: str, first: str, width: int) -> List[str]:
     """Lines of at most ``width`` characters, but for longer words; blanks stand in later ones in place of ``first``."""
+    # A look, a check and an apply wrap nothing.
+    import textwrap
+
     indent = " " * max(4, len(first))
     wrapper = textwrap.TextWrapper(width, first, indent, break_long_words=False, break_on_hyphens=False)
     return wrapper.wrap(line(text))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from typing import Container, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from ..errors import ElfError, TreeError
@@ -319,8 +318,7 @@ _PEERMEM = ("nvidia_peermem", "nv_peer_mem")
 OPEN = ("Dual MIT/GPL", "Dual BSD/GPL", "GPL", "GPL v2")
 
 
-@dataclass(frozen=True)
-class Expected:
+class Expected(NamedTuple):
     """What the lock says; empty where it says nothing."""
 
     driver_version: str = ""

@@ -11,12 +11,12 @@ UBUNTU = (
     "aws-64k", "azure", "azure-nvidia", "gcp", "gcp-64k", "oracle", "oracle-64k", "lowlatency",
 )  # fmt: skip
 
-_DEBIAN = re.compile(r"[0-9]+\.[0-9]+(?:\.[0-9]+|-rc)[0-9a-z.+~-]*?-(?P<name>(?:cloud-|rt-)?(?:amd64|arm64)(?:-16k)?)")
-_UBUNTU = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+-[0-9]+-(?P<name>[a-z0-9-]+)")
+_DEBIAN = r"[0-9]+\.[0-9]+(?:\.[0-9]+|-rc)[0-9a-z.+~-]*?-(?P<name>(?:cloud-|rt-)?(?:amd64|arm64)(?:-16k)?)"
+_UBUNTU = r"[0-9]+\.[0-9]+\.[0-9]+-[0-9]+-(?P<name>[a-z0-9-]+)"
 _ARCH = r"\.(?:x86_64|aarch64)"
 #: The page size and the real-time build stand behind the architecture; Oracle's UEK has its name in the dist tag.
-_RHEL = re.compile(r"[0-9][0-9A-Za-z.+~_-]*\.el[0-9]+(?P<uek>uek)?[0-9A-Za-z._]*" + _ARCH + r"(?:\+(?P<name>64k|rt))?")
-_AMAZON = re.compile(r"(?P<series>[0-9]+\.[0-9]+)\.[0-9]+-[0-9.]+\.amzn[0-9]+" + _ARCH)
+_RHEL = r"[0-9][0-9A-Za-z.+~_-]*\.el[0-9]+(?P<uek>uek)?[0-9A-Za-z._]*" + _ARCH + r"(?:\+(?P<name>64k|rt))?"
+_AMAZON = r"(?P<series>[0-9]+\.[0-9]+)\.[0-9]+-[0-9.]+\.amzn[0-9]+" + _ARCH
 #: Amazon Linux 2023's first kernel, whose packages have no series in their names.
 _AMAZON_FIRST = "6.1"
 
@@ -40,8 +40,8 @@ def flavour_of(release: str) -> Optional[KernelFlavour]:
     """The flavour of the kernel that ``uname -r`` calls ``release``; None for one that no known system ships."""
     if len(release) > _LONGEST:
         return None
-    debian, ubuntu = _DEBIAN.fullmatch(release), _UBUNTU.fullmatch(release)
-    rhel, amazon = _RHEL.fullmatch(release), _AMAZON.fullmatch(release)
+    debian, ubuntu = re.fullmatch(_DEBIAN, release), re.fullmatch(_UBUNTU, release)
+    rhel, amazon = re.fullmatch(_RHEL, release), re.fullmatch(_AMAZON, release)
     if debian:
         return KernelFlavour("debian", debian.group("name"))
     if ubuntu and ubuntu.group("name") in UBUNTU:

@@ -10,7 +10,6 @@ import contextlib
 import glob
 import os
 import re
-from dataclasses import dataclass
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..errors import ElfError, SymversError
@@ -31,8 +30,7 @@ _CONFIGURED = "configure.mk.kernel"
 _DECLARED = re.compile(r"^KVERSION\s*:?=\s*(\S+)", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class OfedTree:
+class OfedTree(NamedTuple):
     """The tree whose symbols a kernel's RDMA core exports; ``path`` is of this machine."""
 
     path: str

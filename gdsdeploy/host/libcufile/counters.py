@@ -149,17 +149,13 @@ def from_record(record: Any) -> Optional[Counters]:
         return None
     numbers = [*counters[:4], *(value for gpu in gpus for one in gpu[1:] for value in _counted(one))]
     is_list = isinstance(record["gpus"], list) and len(gpus) <= GPUS and all(isinstance(gpu.uuid, str) for gpu in gpus)
-    return counters if is_list and all(map(_is_count, numbers)) else None
+    return counters if is_list and all(type(value) is int and 0 <= value < 1 << 64 for value in numbers) else None
 
 
 def _counted(direction: Direction) -> List[Any]:
     """Its numbers; only a way that the release doesn't count on its own has none."""
     ways = [way for way in (direction.nvfs, direction.p2pdma) if way is not None]
     return [*ways, *direction._replace(nvfs=0, p2pdma=0)]
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64
 
 
 #: Ways of an operation.  DIRECT: not through the memory of the host, and the release doesn't count by which of both

@@ -79,8 +79,7 @@ class CauseFound(causes.KnownCause):
     certainty: str = SHOWN
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """What all files together show."""
 
     parts: Tuple[Part, ...]

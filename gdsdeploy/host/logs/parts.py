@@ -117,8 +117,7 @@ class Line(NamedTuple):
         return f"{self.file}:{self.number}"
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """Neighbouring lines of one kind."""
 
     kind: str
@@ -235,8 +234,7 @@ class Sign:
     own: bool = False
 
 
-@dataclass(frozen=True)
-class Fact:
+class Fact(NamedTuple):
     """A row of log_facts.json."""
 
     subject: str

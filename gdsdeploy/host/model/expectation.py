@@ -126,12 +126,8 @@ def from_json(text: str) -> Expectation:
         for conditions in (rule.when, rule.needs, rule.refuses, rule.warns, rule.doubts):
             require_conditions(conditions)
     for kind, devices in expectation.hardware.items():
-        if not _is_hardware(kind, devices):
+        types = {"count": int, **HARDWARE.get(kind, {})}
+        typed = all(type(value) is types.get(key) for key, value in devices.items())
+        if kind not in HARDWARE or "count" not in devices or not typed:
             raise ValueError(f"expectation.hardware.{kind[:20]}: not a count of devices: {str(devices)[:80]}")
     return expectation
-
-
-def _is_hardware(kind: str, devices: Dict[str, Any]) -> bool:
-    types = {"count": int, **HARDWARE.get(kind, {})}
-    typed = all(type(value) is types.get(key) for key, value in devices.items())
-    return kind in HARDWARE and "count" in devices and typed

@@ -34,7 +34,7 @@ import os
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Iterator, Optional
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional
 
 from ..io.mounts import id_of
 from ..io.reading import flags_of
@@ -119,8 +119,7 @@ INSTRUMENT = "mincore"
 _ATTEMPTS = 4
 
 
-@dataclass(frozen=True)
-class Cache:
+class Cache(NamedTuple):
     """The page cache of one file."""
 
     descriptor: int

@@ -6,7 +6,6 @@ Read DER (ITU-T X.690), as in PKCS#7 and X.509, within bounds: definite lengths,
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import Any, FrozenSet, List, NamedTuple
 
 #: Elements in one sequence; a certificate's longest has about 15, a name 10.
@@ -113,8 +112,7 @@ _COMMON_NAME, _ORGANIZATION = "2.5.4.3", "2.5.4.10"
 _KEY_ID = "2.5.29.14"
 
 
-@dataclass(frozen=True)
-class Certificate:
+class Certificate(NamedTuple):
     """The parts of a certificate that matter for modules."""
 
     raw: bytes

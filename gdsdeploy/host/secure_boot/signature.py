@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from dataclasses import dataclass, replace
-from typing import IO, Callable, List, Optional, Tuple
+from typing import IO, Callable, List, NamedTuple, Optional, Tuple
 
 from ..errors import ElfError
 from ..io import cache
@@ -67,8 +66,7 @@ class UnsupportedError(Exception):
     """Kernels ignore this kind of signature: the module counts as unsigned."""
 
 
-@dataclass(frozen=True)
-class Signature:
+class Signature(NamedTuple):
     """The signer, the method, and the signed part of the file."""
 
     #: the number of signed bytes
@@ -243,7 +241,11 @@ def _signed(trust: Trust, signature: Signature, path: str) -> List[Finding]:
     if unknown is not None:
         return [_unverified(unknown.message, unknown.hint)]
     if source == "MOK" and any(key.raw == certificate.raw for key in trust.firmware.leaving):
-        return [_leaving(certificate)]
+        message = (
+            f"is signed with {certificate.subject}'s key, which a person may delete at the console of the next boot"
+        )
+        hint = "sign the module with another enrolled key, or withdraw the request: sudo mokutil --revoke-delete"
+        return [finding("signature-key-leaving", "warning", message, hint)]
     return []
 
 
@@ -297,12 +299,6 @@ def _of_firmware(trust: Trust, signature: Signature, source: str) -> List[Findin
     if source == "MOK":
         hint = "have the kernel trust these keys (mokutil --trust-mok; CONFIG_INTEGRITY_MACHINE_KEYRING), then reboot"
     return [unknown_finding("signature-key-unknown", message, hint)]
-
-
-def _leaving(certificate: Certificate) -> Finding:
-    message = f"is signed with {certificate.subject}'s key, which a person may delete at the console of the next boot"
-    hint = "sign the module with another enrolled key, or withdraw the request: sudo mokutil --revoke-delete"
-    return finding("signature-key-leaving", "warning", message, hint)
 
 
 def _mok_unused(trust: Trust) -> List[Finding]:
@@ -367,7 +363,7 @@ def _message(data: bytes, size: int) -> Signature:
         raise MalformedError(f"its signature is of content of type {inner[0].oid()}, not of plain data")
     if len(inner) > 1:
         raise MalformedError("its signature has the content inside; a signer has to make a detached one")
-    return replace(found, others=tuple(others))
+    return found._replace(others=tuple(others))
 
 
 def _of_signer(node: Node, size: int, message_version: int) -> Signature:

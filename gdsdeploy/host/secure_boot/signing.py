@@ -21,8 +21,7 @@ import secrets
 import shutil
 import stat
 import tempfile
-from dataclasses import dataclass
-from typing import IO, Any, Dict, List, Optional, Sequence, Tuple
+from typing import IO, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .. import process
 from ..errors import HostError, failing
@@ -54,8 +53,7 @@ class SigningError(HostError):
     exit_code = 1
 
 
-@dataclass(frozen=True)
-class Signer:
+class Signer(NamedTuple):
     """The signer of modules: the file ``key`` or the program ``command``."""
 
     certificate: Certificate

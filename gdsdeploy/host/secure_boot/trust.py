@@ -13,17 +13,7 @@ import os
 import re
 import tempfile
 from functools import lru_cache
-from typing import (
-    IO,
-    TYPE_CHECKING,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    NamedTuple,
-    Optional,
-    Tuple,
-)
+from typing import IO, TYPE_CHECKING, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from ..errors import HostError
 from ..io.reading import kernel_switch

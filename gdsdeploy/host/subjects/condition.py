@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Callable, Dict, Iterable, Iterator, NamedTuple, Optional, Tuple, TypeVar, Union, cast
 
@@ -25,8 +24,7 @@ PEERMEM, DMABUF = "peermem", "dmabuf"
 DIRECT = (NVIDIA_FS, P2PDMA, PEERMEM, DMABUF)
 
 
-@dataclass(frozen=True)
-class Cause:
+class Cause(NamedTuple):
     """Why a path is missing, not proven, or slower than it could be."""
 
     #: stable, e.g. ``nvme.no-hooks``; docs/explain.md lists them all

@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import time
-from dataclasses import dataclass
 from functools import partial
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
@@ -156,7 +155,7 @@ class FabricState(NamedTuple):
         return not self.waits and (self.state != COMPLETED or self.status == "Success")
 
 
-_FABRIC_ROW = re.compile(r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]{5,8}), *([A-Za-z/ \[\]]{1,40}?), *([^,]{1,80})$")
+_FABRIC_ROW = r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]{5,8}), *([A-Za-z/ \[\]]{1,40}?), *([^,]{1,80})$"
 
 
 class DriverFacts(Facts):
@@ -223,7 +222,7 @@ class DriverFacts(Facts):
         if not self.document.recorded("commands", FABRIC_STATES):
             return {}
         run = self.document.ran(FABRIC_STATES)
-        rows, said = [_FABRIC_ROW.match(line) for line in run.stdout.splitlines()], run.stdout + run.stderr
+        rows, said = [re.match(_FABRIC_ROW, line) for line in run.stdout.splitlines()], run.stdout + run.stderr
         if "not a valid field" in said:
             return {}
         if run.status != 0 or None in rows:
@@ -257,8 +256,7 @@ def registry(text: str) -> Mapping[str, int]:
     return {pair[0].lower(): kernel_number(pair[1], begins=True) or 0 for pair in pairs if len(pair) == 2 and all(pair)}
 
 
-@dataclass(frozen=True)
-class Library:
+class Library(NamedTuple):
     """A library as the loader finds it; ``version`` is the one in the name of the file, e.g. 550.163.01."""
 
     path: str

@@ -6,7 +6,6 @@ A feature is ``on`` (new files have it), ``possible`` (some files may), ``off``,
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import partial
 from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
@@ -110,8 +109,7 @@ _OF_VDO = {DEDUPLICATION: ("deduplication", "on"), COMPRESSION: ("compression", 
 _ZFS_DIRECT = (2, 3)
 
 
-@dataclass(frozen=True)
-class Feature:
+class Feature(NamedTuple):
     """``evidence``: lines of evidence, each with its place, a colon, and the words there."""
 
     name: str

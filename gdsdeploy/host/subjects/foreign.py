@@ -10,20 +10,7 @@ import re
 import shlex
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
-)
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from .. import data
 from ..facts.unknown import UndecidedError, require
@@ -270,7 +257,7 @@ _DRIVER_VERSION = re.compile(r"(?:\d+:)?[3-9]\d\d\.\d+")
 #: gdsdeploy's part of dnf's list of locks, and its file of preferences.
 _OWN_LOCKS = re.compile(r"^# BEGIN gdsdeploy$.*?^# END gdsdeploy$", re.MULTILINE | re.DOTALL)
 _OWN_PREFERENCES = "/etc/apt/preferences.d/00-gdsdeploy.pref"
-_FIELD = re.compile(r"^(Package|Pin|Pin-Priority):[ \t]*(.*)$", re.MULTILINE | re.IGNORECASE)
+_FIELD = r"(?mi)^(Package|Pin|Pin-Priority):[ \t]*(.*)$"
 #: What gdsdeploy's pins have; a pin that is read before them and has more wins.
 _PRIORITY = 1001
 
@@ -327,7 +314,7 @@ def pin(facts: ForeignFacts, locked: Locked) -> Iterator[Piece]:
 def _pins(path: str, text: str) -> Iterator[_Pin]:
     """Records that name packages; those for ``*`` give way to gdsdeploy's, which name them."""
     for block in re.split(r"\n[ \t]*\n", re.sub(r"^#.*\n?", "", text, flags=re.MULTILINE)):
-        fields = {name.lower(): value.strip() for name, value in _FIELD.findall(block)}
+        fields = {name.lower(): value.strip() for name, value in re.findall(_FIELD, block)}
         names = tuple(word for word in fields.get("package", "").split() if word != "*")
         priority = fields.get("pin-priority", "")
         if names and re.fullmatch(r"-?\d{1,6}", priority):

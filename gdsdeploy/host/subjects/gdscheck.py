@@ -223,9 +223,7 @@ DRIVER_ROW = "Nvidia Driver Info Status"
 NO_GPU = re.compile(r"cuInit Failed|No cuda devices")
 NO_NVIDIA_FS = re.compile(r"nvidia-fs driver is not loaded")
 #: Lines that follow every reason.
-GENERAL = re.compile(
-    r"Platform verification|cuFile (initialization|configuration)|Invalid argument$|API error|not supported"
-)
+GENERAL = r"Platform verification|cuFile (initialization|configuration)|Invalid argument$|API error|not supported"
 BY_HAND = "Compare by hand: gdscheck -p, and the findings of the other checks"
 
 
@@ -288,7 +286,7 @@ def _contradictions(facts: HostFacts, report: Report) -> Iterator[str]:
 
 def _refused(facts: HostFacts, report: Report) -> Answer:
     """It gave up: passes if the other checks found the same reason."""
-    reason = "; ".join(line for line in report.errors if not GENERAL.search(line)) or "; ".join(report.errors)
+    reason = "; ".join(line for line in report.errors if not re.search(GENERAL, line)) or "; ".join(report.errors)
     causes: Tuple[Tuple[Pattern[str], Callable[[], bool]], ...] = (
         (libcufile.REFUSAL, lambda: facts.cufile.acceptance == libcufile.REJECTED),
         (NO_GPU, lambda: not facts.pci.gpus),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Iterable, Iterator, Optional, Sequence, Tuple
 
 from ..facts.unknown import UndecidedError, Unknown, if_known, known, require
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
 #: GPUs that cuFile serves in compat mode only.
 CONSUMER = re.compile(r"\b(GeForce|TITAN)\b")
 #: libcufile's reasons for the same.
-UNSUPPORTED = re.compile(r"Model Not Supported|does not have supported")
+UNSUPPORTED = r"Model Not Supported|does not have supported"
 #: GPUs that a coherent link, NVLink-C2C, connects to a Grace; and the core of Grace: Arm's Neoverse V2.
-COHERENT = re.compile(r"\b(GH200|GB200|GB300)\b")
+COHERENT = r"\b(GH200|GB200|GB300)\b"
 GRACE_CORE = (0x41, 0xD4F)
 ARM, X86 = "aarch64", ("x86_64",)
 #: KiB of bounce buffers that libcufile maps through BAR1 by default.
@@ -39,7 +38,7 @@ VERSION, MAKER = "/proc/version", "(?i)microsoft"
 ABORTED = "Assertion failure, file index :cufio-udev"
 STATS = NVFS + "/stats"
 #: A GPU's row, whose last number is the most that was ever pinned on it (nvfs-stat.c).
-_PINNED = re.compile(r"^GPU (?P<address>[0-9a-fA-F:.]+)\s.*max_pinned_MiB=(?P<most>\d{1,9})", re.M)
+_PINNED = r"^GPU (?P<address>[0-9a-fA-F:.]+)\s.*max_pinned_MiB=(?P<most>\d{1,9})"
 #: A share of BAR1 that comes close to all of it: the driver needs some itself.
 NEARLY = 0.9
 
@@ -51,7 +50,7 @@ def grace(facts: HostFacts) -> bool:
     """
     if facts.os.machine != ARM:
         return False
-    if any(isinstance(model, str) and COHERENT.search(model) for model in facts.driver.models.values()):
+    if any(isinstance(model, str) and re.search(COHERENT, model) for model in facts.driver.models.values()):
         return True
     return facts.os.core == GRACE_CORE and bool(facts.pci.gpus)
 
@@ -68,7 +67,7 @@ def of_some(gpus: Iterable[Iterable[Condition]]) -> Iterator[Cause]:
     verdicts = [weigh(conditions) for conditions in gpus]
     if any(verdict.holds is True for verdict in verdicts):
         for cause in (cause for verdict in verdicts for cause in verdict.shown):
-            yield replace(cause, fix=f"run this work on the other GPUs, or {cause.fix}")
+            yield cause._replace(fix=f"run this work on the other GPUs, or {cause.fix}")
 
 
 def with_bar1(facts: HostFacts) -> Tuple[Function, ...]:
@@ -137,7 +136,7 @@ def _class(facts: HostFacts) -> Condition:
         gpus = report_of(facts).gpus
     except UndecidedError as error:
         raise UndecidedError(f"whether libcufile supports these GPUs: {error}") from None
-    unsupported = [gpu for gpu in gpus if UNSUPPORTED.search(gpu.reason)]
+    unsupported = [gpu for gpu in gpus if re.search(UNSUPPORTED, gpu.reason)]
     if not unsupported or len(unsupported) < len(gpus):
         return Condition(True)
     return _unsupported(f"{unsupported[0].name} ({unsupported[0].reason})", _rows(unsupported))
@@ -188,7 +187,7 @@ def bar1(gpu: Function, least: int, why: str, refuses: bool = True) -> Iterator[
 def class_notes(facts: HostFacts, _mount: Mount) -> Iterator[Cause]:
     """GPUs that are excluded from the direct path of the others."""
     gpus = report_of(facts).gpus
-    unsupported = [gpu for gpu in gpus if not gpu.gds and UNSUPPORTED.search(gpu.reason)]
+    unsupported = [gpu for gpu in gpus if not gpu.gds and re.search(UNSUPPORTED, gpu.reason)]
     if unsupported and len(unsupported) < len(gpus):
         what = "some GPUs take compat mode only: {}".format(", ".join(f"{gpu.index} {gpu.name}" for gpu in unsupported))
         yield listed_cause("gpu.class", _rows(unsupported), what, "run this work on the other GPUs")
@@ -203,7 +202,7 @@ def bar1_notes(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Cau
 @rule(NOTES, 45)
 def pinned_notes(facts: HostFacts, _mount: Mount) -> Iterator[Cause]:
     """GPUs on which nearly all of BAR1 was pinned at some time: beyond it, nvidia-fs can't register a buffer."""
-    for row in _PINNED.finditer(facts.document.text(STATS) or ""):
+    for row in re.finditer(_PINNED, facts.document.text(STATS) or "", re.M):
         gpu = facts.pci.find(row["address"].lower())
         size = gpu.bar1 if gpu is not None else None
         if size and int(row["most"]) << 20 >= NEARLY * size:

@@ -7,21 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import (
-    Container,
-    Dict,
-    FrozenSet,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Container, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .. import data
 from ..facts.document import Document, collected, group_of, once_for_alike, there
@@ -391,8 +378,7 @@ def address(text: str) -> Address:
     return tuple(part.lstrip("0") for part in re.findall("[0-9a-f]+", text.lower())[:3])
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     """A line about a fault, or about something that looks like one."""
 
     line: str
@@ -491,7 +477,7 @@ def _roots(found: Sequence[Message]) -> List[Message]:
 def _cause(ident: str, facts: HostFacts, message: Message) -> Cause:
     evidence = quote.with_source(facts.kernel.log.source, [message.line])
     cause = listed_cause(ident, evidence, message.what, message.meaning.fix)
-    return replace(cause, reference="NVIDIA Xid Errors") if message.xid else cause
+    return cause._replace(reference="NVIDIA Xid Errors") if message.xid else cause
 
 
 #: Bits of /proc/sys/kernel/tainted that mean damage (Documentation/admin-guide/tainted-kernels.rst).

@@ -8,21 +8,14 @@ from __future__ import annotations
 
 import posixpath
 import re
-from dataclasses import dataclass
-from typing import Iterator, List, Optional, Tuple
+from typing import Iterator, List, NamedTuple, Optional, Tuple
 
 from ..facts.document import TIMED_OUT, Document, Ran, group_of
 from ..facts.unknown import UndecidedError, Unknown, if_known, known, require
 from ..io.wording import span
 from ..libcufile import probe
 from ..model.expectation import Expectation
-from ..paths import (
-    CUFILE,
-    CUFILE_CONTROL,
-    CUFILE_OPEN,
-    LIBRARY_FOLDERS,
-    LIBRARY_PATTERN,
-)
+from ..paths import CUFILE, CUFILE_CONTROL, CUFILE_OPEN, LIBRARY_FOLDERS, LIBRARY_PATTERN
 from . import quote
 from .condition import USABLE, Cause, Condition, listed_cause, numbers, required, rule
 from .register import Answer, Steps, check, failed, passed
@@ -36,7 +29,7 @@ REFUSAL = re.compile(r"failed to load (user )?config|cuFile configuration load e
 #: cuFileDriverOpen's result for it: -EINVAL up to 1.15, CU_FILE_DRIVER_INVALID_PROPS in 1.20.
 INVALID = (-22, 5002)
 #: Lines before a refusal with its reason.
-_REASON = re.compile(
+_REASON = (
     r"json|config|invalid|specified:|aligned|multiple of|slab|parsing error|LargestUInt|initialization failed"
     r"|requires objectValue|mount point|cufio-px-pool"
 )
@@ -45,8 +38,7 @@ _REASON = re.compile(
 _ENDED = re.compile(r"LargestUInt|Json|file index :cufio-px-pool")
 
 
-@dataclass(frozen=True)
-class Opened:
+class Opened(NamedTuple):
     """The result of ``cuFileDriverOpen``: its CUfileOpError and CUresult, None where it didn't return."""
 
     error: Optional[int]
@@ -67,7 +59,7 @@ class Opened:
     @property
     def refusal(self) -> List[str]:
         """The library's own lines about a refused configuration."""
-        return [line for line in self.lines if _REASON.search(line)]
+        return [line for line in self.lines if re.search(_REASON, line)]
 
 
 def opened(document: Document, name: str = CUFILE_OPEN) -> Opened:

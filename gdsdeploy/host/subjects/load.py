@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Iterator, List, Mapping
+from typing import Any, Iterator, List, Mapping, NamedTuple
 
 from ..facts.document import Document, collected
 from ..facts.unknown import Maybe, UndecidedError, Unknown, known, require
@@ -38,8 +37,7 @@ def collect_load(recorder: Recorder, request: EvidenceRequest) -> None:
             section[path] = measured(path, seconds, mount=mount.id)
 
 
-@dataclass(frozen=True)
-class Loaded:
+class Loaded(NamedTuple):
     """Reading of one mount with direct I/O, all readers at once."""
 
     #: bytes a second

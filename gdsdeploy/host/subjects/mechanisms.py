@@ -14,19 +14,7 @@ from ..facts.unknown import Maybe, Unknown, if_known, known, require
 from ..model.expectation import Expectation
 from ..paths import CUFILE
 from . import gpu, nvidia_fs, quote, rdma
-from .condition import (
-    COMPAT,
-    DMABUF,
-    NVIDIA_FS,
-    P2PDMA,
-    PEERMEM,
-    Condition,
-    distinct,
-    doubted,
-    needs,
-    required,
-    weigh,
-)
+from .condition import COMPAT, DMABUF, NVIDIA_FS, P2PDMA, PEERMEM, Condition, distinct, doubted, needs, required, weigh
 from .driver import driver_runs
 from .peermem import dma_buf, dmabuf, peer_memory, peerdirect
 from .rdma import Client

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from dataclasses import asdict, dataclass, field
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..facts.document import Document
 from ..facts.unknown import Facts, UndecidedError, fact, follows, given, if_known, known, require
@@ -248,8 +248,7 @@ def _crcs(values: Mapping[str, Any]) -> Dict[str, Optional[int]]:
     return {name: value if isinstance(value, int) else None for name, value in values.items()}
 
 
-@dataclass(frozen=True)
-class AuditFinding:
+class AuditFinding(NamedTuple):
     """``severity`` is ``error``, ``warning`` or ``note``, ``outcome`` as in kmod/findings.py."""
 
     id: str
@@ -259,8 +258,7 @@ class AuditFinding:
     outcome: str
 
 
-@dataclass(frozen=True)
-class ModuleAudit:
+class ModuleAudit(NamedTuple):
     """One module; ``ok`` is None where no finding is an error, but one is undecided."""
 
     #: in-kernel name
@@ -282,8 +280,7 @@ class ModuleAudit:
         return f"packaged by {self.package}, " + (f"signed by {self.signer}, {keyring}" if self.signer else "unsigned")
 
 
-@dataclass(frozen=True)
-class KernelAudit:
+class KernelAudit(NamedTuple):
     release: str
     modules: Tuple[ModuleAudit, ...]
 
@@ -343,14 +340,14 @@ def not_loaded(facts: HostFacts, module: ModuleFacts) -> Cause:
     """The cause for a module that is known not to be loaded."""
     what = f"{module.words} is not loaded"
     cause = listed_cause("module.not-loaded", _absent(module), what, module=module.asked)
-    return _because(facts, module, what, REASONS) or replace(cause, id=f"{module.asked}.not-loaded")
+    return _because(facts, module, what, REASONS) or cause._replace(id=f"{module.asked}.not-loaded")
 
 
 def has_file(facts: HostFacts, module: ModuleFacts) -> Condition:
     """Modprobe finds a file for the running kernel."""
     what = f"modprobe finds no file of {module.words}"
     fix = f"install the package that has it for this kernel, or build it: dkms autoinstall{PROVISION}"
-    cause = replace(listed_cause("module.not-installed", (), what, fix), id=f"{module.asked}.not-installed")
+    cause = listed_cause("module.not-installed", (), what, fix)._replace(id=f"{module.asked}.not-installed")
     return Condition(
         lambda: module.file is not None,
         lambda: _because(facts, module, what, (in_container, no_modules, no_file)) or cause,
@@ -368,7 +365,7 @@ def _because(facts: HostFacts, module: ModuleFacts, what: str, reasons: Tuple[Re
         cause = if_known(lambda: next(reason(facts, module), None), None)  # noqa: B023 - it is called at once
         if cause is not None:
             ident = f"{module.asked}.{cause.id.rpartition('.')[2]}"
-            return replace(cause, id=ident, what=f"{what}: {cause.what}")
+            return cause._replace(id=ident, what=f"{what}: {cause.what}")
     return None
 
 
@@ -650,7 +647,7 @@ def _loaded_is(module: ModuleFacts, file: ModuleFile) -> Condition:
 def _same_kernel(facts: HostFacts, module: ModuleFacts) -> Steps:
     yield has_file(facts, module)
     for other in other_kernel(facts, module):
-        yield Condition(False, replace(other, what=f"{module.words}: {other.what}"))
+        yield Condition(False, other._replace(what=f"{module.words}: {other.what}"))
     file = module.file
     assert file is not None
     yield passed(f"vermagic {file.kernel} in {file.path}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Iterator, Optional, Tuple
 
 from ..facts.unknown import Facts, UndecidedError, fact, given, if_known
@@ -11,18 +10,7 @@ from ..kmod.flavour import has_nvme_hooks
 from ..model.expectation import Expectation
 from ..paths import NVFS, NVFS_DEVICE
 from . import quote, storage
-from .condition import (
-    NVIDIA_FS,
-    USABLE,
-    Cause,
-    Condition,
-    condition,
-    doubted,
-    listed_cause,
-    numbers,
-    required,
-    rule,
-)
+from .condition import NVIDIA_FS, USABLE, Cause, Condition, condition, doubted, listed_cause, numbers, required, rule
 from .cufile_json import p2pdma_enabled
 from .filesystem import NETWORK, transport
 from .kernel import NVIDIA_FS as MODULE, check_messages
@@ -320,7 +308,7 @@ def _registered(facts: HostFacts, stack_name: str) -> Condition:
         return Condition(True)
     evidence = quote.file(facts, NVFS + "/modules", r".")
     cause = listed_cause("storage.hooks-not-registered", evidence, driver=stack_name)
-    return Condition(stack_name in registered, replace(cause, id=stack_name + ".not-registered"))
+    return Condition(stack_name in registered, cause._replace(id=stack_name + ".not-registered"))
 
 
 #: Up to this release nvidia-fs finds the driver's symbols at run time and imports none.

@@ -5,9 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..facts.document import Document, collected
 from ..facts.unknown import Maybe, UndecidedError, Unknown, known, require
@@ -91,8 +90,7 @@ ALIGNED = (
 TINY = ("read of a tiny file", "write to a tiny file")
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(NamedTuple):
     """One piece of direct I/O; ``pages``: of the page cache that it used; ``error``: an errno's name, or empty."""
 
     name: str
@@ -109,8 +107,7 @@ class Trial:
         return "{}: {}{}".format(self.name, self.result, f" ({self.error})" if self.error else "")
 
 
-@dataclass(frozen=True)
-class Audit:
+class Audit(NamedTuple):
     """The trials in one folder, in their order."""
 
     folder: str

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 DRIVER, LIBRARY, KERNEL = (565, 47), (1, 13), (6, 2)
 SYMBOL, PAGES = "pci_p2pdma_add_resource", "p2pdma_pgmap_ops"
 #: RHEL 9.5's kernel: NVIDIA's guide excludes it on x86.
-RHEL_9_5 = re.compile(r"5\.14\.0-503\..*\bel9")
+RHEL_9_5 = r"5\.14\.0-503\..*\bel9"
 #: A driver branch that doesn't count references of P2PDMA pages as kernels from COUNTING_KERNEL on do.
 UNCOUNTED, COUNTING_KERNEL = 590, (6, 17)
 #: Keys of the driver's registry for this mode; the third is for GPUs before Hopper.
@@ -56,8 +56,8 @@ MEMORY_TYPES = "conflicting memory types .*write-combining<->uncached"
 #: A value of STATIC_BAR1 that leaves the decision to the driver (nvrm_registry.h).
 AUTOMATIC = 2
 #: The GPUs that the guide names, and the families that followed; and those before Hopper.
-GPUS = re.compile(r"\b(A100|A40|A30|L4|L40S?|H100|H200|H800|H20|GH200|B100|B200|B300|GB200|GB300)\b")
-BEFORE_HOPPER = re.compile(r"\b(A100|A40|A30|L4|L40S?)\b")
+GPUS = r"\b(A100|A40|A30|L4|L40S?|H100|H200|H800|H20|GH200|B100|B200|B300|GB200|GB300)\b"
+BEFORE_HOPPER = r"\b(A100|A40|A30|L4|L40S?)\b"
 REBUILD = "and rebuild the initramfs; then drain the host and reboot it"
 #: Drivers that register a static BAR1 again at every first open of a GPU, and keep the memory of each time.
 LEAKING = ((570,), (595,))
@@ -120,7 +120,7 @@ def _option(facts: HostFacts, name: str, ident: str) -> Condition:
 def _new_enough(facts: HostFacts) -> Condition:
     """Kernels from 4.20 on have P2PDMA memory, but programs can use it from 6.2 on, or with a backport."""
     release = facts.kernel.release
-    excluded = RHEL_9_5.search(release) is not None and if_known(lambda: facts.os.machine, "") != ARM
+    excluded = re.search(RHEL_9_5, release) is not None and if_known(lambda: facts.os.machine, "") != ARM
     what = f"NVIDIA's guide excludes the kernel of RHEL 9.5 ({release})" if excluded else ""
     evidence = (f"uname -r: {release}", *quote.symbols(facts, (PAGES,)))
     return required(
@@ -152,7 +152,7 @@ def _driver(facts: HostFacts) -> Iterator[Condition]:
     for name, model in facts.driver.models.items():
         if isinstance(model, Unknown):
             yield Condition(model)
-        elif not GPUS.search(model):
+        elif not re.search(GPUS, model):
             evidence = quote.file(facts, f"{NVIDIA}/gpus/{name}/information", "^Model:")
             yield doubted("gpu.no-p2pdma", evidence, model=model)
 
@@ -195,7 +195,7 @@ def _word(facts: HostFacts, key: str) -> Optional[int]:
 def _before_hopper(facts: HostFacts) -> bool:
     """Whether some GPU is one before Hopper; raises UndecidedError."""
     models = facts.driver.models.values()
-    older = [model if isinstance(model, Unknown) else bool(BEFORE_HOPPER.search(model)) for model in models]
+    older = [model if isinstance(model, Unknown) else bool(re.search(BEFORE_HOPPER, model)) for model in models]
     return any_of([known(lambda: facts.driver.gpus is None), *older])
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from functools import partial
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
@@ -151,11 +150,10 @@ def _record_logs(recorder: Recorder, folder: str, begin: str, pattern: str) -> N
 
 #: No kernel's release is empty: gdsdeploy writes it where the modules are received.
 _IDLE = re.compile(r"""^BUILD_EXCLUSIVE_KERNEL=["']\^\$["']""", re.MULTILINE)
-_SIGNS = re.compile(r"""^[ \t]*(?:export[ \t]+)?try_sign_modules=["']?([A-Za-z_]+)""", re.MULTILINE)
+_SIGNS = r"""^[ \t]*(?:export[ \t]+)?try_sign_modules=["']?([A-Za-z_]+)"""
 
 
-@dataclass(frozen=True)
-class Package:
+class Package(NamedTuple):
     """``status`` in dpkg's letters; ``ii`` is wanted and completely installed."""
 
     version: str
@@ -188,7 +186,7 @@ class PackageFacts(Facts):
         # The last assignment counts: DKMS sources its settings, then the fragments by name.
         value = "not_in_chroot"
         for path in (DKMS_SETTINGS, *(f"{DKMS_FRAGMENTS}/{name}" for name in sorted(names or ()))):
-            value = [value, *_SIGNS.findall(self.document.text(path) or "")][-1]
+            value = [value, *re.findall(_SIGNS, self.document.text(path) or "", re.MULTILINE)][-1]
         return value
 
     @fact

@@ -7,7 +7,6 @@ GPU.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -41,8 +40,7 @@ from .storage import Mount
 from .types import HostFacts
 
 
-@dataclass(frozen=True)
-class Path:
+class Path(NamedTuple):
     """``path``: one of DIRECT, ``compat`` or ``broken``; unknown where the evidence isn't conclusive."""
 
     path: Maybe[str]
@@ -80,13 +78,13 @@ class Path:
 def path_of(facts: HostFacts, mount: Mount, file: str = "") -> Path:
     """Judge one mount, or ``file`` on it where that isn't the whole mount."""
     proofs = facts.storage.proofs.get(mount.mount_point, ())
-    return replace(_expected_path(facts, mount, file), proofs=tuple(_as_configured(facts, proof) for proof in proofs))
+    return _expected_path(facts, mount, file)._replace(proofs=tuple(_as_configured(facts, proof) for proof in proofs))
 
 
 def _as_configured(facts: HostFacts, proof: Proof) -> Proof:
     """Programs get what the host's configuration allows, which the second try of a proof may exceed."""
     if proof.path == COMPAT and cufile_json.fallback(facts).holds is False:
-        return replace(proof, path=BROKEN, how=proof.how + "; but this host's configuration disallows it")
+        return proof._replace(path=BROKEN, how=proof.how + "; but this host's configuration disallows it")
     return proof
 
 
@@ -96,10 +94,10 @@ def _expected_path(facts: HostFacts, mount: Mount, file: str) -> Path:
     path = _judged(facts, usable, name, verdict)
     if verdict.holds is False:
         notes = (*libcufile.registers_silently(facts), *nvidia_fs.closes_stdin(facts))
-        return replace(path, notes=notes) if path.path == COMPAT else path
+        return path._replace(notes=notes) if path.path == COMPAT else path
     if path.path == BROKEN:
         return path
-    return replace(path, notes=tuple(note for function in ranked(NOTES) for note in function(facts, mount)))
+    return path._replace(notes=tuple(note for function in ranked(NOTES) for note in function(facts, mount)))
 
 
 def _judged(facts: HostFacts, usable: Verdict, name: str, verdict: Verdict) -> Path:
@@ -160,8 +158,7 @@ SATISFIES = {
 NONE = "none"
 
 
-@dataclass(frozen=True)
-class MountPath:
+class MountPath(NamedTuple):
     """One mount of a fleet, as a host has it."""
 
     mount: str

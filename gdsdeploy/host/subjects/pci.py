@@ -6,9 +6,8 @@ Hardware is counted by physical functions, whether a driver runs them or not.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..facts.document import Document, collected, group_of, once_for_alike, there
 from ..facts.unknown import (
@@ -91,7 +90,7 @@ NVSWITCH, SWITCH_BRIDGE = (NVIDIA_VENDOR, 0x068000), (0x15B3, 0x020700)
 UNNAMED = "a model that the driver doesn't name"
 #: GPUs whose NVSwitches, if there are any, are PCI functions of the host: Hopper and older, and cards; and those of
 #: Grace, whose switches are machines of their own.
-OTHER_FABRICS = re.compile(r"\b(GeForce|TITAN|Quadro|RTX|NVS|GRID|Tesla|[KMPTVALH]\d+\w*|G[HB]\d+)\b")
+OTHER_FABRICS = r"\b(GeForce|TITAN|Quadro|RTX|NVS|GRID|Tesla|[KMPTVALH]\d+\w*|G[HB]\d+)\b"
 #: Class codes.  GPU_CLASSES: VGA and 3D controllers; a GPU's audio function has 0x0403, an NVSwitch 0x0680 (bridge).
 DISPLAY, NVME, BRIDGE = 0x03, 0x010802, 0x0604
 NETWORK, INFINIBAND_CLASS = 0x02, 0x0C06
@@ -112,8 +111,7 @@ _UNSET = 0x20000000
 _DOWNWARD = (4, 6)
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(NamedTuple):
     """A PCI Express link as one of its ends sees it: gigatransfers a second and lanes.
 
     ``max_*`` is the limit of this end; the other end may have a lower one.
@@ -385,7 +383,7 @@ class HardwareFacts(Facts):
 def hidden_switches(pci: PciFacts, driver: DriverFacts) -> str:
     """The model of several GPUs that NVSwitches may connect which are no PCI functions; empty: there are none."""
     models = [or_else(driver.models.get(gpu.address, UNNAMED), UNNAMED) for gpu in pci.gpus]
-    others = [model for model in models if not OTHER_FABRICS.search(model)]
+    others = [model for model in models if not re.search(OTHER_FABRICS, model)]
     return others[0] if len(others) > 1 else ""
 
 

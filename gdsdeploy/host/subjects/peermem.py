@@ -6,8 +6,7 @@ nv_peer_mem is the module before nvidia-peermem.  Registrations are those of a t
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
-from typing import Any, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..facts.document import Document, there
 from ..facts.unknown import Facts, Maybe, UndecidedError, Unknown, fact, follows, given, if_known, known
@@ -112,8 +111,7 @@ class PeermemFacts(Facts):
 HOST = "host"
 
 
-@dataclass(frozen=True)
-class Registration:
+class Registration(NamedTuple):
     """One GPU with one adapter.  ``ok``: Unknown where it was not tried or did not end."""
 
     #: PCI address as libcuda has it
@@ -256,7 +254,7 @@ def registered(facts: HostFacts) -> Condition:
 
 def _unregistered(shown: str, evidence: Tuple[str, ...]) -> Cause:
     cause = listed_cause("peermem.not-registered", evidence)
-    return replace(cause, what=f"{cause.what}: {shown}")
+    return cause._replace(what=f"{cause.what}: {shown}")
 
 
 def dmabuf(facts: HostFacts) -> Iterator[Condition]:

@@ -5,9 +5,8 @@ The counters of a process are all since it opened cuFile.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Dict, Iterable, Iterator, List, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple, Union
 
 from ..facts.unknown import Maybe, UndecidedError, Unknown, as_dict, if_known, known, or_else, require
 from ..libcufile.counters import MAPPED, NO_LIBRARY, NOT_COUNTED, REASONS, Route
@@ -33,8 +32,7 @@ NEUTRAL = (VARIABLE, "CUFILE_LOGFILE_PATH", "CUFILE_LOGGING_LEVEL", "CUFILE_LOGF
 FILES_NAMED = 4
 
 
-@dataclass(frozen=True)
-class ExplainedProgram:
+class ExplainedProgram(NamedTuple):
     """``causes`` keep its I/O off every direct path, or make it fail; ``unseen`` is what couldn't be judged."""
 
     program: Program
@@ -144,8 +142,7 @@ class NoSuchProcessError(Exception):
     """No process of that id has a GPU open or libcufile loaded, as far as the evidence shows."""
 
 
-@dataclass(frozen=True)
-class ExplainedProcess:
+class ExplainedProcess(NamedTuple):
     """``causes`` keep its I/O off a direct path, or may; the first ones are of the process itself."""
 
     program: Program
@@ -186,7 +183,7 @@ def _explain(facts: HostFacts, program: Program) -> ExplainedProcess:
     own = explain_program(facts, tuple(mounts.values()), program)
     if program.counters == NO_LIBRARY:
         # No configuration of cuFile counts for it.
-        own = replace(own, causes=(), unseen=())
+        own = own._replace(causes=(), unseen=())
     paths = {point: path_of(facts, mount) for point, mount in mounts.items()}
     of_mounts = [cause for path in paths.values() for cause in (*path.causes, *path.suspects)]
     way = program.way()
@@ -232,8 +229,7 @@ def _bounces(program: Program, way: Route) -> Iterator[Cause]:
     yield Cause("process.bounces", rate + why, fix, tuple(seen))
 
 
-@dataclass(frozen=True)
-class Bouncing:
+class Bouncing(NamedTuple):
     """A process whose bytes go through the memory of the host now; ``cause`` says why, and what to do."""
 
     program: Program

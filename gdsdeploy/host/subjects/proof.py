@@ -22,7 +22,6 @@ import pkgutil
 import re
 import secrets
 import tempfile
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
@@ -157,11 +156,10 @@ _TRUE = ("1", "true")
 _COUNTED, MAPPED = {READ: "Reads", WRITE: "Writes"}, "Bar1-map"
 #: One operation of 1 MiB may be counted in pieces of 64 KiB or more: the least max_direct_io_size_kb.
 PIECES = 16
-_COUNTER = re.compile(rf"^(Reads|Writes|{MAPPED})\s*: n=\d+ ok=(\d{{1,18}})", re.MULTILINE)
+_COUNTER = rf"^(Reads|Writes|{MAPPED})\s*: n=\d+ ok=(\d{{1,18}})"
 
 
-@dataclass(frozen=True)
-class Proof:
+class Proof(NamedTuple):
     """``path``: ``nvidia-fs``, ``p2pdma``, ``compat`` or ``broken``; unknown where the tries do not prove it."""
 
     mount: str
@@ -225,7 +223,7 @@ def _operation(values: Mapping[str, Any]) -> str:
 
 def proof_counters(text: str) -> Dict[str, int]:
     """The counters of /proc/driver/nvidia-fs/stats that matter here; some releases and settings don't show all."""
-    return {name: int(number) for name, number in _COUNTER.findall(text)}
+    return {name: int(number) for name, number in re.findall(_COUNTER, text, re.MULTILINE)}
 
 
 def proofs(document: Document) -> Mapping[str, Tuple[Proof, ...]]:
@@ -251,7 +249,7 @@ def _joined(results: List[Proof]) -> List[Proof]:
         return results
     evidence = tuple(dict.fromkeys(line for result in results for line in result.evidence))
     operations = tuple(name for result in results for name in result.operations)
-    return [replace(results[0], evidence=evidence, operations=operations)]
+    return [results[0]._replace(evidence=evidence, operations=operations)]
 
 
 class Trial:
@@ -374,21 +372,21 @@ def _judge(mount: str, gpu: str, strict: _Pair, allowed: Optional[_Pair]) -> Pro
     proof = Proof(mount, gpu, Unknown(""), operations=(strict.operation,))
     if strict.succeeded:
         path, how, evidence = _direct(strict)
-        return replace(proof, path=path, how=how, evidence=(*evidence, *strict.log[-3:]))
+        return proof._replace(path=path, how=how, evidence=(*evidence, *strict.log[-3:]))
     why = _why(strict)
     first = "with compat mode disallowed: " + why
     if _is_untried(strict):
-        return replace(proof, path=Unknown(why))
+        return proof._replace(path=Unknown(why))
     if allowed is None:
-        return replace(proof, path=Unknown(first + "; no second try was made"), evidence=strict.log[-3:])
+        return proof._replace(path=Unknown(first + "; no second try was made"), evidence=strict.log[-3:])
     if allowed.succeeded:
         if allowed.compat is False:
             words = "libcufile logs a direct path with compat mode allowed, but " + first
-            return replace(proof, path=Unknown(words), evidence=allowed.log[-3:])
+            return proof._replace(path=Unknown(words), evidence=allowed.log[-3:])
         how = f"a {strict.operation} succeeds with compat mode allowed, and fails " + first
-        return replace(proof, path=COMPAT, how=how, evidence=(*strict.log[-3:], *allowed.log[-3:]))
+        return proof._replace(path=COMPAT, how=how, evidence=(*strict.log[-3:], *allowed.log[-3:]))
     how = "a {} fails: {}; {}".format(strict.operation, "with compat mode allowed: " + _why(allowed), first)
-    return replace(proof, path=BROKEN, how=how, evidence=(*allowed.log[-3:], *strict.log[-3:]))
+    return proof._replace(path=BROKEN, how=how, evidence=(*allowed.log[-3:], *strict.log[-3:]))
 
 
 def _direct(pair: _Pair) -> Tuple[Maybe[str], str, Tuple[str, ...]]:

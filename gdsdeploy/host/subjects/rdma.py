@@ -12,7 +12,6 @@ import ipaddress
 import json
 import os
 import re
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -59,8 +58,7 @@ def _lines_of_files(folder: str) -> Dict[str, Any]:
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,32}\Z")
 
 
-@dataclass(frozen=True)
-class Address:
+class Address(NamedTuple):
     """An interface's address that other hosts can reach, with the length of its network's prefix."""
 
     address: str
@@ -71,8 +69,7 @@ class Address:
         return ipaddress.ip_interface(f"{self.address}/{self.prefix}")
 
 
-@dataclass(frozen=True)
-class RdmaPort:
+class RdmaPort(NamedTuple):
     """One port of one RDMA device; InfiniBand needs no network interface on it."""
 
     device: str
@@ -93,8 +90,7 @@ class RdmaPort:
         return "ACTIVE" in self.state
 
 
-@dataclass(frozen=True)
-class RdmaInterface:
+class RdmaInterface(NamedTuple):
     """One network interface through which an RDMA device is reached, e.g. ``ens1f0`` or ``bond0`` of ``mlx5_0``."""
 
     device: str
@@ -230,8 +226,7 @@ POLICY = "rdma_load_balancing_policy"
 SPREADING = ("RoundRobinMaxMin", "MaxMinFit")
 
 
-@dataclass(frozen=True)
-class Client:
+class Client(NamedTuple):
     """A filesystem: ``section`` is its name below ``fs`` in cufile.json, ``row`` its label in libcufile's report."""
 
     section: str

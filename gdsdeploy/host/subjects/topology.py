@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ..facts.document import Document, collected, once_for_alike, there
 from ..facts.unknown import Maybe, UndecidedError, Unknown, if_known, known, or_else, require
@@ -54,8 +53,7 @@ IOMMU_WORDS = {OFF: "off", PASSTHROUGH: "pt: it passes addresses through", TRANS
 RESTING = 5.0
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """A host bridge, a bridge, or a device, with what hangs below it.
 
     ``address`` is the PCI address; of a host bridge the kernel's name, ``pci0000:00``.
@@ -93,8 +91,7 @@ class Node:
         return bool((require(self.acs) or 0) & REDIRECTS)
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """Two devices, by label; ``one`` comes before ``other`` in the order of devices."""
 
     one: str
@@ -112,8 +109,7 @@ class Pair:
     nvlinks: Maybe[int]
 
 
-@dataclass(frozen=True)
-class Topology:
+class Topology(NamedTuple):
     """``roots`` have only those branches that lead to a GPU, a disk or a network adapter."""
 
     roots: Tuple[Node, ...]
@@ -380,14 +376,14 @@ def _iommu_cause(facts: HostFacts, function: Function, needs_it_off: bool) -> Ca
     cause = listed_cause("platform.iommu", (f"{PCI}/{function.address}/iommu_group/type: {domain}", told), what)
     if if_known(lambda: grace(facts), False):
         what = f"no IOMMU translates addresses for {function.address}, but NVIDIA's guide needs that on Grace"
-        return replace(cause, what=what, fix=TRANSLATE)
+        return cause._replace(what=what, fix=TRANSLATE)
     if if_known(lambda: facts.os.machine, "") == ARM:
         fix = "let the IOMMU pass addresses through: iommu.passthrough=1 on the kernel's command line"
-        return replace(cause, fix=fix)
+        return cause._replace(fix=fix)
     if if_known(lambda: facts.os.needs_iommu, False):
-        return replace(cause, fix=KEEP_IOMMU + ("; this host can't have mode p2pdma" if needs_it_off else ""))
+        return cause._replace(fix=KEEP_IOMMU + ("; this host can't have mode p2pdma" if needs_it_off else ""))
     # The table's fix has a second best, for which this is too strict.
-    return replace(cause, fix=TURN_OFF) if needs_it_off else cause
+    return cause._replace(fix=TURN_OFF) if needs_it_off else cause
 
 
 def redirecting_bridges(facts: HostFacts) -> Tuple[str, ...]:

@@ -235,7 +235,7 @@ def test_what_a_host_says_stays_in_its_comment() -> None:
     """Names of that kind are refused where evidence is read; this is the wall behind."""
     evil = 'x\n"force_compat_mode": true, //'
     facts = facts_from(host(CARDS[:1]))
-    network = facts.network.but(rdma=tuple(replace(device, interface=evil) for device in facts.network.rdma))
+    network = facts.network.but(rdma=tuple(device._replace(interface=evil) for device in facts.network.rdma))
     rendering = render_profile(
         "gds", profile(fit={"addresses": "all"}), "1.20.0.107", FitTarget("gpu1", facts.but(network=network))
     )

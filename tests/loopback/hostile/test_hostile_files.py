@@ -265,7 +265,7 @@ def run(fleet: Poisoned, capsys: pytest.CaptureFixture[str]) -> Run:
         code = commandline.run(*argv)
         out, err = capsys.readouterr()
         assert "Traceback" not in out + err
-        assert [character for character in out + err if HIDDEN.match(character)] == []
+        assert [character for character in out + err if re.match(HIDDEN, character)] == []
         assert not fleet.canary.exists()
         return code, out, err
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -334,7 +335,7 @@ def test_what_processes_do(fleet: Fleet, run: Run, flags: list[str]) -> None:
     else:
         (line,) = [line for line in out.splitlines() if line.startswith(f"{HONEST} ")]
         assert "not counted (statistics-off)" in line
-        assert not HIDDEN.search(out)
+        assert not re.search(HIDDEN, out)
 
 
 def test_the_first_fleet_file(fleet: Fleet, run: Run, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -190,8 +189,8 @@ PORTS = Source(("deb",), "https://mirror.example/ubuntu-ports", "noble", ("main"
     ("machine", "arch", "sources", "uri"),
     [
         ("x86_64", "x86_64", [NOBLE], NOBLE.uri),
-        ("x86_64", "x86_64", [replace(PORTS, architectures=("arm64",)), NOBLE], NOBLE.uri),
-        ("aarch64", "aarch64", [replace(NOBLE, architectures=("amd64", "i386")), PORTS], PORTS.uri),
+        ("x86_64", "x86_64", [PORTS._replace(architectures=("arm64",)), NOBLE], NOBLE.uri),
+        ("aarch64", "aarch64", [NOBLE._replace(architectures=("amd64", "i386")), PORTS], PORTS.uri),
         ("x86_64", "aarch64", [NOBLE], "http://ports.ubuntu.com/ubuntu-ports"),
         ("x86_64", "aarch64", [NOBLE, PORTS], PORTS.uri),
         ("aarch64", "aarch64", [NOBLE], NOBLE.uri),

@@ -12,18 +12,8 @@ from ...paths import IMAGE
 from .. import unload
 from ..host import ManagedHost
 from ..model import INSTALLS, Change, Refusal, Resource, Words
-from . import left, removals, transaction
-from .managers import (
-    HOLDS,
-    INSTALLED,
-    Installed,
-    Manager,
-    check_names,
-    host_manager,
-    manager,
-    read_names,
-    write_names,
-)
+from . import left, transaction
+from .managers import HOLDS, INSTALLED, Installed, Manager, check_names, host_manager, manager, read_names, write_names
 from .transaction import Desired, Observed, Plan
 
 #: The resources of the same document that decide what the package manager would take.
@@ -53,10 +43,10 @@ class Packages(Resource[Desired]):
         "unfinished": "its installation was interrupted",
         "half-installed": "it is half-installed",
         "in-place": "loaded, and its packages change",
-        removals.REPLACED: "{}, which {by} replaces",
-        removals.CONFLICTS: "{}, which {by} excludes",
-        removals.NEEDS: "{}, which needs another version of {by}",
-        removals.ALLOWED: "{}, which its profile lists in `removes`",
+        transaction.REPLACED: "{}, which {by} replaces",
+        transaction.CONFLICTS: "{}, which {by} excludes",
+        transaction.NEEDS: "{}, which needs another version of {by}",
+        transaction.ALLOWED: "{}, which its profile lists in `removes`",
         left.REASON: "nothing: it left for the lock",
     }
 
@@ -111,7 +101,7 @@ class Packages(Resource[Desired]):
         observed.judged.update(move.subject for move in fresh)
         handled = {*observed.ours, *(package.package for package in plan.missing)}
         holds = {name for name, package in observed.installed.items() if package.is_held} - handled
-        stuck = removals.holds([move for move in fresh if move.subject in holds], desired.allows)
+        stuck = transaction.hold_refusals([move for move in fresh if move.subject in holds], desired.allows)
         return [*stuck, *_removals_refused(chosen, desired, plan, fresh, observed.recorded)]
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
@@ -232,7 +222,7 @@ def _removals_refused(
 ) -> List[Refusal]:
     """The refusal of moves that remove what neither leaves on purpose nor is gdsdeploy's nor replaced nor allowed."""
     expected = {*plan.going, *plan.obsolete, *ours}
-    return removals.refusals(chosen.command, moves or [], expected, desired.allows)
+    return transaction.removal_refusals(chosen.command, moves or [], expected, desired.allows)
 
 
 def staying(host: ManagedHost) -> List[str]:

@@ -15,7 +15,7 @@ from ..host import ManagedHost
 from ..model import Change
 from . import state as database
 from .managers import Package, list_packages
-from .removals import CONFLICTS, NEEDS, REPLACED
+from .transaction import CONFLICTS, NEEDS, REPLACED
 
 #: No questions, and no service that needrestart restarts: containerd or slurmd of a host at work.
 ENVIRONMENT = {

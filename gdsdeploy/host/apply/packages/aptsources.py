@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from dataclasses import dataclass
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ...errors import HostError
 from ..files import File
@@ -26,8 +25,7 @@ class SourcesError(HostError):
     """An entry that apt wouldn't accept either; the message names its place."""
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """One address and one suite of one entry; an entry with several of either yields one Source for each pair."""
 
     #: ``deb``, ``deb-src`` or both

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import replace
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set
 
 from ...errors import ApplyError, CannotTellError
@@ -14,17 +13,7 @@ from ..files import File
 from ..host import ManagedHost
 from ..model import Change, Refusal
 from . import offers, state as database, versions
-from .managers import (
-    REFRESH_SECONDS,
-    RETURNING,
-    TRANSACTION_SECONDS,
-    Index,
-    Manager,
-    Package,
-    Pin,
-    run,
-    wait,
-)
+from .managers import REFRESH_SECONDS, RETURNING, TRANSACTION_SECONDS, Index, Manager, Package, Pin, run, wait
 
 REPOSITORIES = "/etc/yum.repos.d/gdsdeploy.repo"
 LOCKS = "/etc/dnf/plugins/versionlock.list"
@@ -119,7 +108,7 @@ release=$2
         merged = merge_locks(text, locks(desired.pins, desired.deny), ours, _lines_before(host))
         file = File(LOCKS, content=merged.encode("utf-8", "surrogateescape"))
         if entry is not None and is_file:
-            file, entry = replace(file, mode=entry.mode), replace(entry, uid=0, gid=0)
+            file, entry = file._replace(mode=entry.mode), entry._replace(uid=0, gid=0)
         return {
             "plugin": has_plugin,
             "streams": missing,

@@ -6,8 +6,8 @@ A transaction that brings them back is simulated first.  It may move what the re
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
-from typing import Collection, Iterable, List, Mapping, Optional, Sequence, Tuple
+from dataclasses import replace
+from typing import Collection, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ... import derived
 from ...derived import Thing
@@ -26,8 +26,7 @@ _STAYS = "this version doesn't go with what stays on this host"
 _LINE = re.compile(r"([A-Za-z0-9][A-Za-z0-9+._-]*(?::[a-z0-9-]+)?)=(\S+)((?: (?:manual|automatic|held|moved))*)")
 
 
-@dataclass(frozen=True)
-class Left:
+class Left(NamedTuple):
     """A package in the version that it had.
 
     ``is_manual``: an administrator asked for it.  ``has_moved``: the lock has it, so it stayed, in another version.  A
@@ -50,8 +49,7 @@ class Left:
         return " ".join([*words, *(["held"] if self.is_held else []), *(["moved"] if self.has_moved else [])])
 
 
-@dataclass(frozen=True)
-class Way:
+class Way(NamedTuple):
     """What comes back in one transaction, what that changes, and what can't come back, with the reason."""
 
     install: Tuple[Left, ...] = ()
@@ -92,7 +90,7 @@ class Watch:
     def _line(self, name: str, lines: Mapping[str, Left], has_moved: bool) -> Left:
         first, package = lines.get(name), self._before[name]
         if first is not None:
-            return replace(first, has_moved=has_moved)
+            return first._replace(has_moved=has_moved)
         is_held = package.is_held and name not in read_names(self._host, HOLDS)
         return Left(name, package.versions[-1], name in self._manual, is_held, has_moved)
 
@@ -146,7 +144,7 @@ def find(
         way = _together(host, chosen, candidates, purged)
         if way is not None:
             rest = [one for one in everything if one not in candidates and versions]
-            return replace(way, lost=(*way.lost, *((one, _STAYS) for one in rest)))
+            return way._replace(lost=(*way.lost, *((one, _STAYS) for one in rest)))
     return _one_by_one(host, chosen, everything if versions else absent, purged)
 
 

@@ -9,7 +9,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Dict, Iterator, List, Literal, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, ClassVar, Dict, Iterator, List, Literal, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ... import process
 from ...errors import ApplyError, BuildError, DesiredError
@@ -88,8 +88,7 @@ class Key:
     content: str
 
 
-@dataclass(frozen=True)
-class Installed:
+class Installed(NamedTuple):
     """A package that is completely installed; rpm has several versions of some."""
 
     versions: Tuple[str, ...]
@@ -204,7 +203,7 @@ class Manager(ABC):
     def simulate(self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str]) -> Optional[List[Change]]:
         """Everything that the transaction would change; None where that can't be asked.
 
-        Removals have a reason of removals.py, or none.  Raises CannotTellError where the package manager refuses.
+        Removals have a reason of transaction.py, or none.  Raises CannotTellError where the package manager refuses.
         """
 
     @abstractmethod

@@ -9,8 +9,7 @@ import json
 import os
 import pkgutil
 import re
-from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 from ...errors import ApplyError, CannotTellError, NotOfferedError
 from ...process import Output
@@ -18,7 +17,7 @@ from ...rootdir import read_text
 from ..host import ManagedHost
 from ..model import INSTALLS, Change
 from .managers import REFRESH_SECONDS, run
-from .removals import CONFLICTS, NEEDS, REPLACED
+from .transaction import CONFLICTS, NEEDS, REPLACED
 
 #: Why a locked package can't be taken: as in dnf_child.py; no repository has it; another version may be taken, too.
 EXCLUDED, STREAM, MISSING, UNLOCKED = "excluded", "stream", "missing", "unlocked"
@@ -51,17 +50,15 @@ _UNSOLVED: Mapping[str, Tuple[str, str]] = {
 _SOLVE_SECONDS = 120.0
 
 
-@dataclass(frozen=True)
-class Offer:
+class Offer(NamedTuple):
     """NAME=EPOCH:VERSION-RELEASE → sha256 of each file of it that this machine can run, or why dnf may not take it."""
 
     digests: Mapping[str, Set[str]]
     hidden: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class Solution:
-    """``moves``: everything that changes; that of a removal has a reason of removals.py, or none.
+class Solution(NamedTuple):
+    """``moves``: everything that changes; that of a removal has a reason of transaction.py, or none.
 
     ``erases``: dnf needs ``--allowerasing`` for it.
     """

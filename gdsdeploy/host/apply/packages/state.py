@@ -5,8 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-from dataclasses import dataclass, replace
-from typing import Any, Dict, Iterable, List, Optional
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional
 
 from ... import process
 from ...errors import RolloutError
@@ -37,8 +36,7 @@ _DEBIAN = {"x86_64": "amd64", "aarch64": "arm64"}
 _FLOCK = "hhqqi4x"
 
 
-@dataclass(frozen=True)
-class Package:
+class Package(NamedTuple):
     """``state``: dpkg's three letters: wanted, is, and R for one that has to be installed again.
 
     ``name``: as apt writes it, NAME:ARCHITECTURE for a foreign one.
@@ -83,7 +81,7 @@ def read_packages(root: str = "/", kind: str = "") -> List[Package]:
     if kind == RPM:
         return packages
     own = native(packages)
-    return [replace(package, name=full_name(package.name, package.architecture, own)) for package in packages]
+    return [package._replace(name=full_name(package.name, package.architecture, own)) for package in packages]
 
 
 def native(packages: Iterable[Package]) -> str:

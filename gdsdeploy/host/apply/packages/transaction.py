@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import fnmatch
 from dataclasses import dataclass, field, replace
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set
+from typing import Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from ...kmod.packaged import PREFIX
 from ..host import ManagedHost
-from ..model import INSTALLS, Change
-from . import removals
+from ..model import INSTALLS, Change, Refusal
 from .managers import Installed, Manager, Package
 
+#: The ids of refusals.
+REFUSAL, ON_HOLD = "removals", "held"
+#: Why a package leaves, as package managers tell: one that comes replaces it, or excludes it, or it needs another
+#: version of one that moves or leaves.  ``Change.by`` is that package.
+REPLACED, CONFLICTS, NEEDS = "replaced-by", "conflicts", "needs"
+#: Its profile lists it in ``removes``.
+ALLOWED = "allowed"
 #: Packages of kernels.
 _KERNELS = "linux-"
 
@@ -41,8 +47,7 @@ class Desired:
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.removes)
 
 
-@dataclass(frozen=True)
-class Observed:
+class Observed(NamedTuple):
     """``ours``: what gdsdeploy holds.  ``simulate``: asks the package manager what a transaction would change.
 
     ``unfinished``: what was interrupted, and what any transaction finishes first.  ``lost``: what is installed again
@@ -80,7 +85,7 @@ class Observed:
                 later.pop(name, None)
                 later.update({name: Installed(rest, is_held)} if rest and change.before else {})
             elif name in later:
-                later[name] = replace(later[name], is_held=change.kind == "hold")
+                later[name] = later[name]._replace(is_held=change.kind == "hold")
         return later
 
     def plan(self, chosen: Manager, desired: Desired) -> Plan:
@@ -101,8 +106,7 @@ class Observed:
         return self.simulate(list(install.values()), [name for name in leaving if name not in install])
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """A transaction: what has to be installed and to leave, and the holds that go before it."""
 
     missing: Sequence[Package]
@@ -196,9 +200,7 @@ def simulated_changes(
     # A new kernel may take the place of the oldest one: then a name both comes and leaves.
     ours = {(change.subject, change.kind == "remove") for change in moved}
     others = [
-        removals.with_reason(change, desired.allows)
-        if change.kind == "remove"
-        else replace(change, reason="dependency")
+        with_reason(change, desired.allows) if change.kind == "remove" else replace(change, reason="dependency")
         for change in simulated
         if (change.subject, change.after) not in expected and (change.subject, change.kind == "remove") not in ours
     ]
@@ -212,3 +214,53 @@ def hold_changes(desired: Desired, installed: Mapping[str, Installed]) -> List[C
     names = [package.package for package in desired.packages]
     loose = [name for name in names if name not in installed or not installed[name].is_held]
     return [Change("hold", name, "", "held", "not-held") for name in loose]
+
+
+def with_reason(move: Change, allows: Callable[[str], bool]) -> Change:
+    """A removal with the reason that a plan shows: one that is only allowed by its name says that."""
+    if move.reason != REPLACED and allows(move.subject):
+        return replace(move, reason=ALLOWED)
+    return replace(move, reason=move.reason or "dependency")
+
+
+def removal_refusals(
+    command: str, moves: Sequence[Change], expected: Collection[str], allows: Callable[[str], bool]
+) -> List[Refusal]:
+    """The refusal of ``moves`` that remove packages which nothing replaces.
+
+    command: with which people call the package manager.  expected: names that leave on purpose.
+    allows: whether the profile lets a package leave.
+    """
+    lost = [
+        move
+        for move in moves
+        if move.kind == "remove"
+        and move.subject not in expected
+        and move.reason != REPLACED
+        and not allows(move.subject)
+    ]
+    if not lost:
+        return []
+    listed = ", ".join(f"{move.subject} {move.before}".strip() for move in lost)
+    names = [move.subject for move in lost]
+    hint = (
+        "To keep them, lock the driver's version of these: gdsdeploy lock FLEET --adopt HOST. If hosts of this profile"
+        f" don't need them, allow it in the profile: removes: [{', '.join(names)}]; or remove them on this host:"
+        f" {command} remove {' '.join(names)}"
+    )
+    message = f"the locked packages would remove installed ones that the lock doesn't replace: {listed}"
+    return [Refusal(REFUSAL, message, hint)]
+
+
+def hold_refusals(moves: Sequence[Change], allows: Callable[[str], bool]) -> List[Refusal]:
+    """The refusal of ``moves`` of packages that others hold; those that the profile lets leave do so all the same.
+
+    allows: whether the profile lets a package leave.
+    """
+    stuck = {move.subject: move.before for move in moves if move.kind != "remove" or not allows(move.subject)}
+    if not stuck:
+        return []
+    listed = ", ".join(f"{name} {version}".strip() for name, version in stuck.items())
+    message = f"packages that are held on this host would have to change or leave: {listed}"
+    hint = f"Run on this host: apt-mark unhold {' '.join(stuck)}; then run this again"
+    return [Refusal(ON_HOLD, message, hint)]

@@ -76,9 +76,9 @@ def test_symbol_versions_are_compared_with_those_that_the_kernels_modules_use(tm
 
 
 def test_another_driver_than_the_lock_has_is_an_error(root: PackagedRoot) -> None:
-    result = look(root, replace(LOCKED, driver_version="580.159.03"))["nvidia"]
+    result = look(root, LOCKED._replace(driver_version="580.159.03"))["nvidia"]
     assert ids(result)["driver-version"] == "error"
-    result = look(root, replace(LOCKED, nvidia_fs_version="2.26.6"))["nvidia_fs"]
+    result = look(root, LOCKED._replace(nvidia_fs_version="2.26.6"))["nvidia_fs"]
     assert ids(result)["nvidia-fs-version"] == "error"
 
 
