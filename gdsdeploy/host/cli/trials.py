@@ -24,8 +24,7 @@ from ..odirect.trials import SECONDS, audit
 from ..paths import CUFILE, NVIDIA
 from ..subjects import storage
 from ..subjects.filesystem import Feature, features
-from ..subjects.load import loaded
-from ..subjects.odirect import NOT_PROVEN, inside
+from ..subjects.odirect import NOT_PROVEN, inside, loaded
 from ..subjects.peermem import Registration, registrations
 from ..subjects.proof import REGISTRATION_TIMEOUT, TIMEOUT, Proof, proofs, prove, register_memory
 from ..subjects.storage import StorageFacts

@@ -14,8 +14,7 @@ from ..io.mounts import AUTOFS, Mounts, Row, mounts_in, plain_name
 from ..io.reading import beginning, ext4_features, inode_flags
 from ..paths import DMSETUP, FSTAB, LFS, LUSTRE_OSC, MOUNTINFO, ZFS_VERSION
 from ..process import apart
-from .load import loads
-from .odirect import audits
+from .odirect import audits, loads
 from .pci import addresses
 from .proof import proofs
 from .register import collector

@@ -6,21 +6,24 @@ import contextlib
 import os
 import re
 from dataclasses import replace
-from typing import Any, Dict, List, Optional, Sequence, Set
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from ...errors import ApplyError, CannotTellError
+from ...errors import ApplyError, CannotTellError, NotOfferedError
+from ...evidence.recorder import Recorder
 from ...kmod.packaged import PREFIX
 from ...model import compat
+from ...process import Output
 from ...rootdir import inside, list_folder
+from ...subjects.packages import apt_inputs
 from .. import files
 from ..file_resource import restore
 from ..files import File
 from ..host import ManagedHost
 from ..model import Change, Refusal
-from . import aptplan, aptsources, state as database
-from .aptplan import ENVIRONMENT, LOOK
+from . import aptsources, state as database
 from .aptsources import HEAD, HOOK, PREFERENCES, names_to_deny, preferences, recorded_names, refresh
-from .managers import REFRESH_SECONDS, TRANSACTION_SECONDS, Index, Manager, Package, Pin, run
+from .managers import REFRESH_SECONDS, TRANSACTION_SECONDS, Index, Manager, Package, Pin, list_packages, run
+from .transaction import CONFLICTS, NEEDS, REPLACED
 
 SOURCES = "/etc/apt/sources.list.d/gdsdeploy.sources"
 _FOLDER = "/etc/apt/sources.list.d"
@@ -37,6 +40,27 @@ _FIRMWARE = "nvidia-firmware"
 _OVERWRITE = ["--option=DPkg::Options::=--force-overwrite"]
 _CANDIDATE = re.compile(r"^([a-z0-9][a-z0-9+.-]+)(?::[a-z0-9]+)?:\n  Installed: .*\n  Candidate: (.*)$", re.MULTILINE)
 _RECORD = re.compile(r"^(Package|Version|SHA256): (\S+)$", re.MULTILINE)
+#: No questions, and no service that needrestart restarts: containerd or slurmd of a host at work.
+ENVIRONMENT = {
+    "DEBIAN_FRONTEND": "noninteractive",
+    "APT_LISTCHANGES_FRONTEND": "none",
+    "LC_ALL": "C",
+    "NEEDRESTART_SUSPEND": "1",
+    # For a needrestart that doesn't know the variable above: it lists services.
+    "NEEDRESTART_MODE": "l",
+}
+#: A query must neither wait for a lock nor leave a cache behind.
+LOOK = ["--simulate", "--option=Debug::NoLocking=1"]
+REMOVED = re.compile(r"^(?:Remv|Purg) (\S+)(?: \[(\S+)\])?", re.MULTILINE)
+_INST = re.compile(r"^Inst (\S+) (?:\[(\S+)\] )?\((\S+) ", re.MULTILINE)
+_FIELD = re.compile(r"^(Package|Architecture|Version|Replaces|Provides|Conflicts|Breaks|SHA256): (.*)$", re.MULTILINE)
+#: The names in a field of relations.
+_RELATION = re.compile(r"(?:^|[,|])\s*([a-z0-9][a-z0-9+.-]+)")
+#: What apt prints of packages that can't be installed together, and its errors.
+_UNMET = re.compile(r"^ (\S+) : (\S.*)$", re.MULTILINE)
+_ERROR = re.compile(r"^E: (.*)$", re.MULTILINE)
+_RELATIONS = "${Package}\\t${Architecture}\\t${Provides}\\t${Pre-Depends}, ${Depends}\\n"
+_SECONDS = 120.0
 _KEYRING_PACKAGES = {
     "/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring",
     "/usr/share/keyrings/ubuntu-archive-keyring.gpg": "ubuntu-keyring",
@@ -104,7 +128,7 @@ release=$1
     def observe_pins(self, host: ManagedHost, desired: Any) -> Any:
         """The preferences as they are and as apt's names for the repositories make them."""
         closed = any(index.exclusive for index in desired.indices)
-        lines = aptplan.targets(host, aptsources.TARGET_FORMAT) if closed else []
+        lines = targets(host, aptsources.TARGET_FORMAT) if closed else []
         repositories = aptsources.exclusive(lines, desired.indices)
         entry = host.entry(PREFERENCES)
         # Anything but a file there is refused.
@@ -113,7 +137,7 @@ release=$1
         names = recorded_names(text_before, desired.deny, packages)
         text = preferences(desired.pins, desired.deny, names, repositories)
         if text != text_before:
-            names = names_to_deny(desired.deny, packages, aptplan.ask(host, ["pkgnames"]).split())
+            names = names_to_deny(desired.deny, packages, ask(host, ["pkgnames"]).split())
             text = preferences(desired.pins, desired.deny, names, repositories)
         return {
             "file": File.of(PREFERENCES, text),
@@ -136,7 +160,7 @@ release=$1
     def refresh_pins(self, host: ManagedHost) -> bool:
         """Pin names that the repositories have had since the file was written; whether there were any."""
         before = host.text(PREFERENCES)
-        text = refresh(before, aptplan.ask(host, ["pkgnames"]).split() if before else ())
+        text = refresh(before, ask(host, ["pkgnames"]).split() if before else ())
         if text != before:
             host.write_unrecorded(File.of(PREFERENCES, text))
         return text != before
@@ -144,7 +168,7 @@ release=$1
     def verify_pins(self, host: ManagedHost, desired: Any) -> None:
         if not desired.pins:
             return
-        shown = aptplan.ask(host, ["policy", "--", *(pin.package for pin in desired.pins)])
+        shown = ask(host, ["policy", "--", *(pin.package for pin in desired.pins)])
         candidates = set(_CANDIDATE.findall(shown))
         moved = [pin for pin in desired.pins if (pin.package, pin.version) not in candidates]
         if moved:
@@ -170,12 +194,12 @@ release=$1
         words = _transaction(install, remove)
         try:
             try:
-                return aptplan.simulate(host, words)
+                return simulate(host, words)
             except CannotTellError:
                 # Of holds, apt says only that some package is held: without them, it says which would have to move.
                 if not any(package.is_held for package in self.installed(host).values()):
                     raise
-                return aptplan.simulate(host, ["--ignore-hold", *words])
+                return simulate(host, ["--ignore-hold", *words])
         except CannotTellError:
             if host.check and not self.unfinished(host):
                 raise
@@ -196,7 +220,7 @@ release=$1
         """The packages that go with them; gdsdeploy releases its holds first, so they don't count."""
         argv = ["apt-get", "--assume-yes", *LOOK, *_purge(names, with_held=True)]
         try:
-            return [name for name, _ in aptplan.REMOVED.findall(host.query(argv, env=ENVIRONMENT))]
+            return [name for name, _ in REMOVED.findall(host.query(argv, env=ENVIRONMENT))]
         except CannotTellError:
             return None
 
@@ -212,7 +236,7 @@ release=$1
         run(host, ["apt-mark", "auto", *names], REFRESH_SECONDS, ENVIRONMENT)
 
     def simulate_return(self, host: ManagedHost, install: Sequence[Package], purged: Sequence[str]) -> List[Change]:
-        return aptplan.simulate_return(host, install, _transaction(install, purged))
+        return simulate_return(host, install, _transaction(install, purged))
 
     def bring_back(self, host: ManagedHost, install: Sequence[Package]) -> None:
         self.install(host, install, [])
@@ -272,7 +296,7 @@ release=$1
             with contextlib.suppress(ApplyError):
                 run(host, _CONFIGURE, TRANSACTION_SECONDS, ENVIRONMENT)
         words = ["--reinstall", *_INSTALL, *names]
-        removed = aptplan.REMOVED.findall(host.look(["apt-get", "--assume-yes", *LOOK, *words], 120.0).stdout)
+        removed = REMOVED.findall(host.look(["apt-get", "--assume-yes", *LOOK, *words], 120.0).stdout)
         if removed:
             message = f"{', '.join(names)}: half-installed; to install them again, apt would remove"
             message += f" {', '.join(name for name, _ in removed)}"
@@ -297,8 +321,8 @@ release=$1
     def half_installed(self, host: ManagedHost) -> List[Refusal]:
         """Those that only a new installation repairs, and that no repository offers in the version that they have."""
         lost = [package for package in self.list_packages(host) if _is_lost(package.state)]
-        offered = aptplan.offered(host, [Package(each.name, each.version) for each in lost if each.version])
-        names = [each.name for each in lost if f"{each.name}={each.version}" not in offered]
+        known = offered(host, [Package(each.name, each.version) for each in lost if each.version])
+        names = [each.name for each in lost if f"{each.name}={each.version}" not in known]
         if not names:
             return []
         message = (
@@ -354,7 +378,7 @@ def _offered_files(host: ManagedHost, pins: Sequence[Pin]) -> Dict[Any, Set[str]
     """(package, version) → sha256 of the files on offer; empty where only dpkg knows the version."""
     if not pins:
         return {}
-    shown = aptplan.show(host, list(map(str, pins)))
+    shown = show(host, list(map(str, pins)))
     offered: Dict[Any, Set[str]] = {}
     for record in shown.split("\n\n"):
         fields = dict(_RECORD.findall(record))
@@ -366,3 +390,109 @@ def _offered_files(host: ManagedHost, pins: Sequence[Pin]) -> Dict[Any, Set[str]
 
 def _is_lost(state: str) -> bool:
     return state[1:2] == "H" or state[2:3] == "R"
+
+
+def simulate(host: ManagedHost, words: Sequence[str]) -> List[Change]:
+    """What apt says it would change.  Raises CannotTellError."""
+    return moves(host, host.query(["apt-get", "--assume-yes", *LOOK, *words], env=ENVIRONMENT))
+
+
+def moves(host: ManagedHost, shown: str) -> List[Change]:
+    """The changes in the output of a simulation, removals first and with their reasons.  Raises CannotTellError."""
+    changes = []
+    for name, before, after in _INST.findall(shown):
+        if before != after:
+            newer = not before or compat.version_order(before) < compat.version_order(after)
+            kind = ("upgrade" if newer else "downgrade") if before else "install"
+            changes.append(Change(kind, name, before, after))
+    going: Dict[str, str] = dict(REMOVED.findall(shown))
+    reasons = _reasons(host, going, changes) if going else {}
+    removals = [replace(Change("remove", name, going[name]), **reasons.get(name, {})) for name in going]
+    return [*removals, *changes]
+
+
+def _reasons(host: ManagedHost, going: Mapping[str, str], coming: Sequence[Change]) -> Dict[str, Dict[str, Any]]:
+    """Name → why it leaves, and the package by which, as fields of a change."""
+    names = [f"{change.subject}={change.after}" for change in coming]
+    shown = show(host, names) if names else ""
+    records = [dict(_FIELD.findall(record)) for record in shown.split("\n\n")]
+    listed = host.query(["dpkg-query", "--show", "--showformat", _RELATIONS, "--", *going])
+    own, moving = _native(host), {name.partition(":")[0] for name in [*going, *(change.subject for change in coming)]}
+    return {
+        database.full_name(name, architecture, own): {"reason": reason, "by": by}
+        for name, architecture, provides, depends in (line.split("\t") for line in listed.splitlines())
+        for reason, by in [_reason({name, *_names(provides)}, _names(depends), records, moving)]
+    }
+
+
+def _native(host: ManagedHost) -> str:
+    return database.native(list_packages(host, database.DPKG))
+
+
+def _reason(own: Set[str], needs: Set[str], records: Sequence[Mapping[str, str]], moving: Set[str]) -> Tuple[str, str]:
+    """One that comes replaces it: by Replaces, or by a name that both provide; or excludes it; or it needs another."""
+    for reason, fields in ((REPLACED, ("Replaces", "Provides")), (CONFLICTS, ("Conflicts", "Breaks"))):
+        for record in records:
+            if own & {name for field in fields for name in _names(record.get(field, ""))}:
+                return reason, record["Package"]
+    return next(((NEEDS, name) for name in sorted(needs & moving - own)), ("", ""))
+
+
+def _names(field: str) -> Set[str]:
+    return set(_RELATION.findall(field))
+
+
+def simulate_return(host: ManagedHost, install: Sequence[Package], words: Sequence[str]) -> List[Change]:
+    """What bringing these back would change.
+
+    words: the transaction.  Raises NotOfferedError and CannotTellError, with what apt says.
+    """
+    on_offer = offered(host, install)
+    missing = [package.package for package in install if str(package) not in on_offer]
+    if missing:
+        raise NotOfferedError(missing)
+    output = host.look(["apt-get", "--assume-yes", *LOOK, *words], _SECONDS)
+    if output.status != 0 or output.truncated:
+        raise CannotTellError(_problem(output), kind="refused")
+    return moves(host, output.stdout)
+
+
+def offered(host: ManagedHost, packages: Sequence[Package]) -> Set[str]:
+    """Those of ``packages``, as NAME=VERSION, that a repository offers; raises CannotTellError."""
+    if not packages:
+        return set()
+    shown = show(host, list(map(str, packages)))
+    # What dpkg alone knows, of a package that left its configuration, has no checksum.
+    records = (dict(_FIELD.findall(record)) for record in shown.split("\n\n"))
+    found, own = [one for one in records if "SHA256" in one and "Package" in one], _native(host)
+    names = [database.full_name(one["Package"], one.get("Architecture", ""), own) for one in found]
+    return {f"{name}={one.get('Version')}" for name, one in zip(names, found)}
+
+
+def show(host: ManagedHost, names: Sequence[str]) -> str:
+    """The records of those ``names`` that apt knows; its status is 100 where it doesn't know all.  As for ask()."""
+    return ask(host, ["show", "--", *names], (0, 100))
+
+
+def ask(host: ManagedHost, words: Sequence[str], statuses: Sequence[int] = (0,)) -> str:
+    """What apt-cache prints.  Raises CannotTellError.
+
+    apt 2.6.1 that meets a cache of before an update may say "Cache is out of sync", and makes another one: so
+    it did in 4 of 308 runs that followed a killed one.
+    """
+    return host.query(["apt-cache", *words], statuses, again=True, inputs=_inputs(host))
+
+
+def targets(host: ManagedHost, form: str) -> List[str]:
+    """A line of this form for each list of packages that apt has.  Raises CannotTellError."""
+    argv = ["apt-get", "indextargets", "--format", form, "Created-By: Packages"]
+    return host.query(argv, inputs=_inputs(host)).splitlines()
+
+
+def _inputs(host: ManagedHost) -> Any:
+    return host.once("apt's inputs", lambda: apt_inputs(Recorder(root=host.root)))
+
+
+def _problem(output: Output) -> str:
+    unmet = [f"{name}: {' '.join(text.split())}" for name, text in _UNMET.findall(output.stdout)]
+    return "; ".join(unmet or _ERROR.findall(output.stderr)[-2:]) or output.failure()

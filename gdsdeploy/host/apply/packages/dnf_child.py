@@ -1,4 +1,4 @@
-"""The program that asks dnf; offers.py starts it with dnf's own Python and never imports it.
+"""The program that asks dnf; dnf.py starts it with dnf's own Python and never imports it.
 
 It has one argument: a JSON object with ``names`` or with ``install``.  Its output is a JSON object.
 

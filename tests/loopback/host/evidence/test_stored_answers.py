@@ -11,7 +11,7 @@ import pytest
 
 from gdsdeploy.host import process
 from gdsdeploy.host.apply.host import ManagedHost
-from gdsdeploy.host.apply.packages import aptplan
+from gdsdeploy.host.apply.packages import apt
 from gdsdeploy.host.evidence import EvidenceRequest
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.io import cache
@@ -141,7 +141,7 @@ def test_what_provision_asks_apt_follows_every_change(
     def ask() -> tuple[str, str, list[str]]:
         host = ManagedHost(check=True, root=str(tmp_path / "root"))
         words = (["policy", "nvidia-driver"], ["show", "--", "nvidia-driver"])
-        return (*(aptplan.ask(host, each, (0, 100)) for each in words), aptplan.targets(host, form))
+        return (*(apt.ask(host, each, (0, 100)) for each in words), apt.targets(host, form))
 
     before = stored(ask, runs)
     APT_CHANGES[name](machine)

@@ -10,7 +10,7 @@ import pytest
 
 from gdsdeploy.host import process
 from gdsdeploy.host.apply.host import ManagedHost
-from gdsdeploy.host.apply.packages import offers
+from gdsdeploy.host.apply.packages import dnf
 from gdsdeploy.host.errors import ApplyError
 from gdsdeploy.host.process import Output
 
@@ -24,7 +24,7 @@ ANSWER = {
 }
 
 
-def ask(monkeypatch: pytest.MonkeyPatch, root: Path, answer: Output) -> tuple[offers.Offer, list[list[str]]]:
+def ask(monkeypatch: pytest.MonkeyPatch, root: Path, answer: Output) -> tuple[dnf.Offer, list[list[str]]]:
     started: list[list[str]] = []
 
     def run(argv: list[str], *_: object, **__: object) -> Output:
@@ -32,7 +32,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, root: Path, answer: Output) -> tuple[of
         return Output(0, "", "") if argv[0] == "dnf" else answer
 
     monkeypatch.setattr(process, "run", run)
-    return offers.ask(ManagedHost(root=str(root)), ["driver"], ["--refresh"]), started
+    return dnf.ask(ManagedHost(root=str(root)), ["driver"], ["--refresh"]), started
 
 
 def test_the_python_of_dnf_is_asked_after_the_lists_were_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_the_python_of_dnf_is_asked_after_the_lists_were_read(monkeypatch: pytes
     assert json.loads(started[1][-1]) == {"names": ["driver"]}
     # A file for another machine is on offer, and can't be the locked one.
     assert offer.digests == {"driver=3:2-1": {"a" * 64, "b" * 64}, "other=0:1-1": set()}
-    assert offer.hidden == {"kernel=0:5-1": offers.EXCLUDED, "driver=3:3-1": offers.STREAM}
+    assert offer.hidden == {"kernel=0:5-1": dnf.EXCLUDED, "driver=3:3-1": dnf.STREAM}
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import pytest
 from gdsdeploy.host import process
 from gdsdeploy.host.apply import engine
 from gdsdeploy.host.apply.host import ManagedHost
-from gdsdeploy.host.apply.packages import managers, offers
-from gdsdeploy.host.apply.packages.dnf import LOCKS, Dnf, merge_locks
+from gdsdeploy.host.apply.packages import managers
+from gdsdeploy.host.apply.packages.dnf import CONFLICT, LOCKS, METADATA, MISSING, Dnf, merge_locks
 from gdsdeploy.host.errors import ApplyError
 from gdsdeploy.host.process import Output
 from tests.unit.host.apply.apt_host import packages
@@ -123,7 +123,7 @@ def test_problems_of_both_programs_have_the_same_names() -> None:
     from gdsdeploy.host.apply.packages import dnf_child
 
     kinds = (dnf_child.MISSING, dnf_child.CONFLICT, dnf_child.METADATA)
-    assert kinds == (offers.MISSING, offers.CONFLICT, offers.METADATA)
+    assert kinds == (MISSING, CONFLICT, METADATA)
 
 
 OTHERS = b"# of ours, f\xfcr Test\ntzdata-0:2024a-1.el9.*\n"
