@@ -29,8 +29,7 @@ from gdsdeploy.lock.resolve_fleet import read_repositories
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.preflight.record import NVIDIA_FS, Answer, is_build
-from gdsdeploy.preflight.table import Cell, preflight
-from gdsdeploy.preflight.trial import StackChoices
+from gdsdeploy.preflight.trial import Cell, StackChoices, preflight
 from gdsdeploy.repo.fetch import Fetcher
 
 #: Which suites are one archive, as a host of that release would have them.

@@ -17,8 +17,7 @@ from gdsdeploy.host.io.wording import aligned, joined
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.preflight.record import Answer, PreflightRecord
-from gdsdeploy.preflight.table import Cell, preflight
-from gdsdeploy.preflight.trial import StackChoices
+from gdsdeploy.preflight.trial import Cell, StackChoices, preflight
 from gdsdeploy.repo import credentials
 from gdsdeploy.repo.fetch import Fetcher
 

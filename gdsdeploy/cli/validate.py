@@ -169,7 +169,7 @@ def _failure(report: Report) -> str:
     from gdsdeploy.report import model
     from gdsdeploy.validate import fleet_validation
 
-    return model.sentence(report).partition(";")[0] if fleet_validation.outcome(report) is not None else ""
+    return model.outcome(report) if fleet_validation.outcome(report) is not None else ""
 
 
 def _show(report: Report, *, as_json: bool, verbose: bool) -> None:

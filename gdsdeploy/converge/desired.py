@@ -2,7 +2,7 @@
 
 A resource has two places: its module in ``gdsdeploy/host/apply/``, which hosts run and which knows no fleet, and its
 row here.  They stand in the order in which the playbook's roles apply them.  Pure, but for the files of the
-controller that a machine's :class:`~gdsdeploy.converge.files.Files` reads.
+controller that a machine's :class:`~gdsdeploy.converge.machine.Files` reads.
 """
 
 from __future__ import annotations
@@ -15,8 +15,16 @@ from typing import Any, Final
 
 from gdsdeploy.converge import boot
 from gdsdeploy.converge.expectation import expectation as expectation_of
-from gdsdeploy.converge.files import encoded
-from gdsdeploy.converge.machine import PEERMEM, PEERMEM_UNIT, Machine, addresses, exactly, packaged_files, superseded
+from gdsdeploy.converge.machine import (
+    PEERMEM,
+    PEERMEM_UNIT,
+    Machine,
+    addresses,
+    encoded,
+    exactly,
+    packaged_files,
+    superseded,
+)
 from gdsdeploy.cufile.render import log_dir
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.host.apply import (

@@ -21,9 +21,8 @@ from gdsdeploy.builds.assign import BuildFacts, RunArchives, Supply, archive_of
 from gdsdeploy.converge import desired
 from gdsdeploy.converge.diff import BUILD, KEEP, PACKAGED, RECEIVE, HostPlan, Variants, plan, variants
 from gdsdeploy.converge.expectation import expectation
-from gdsdeploy.converge.files import Files
 from gdsdeploy.converge.image import Image
-from gdsdeploy.converge.machine import Machine, RunFiles
+from gdsdeploy.converge.machine import Files, Machine, RunFiles
 from gdsdeploy.cufile.render import FitTarget
 from gdsdeploy.errors import GdsError, HostUnfit, translated
 from gdsdeploy.host.apply.model import INSTALLS

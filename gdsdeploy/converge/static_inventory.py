@@ -22,9 +22,8 @@ from gdsdeploy import atomic, paths, resources
 from gdsdeploy.builds import assign
 from gdsdeploy.builds.assign import FindBuild, Supply, by_intent
 from gdsdeploy.converge.desired import variables
-from gdsdeploy.converge.files import Files
 from gdsdeploy.converge.inventory import BUILDERS, CHECKED, FOLDER, HOSTS, dump
-from gdsdeploy.converge.machine import Machine
+from gdsdeploy.converge.machine import Files, Machine
 from gdsdeploy.converge.plan_fleet import sha256, write_run_files
 from gdsdeploy.cufile.render import FitTarget
 from gdsdeploy.errors import FleetInvalid, NotProvisioned

@@ -16,8 +16,7 @@ from gdsdeploy.lock.resolve_fleet import Resolved
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.preflight.record import NVIDIA_FS, Answer, PreflightRecord, path_of
-from gdsdeploy.preflight.table import Cell, preflight
-from gdsdeploy.preflight.trial import StackChoices
+from gdsdeploy.preflight.trial import Cell, StackChoices, preflight
 from gdsdeploy.repo.fetch import Fetcher
 
 

@@ -1,8 +1,8 @@
-"""Try one stack in a throwaway root: the host program builds the modules there and audits them against the kernel.
+"""Try stacks in throwaway roots: the host program builds the modules there and audits them against the kernel.
 
-What is tried is the lock's, or others of its repositories.  The root has unpacked packages; no package's script runs,
-and user namespaces replace root.  Each set of packages is one read-only layer in the cache, named by its digest, so
-another kernel costs one more layer.
+What is tried is the lock's, or others of its repositories; an earlier run's record replaces a trial.  The root has
+unpacked packages; no package's script runs, and user namespaces replace root.  Each set of packages is one read-only
+layer in the cache, named by its digest, so another kernel costs one more layer.
 """
 
 from __future__ import annotations
@@ -31,20 +31,22 @@ from gdsdeploy import __version__, console, paths, run
 from gdsdeploy.board import build_progress
 from gdsdeploy.errors import GdsError, LockStale, NoSolution
 from gdsdeploy.files import folders
+from gdsdeploy.fleetfile.rules import rules_of
 from gdsdeploy.host.errors import StubError, UnbuildableError
 from gdsdeploy.host.kmod.module import in_kernel
 from gdsdeploy.host.model.compat import Rule, Verdict, judge, parse_versions
-from gdsdeploy.lock import compat
+from gdsdeploy.lock import compat, repo_settings
 from gdsdeploy.lock.resolve import options, resolve
 from gdsdeploy.lock.resolve.dependencies import package_of
 from gdsdeploy.lock.resolve.options import Option, Options
 from gdsdeploy.lock.resolve.target import base
-from gdsdeploy.lock.sources import Sources, fetch as fetch_locked
+from gdsdeploy.lock.resolve_fleet import read_repositories
+from gdsdeploy.lock.sources import PackageReader, Sources, fetch as fetch_locked
 from gdsdeploy.mirror.fill import closure
-from gdsdeploy.model.fleet import Profile
-from gdsdeploy.model.lock import Index, Package, Target
-from gdsdeploy.platform import StackPlatform
-from gdsdeploy.preflight.record import PACKAGES, PEERMEM, Answer, ModuleResult, PreflightRecord
+from gdsdeploy.model.fleet import Fleet, Profile
+from gdsdeploy.model.lock import Index, Lock, Package, Target
+from gdsdeploy.platform import StackPlatform, stack_platform_for
+from gdsdeploy.preflight.record import PACKAGES, PEERMEM, Answer, ModuleResult, PreflightRecord, find, keep
 from gdsdeploy.repo.fetch import Fetcher, MissingFile
 from gdsdeploy.repo.packages import Candidate, Kind, Universe
 from gdsdeploy.zipapp import hostapp
@@ -565,3 +567,77 @@ def _keep_logs(throwaway: Root, candidate: StackCandidate) -> tuple[str, ...]:
     stem = re.sub(r"[^A-Za-z0-9.+~-]+", "-", f"{candidate.kernel}-{candidate.driver_package}")
     logs = sorted((throwaway.build / "modules").glob("*.log"))
     return tuple(str(shutil.copyfile(path, folder / f"{stem}-{path.name}")) for path in logs)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One stack of the table and its record; None: its packages cannot be installed together."""
+
+    candidate: StackCandidate
+    record: PreflightRecord | None
+    #: whether the record is an earlier run's
+    is_earlier: bool
+
+
+def preflight(
+    fleet: Fleet,
+    lock: Lock | None,
+    profiles: Sequence[str],
+    choices: StackChoices,
+    *,
+    again: bool,
+    fetcher: Fetcher,
+    now: datetime | None = None,
+) -> list[Cell]:
+    """Try every stack in ``choices`` for every profile.
+
+    again: ignore the records of earlier runs.  now: as for read_repositories.
+    Raises NoSolution for versions that the repositories don't have, MissingProgram, GdsError for a profile that
+    this machine can't try, and what reading repositories raises.
+    """
+    cells: list[Cell] = []
+    rules = rules_of(fleet)
+    for name in profiles:
+        profile = fleet.profiles[name]
+        if options.is_packaged(profile):
+            raise GdsError(
+                f"profile {name} takes its modules from packages: there is nothing to build",
+                hint="`gdsdeploy lock` has read kernel, versions, flavour and signer in the packages. Hosts audit"
+                " symbol versions and signatures before they boot the kernel; only that boot proves that they load",
+            )
+        platform = stack_platform_for(profile.os)
+        require(platform.kind)
+        repositories = repo_settings.repositories(fleet, name, platform)
+        with console.step(f"Reading {', '.join(map(str, repositories))}"):
+            universe, indices = read_repositories(fetcher, repositories, platform.architecture(profile.arch), now=now)
+        locked = lock.targets.get(name) if lock else None
+        sources = PackageReader(fetcher, indices, console.step).source_tree
+        cells += (
+            _cell(candidate, platform, universe, again=again, fetcher=fetcher)
+            for candidate in candidates(name, profile, platform, universe, indices, sources, locked, choices, rules)
+        )
+    return cells
+
+
+def _cell(
+    candidate: StackCandidate,
+    platform: StackPlatform,
+    universe: Universe,
+    *,
+    again: bool,
+    fetcher: Fetcher,
+) -> Cell:
+    target = candidate.target
+    if target is None:
+        return Cell(candidate, None, is_earlier=False)
+    require_machine(target)
+    earlier = None if again else find(target)
+    if earlier is not None:
+        return Cell(candidate, earlier, is_earlier=True)
+    below = layers(target, platform, universe, fetcher)
+    with console.step(f"Trying {candidate.label}") as step:
+        new = trial(candidate, below, step)
+        step.failure = "" if new.ok else "failed" if new.failed else "undecided"
+    if new.builds is not Answer.UNKNOWN:
+        keep(new)
+    return Cell(candidate, new, is_earlier=False)

@@ -319,12 +319,16 @@ def trouble_from(error: GdsError) -> Trouble:
     return Trouble(type(error).__name__, error.message, error.hint or "", error.exit_code)
 
 
+def outcome(report: Report) -> str:
+    """How many hosts have which verdict: ``2 of 3 hosts pass, 1 FAIL``."""
+    others = [f"{report.count(v)} {WORDS[v]}" for v in ORDER if v != PASS and report.count(v)]
+    return ", ".join([f"{report.count(PASS)} of {len(report.hosts)} hosts pass", *others])
+
+
 def sentence(report: Report) -> str:
     """The outcome in one line: ``2 of 3 hosts pass, 1 FAIL; 42 checked, 90 not applicable``."""
-    others = [f"{report.count(v)} {WORDS[v]}" for v in ORDER if v != PASS and report.count(v)]
-    hosts = ", ".join([f"{report.count(PASS)} of {len(report.hosts)} hosts pass", *others])
     findings = [finding for host in report.hosts for finding in host.findings]
-    return f"{hosts}; {examined(findings)}" if findings else hosts
+    return f"{outcome(report)}; {examined(findings)}" if findings else outcome(report)
 
 
 @dataclass(frozen=True)

@@ -517,6 +517,8 @@ class _OnRecord(paramiko.MissingHostKeyPolicy):
     def transport(self, sock: Any, **options: Any) -> paramiko.Transport:
         """A transport that asks the server for a key of a type that is on record."""
         connection = paramiko.Transport(self._meter.around(sock), **options)  # type: ignore[arg-type]
+        # It looks at least so often whether it was closed; ten looks a second would cost more than many answers do.
+        sock.settimeout(1.0)
         security = connection.get_security_options()
         types = {key.type for key in self._known if not key.marker}
         types |= {"rsa-sha2-512", "rsa-sha2-256"} if "ssh-rsa" in types else set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from gdsdeploy.ssh.transport import ask, ask_all
 
 def facts_of_this_machine(mount: str) -> HostFacts:
     """Collect the evidence here, also about ``mount`` unless it's empty."""
-    return facts_from(evidence.collect(replace(evidence.NOTHING, mounts=(mount,) if mount else (), fresh=True)))
+    return facts_from(evidence.collect(evidence.NOTHING._replace(mounts=(mount,) if mount else (), fresh=True)))
 
 
 def facts_of_host(

@@ -71,11 +71,11 @@ def packed(files: tuple[tuple[str, bytes], ...]) -> bytes:
     with zipfile.ZipFile(stream, "a", zipfile.ZIP_DEFLATED) as archive:
         for name, data in files:
             entry = zipfile.ZipInfo(name, DATE)
-            entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = 0o644 << 16
             # The system that packs is recorded otherwise.
             entry.create_system = 3
-            archive.writestr(entry, data)
+            # Level 4 takes two thirds of the time of zlib's default, for 3 % more bytes.
+            archive.writestr(entry, data, zipfile.ZIP_DEFLATED, 4)
     return stream.getvalue()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gdsdeploy.converge.files import Files
+from gdsdeploy.converge.machine import Files
 from gdsdeploy.errors import ControllerUnfit, FleetInvalid, HostUnreachable
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.gdscheck import reader

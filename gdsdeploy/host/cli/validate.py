@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Dict, Optional
 
 from .. import trail
@@ -77,7 +76,7 @@ def _evidence(arguments: argparse.Namespace) -> int:
     if arguments.mount is None:
         request = _request(expectation, arguments.load, arguments.fresh)
         more = {name: getattr(arguments, name) for name in ("sources", "trail", "nvlink")}
-        _print(collect(replace(request, **more)))
+        _print(collect(request._replace(**more)))
     elif arguments.load:
         raise UsageError("--load reads from the mounts of the expectation; it does not go with --mount")
     else:
@@ -158,15 +157,16 @@ def read_evidence(path: str) -> Dict[str, Any]:
 def _request(expectation: Optional[Expectation], load: bool, fresh: bool) -> EvidenceRequest:
     from ..evidence import NOTHING, request_for
 
-    return replace(request_for(expectation, load) if expectation else NOTHING, fresh=fresh)
+    scope = request_for(expectation, load) if expectation else NOTHING
+    return scope._replace(fresh=fresh)
 
 
 def collect_evidence(mount: Optional[str], expectation: Optional[Expectation]) -> Any:
     """The evidence of this host, with that about ``mount``, collected now; no scratch file is made for it."""
     from ..evidence import collect
 
-    scope = replace(_request(expectation, load=False, fresh=True), scratch=())
-    return collect(replace(scope, mounts=(*scope.mounts, mount)) if mount else scope)
+    scope = _request(expectation, load=False, fresh=True)._replace(scratch=())
+    return collect(scope._replace(mounts=(*scope.mounts, mount)) if mount else scope)
 
 
 def read_expectation(path: Optional[str] = None, needed: bool = False) -> Optional[Expectation]:

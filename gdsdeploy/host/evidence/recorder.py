@@ -15,8 +15,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import IO, Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import IO, Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from .. import process
 from ..errors import HostError
@@ -27,8 +26,7 @@ from ..odirect.scratch import LONGEST, SECONDS
 from ..paths import CUFILE, MOUNTINFO
 
 
-@dataclass(frozen=True)
-class EvidenceRequest:
+class EvidenceRequest(NamedTuple):
     """What is collected in addition to the rest: ``mounts`` are mount points, or paths on them."""
 
     packages: Tuple[str, ...] = ()

@@ -216,7 +216,7 @@ def _verdict(expectation: Expectation, settings: Settings) -> Dict[str, Any]:
     from .. import checks, facts
     from ..evidence import collect, request_for
 
-    request = replace(request_for(expectation), fresh=True)
+    request = request_for(expectation)._replace(fresh=True)
     host_facts = facts.facts_from(collect(request, total=settings.seconds))
     findings = apply(checks.run(host_facts, expectation), settings.waivers, today())
     document = checks.document(expectation, host_facts, findings)

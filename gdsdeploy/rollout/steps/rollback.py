@@ -11,8 +11,7 @@ from gdsdeploy import paths
 from gdsdeploy.builds import assign
 from gdsdeploy.builds.assign import RunArchives, Supply
 from gdsdeploy.converge import desired, diff
-from gdsdeploy.converge.files import Files
-from gdsdeploy.converge.machine import Machine, packages_for, superseded
+from gdsdeploy.converge.machine import Files, Machine, packages_for, superseded
 from gdsdeploy.converge.plan_fleet import facts_to_fit, names_to_fit, write_run_files
 from gdsdeploy.cufile.render import FitTarget
 from gdsdeploy.errors import GdsError, HostUnfit, RollbackFailed, RolloutRefused, translated

@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import paramiko
 import pytest
 
 from gdsdeploy.errors import ControllerUnfit, GdsError, HostKeyMismatch, HostUnfit, HostUnreachable
@@ -92,20 +91,6 @@ def test_a_large_program_and_a_large_answer(sshd: Start) -> None:
     assert len(answer.document["stdin"]) == 5_000_000
 
 
-@pytest.fixture
-def sent_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of what hosts get on standard input."""
-    sizes: list[int] = []
-    send = paramiko.Channel.send
-
-    def count(channel: paramiko.Channel, data: bytes) -> int:
-        sizes.append(send(channel, data))
-        return sizes[-1]
-
-    monkeypatch.setattr(paramiko.Channel, "send", count)
-    return sizes
-
-
 @pytest.mark.parametrize(
     ("change", "is_sent"),
     [
@@ -119,41 +104,44 @@ def sent_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 )
 @pytest.mark.parametrize("user", ["root", SUDOER])
 def test_a_host_gets_the_program_only_if_it_has_none(
-    sshd: Start, sent_bytes: list[int], user: str, change: str, is_sent: bool
+    sshd: Start, monkeypatch: pytest.MonkeyPatch, user: str, change: str, is_sent: bool
 ) -> None:
     """Nor one that others could have changed."""
-    server, program = sshd(), zipapp(ECHO + f"#{os.urandom(100_000).hex()}\n")
+    # No other test's, of which the same folder would be.
+    program = zipapp(f"{ECHO}# {os.urandom(16).hex()}")
+    server, framed, parts = sshd(), hostapp.framed, list[bytes]()
+    monkeypatch.setattr(hostapp, "framed", lambda part: parts.append(part) or framed(part))
     place = f"{bootstrap.FOLDER}/{bootstrap.name_of(program)}"
     try:
         for expected, after in ((True, change), (is_sent, "true")):
             (answer,) = transport.fan_out([server.endpoint(user=user)], program, ["a"], timeout=600, stdin=b"text")
             assert answer.error is None
             assert answer.document is not None
-            assert [answer.document[key] for key in ("argv", "stdin", "part")] == [
-                ["a"], "text", "imported from the archive"
-            ]  # fmt: skip
-            assert (sum(sent_bytes) > 200_000) == expected
-            sent_bytes.clear()
+            assert (answer.document["argv"], answer.document["stdin"]) == (["a"], "text")
+            assert (program in parts) == expected
+            parts.clear()
             server.run(after.format(place))
     finally:
         server.run(f"rm -rf {place} {place}.moved")
 
 
+#: Asks for the program twice at once, and again once it has it.
+GREEDY = """
+f = open(0, "rb", closefd=False)
+exec(f.read({size}))
+size_in(f)
+mark = [part(f) for _ in range(6)][0]
+os.write(1, request_of(mark) * 2)
+program = part(f)
+os.write(1, request_of(mark))
+os.write(1, mark + json.dumps({{"sizes": [len(program), len(f.read())]}}).encode())
+"""
+
+
 def test_a_host_gets_the_program_once_however_often_it_asks(sshd: Start, tmp_path: Path) -> None:
-    script = tmp_path / "greedy.py"
-    script.write_text(
-        "import json, os, sys\nf = open(0, 'rb', closefd=False)\nscope = {}\n"
-        f"exec(f.read({len(hostapp._bootstrap())}), scope)\n"
-        "scope['size_in'](f)\nparts = [scope['part'](f) for _ in range(6)]\n"
-        "os.write(1, scope['request_of'](parts[0]) * 2)\nprogram = scope['part'](f)\n"
-        "os.write(1, scope['request_of'](parts[0]))\nrest = f.read()\n"
-        "os.write(1, parts[0] + json.dumps({'program': len(program), 'rest': len(rest)}).encode())\n"
-    )
-    path = bin_with(tmp_path, python3=f"#!/bin/sh\nexec {sys.executable} {script}\n")
-    for place in (tmp_path, script):
-        place.chmod(0o755)
-    (answer,) = ask(sshd(f"SetEnv PATH={path}").endpoint())
-    assert answer.document == {"program": len(zipapp(ECHO)), "rest": 0}
+    script = f"#!{sys.executable} -I{GREEDY.format(size=len(hostapp._bootstrap()))}"
+    (answer,) = ask(sshd(f"SetEnv PATH={bin_with(tmp_path, python3=script)}").endpoint())
+    assert answer.document == {"sizes": [len(zipapp(ECHO)), 0]}
 
 
 def test_what_a_login_script_prints_does_not_matter(sshd: Start) -> None:

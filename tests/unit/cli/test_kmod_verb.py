@@ -16,8 +16,7 @@ from gdsdeploy.builds.cache import BuilderKeys, fingerprint
 from gdsdeploy.cli import kmod_preflight
 from gdsdeploy.host.model.compat import REFUSED, Verdict
 from gdsdeploy.preflight.record import Answer, ModuleResult
-from gdsdeploy.preflight.table import Cell
-from gdsdeploy.preflight.trial import StackCandidate
+from gdsdeploy.preflight.trial import Cell, StackCandidate
 from tests import commandline
 from tests.loopback.builds.test_cache import EVIL, ORIGIN
 from tests.unit.host.kmod.kmod_root import RELEASE, Root

@@ -18,10 +18,9 @@ import pytest
 from gdsdeploy.builds.assign import by_intent
 from gdsdeploy.converge import desired, image, plan_fleet
 from gdsdeploy.converge.diff import HostPlan
-from gdsdeploy.converge.files import Files
 from gdsdeploy.converge.image import Image
 from gdsdeploy.converge.inventory import inventory
-from gdsdeploy.converge.machine import Machine, RunFiles
+from gdsdeploy.converge.machine import Files, Machine, RunFiles
 from gdsdeploy.errors import FleetInvalid, HostUnfit, HostUnreachable
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply import engine

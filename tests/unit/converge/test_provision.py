@@ -26,8 +26,7 @@ from gdsdeploy.lock import lockfile
 from gdsdeploy.lock.lockfile import Difference
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock, Target
-from gdsdeploy.preflight.table import preflight
-from gdsdeploy.preflight.trial import StackChoices
+from gdsdeploy.preflight.trial import StackChoices, preflight
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.rollout.preconditions import Trial
 from gdsdeploy.ssh import transport

@@ -21,8 +21,7 @@ from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import Lock, Target
 from gdsdeploy.preflight import prove, record, trial
 from gdsdeploy.preflight.record import Answer, ModuleResult
-from gdsdeploy.preflight.table import Cell, _cell
-from gdsdeploy.preflight.trial import StackCandidate, StackChoices, candidates
+from gdsdeploy.preflight.trial import Cell, StackCandidate, StackChoices, _cell, candidates
 from gdsdeploy.repo.fetch import Fetcher
 from tests.repos.dkmspackages import sources
 from tests.repos.stack import TRIXIE, Stanza, gds, kernel, package, without

@@ -46,10 +46,8 @@ def test_the_drivers_name_in_dkms_replaces_the_packages(tmp_path: Path) -> None:
 def test_ubuntus_data_centre_driver_is_the_one_that_nvidia_fs_waits_for(tmp_path: Path) -> None:
     """NVIDIA's own dkms.conf says nvidia, and DKMS from 3.1.4 on refuses to build without a package of that name."""
     recipe = recipes.nvidia_fs(replace(DESIRED, driver_dkms_name="nvidia-srv", driver_tree="/usr/src/nvidia-srv-1"))
-    (tmp_path / "conf").write_text('BUILD_DEPENDS[0]="nvidia"\n' + recipe)
-    script = f'set -eu; kernelver=r; . {tmp_path}/conf; printf \'%s\\n\' "${{BUILD_DEPENDS[@]}}" "${{MAKE[0]}}"'
-    done = subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True)
-    dependency, make = done.stdout.splitlines()
+    stock = 'BUILD_DEPENDS[0]="nvidia"\n' + recipe
+    dependency, make = read_recipe(tmp_path, '"${BUILD_DEPENDS[@]}"', '"${MAKE[0]}"', recipe="nothing", stock=stock)
     assert dependency == "nvidia-srv"
     assert "--driver-tree /usr/src/nvidia-srv-1 " in make
 

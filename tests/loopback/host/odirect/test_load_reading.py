@@ -179,6 +179,6 @@ def test_evidence_has_it_only_on_request_and_only_of_what_is_mounted(tmp_path: P
     assert request_for(expected(mount="/mnt", load=limits, scratch="no"), load=True).load == ()
     assert request_for(expected(mount="/mnt", load={"seconds": 3600}), load=True).load == (("/mnt", 60.0),)
     assert longest(60.0) < 100
-    nowhere = replace(request_for(expectation, load=True), scratch=())
+    nowhere = request_for(expectation, load=True)._replace(scratch=())
     assert collect(nowhere)["load"] == {str(tmp_path): {"error": "nothing is mounted there"}}
-    assert collect(replace(nowhere, load=()), total=0.0)["load"] == {}
+    assert collect(nowhere._replace(load=()), total=0.0)["load"] == {}
