@@ -201,3 +201,9 @@ def test_the_default_expectation_is_used_and_may_be_damaged_where_it_is_not_need
     assert run("facts", "--evidence", EVIDENCE / PASSING) == parsers.OK
     capsys.readouterr()
     assert "is not an expectation" in refused(capsys, "validate", "--evidence", EVIDENCE / PASSING)
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_look_is_as_fresh_as_it_was_asked_for_with_and_without_an_expectation(fresh: bool) -> None:
+    for expectation in (None, recorded_expectation()):
+        assert validate._request(expectation, load=False, fresh=fresh).fresh is fresh
