@@ -67,12 +67,19 @@ Document = dict[str, Any]
 Change = Callable[[Document], None]
 
 
-def findings(document: Document, expectation: Expectation = EXPECTATION) -> dict[str, Finding]:
-    return {finding.check: finding for finding in checks.run(facts_from(document), expectation)}
+def findings(
+    document: Document, expectation: Expectation = EXPECTATION, memory: checks.Memory | None = None
+) -> dict[str, Finding]:
+    """The finding of each check.  memory: of other documents."""
+    facts = facts_from(document, watched=memory is not None)
+    remember = memory.of(facts, expectation) if memory else checks.anew
+    return {finding.check: finding for finding in checks.run(facts, expectation, remember)}
 
 
-def verdicts(document: Document, expectation: Expectation = EXPECTATION) -> dict[str, str]:
-    return {name: finding.verdict for name, finding in findings(document, expectation).items()}
+def verdicts(
+    document: Document, expectation: Expectation = EXPECTATION, memory: checks.Memory | None = None
+) -> dict[str, str]:
+    return {name: finding.verdict for name, finding in findings(document, expectation, memory).items()}
 
 
 def module(name: str) -> str:
