@@ -335,7 +335,6 @@ def sparing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (gzip.compress(header("x", 65537, tarfile.GNUTYPE_LONGNAME)) + ZEROS, "a header of a member is too large"),
         (gzip.compress(pax(record("comment", "a" * 60_000)) * 100), "a header of a member is too large"),
         (gzip.compress(pax(record("mtime", "1")) * (tarball.MEMBERS + 1)), "it has more than 50000 members"),
-        (gzip.compress(header("x") * (tarball.MEMBERS + 1)), "it has more than 50000 members"),
         (gzip.compress(header("x", kind=tarfile.SYMTYPE)), "x is neither a file nor a folder"),
         (gzip.compress(header("x", kind=tarfile.LNKTYPE)), "x is neither a file nor a folder"),
         (gzip.compress(header("x", kind=tarfile.CHRTYPE)), "x is neither a file nor a folder"),
