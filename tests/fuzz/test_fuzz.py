@@ -1,4 +1,4 @@
-"""Every reader of what others wrote survives hostile inputs, mostly a thousand; ``make fuzz`` gives each a hundred thousand."""
+"""Every reader of what others wrote survives hostile inputs, up to a thousand; ``make fuzz`` gives each 100,000."""
 
 from __future__ import annotations
 

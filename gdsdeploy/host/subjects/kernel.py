@@ -5,7 +5,6 @@ The log is that of the journal and of dmesg, as one.  What its messages mean: da
 
 from __future__ import annotations
 
-import os
 import re
 from functools import lru_cache, partial
 from typing import Container, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
@@ -17,7 +16,6 @@ from ..kmod.flavour import flavour_of
 from ..model.causes import Link, is_after
 from ..model.expectation import Expectation
 from ..paths import EFI, SECURE_BOOT, SETUP_MODE, SHIM_STATE, parameter_path
-from ..process import Output
 from ..secure_boot.firmware import NO_EFI, ON, state_of
 from . import filesystem, quote
 from .condition import NOTES, Cause, Condition, listed_cause, required, rule
@@ -90,26 +88,10 @@ def collect_kernel(recorder: Recorder, request: EvidenceRequest) -> None:
             recorder.binary(variable)
     for path in ("/", "/boot", "/lib/modules", "/var"):
         recorder.space(path)
-    shown = recorder.command("dmesg", ["dmesg"], pattern=MESSAGES, output=_kernel_buffer())
+    shown = recorder.command("dmesg", ["dmesg"], pattern=MESSAGES)
     # With the kernel's first message, the buffer has all that the journal can have of this boot.
     if not any(map(_BANNER.match, _plain(shown.stdout[:256]))):
         recorder.command("journal", JOURNAL, timeout=20.0, pattern=MESSAGES)
-
-
-def _kernel_buffer() -> Optional[Output]:
-    """What dmesg would print; None where it may have another source, or prints the times itself."""
-    import ctypes
-
-    call = ctypes.CDLL(None, use_errno=True).klogctl
-    size = call(_SIZE_BUFFER, None, 0)
-    text = ctypes.create_string_buffer(max(size, 1))
-    length = call(_READ_ALL, text, size) if size >= 0 else -1
-    if length >= 0:
-        lines = _LEVEL.sub("", text.raw[:length].decode("utf-8", "replace"))
-        return Output(0, lines, "") if lines.startswith("[") else None
-    if os.access("/dev/kmsg", os.R_OK):
-        return None
-    return Output(1, "", f"dmesg: read kernel buffer failed: {os.strerror(ctypes.get_errno())}\n")
 
 
 def configuration(recorder: Recorder) -> None:
@@ -143,9 +125,6 @@ _BETWEEN = re.compile(r"^(\[ *\d+\.\d+\])(?: \S+ kernel:| ?\[ *[CT]\d+\]) ")
 _TIME = re.compile(r"^\[ *(\d{1,12}\.\d+)\] ")
 #: start_kernel() prints it before everything else (linux_banner), so it is the first line that a full ring drops.
 _BANNER = re.compile(r"^(\[ *0\.0+\] )?Linux version ")
-#: What klogctl(3) has before each line, and two of its actions (linux/syslog.h).
-_LEVEL = re.compile(r"^<\d+>", re.MULTILINE)
-_READ_ALL, _SIZE_BUFFER = 3, 10
 #: The kernel's rate limit (lib/ratelimit.c): lines of one of NVIDIA's functions were left out.
 _SUPPRESSED = re.compile(r"\bnv\w*: \d+ callbacks suppressed")
 

@@ -21,10 +21,11 @@ from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, Finding
-from gdsdeploy.host.subjects import driver, packages, storage
+from gdsdeploy.host.subjects import boot, driver, kernel, packages, storage
 from gdsdeploy.host.subjects.cufile_json import LIMIT, SECTIONS, record_configuration
 from gdsdeploy.host.subjects.environment import relevant
 from gdsdeploy.host.subjects.modules import collect_audits
+from gdsdeploy.host.subjects.register import Collector
 from tests.unit.host import cases, hosts
 from tests.unit.host.kmod.kmod_elf import VERMAGIC
 from tests.unit.host.kmod.kmod_root import EXPECTED, RELEASE, Root
@@ -372,3 +373,34 @@ def test_nvidia_smi_is_asked_for_the_fabric_where_there_may_be_one_and_again_whi
     assert sum(slept) < 40
     states = driver.DriverFacts(Document(recorder.document)).fabric
     assert [", ".join(state) for state in states.values()] == answers[-1:] * bool(asked)
+
+
+@pytest.mark.parametrize(
+    ("collect", "answers", "program", "is_started"),
+    [
+        (kernel.collect_kernel, {"dmesg": "[    0.000000] Linux version 6.12.94\n"}, "journalctl", False),
+        (kernel.collect_kernel, {"dmesg": "[   90.000000] usb 1-1: new device\n"}, "journalctl", True),
+        (kernel.collect_kernel, {"dmesg": "[    0.100000] x86/fpu: xstate\n"}, "journalctl", True),
+        (boot.collect_boot, {"is-system-running": "running\n"}, "list-units", False),
+        (boot.collect_boot, {"is-system-running": "degraded\n"}, "list-units", True),
+        (boot.collect_boot, {}, "list-units", True),
+    ],
+)
+def test_a_program_is_started_unless_another_ones_answer_has_its_own(
+    collect: Collector,
+    answers: dict[str, str],
+    program: str,
+    is_started: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[str] = []
+
+    def run(argv: Sequence[str], *_: Any, **__: Any) -> process.Output:
+        started.append(argv[1] if argv[0] == "systemctl" else argv[0])
+        return process.Output(0, answers.get(started[-1], ""), "")
+
+    monkeypatch.setattr("gdsdeploy.host.evidence.recorder.process.run", run)
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    collect(Recorder(root=str(tmp_path)), NOTHING)
+    assert (program in started) == is_started
