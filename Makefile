@@ -1,7 +1,7 @@
 # make demo   sets everything up, then: lab up → lock → provision → reboot → validate → report
 # make test   sets everything up, then runs the linters and all tests that need no emulated machine and no compiled driver;
 #             make test TESTS=PATH: those, in one process
-# make test-machines  sets everything up, then runs the others; SHARD=2/4: the second of four shares, of about the same time
+# make test-machines  sets everything up, then runs the others; SHARD=2/6: the second of six shares, of about the same time
 # make fuzz   gives every reader of files and answers N hostile inputs (100000), and prints a table; READER="fleet.yml" for one
 # make packages  sets everything up, then builds a Debian package and an rpm of the host program: docs/packages.md
 # make clean  removes what these made in this folder (the lab has its own: gdsdeploy lab down)

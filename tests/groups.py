@@ -41,7 +41,7 @@ MACHINES = {
     # They compile on both processors.
     "kmod": Machines(300, ("kmod/*",)),
     "preflight": Machines(250, ("preflight/*",)),
-    "power cuts": Machines(250, ("lab/test_vm_power_cut.py",)),
+    "power cuts": Machines(400, ("lab/test_vm_power_cut.py",)),
     "drift": Machines(120, ("lab/test_apply_drift_light.py",)),
     "boot loaders": Machines(250, ("lab/test_vm_rollout_boot.py", "lab/test_vm_systemd_boot.py")),
     "storage": Machines(60, ("lab/test_vm_storage.py",)),
