@@ -316,8 +316,10 @@ def test_a_tool_that_fails_leaves_nothing_registered(root: Path, twin: Path, mon
         install(host, "12.8")
         install(host, "13.0")
         tool(host, "--set", "cufile.json", libcufile("12.8"))
-    argv = alternatives._argv
-    monkeypatch.setattr(alternatives, "_argv", lambda host, *w: ["false"] if w[0] == "--auto" else argv(host, *w))
+    run = alternatives._run
+    monkeypatch.setattr(
+        alternatives, "_run", lambda host, *w: host.run(["false"], 1) if w[0] == "--auto" else run(host, *w)
+    )
     with pytest.raises(ApplyError, match="false ended with status 1"):
         apply(root, Cufile(), Desired(CONTENT))
     assert not (root / OWN.lstrip("/")).exists()
