@@ -35,8 +35,8 @@ PEERMEM_UNIT = "gds-peermem.service"
 KERNEL_PARTS = {"kernel-image", "kernel-headers", "driver-modules", "nvidia-fs-modules"}
 
 
-#: Bytes of a keyring or a certificate.
-_KEYRING_LIMIT: Final = 16 * 1024 * 1024
+#: Bytes of the largest keyring or certificate.
+_FILE_LIMIT: Final = 16 * 1024 * 1024
 #: What keyrings have: a line of armour, or as their first byte one of a packet that holds a public key (RFC 9580).
 _ARMOUR = b"\n-----BEGIN PGP PUBLIC KEY BLOCK-----"
 _PUBLIC_KEY = frozenset(bytes([tag]) for tag in (0x98, 0x99, 0x9A, 0xC6))
@@ -53,7 +53,7 @@ class Files:
         """The bytes of a file, or None if the file doesn't exist.  Raises FleetInvalid where it can't be read."""
         if path not in self._read:
             try:
-                self._read[path] = reading.whole(path, _KEYRING_LIMIT)
+                self._read[path] = reading.whole(path, _FILE_LIMIT)
             except FileNotFoundError:
                 self._read[path] = None
             except OSError as error:

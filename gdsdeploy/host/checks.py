@@ -35,12 +35,12 @@ EVIDENCE_WIDTH = 240
 PROVISIONED = "host.provisioned"
 
 
-#: Of a name and what computes a value: the value.
+#: Takes a name and what computes a value, and returns the value: a new one, or one that it has remembered.
 Remember = Callable[[str, Callable[[], Any]], Any]
 
 
 def anew(_name: str, compute: Callable[[], Value]) -> Value:
-    """Remembers nothing."""
+    """Compute the value each time."""
     return compute()
 
 
@@ -59,7 +59,7 @@ class Memory:
         self._kinds: List[Tuple[Any, Dict[str, List[Tuple[Reads, Any]]]]] = []
 
     def of(self, facts: HostFacts, expectation: Expectation) -> Remember:
-        """Gives the value of an earlier host of which ``compute`` would read the same.  facts: watched."""
+        """Return an earlier host's value where ``compute`` would read the same of this one.  facts: watched."""
         kind = (replace(expectation, host=""), facts.rules, facts.document.own_reads)
         kept = next((findings for each, findings in self._kinds if each == kind), None)
         if kept is None:

@@ -297,7 +297,7 @@ def size(number: float) -> str:
 
 
 def loads(document: Document) -> Mapping[str, Maybe[Loaded]]:
-    """Mount point → its reading, or the reason why there is none.  Empty where the caller requested no reading."""
+    """Mount point → its reading, or why it was not read.  Empty if the caller requested no reading."""
     if not document.has("load"):
         raise UndecidedError("the evidence does not say whether reading under load was asked for")
     return {path: known(partial(_load, document, path)) for path in document.paths("load")}

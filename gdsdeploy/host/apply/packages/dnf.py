@@ -65,7 +65,7 @@ _PROGRAM = "/usr/bin/dnf"
 #: What follows the name in NAME-EPOCH:VERSION-RELEASE.
 _NEVRA = re.compile(r"-[0-9]+:[^-]+-[^-]+$")
 _LOOK = "see what is wrong with dnf: dnf repolist"
-#: Why there is no transaction → what to do, and the kind of the error.
+#: Why dnf makes no transaction → what to do, and the kind of the error.
 _UNSOLVED: Mapping[str, Tuple[str, str]] = {
     MISSING: (HINTS[MISSING], "verify"),
     CONFLICT: (
