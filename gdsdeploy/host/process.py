@@ -161,16 +161,20 @@ def apart(work: Callable[[], str], timeout: float) -> Output:
     :func:`run`, 1 where ``work`` raised an exception; its words are ``stderr``.
     """
     answer, end = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(answer)
-        _run_child(work, end)
-    os.close(end)
+    pid = 0
     try:
+        # A Ctrl-C between the fork and what ends the child would leave it running.
+        with defer_signals():
+            pid = os.fork()
+            if pid == 0:
+                os.close(answer)
+                _run_child(work, end)
+            os.close(end)
         text, complete = _receive(answer, time.monotonic() + timeout)
         status = _wait(pid, 5.0) if complete else _stop(pid)
     except BaseException:
-        _stop(pid)
+        if pid:
+            _stop(pid)
         raise
     finally:
         os.close(answer)

@@ -162,6 +162,26 @@ def test_work_that_ignores_its_end_is_killed() -> None:
         os.waitpid(-1, os.WNOHANG)
 
 
+def test_a_signal_right_after_the_fork_leaves_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    fork = os.fork
+
+    def interrupted() -> int:
+        child = fork()
+        if child:
+            os.kill(os.getpid(), signal.SIGINT)
+        return child
+
+    def sleeping() -> str:
+        time.sleep(600)
+        return ""
+
+    monkeypatch.setattr(os, "fork", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        apart(sleeping, 600)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
 def test_text_says_what_was_tried_and_what_was_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(["odirect", str(tmp_path), "/nowhere"]) == parsers.OK
     lines = capsys.readouterr().out.splitlines()
