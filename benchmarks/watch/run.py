@@ -25,6 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from gdsdeploy.host.libcufile.counters import collect_statistics
+from gdsdeploy.host.paths import WATCH_STATE
 from gdsdeploy.host.watch import service
 from gdsdeploy.host.watch.look import Watcher
 from gdsdeploy.host.watch.service import Totals
@@ -134,7 +135,7 @@ def reads(rounds: int, number: int, folder: Path) -> dict[str, Any]:
 
 def service_for(seconds: float, folder: Path) -> dict[str, Any]:
     """Memory and share of one CPU of the host program as gds-watch.service starts it, with its usual interval."""
-    program, is_old = folder / "gdsdeploy-host.pyz", Path(service.STATE).exists()
+    program, is_old = folder / "gdsdeploy-host.pyz", Path(WATCH_STATE).exists()
     program.write_bytes(hostapp.build())
     argv = [sys.executable, "-I", "-S", str(program), "watch", "--metrics", "--folder", str(folder)]
     with subprocess.Popen(argv) as process:
@@ -148,7 +149,7 @@ def service_for(seconds: float, folder: Path) -> dict[str, Any]:
         process.terminate()
         process.wait()
     if not is_old:
-        Path(service.STATE).unlink(missing_ok=True)
+        Path(WATCH_STATE).unlink(missing_ok=True)
     return {"percent_of_a_cpu": used / seconds * 100, "peak_mib": peak / 1024}
 
 

@@ -136,24 +136,38 @@ def _removals_unknown(report: Mapping[str, Any]) -> list[str]:
     return [str(removals.get("why") or "the host gives no reason")]
 
 
+def missing(variants: Variants, supply: Supply, archive: str | None) -> list[str]:
+    """The variants that :func:`plan` needs and that the machine hasn't answered."""
+    if supply.mode == "receive" and KEEP not in variants:
+        return [KEEP, RECEIVE]
+    return [needed] if (needed := _variant_for(variants, supply, archive)) not in variants else []
+
+
+def _variant_for(variants: Variants, supply: Supply, archive: str | None) -> str:
+    if supply.mode != "receive":
+        return BUILD if supply.mode == "build" else PACKAGED
+    return KEEP if supply.source == "kept" or (archive is not None and archive == _archive_in(variants)) else RECEIVE
+
+
+def _archive_in(variants: Variants) -> Any:
+    """The sha256 of the archive that a machine has received; None: it has none."""
+    return next((result.report.get("archive") for result in variants[KEEP] if result.name == "modules"), None)
+
+
 def _results_for(variants: Variants, supply: Supply, archive: str | None) -> list[Result]:
     """The results of the variant that ``supply`` asks for, as the controller's archive makes them."""
-    if supply.mode == "build":
-        results = variants[BUILD]
+    variant = _variant_for(variants, supply, archive)
+    results = list(variants[variant])
+    if variant == BUILD:
         return [_handing_over(result, supply, archive) if result.name == "modules" else result for result in results]
-    if supply.mode == "packaged":
-        return list(variants[PACKAGED])
-    archive_there = next((result.report.get("archive") for result in variants[KEEP] if result.name == "modules"), None)
-    if supply.source == "kept" or (archive is not None and archive == archive_there):
-        return list(variants[KEEP])
-    if archive is None:
-        return list(variants[RECEIVE])
-    after, reason = f"sha256:{archive}", "content" if archive_there else "missing"
+    if variant != RECEIVE or archive is None:
+        return results
+    after, reason = f"sha256:{archive}", "content" if _archive_in(variants) else "missing"
 
     def receiving(change: Change) -> Change:
         return replace(change, after=after, reason=reason) if change.kind == "receive" else change
 
-    return [replace(result, changes=tuple(map(receiving, result.changes))) for result in variants[RECEIVE]]
+    return [replace(result, changes=tuple(map(receiving, result.changes))) for result in results]
 
 
 def _handing_over(result: Result, supply: Supply, archive: str | None) -> Result:

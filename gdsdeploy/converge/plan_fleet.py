@@ -19,7 +19,7 @@ from gdsdeploy import console, paths
 from gdsdeploy.builds import assign
 from gdsdeploy.builds.assign import BuildFacts, RunArchives, Supply, archive_of
 from gdsdeploy.converge import desired
-from gdsdeploy.converge.diff import BUILD, KEEP, PACKAGED, RECEIVE, HostPlan, Variants, plan, variants
+from gdsdeploy.converge.diff import BUILD, KEEP, PACKAGED, RECEIVE, HostPlan, Variants, missing, plan, variants
 from gdsdeploy.converge.expectation import expectation
 from gdsdeploy.converge.image import Image
 from gdsdeploy.converge.machine import Files, Machine, RunFiles
@@ -236,11 +236,13 @@ def plan_fleet(
             add(name, fit)
     facts_of = {name: fit for name, fit in fits.items() if isinstance(fit, FitTarget)}
     run_files = replace(write_run_files(paths.folder_of(fleet_path).resolve(), shelf, facts_of), image=image)
-    desired_states = desired_documents(fleet, lock, run_files, [name for name in names if name not in plans])
+    documents = Documents(fleet, lock, run_files)
     ways: Callable[..., Any] = partial(ask, fleet, fleet_path, timeout=timeout) if image is None else image.ask
     question = partial(ways, program=run_files.program.read_bytes())
     answers = _Answers(fleet, lock, seconds, add)
-    answers.ask(question, {name: _likely(fleet, name, document) for name, document in desired_states.items()})
+    answers.ask(
+        question, {name: documents.of(name, [likely_variant(fleet, name)]) for name in names if name not in plans}
+    )
     identities = answers.identities
     machines.require_machines({name: identities[name] for name in names if name in identities}, fleet_path, warn)
     # Which host builds for which depends on all answers; in the order of the fleet file, builders first.
@@ -249,38 +251,45 @@ def plan_fleet(
     if image is not None:
         # What signs that which a machine hands over would be in every host of the image.
         supplies = {name: replace(supply, delivers=False) for name, supply in supplies.items()}
+    archives = {want: sha256(archive_of(want, shelf.folder)) for want in {each.want for each in supplies.values()}}
     # Each machine simulates only the transactions that it may have to make.
     others = {
-        name: _missing(desired_states[name], results, supplies[name]) for name, results in answers.variants.items()
+        name: lacking
+        for name, results in answers.variants.items()
+        if (lacking := missing(results, supplies[name], archives[supplies[name].want]))
     }
-    answers.ask(question, {name: document for name, document in others.items() if document})
-    archives = {want: sha256(archive_of(want, shelf.folder)) for want in {each.want for each in supplies.values()}}
+    answers.ask(question, {name: documents.of(name, lacking) for name, lacking in others.items()})
     for name, results in answers.variants.items():
         add(name, plan(name, results, supplies[name], archives[supplies[name].want]))
     files = replace(run_files, supplies=supplies)
     return FleetPlan({name: plans[name] for name in names}, {name: seconds[name] for name in names}, files)
 
 
-def desired_documents(fleet: Fleet, lock: Lock, run_files: RunFiles, names: Sequence[str]) -> dict[str, Document]:
-    """Machine → the desired state in each way in which it may come to its modules.  Raises FleetInvalid."""
-    files, alike = Files(), dict[Hashable, Any]()
+@dataclass(frozen=True)
+class Documents:
+    """The desired states of a fleet's machines, each made when it is asked for."""
 
-    def states(name: str, supply: Supply) -> list[dict[str, Any]]:
-        return desired.listed(Machine(fleet, lock, name, replace(run_files, supplies={name: supply}), files), alike)
+    fleet: Fleet
+    lock: Lock
+    files: RunFiles
+    controller: Files = field(default_factory=Files)
+    alike: dict[Hashable, Any] = field(default_factory=dict)
 
-    documents: dict[str, Document] = {}
-    for name in names:
-        setting, want = fleet.modules(name), assign.by_intent(fleet, lock, name).want
-        listed: dict[str, Any] = {}
-        if setting in ("build", "auto"):
-            listed[BUILD] = states(name, Supply("build", "", want, delivers=True, origin=name))
-        if setting in ("receive", "auto"):
-            listed[KEEP] = states(name, Supply("receive", "", want, cached=True))
-            listed[RECEIVE] = [_with_archive(entry) for entry in listed[KEEP]]
-        if setting == "packaged":
-            listed[PACKAGED] = states(name, Supply("packaged", "", want))
-        documents[name] = _document(listed)
-    return documents
+    def of(self, name: str, variants: Sequence[str]) -> Document:
+        """The desired state of a machine in these variants.  Raises FleetInvalid."""
+        return {"version": desired.VERSION, "variants": {variant: self._listed(name, variant) for variant in variants}}
+
+    def _listed(self, name: str, variant: str) -> list[dict[str, Any]]:
+        if variant == RECEIVE:
+            return [_with_archive(entry) for entry in self._listed(name, KEEP)]
+        want = assign.by_intent(self.fleet, self.lock, name).want
+        supplies = {
+            BUILD: Supply("build", "", want, delivers=True, origin=name),
+            KEEP: Supply("receive", "", want, cached=True),
+            PACKAGED: Supply("packaged", "", want),
+        }
+        files = replace(self.files, supplies={name: supplies[variant]})
+        return desired.listed(Machine(self.fleet, self.lock, name, files, self.controller), self.alike)
 
 
 def _with_archive(entry: dict[str, Any]) -> dict[str, Any]:
@@ -290,22 +299,11 @@ def _with_archive(entry: dict[str, Any]) -> dict[str, Any]:
     return {**entry, "desired": {**entry["desired"], "archive_sha256": NOT_DELIVERED}}
 
 
-def _document(variants: Mapping[str, Any]) -> Document:
-    return {"version": desired.VERSION, "variants": dict(variants)}
-
-
-def _likely(fleet: Fleet, name: str, document: Document) -> Document:
-    """The part of a machine's document that its supply will probably need: a machine with suppliers receives."""
-    receives = any(supplier != name for supplier in fleet.suppliers(name))
-    variants = {key: value for key, value in document["variants"].items() if (key == BUILD) is not receives}
-    return _document(variants or document["variants"])
-
-
-def _missing(document: Document, results: Variants, supply: Supply) -> Document:
-    """The part of a machine's document that its supply needs and that it hasn't answered; empty: none."""
-    needed = {"build": (BUILD,), "receive": (KEEP, RECEIVE), "packaged": (PACKAGED,)}[supply.mode]
-    missing = [name for name in needed if name not in results]
-    return _document({name: document["variants"][name] for name in missing}) if missing else {}
+def likely_variant(fleet: Fleet, name: str) -> str:
+    """What a machine is asked first: where others may supply it, whether it keeps what it has received."""
+    supplied = any(supplier != name for supplier in fleet.suppliers(name))
+    first = {"build": BUILD, "receive": KEEP, "packaged": PACKAGED, "auto": KEEP if supplied else BUILD}
+    return first[fleet.modules(name)]
 
 
 def require_variants(answer: Answer, document: Document) -> Variants:

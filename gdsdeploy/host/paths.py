@@ -154,6 +154,9 @@ DRIVER_REPOSITORIES = (
 )
 #: The name of the run that tells what packages know about the content of cufile.json.
 CUFILE_RECORDS = "rpm-cufile"
+#: The file of the watch service's metrics, and its sums, which only root reads.
+WATCH_METRICS = "gdsdeploy-watch.prom"
+WATCH_STATE = "/run/gdsdeploy/watch.json"
 
 
 def parameter_path(key: str) -> str:

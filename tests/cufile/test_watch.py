@@ -21,9 +21,9 @@ import pytest
 from gdsdeploy.cufile.render import render
 from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.libcufile.counters import listed, remove, stat, within
+from gdsdeploy.host.paths import WATCH_METRICS
 from gdsdeploy.host.watch import service
 from gdsdeploy.host.watch.look import Entry, Look, Watcher
-from gdsdeploy.host.watch.service import FILE
 from gdsdeploy.model.fleet import Profile
 from tests.cufile import libraries
 from tests.cufile.jobs import CONTAINER, REPOSITORY, Running, config, job
@@ -274,21 +274,21 @@ class Service:
         self.folder, self.state = folder / "metrics", folder / "state" / "watch.json"
         argv = [sys.executable, "-c", RUN, str(self.folder), str(self.state)]
         # One that was killed has left it.
-        (self.folder / FILE).unlink(missing_ok=True)
+        (self.folder / WATCH_METRICS).unlink(missing_ok=True)
         self.process = subprocess.Popen(argv, cwd=REPOSITORY)
         self.until("gdsdeploy_cufile_timestamp_seconds ")
 
     def text(self) -> str:
-        return (self.folder / FILE).read_text()
+        return (self.folder / WATCH_METRICS).read_text()
 
     def until(self, words: str) -> str:
         """The metrics once they contain these words."""
         end = time.monotonic() + 300
         while time.monotonic() < end:
-            if (self.folder / FILE).exists() and words in self.text():
+            if (self.folder / WATCH_METRICS).exists() and words in self.text():
                 return self.text()
             time.sleep(0.05)
-        pytest.fail(f"{words} isn't in:\n{self.text() if (self.folder / FILE).exists() else 'no file'}")
+        pytest.fail(f"{words} isn't in:\n{self.text() if (self.folder / WATCH_METRICS).exists() else 'no file'}")
 
     def end(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, List, Sequence
 from .. import derived
 from ..derived import Thing
 from ..io.prometheus import places
-from ..watch import service
+from ..paths import WATCH_METRICS, WATCH_STATE
 from . import services
 from .host import ManagedHost
 from .model import Change, Refusal, Words
@@ -78,7 +78,7 @@ class Watch(services.UnitResource[Desired]):
 
     def revert(self, host: ManagedHost) -> List[Change]:
         """Stop the service, which removes its metrics, and forget it."""
-        return services.dismiss(host, UNIT, (service.STATE,))
+        return services.dismiss(host, UNIT, (WATCH_STATE,))
 
 
 def _running(host: ManagedHost) -> Thing:
@@ -97,7 +97,7 @@ ConditionPathExists=/usr/lib/gdsdeploy/gdsdeploy-host.pyz
 [Service]
 ExecStart={COMMAND} watch --metrics --every {desired.every}{options}
 # It removes its files itself, unless it was killed.
-ExecStopPost=-/bin/rm -f {" ".join(places(desired.metrics, service.FILE))}
+ExecStopPost=-/bin/rm -f {" ".join(places(desired.metrics, WATCH_METRICS))}
 # It ends when another version of the program is installed.
 Restart=always
 RestartSec=5

@@ -8,11 +8,10 @@ import re
 import shlex
 import time
 from functools import partial
-from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Dict, Iterator, Mapping, NamedTuple, Optional, Tuple
 
 from ..facts.document import Document, collected, group_of
 from ..facts.unknown import Facts, Maybe, UndecidedError, any_of, fact, follows, given, if_known, known, require
-from ..io import cache
 from ..io.reading import kernel_number, try_open
 from ..model.expectation import Expectation
 from ..model.system import FABRIC, NVLSM, UMAD, services_of
@@ -35,10 +34,10 @@ from ..paths import (
     SERVICE_FOLDERS,
     SOURCES,
 )
-from ..process import Output
 from . import quote
 from .condition import DIRECT_PATH, USABLE, Cause, Condition, listed_cause, required, rule
 from .kernel import NOUVEAU, NVIDIA as DRIVER, SOURCES as LOGS, check_messages
+from .loader import SONAMES, known_libraries, listed
 from .modules import ModuleFacts, check_module_file, loaded
 from .pci import hidden_switches
 from .register import Answer, Steps, check, collector, failed, not_applicable, passed, unknown
@@ -78,22 +77,6 @@ def _collect_registrations(recorder: Recorder) -> None:
         with contextlib.suppress(OSError):
             stack.callback(os.close, os.open(NVFS_DEVICE, os.O_RDONLY))
         recorder.text(NVFS + "/modules")
-
-
-#: Libraries of the stack in the output of ``ldconfig -p``, and those that the driver brings.
-LIBRARIES = r"libcufile|libcuda\.so|libnvidia-ml\.so|libnuma|libmount\.so|libudev\.so|libibverbs\.so"
-SONAMES = ("libcuda.so.1", "libnvidia-ml.so.1")
-
-
-def listed(output: str, name: str) -> List[str]:
-    """The paths of a library in the output of ``ldconfig -p``; programs get the first one."""
-    return re.findall(rf"^\s*{re.escape(name)}\s.*=>\s*(/\S+)$", output, re.MULTILINE)
-
-
-def known_libraries(recorder: Recorder) -> Output:
-    """Record and return what the loader's cache has of the stack."""
-    inputs = cache.Inputs(tuple(map(recorder.at, ("/etc/ld.so.cache", "/usr/sbin/ldconfig"))))
-    return recorder.command("ldconfig", ["ldconfig", "-p"], pattern=LIBRARIES, inputs=inputs)
 
 
 @collector("userland")

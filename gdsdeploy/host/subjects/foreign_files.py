@@ -41,8 +41,7 @@ from ..paths import (
     VERSIONLOCKS,
 )
 from ..rootdir import LoopError, inside, list_folder, read_text
-from . import driver
-from .driver import SONAMES, listed
+from .loader import SONAMES, known_libraries, listed
 from .packages import PackageFacts
 from .register import collector
 from .types import EvidenceRequest, Recorder
@@ -207,7 +206,7 @@ def _programs(recorder: Recorder) -> Iterator[str]:
 def _libraries(recorder: Recorder) -> Iterator[str]:
     """Every file that the loader has for the stack's libraries; programs get the first one of each."""
     if "ldconfig" not in recorder.document["commands"]:
-        driver.known_libraries(recorder)
+        known_libraries(recorder)
     shown = recorder.document["commands"]["ldconfig"]["stdout"]
     for name in LIBRARIES:
         for path in listed(shown, name):

@@ -37,7 +37,7 @@ from ..libcufile.counters import (
     ways_of,
 )
 from ..model import expectation
-from ..paths import EXPECTATION
+from ..paths import EXPECTATION, WATCH_METRICS, WATCH_STATE
 from ..subjects.processes import Program
 from .look import Entry, Look, Owner, Watcher, named, owner, pods
 
@@ -190,8 +190,6 @@ def _since(now: Direction, before: Any) -> Direction:
     return now if any(value is not None and value < 0 for value in since) else since
 
 
-FILE = "gdsdeploy-watch.prom"
-
 #: Every series that a host exports, with its help.
 HELP = {
     "gdsdeploy_cufile_operations_total": "Operations of cuFile with a GPU, by the path that they took.",
@@ -258,8 +256,6 @@ def _processes(look: Look) -> List[Sample]:
     return [([("libcufile", release), ("statistics", state)], str(n)) for (release, state), n in sorted(counts.items())]
 
 
-#: The sums; only root reads them.
-STATE = "/run/gdsdeploy/watch.json"
 #: Bytes of that file; with 500 owners of 8 GPUs and 500 processes it has 1 MiB.
 STATE_LIMIT = 64 << 20
 #: Most processes with a GPU or libcufile that are counted.
@@ -267,12 +263,12 @@ PROGRAMS = 4096
 _DAMAGED = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
-def run(setting: str, every: float, state: str = STATE) -> None:
+def run(setting: str, every: float, state: str = WATCH_STATE) -> None:
     """Until SIGTERM or SIGINT, or until the program on the disk is another one; raises OSError.
 
     setting: the folder of the collector; empty: the usual ones that are there.
     """
-    program, files = _program(), [os.path.join(folder, FILE) for folder in folders(setting)]
+    program, files = _program(), [os.path.join(folder, WATCH_METRICS) for folder in folders(setting)]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with contextlib.suppress(KeyboardInterrupt):
         try:
@@ -304,7 +300,7 @@ def _program() -> Optional[Tuple[int, int]]:
     return status.st_ino, status.st_mtime_ns
 
 
-def restored(path: str = STATE) -> Totals:
+def restored(path: str = WATCH_STATE) -> Totals:
     """The sums of a file; new ones where it isn't there or can't be used."""
     try:
         with open(path, encoding="utf-8") as file:

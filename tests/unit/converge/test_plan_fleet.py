@@ -17,7 +17,7 @@ import pytest
 
 from gdsdeploy.builds.assign import by_intent
 from gdsdeploy.converge import desired, image, plan_fleet
-from gdsdeploy.converge.diff import HostPlan
+from gdsdeploy.converge.diff import BUILD, KEEP, PACKAGED, RECEIVE, HostPlan
 from gdsdeploy.converge.image import Image
 from gdsdeploy.converge.inventory import inventory
 from gdsdeploy.converge.machine import Files, Machine, RunFiles
@@ -62,9 +62,16 @@ def changed(fleet: Fleet, **profile: Any) -> Fleet:
     return fleet.model_copy(update={"profiles": {"gds": updated}, "builders": builders})
 
 
+def document_of(documents: plan_fleet.Documents, name: str) -> plan_fleet.Document:
+    """A machine's desired state in every variant that it can be asked for."""
+    receive = [KEEP, RECEIVE]
+    possible = {"build": [BUILD], "receive": receive, "auto": [BUILD, *receive], "packaged": [PACKAGED]}
+    return documents.of(name, possible[documents.fleet.modules(name)])
+
+
 def ways(fleet: Fleet, name: str) -> dict[str, dict[str, Any]]:
     """Variant → name of a resource → its desired state; each is read as the host program reads it."""
-    document = plan_fleet.desired_documents(fleet, LOCK, RunFiles(LAB), [name])[name]
+    document = document_of(plan_fleet.Documents(fleet, LOCK, RunFiles(LAB)), name)
     variants = {}
     for way, resources in document["variants"].items():
         entries = engine.read_resources({"version": document["version"], "resources": resources})
@@ -97,10 +104,11 @@ def test_machines_of_a_kind_share_all_but_their_names(fleet: Fleet) -> None:
     waiver = FleetWaiver(check="system.iommu", until=dt.date(2099, 1, 1), reason="tried", hosts=["waived"])
     fleet = fleet.model_copy(update={"hosts": {**fleet.hosts, **others}, "waivers": [*fleet.waivers, waiver]})
     names = list(fleet.everyone())
-    together = plan_fleet.desired_documents(fleet, LOCK, RunFiles(LAB), names)
+    documents = plan_fleet.Documents(fleet, LOCK, RunFiles(LAB))
+    together = {name: document_of(documents, name) for name in names}
     assert len({json.dumps(together[name]) for name in names}) == len(names)
     for name in names:
-        assert together[name] == plan_fleet.desired_documents(fleet, LOCK, RunFiles(LAB), [name])[name], name
+        assert together[name] == document_of(plan_fleet.Documents(fleet, LOCK, RunFiles(LAB)), name), name
 
 
 HOST = [
@@ -238,21 +246,22 @@ IN_PLACE = {
         "nvidia_fs": {"version": NVIDIA_FS.version},
     },
 }
-RECEIVING, BUILDING = ["keep", "receive"], ["build"]
+KEEPING, RECEIVING, BUILDING = [KEEP], [RECEIVE], [BUILD]
 
 
 @pytest.mark.parametrize(
     ("builder", "names", "report", "expected"),
     [
         # Its profile's builder builds in this run, or it waits for that.
-        ("own", ["build1", "gpu1"], {}, [RECEIVING]),
-        ("own", ["gpu1"], {}, [RECEIVING]),
+        ("own", ["build1", "gpu1"], {}, [KEEPING, RECEIVING]),
+        ("own", ["gpu1"], {}, [KEEPING, RECEIVING]),
+        ("own", ["gpu1"], IN_PLACE, [KEEPING]),
         # A builder may supply it, which isn't in this run.
-        ("any", ["gpu1"], {}, [RECEIVING, BUILDING]),
-        ("any", ["gpu1"], IN_PLACE, [RECEIVING]),
+        ("any", ["gpu1"], {}, [KEEPING, BUILDING]),
+        ("any", ["gpu1"], IN_PLACE, [KEEPING]),
         # No machine may supply it.
         ("none", ["gpu1"], {}, [BUILDING]),
-        ("none", ["gpu1"], IN_PLACE, [BUILDING, RECEIVING]),
+        ("none", ["gpu1"], IN_PLACE, [BUILDING, [KEEP, RECEIVE]]),
     ],
 )
 def test_a_host_looks_only_at_what_it_may_have_to_do(

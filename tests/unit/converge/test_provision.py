@@ -206,8 +206,8 @@ def test_no_machine_builds_for_such_a_host(locked: Lock) -> None:
 
 def resources_of(locked: Lock) -> dict[str, Any]:
     """Name of a resource → its desired state, as the host program reads what such a host is asked."""
-    (variants,) = (plan_fleet.desired_documents(fleet(), locked, RunFiles(), ["gpu1"])["gpu1"]["variants"],)
-    assert list(variants) == [PACKAGED]
+    assert plan_fleet.likely_variant(fleet(), "gpu1") == PACKAGED
+    variants = plan_fleet.Documents(fleet(), locked, RunFiles()).of("gpu1", [PACKAGED])["variants"]
     return {e.name: e.desired for e in engine.read_resources({"version": 1, "resources": variants[PACKAGED]})}
 
 
