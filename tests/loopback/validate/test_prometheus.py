@@ -19,6 +19,7 @@ from gdsdeploy.host.gate import gate
 from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.libcufile.counters import Counters, Direction, Gpu
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, WAIVED, Finding
+from gdsdeploy.host.paths import WATCH_METRICS
 from gdsdeploy.host.watch import service as watch_metrics
 from gdsdeploy.host.watch.look import Entry, Look
 from gdsdeploy.host.watch.service import Totals
@@ -168,7 +169,7 @@ def test_rules_and_dashboard_work_with_the_series(site: Site) -> None:
     site.add("gpu1")
     failed = Finding("storage.path:/mnt/nvme", FAIL, "title", "direct", "compat", path="compat").as_dict()
     site.add("gpu2", state=gate.CLOSED, verdict=FAIL, findings=[failed])
-    (site.folder / "textfile-gpu2" / watch_metrics.FILE).write_text(watched())
+    (site.folder / "textfile-gpu2" / WATCH_METRICS).write_text(watched())
     site.open("gpu1", "gpu2")
     # The first samples are younger than what a rule looks back at; one evaluation after both is enough.
     end = time.monotonic() + 300
