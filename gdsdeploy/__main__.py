@@ -11,7 +11,7 @@ def main() -> None:
     gc.set_threshold(100_000)
     # paramiko imports it for "Match exec" in SSH's configuration, which OpenSSH reads for us; it takes longer than
     # paramiko itself.
-    sys.modules["invoke"] = None  # type: ignore[assignment]
+    sys.modules.setdefault("invoke", None)  # type: ignore[arg-type]
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from gdsdeploy import cli

@@ -250,24 +250,28 @@ def _run(
     target: _Target,
 ) -> Output:
     args = list(map(os.fspath, argv))
-    try:
-        process = subprocess.Popen(  # nosec B603 # a list, never a shell
-            args,
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=_environment(env),
-            cwd=cwd,
-            start_new_session=True,
-        )
-    except (OSError, ValueError) as error:
-        return Output(NOT_FOUND, "", f"{args[0] if args else '(nothing)'}: {getattr(error, 'strerror', '') or error}\n")
     errors: List[bytes] = []
     error_target = _Target(OUTPUT_LIMIT, errors.append)
-    threads = [_read(process.stdout, target), _read(process.stderr, error_target), _feed(process.stdin, data)]
-    # With a timeout, wait() itself would look for the end only every now and then, up to 50 ms apart.
-    ended = _start_thread(process.wait)
+    process: Optional[subprocess.Popen[bytes]] = None
     try:
+        # As in ``apart``.
+        with defer_signals():
+            try:
+                process = subprocess.Popen(  # nosec B603 # a list, never a shell
+                    args,
+                    stdin=stdin,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env=_environment(env),
+                    cwd=cwd,
+                    start_new_session=True,
+                )
+            except (OSError, ValueError) as error:
+                words = f"{args[0] if args else '(nothing)'}: {getattr(error, 'strerror', '') or error}\n"
+                return Output(NOT_FOUND, "", words)
+            # With a timeout, wait() itself would look for the end only every now and then, up to 50 ms apart.
+            ended = _start_thread(process.wait)
+            threads = [_read(process.stdout, target), _read(process.stderr, error_target), _feed(process.stdin, data)]
         ended.join(timeout)
         timed_out = ended.is_alive()
         if timed_out:
@@ -276,8 +280,9 @@ def _run(
         for thread in (ended, *threads):
             thread.join(5.0)
     except BaseException:
-        _kill(process)
-        ended.join(5.0)
+        if process is not None:
+            _kill(process)
+            ended.join(5.0)
         raise
     stderr = b"".join(errors).decode("utf-8", "replace")
     if timed_out:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -130,6 +131,23 @@ def test_an_interrupted_program_ends_first() -> None:
     running.send_signal(signal.SIGINT)
     assert running.stdout.read() == b"interrupted\nTrue\n"
     assert running.wait(SURELY) == 0
+
+
+def test_a_signal_right_after_the_start_leaves_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = subprocess.Popen, list[subprocess.Popen[bytes]]()
+
+    def interrupted(*words: Any, **settings: Any) -> subprocess.Popen[bytes]:
+        started.append(start(*words, **settings))
+        os.kill(os.getpid(), signal.SIGINT)
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        process.run(["sleep", "600"], 600)
+    try:
+        assert started[0].wait(SURELY) == -signal.SIGKILL
+    finally:
+        started[0].kill()
 
 
 def test_what_the_program_left_is_whole() -> None:
